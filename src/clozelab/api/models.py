@@ -191,20 +191,32 @@ def layer_of(word: Any) -> Layer:
 
 @command
 def export(
-    model: ModelPlace, out: Place, *, onnx: bool = False, family: str | None = None, watch: Watch
+    model: ModelPlace,
+    out: Place,
+    *,
+    all: bool = False,
+    onnx: bool = False,
+    family: str | None = None,
+    watch: Watch,
 ) -> Path | str:
     """Write a model as a Hugging Face directory, or as an ONNX graph.
 
     Args:
         out: the folder to make, or a URL where nothing is
+        all: every checkpoint of a run, in a folder step-… each
         onnx: write model.onnx and tokenizer.json
         family: of transformers' classes, such as bert (what fits)
     """
-    from clozelab.models.exchange import export, export_graph
+    from clozelab.models.exchange import export, export_all, export_graph
 
     if onnx and family is not None:
         raise UserError("--family is a class of transformers: leave it out with --onnx")
-    written = export_graph(model, out) if onnx else export(model, out, family=family)
+    if all and (onnx or is_url(out)):
+        raise UserError("--all writes Hugging Face directories here: leave --onnx and URLs out")
+    if all:
+        written = export_all(model, Path(out), family=family)
+    else:
+        written = export_graph(model, out) if onnx else export(model, out, family=family)
     _tell(out, written, watch)
     return out if is_url(out) else Path(out)
 

@@ -59,20 +59,47 @@ def export(
     What was changed in a model since it was trained goes into its card.
     """
     model = load(model) if isinstance(model, str) else model
-    generator, changes = generator_of(model), changes or {}
-    name = shown(str(out))
+    how: dict[str, Any] = {"family": family, "name": shown(str(out)), "changes": changes or {}}
     with _new(str(out), last="config.json") as folder:
-        whole = _export(model, folder, family=family, name=name, changes=changes)
-        if generator is None:
-            return whole
-        if model.origin is not None:
-            generator = replace(
-                generator, origin=replace(model.origin, heads=("masked_lm",), bare=False)
+        return _with_generator(model, folder, **how)
+
+
+def export_all(place: str, out: Path, *, family: str | None = None) -> Exchanged:
+    """Write every checkpoint of a run as a Hugging Face directory, all in one folder."""
+    run = Run.open(local_folder(place))
+    steps = sorted(run.checkpoints.glob("step-*"))
+    if not steps:
+        raise UserError(f"{shown(place)}: has no checkpoint; wait, or resume the run")
+    notes = dict[str, None]()
+    with new_folder(out) as folder:
+        for step in steps:
+            name = f"{out}/{step.name}"
+            written = _with_generator(
+                load(str(step)), folder / step.name, family=family, name=name, changes={}
             )
-        fits = suits(generator.recipe.encoder, FAMILIES["electra"], predicts=True)
-        family = "electra" if fits else None
-        name = f"{name}/{FOLDER}"
-        part = _export(generator, folder / FOLDER, family=family, name=name, changes=changes)
+            notes |= dict.fromkeys(written.notes)
+    if kept := run.machine().get("keep"):
+        note = f"{place}: keeps its last {kept} checkpoints; pretrain with --keep 0 keeps all"
+        notes[note] = None
+    return Exchanged(f"{len(steps)} steps, each {written.what}", (*notes,))
+
+
+def _with_generator(
+    model: Model, folder: Path, *, family: str | None, name: str, changes: Mapping[str, object]
+) -> Exchanged:
+    """Write a model and, in a folder of its own in that, its generator."""
+    generator = generator_of(model)
+    whole = _export(model, folder, family=family, name=name, changes=changes)
+    if generator is None:
+        return whole
+    if model.origin is not None:
+        generator = replace(
+            generator, origin=replace(model.origin, heads=("masked_lm",), bare=False)
+        )
+    fits = suits(generator.recipe.encoder, FAMILIES["electra"], predicts=True)
+    family = "electra" if fits else None
+    name = f"{name}/{FOLDER}"
+    part = _export(generator, folder / FOLDER, family=family, name=name, changes=changes)
     return Exchanged(f"{whole.what}, and {part.what} in {FOLDER}", whole.notes)
 
 
