@@ -16,6 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.corpora import texts, write
+from support.learning import MACHINE, task, went
 from tokenizers import Tokenizer
 
 import clozelab
@@ -29,6 +30,7 @@ from clozelab.models.load import load, tied
 from clozelab.models.reader import packed
 from clozelab.pretraining.starting import continued
 from clozelab.runs.directory import Run
+from clozelab.runs.options import SaveOptions
 from clozelab.runs.saving import set_weights
 from clozelab.text import encoding
 from clozelab.text.store import Corpus
@@ -454,6 +456,22 @@ def test_embed_writes_a_file_of_numpy(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_every_checkpoint_of_a_run_goes_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "series"
+    often = SaveOptions(save_every=1, keep=0, evaluate_every=0, evaluate_blocks=4)
+    went(task("bert", steps=2), run, MACHINE, often)
+    assert cli.main(["export", str(run), str(out), "--all"]) == 0
+    assert "2 steps, each BertForPreTraining" in " ".join(capsys.readouterr().err.split())
+    assert sorted(folder.name for folder in out.iterdir()) == ["step-00000001", "step-00000002"]
+    for folder in out.iterdir():
+        mine, theirs = load(str(run / "checkpoints" / folder.name)), load(str(folder))
+        words = "encoder.embeddings.words.weight"
+        assert torch.equal(mine.module.state_dict()[words], theirs.module.state_dict()[words])
+        assert f"# {folder.name}" in (folder / "README.md").read_text()
+
+
 # Bad input.
 
 
@@ -467,6 +485,9 @@ def test_embed_writes_a_file_of_numpy(
         ("export bert FULL --onnx", "is there already and not empty"),
         ("export bert OUT --family brt", "family 'brt': unknown"),
         ("export bert OUT --onnx --family bert", "leave it out with --onnx"),
+        ("export bert OUT --onnx --all", "leave --onnx and URLs out"),
+        ("export bert FULL --all", "is there already and not empty"),
+        ("export hf-bert OUT --all", "is no run"),
         ("import nothing-here OUT", "nothing-here: no such directory"),
         ("import bert OUT", "is a run of clozelab already"),
         ("import hf-bert FULL", "not empty"),
