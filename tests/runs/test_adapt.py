@@ -144,8 +144,8 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
     model: Path, new: str, tmp_path: Path
 ) -> None:
     job = adaptation(
-        str(model), new, replay=f"{general()}:0.25", budget="6steps", patience=1,
-        changes=["optimiser.learning_rate=0.003"],
+        str(model), new, replay=f"{general()}:0.25", budget="8steps", patience=3,
+        changes=["optimiser.learning_rate=1.0"],
     )  # fmt: skip
     straight, halved = tmp_path / "straight", tmp_path / "halved"
     events = went(job, straight, MACHINE, OFTEN)
@@ -154,12 +154,14 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
         if isinstance(event, Step) and event.number == 5:
             break
     again = starting.resumed(halved)
-    assert again.adaptation is not None and again.adaptation.patience == 1
+    assert again.adaptation is not None and again.adaptation.patience == 3
     assert again.adaptation.general is not None
     rest = list(resume(again, halved, machine=MACHINE, saving=OFTEN))
     (ended,) = of(Ended, rest)
     assert ended.whole and ended.result["kept"] == of(Ended, events)[0].result["kept"]
+    assert ended.result["kept"] == 0  # such steps are too long
     last = Run(straight).recipe().schedule.total
+    assert last == 6 == Run(halved).recipe().schedule.total
     assert_same(checkpoint(straight, last), checkpoint(halved, last))
     assert any(name.startswith("kept.") for name in checkpoint(halved, 4).tensors())
     assert Run(straight).losses("general") == Run(halved).losses("general")
