@@ -73,6 +73,7 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
     assert code == 0, err
     assert "what adapting changes in the recipe of" in err
     assert "optimiser.learning_rate 0.001 → 0.003" in err and "passes over" in err
+    assert "schedule.warmup 0% → 6% of the steps" in err and "schedule.steps" not in err
     assert f"general text: {general()}" in err  # which the model was trained on
     run = Run(out)
     for of_text in ("held_out", "general"):

@@ -80,12 +80,10 @@ def adaptation(
     )
     _check_text(job, corpus)
     known = _general(job, model, general or replayed)
-    budgeted = job.recipe.schedule.fitted(model.recipe.schedule.steps)  # the budget's, as yet
-    lines = changes_of(model.recipe, replace(job.recipe, schedule=budgeted))
     if job.budget is None:
         tokens = shares(stores)[0].tokens
         job = replace(job, budget=Budget("tokens", PASSES * tokens / (1 - shared)))
-    asked = {"changes": lines, **(request or {})}
+    asked = {"changes": _changes(model.recipe, job.recipe), **(request or {})}
     return replace(job, adaptation=Adaptation(known, patience, asked))
 
 
@@ -138,6 +136,17 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
         if not detour:
             raise
         raise UserError(f"--detour: not for a model of {own.name}, since {error}") from None
+
+
+def _changes(own: Recipe, recipe: Recipe) -> list[str]:
+    """What is different, a line each; steps are the budget's, and the warm-up a share of them."""
+    old, new = own.schedule, recipe.schedule
+    alike = replace(new, steps=old.steps, warmup=old.warmup, refits=old.refits)
+    lines = changes_of(own, replace(recipe, schedule=alike))
+    before, after = (f"{each.warmup / each.steps:.0%}" for each in (old, new))
+    if before != after:
+        lines.append(f"schedule.warmup {before} → {after} of the steps")
+    return lines
 
 
 def _share(replay: str | None) -> tuple[float, str | None]:
