@@ -36,6 +36,7 @@ REPLAY = 0.1  # of the tokens, where no share is given
 _TOKENS = 131_072  # of a step at most: 256 blocks of 512
 _STEPS = 100  # of a pass, where the text has as many steps of
 _LEAST = 8  # blocks
+_ANY = 1000  # steps, which a budget replaces
 _WARMUP = 0.06  # of the steps (arXiv:2004.10964)
 _MASK_RATE = 0.15  # at most
 
@@ -101,7 +102,8 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
     causal = old.causal_share(old.total)
     schedule = replace(
         old,
-        warmup=round(_WARMUP * old.steps),
+        steps=_ANY,
+        warmup=round(_WARMUP * _ANY),
         batch_size=batch,
         decay="linear",
         power=1.0,
