@@ -62,6 +62,11 @@ def adaptation(
     """
     model = load(place)
     pretrained(model)  # refused, if it is fine-tuned
+    if model.recipe.encoder.reads == "words":
+        raise UserError(
+            f"{place}: predicts whole words of its own corpus, and another text has others;"
+            f" pretrain {model.recipe.name} on both"
+        )
     stores = open_stores([data])
     corpus = stores[0][0]
     shared, replayed = _share(replay)

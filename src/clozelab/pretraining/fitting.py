@@ -27,9 +27,14 @@ def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
 
 
 def changes(before: Recipe, after: Recipe) -> list[str]:
-    """What a recipe does differently, a line for each key."""
+    """What a recipe does differently, a line for each key; one for a part that is gone."""
     rows = recipes.difference(before, after)
-    return [f"{key} {_word(old)} → {_word(new)}" for key, old, new in rows]
+    gone = {key.removesuffix("use") for key, _, new in rows if key.endswith(".use") and new is None}
+    return [
+        f"{key} {_word(old)} → {_word(new)}"
+        for key, old, new in rows
+        if not any(key.startswith(part) and key != f"{part}use" for part in gone)
+    ]
 
 
 def _word(value: Any) -> str:

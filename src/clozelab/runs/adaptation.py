@@ -68,12 +68,13 @@ class AdaptationRecord:
         new = _short(self.texts["held_out"])
         if not self.kept:
             return f"no step made the loss of {new} lower; the model is as it was"
-        words = [f"{new}: {self.gain:.3f} nats gained"]
+        words = [f"new text ({new}): {self.gain:.3f} nats gained"]
         if self.forgetting is None:
             words.append("what was forgotten is not measured, for want of general text")
         else:
             what = "forgotten" if self.forgetting > 0 else "gained"
-            words.append(f"{_short(self.texts['general'])}: {abs(self.forgetting):.3f} {what}")
+            general = _short(self.texts["general"])
+            words.append(f"general text ({general}): {abs(self.forgetting):.3f} {what}")
         words[-1] += f" (the weights of step {self.kept:,} of {self.steps:,} are kept)"
         return ", ".join(words)
 
