@@ -15,6 +15,8 @@ def pretrain(run: RunRecord) -> str:
     """The resolved recipe, with its steps, on the same data with the same seed."""
     data = run.machine.get("data") or ["CORPUS"]
     words = ["clozelab", "pretrain", str(run.folder / "recipe.toml"), *_each("--data", data)]
+    if begun := run.machine.get("from"):
+        words += ["--from", begun]
     words += ["--seed", str(run.machine.get("seed", 0))]
     words += ["--out", f"again/{run.name}"]
     return shlex.join(words)
