@@ -28,7 +28,6 @@ from clozelab.options import (
 from clozelab.runs.adaptation import FILE, BeforeAfter, read_adaptation
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
-from clozelab.runs.record import read_run
 
 
 @command
@@ -151,6 +150,7 @@ def _explain(job: Any, model: str, watch: Watch) -> None:
 def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
     """Measure what was asked for before and after, and write all of it down."""
     from clozelab.reporting import adaptation as reporting
+    from clozelab.runs.record import read_run
 
     facts = run.machine()
     rows = [
