@@ -192,6 +192,25 @@ def test_a_folder_of_transformers_is_adapted_by_a_detour(
     assert record is not None and record.forgetting is None and "causal" in str(record.changes)
 
 
+def test_measures_that_were_stopped_go_on(
+    model: Path, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / "texts.txt").write_text("a small house\n")
+    out = tmp_path / "out"
+    words = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 4 --out {out}"
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("clozelab.api.adapting.score", interrupted)
+        code, _, err = said(capsys, f"{words} --texts {tmp_path}/texts.txt")
+    assert code == 130 and f"clozelab adapt --resume {out}" in err
+    code, printed, _ = said(capsys, f"adapt --resume {out}")
+    assert code == 0 and "pseudo-perplexity of texts.txt" in printed
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

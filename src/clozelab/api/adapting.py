@@ -16,6 +16,7 @@ from clozelab.api.training import Budget, Seed, machine_of, trained
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.files import write_text
+from clozelab.interrupts import Stopped, signal_of
 from clozelab.options import (
     Few,
     LocalFolder,
@@ -153,10 +154,15 @@ def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
     from clozelab.runs.record import read_run
 
     facts = run.machine()
-    rows = [
-        *_tasks(run, facts, machine, watch),
-        *_perplexity(run, facts, machine, watch),
-    ]
+    try:
+        rows = [*_tasks(run, facts, machine, watch), *_perplexity(run, facts, machine, watch)]
+    except (Stopped, KeyboardInterrupt) as error:
+        signal = error.signal if isinstance(error, Stopped) else signal_of(error)
+        raise Stopped(
+            f"stopped; the model is adapted, go on measuring it with clozelab adapt --resume"
+            f" {run.path}",
+            signal=signal,
+        ) from None
     record = json.dumps({"rows": [asdict(row) for row in rows]}, indent=1, ensure_ascii=False)
     write_text(run.path / FILE, record + "\n")
     adapted = read_adaptation(run)
