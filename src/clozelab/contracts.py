@@ -29,6 +29,9 @@ Bytes = NDArray[np.uint8]
 Keys = NDArray[np.uint64]
 Ids = NDArray[np.int32]
 Array = NDArray[np.generic]
+# The vector that stands for a text: that of [CLS], or the mean of its own tokens, or of the special
+# ones around them as well, which is what sentence-transformers calls a mean.
+Pooling = Literal["cls", "mean", "mean_all"]
 
 
 class Mark:
@@ -408,7 +411,7 @@ class ObjectivePart:
         return None
 
     @property
-    def pooling(self) -> Literal["cls", "mean", "mean_all"] | None:
+    def pooling(self) -> Pooling | None:
         """Which vector of a text it trains to stand for it, if it trains one."""
         return None
 

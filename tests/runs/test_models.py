@@ -466,7 +466,7 @@ def test_embed_writes_a_file_of_numpy(
         ("export bert FULL", "is there already and not empty"),
         ("export bert FULL --onnx", "is there already and not empty"),
         ("export bert OUT --family brt", "family 'brt': unknown"),
-        ("export bert OUT --onnx --family bert", "leave it out with --onnx"),
+        ("export bert OUT --onnx --family bert", "leave them out with --onnx"),
         ("import nothing-here OUT", "nothing-here: no such directory"),
         ("import bert OUT", "is a run of clozelab already"),
         ("import hf-bert FULL", "not empty"),

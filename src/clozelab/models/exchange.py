@@ -13,13 +13,14 @@ import torch
 
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
+from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
 from clozelab.finetuning import loading
 from clozelab.models.build import weights_of
 from clozelab.models.generator import FOLDER, generator_of
 from clozelab.models.history import data, lineage, metrics
-from clozelab.models.interop import huggingface, onnx
+from clozelab.models.interop import huggingface, onnx, sentence_transformers
 from clozelab.models.interop.card import card
 from clozelab.models.interop.exporting import to_transformers
 from clozelab.models.interop.families import FAMILIES
@@ -51,9 +52,13 @@ def export(
     out: str | Path,
     *,
     family: str | None = None,
+    pool: Pooling | None = None,
     changes: Mapping[str, object] | None = None,
 ) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task.
+
+    Where a vector stands for a text, as `pool` says or as the model was trained for, it is also one
+    of sentence-transformers.
 
     The generator of a model has a directory of its own in it. At a URL, config.json comes last.
     What was changed in a model since it was trained goes into its card.
@@ -61,8 +66,15 @@ def export(
     model = load(model) if isinstance(model, str) else model
     generator, changes = generator_of(model), changes or {}
     name = shown(str(out))
+    if pool is None and model.pooling in sentence_transformers.MODES:
+        pool = model.pooling
+    sentence_transformers.check(pool, encoder=model.recipe.encoder, place=model.place)
     with _new(str(out), last="config.json") as folder:
         whole = _export(model, folder, family=family, name=name, changes=changes)
+        if pool is not None:
+            width, length = model.recipe.encoder.width, _length(model)
+            sentence_transformers.write(folder, pool, width=width, length=length)
+            whole = replace(whole, what=f"{whole.what}, and a model of sentence-transformers")
         if generator is None:
             return whole
         if model.origin is not None:
@@ -135,7 +147,9 @@ def _export(
     huggingface.write(
         out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text
     )
-    parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - {"heads.generator"})
+    # A generator has a directory of its own, and a projection was of use in training alone.
+    apart = {"heads.generator", "heads.contrastive"}
+    parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - apart)
     notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
     return Exchanged(f"{exported.config['architectures'][0]} of transformers", model.notes + notes)
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import clozelab
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Vocabulary
+from clozelab.contracts import Pooling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
 from clozelab.models.reader import TaskReader, packed
@@ -86,6 +86,11 @@ class Model:
     def device(self) -> torch.device:
         """Where its weights are."""
         return next(self.module.parameters()).device
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """Which vector of a text it was trained to let stand for it, if it was trained so."""
+        return next((part.pooling for part in self.recipe.objectives if part.pooling), None)
 
     @property
     def shift(self) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, Pooling, Targets
 from clozelab.errors import UserError
 from clozelab.objectives.objective import Weighted, Widths
 from clozelab.ranges import PositiveFloat, PositiveInt, at_least
@@ -30,9 +30,7 @@ class Contrastive(Weighted):
 
     in_batch: Annotated[int, at_least(2)] | None = None  # rows of a group; none: the whole step
     temperature: PositiveFloat = 0.05  # §3
-    # What stands for a text: the vector of [CLS], the mean of its own tokens, or of special ones
-    # as well, as sentence-transformers has it.
-    pooling: Literal["cls", "mean", "mean_all"] = "cls"
+    pooling: Pooling = "cls"  # what stands for a text
     # §6.3: a dense layer and tanh in training alone; the vectors are those before it.
     projection: bool = True
     # Matryoshka (arXiv:2205.13147 §3): the loss of the first so many elements is added for each.
