@@ -34,10 +34,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow  # the library takes long to import
-@pytest.mark.parametrize(("name", "pool"), [("cls", "cls"), ("mean_all", "mean_all"), ("roberta", "mean_all")])
-def test_its_vectors_are_those_of_embed(
-    name: str, pool: str, made: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "pool"), [("cls", "cls"), ("mean_all", "mean_all"), ("roberta", "mean_all")]
+)
+def test_its_vectors_are_those_of_embed(name: str, pool: str, made: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     words = ["--pool", pool] if name == "roberta" else []
     assert main(["export", str(made / name), str(tmp_path / "out"), *words]) == 0

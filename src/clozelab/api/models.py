@@ -151,7 +151,7 @@ def embed(
         out (FILE.npz): where to write the vectors
         layer: 0 is the embedding, -1 or last the last, or all (last)
         words: a vector for each word, by its first piece or their mean (mean), or for each token
-        pool: one vector for each text: its [CLS], the mean of its tokens, or of special ones as well
+        pool: one vector for each text: its [CLS], the mean of its tokens, or of special ones too
             (none; to find the nearest, what the model was trained for, else mean)
         dimensions: the first so many elements of each vector (all)
         near (TEXT): find the texts nearest to this one, by the cosine of their vectors

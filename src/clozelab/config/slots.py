@@ -308,4 +308,13 @@ def _contrasts(recipe: Recipe) -> Iterator[str]:
             )
 
 
-_RULES = (_sizes, _predictions, _directions, _memory, _teaching, _characters, _generators, _contrasts)
+_RULES = (
+    _sizes,
+    _predictions,
+    _directions,
+    _memory,
+    _teaching,
+    _characters,
+    _generators,
+    _contrasts,
+)

@@ -1,4 +1,4 @@
-"""Texts → vectors: of any layer, for tokens, for words, or one for a whole text, and the nearest."""
+"""Texts → vectors: of any layer, for tokens, for words, or for a whole text, and the nearest."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def follow(
 
     Layer 0 is the embedding's output, -1 the last. Rows are tokens (`words = "none"`), words by
     their first piece or the mean of their pieces, or whole texts, by the vector of their [CLS] or
-    the mean of their own tokens, or of all; `pool` goes before `words`. An empty text has no rows; pooled, its
-    mean is zero. ELMo reads words, so to it tokens are words. Of each vector the first `dimensions`
-    are kept, which are a vector by themselves where a model was trained so (Matryoshka).
+    the mean of their own tokens, or of all; `pool` goes before `words`. An empty text has no rows;
+    pooled, its mean is zero. ELMo reads words, so to it tokens are words. Of each vector the first
+    `dimensions` are kept, which are a vector by themselves where a model was trained so.
     """
     check_layer(model, layer)
     rows = model.reader().read(texts)

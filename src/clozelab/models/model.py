@@ -27,7 +27,7 @@ from clozelab.text.vocabulary import describe
 if TYPE_CHECKING:
     from clozelab.finetuning.task import TunedTask
     from clozelab.finetuning.tuned import Tuned
-    from clozelab.models.embed import Vectors
+    from clozelab.models.embed import Neighbours, Vectors
     from clozelab.models.fill import Filled
     from clozelab.models.generate import Generated
     from clozelab.scoring.probe import Probes
@@ -140,8 +140,8 @@ class Model:
         """Generate a text: `clozelab.generate`."""
         return clozelab.generate(self, **options)
 
-    def embed(self, text: str | Sequence[str], **options: Any) -> Vectors:
-        """Compute the vectors of texts: `clozelab.embed`."""
+    def embed(self, text: str | Sequence[str], **options: Any) -> Vectors | Neighbours:
+        """Compute the vectors of texts, or find the nearest: `clozelab.embed`."""
         return clozelab.embed(self, text, **options)
 
     def export(self, out: Any, **options: Any) -> Path | str:

@@ -285,7 +285,11 @@ def _gather(
 
 
 def _in_groups(
-    recipe: Recipe, sources: list[BlockSource], examples: PackedExamples, mine: StepBlocks, rows: int
+    recipe: Recipe,
+    sources: list[BlockSource],
+    examples: PackedExamples,
+    mine: StepBlocks,
+    rows: int,
 ) -> PackedExamples:
     """Gathered rows in the order in which they were picked, in groups.
 
