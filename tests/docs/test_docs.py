@@ -32,7 +32,7 @@ PAGES = [
 # Pages on speed measure it, beside transformers; the others take half a minute and more.
 SLOW = {
     "benchmarks/README.md",
-    *(f"docs/{n}.md" for n in ("speed", "tasks", "training", "probing")),
+    *(f"docs/{n}.md" for n in ("speed", "tasks", "training", "probing", "sentence-vectors")),
 }
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
