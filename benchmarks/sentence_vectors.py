@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from itertools import product
 from pathlib import Path
@@ -37,13 +38,22 @@ def means(scores: dict[str, float]) -> dict[str, float]:
     return {"all": fmean(scores.values()), "unseen": fmean(rest)}
 
 
-def pretrained(seed: int, given: argparse.Namespace) -> Path:
-    """The encoder of a seed; one that is there is taken as it is."""
-    place = Path(given.work) / f"base-{seed}"
-    if not (place / "result.json").is_file():
-        options: dict[str, Any] = {"size": given.size, "budget": given.budget, "seed": seed}
-        clozelab.pretrain(given.recipe, data=given.data, out=place, **options)
+def trained(place: Path, recipe: str, given: argparse.Namespace, **options: Any) -> Path:
+    """A run: as it is if it is done, gone on with if it was stopped, or from its beginning."""
+    if (place / "result.json").is_file():
+        return place
+    if any((place / "checkpoints").glob("step-*")):
+        clozelab.resume(place)
+    else:
+        shutil.rmtree(place, ignore_errors=True)
+        clozelab.pretrain(recipe, data=given.data, out=place, **options)
     return place
+
+
+def pretrained(seed: int, given: argparse.Namespace) -> Path:
+    """The encoder of a seed."""
+    options: dict[str, Any] = {"size": given.size, "budget": given.budget, "seed": seed}
+    return trained(Path(given.work) / f"base-{seed}", given.recipe, given, **options)
 
 
 def contrasted(
@@ -51,19 +61,17 @@ def contrasted(
 ) -> Path:
     """The same encoder after the contrastive training."""
     place = base.with_name(f"{base.name}-{pooling}-{rate:g}")
-    if not (place / "result.json").is_file():
-        settings = {
-            "optimiser.learning_rate": rate,
-            "objectives.0.pooling": pooling,
-            "schedule.batch_size": given.batch_size,
-            "blocks.length": given.length,
-            "blocks.shortest": 4,
-            "encoder.dropout": 0.1,
-        }
-        words = [f"{name}={value}" for name, value in settings.items()]
-        options: dict[str, Any] = {"from_": base, "budget": f"{given.steps}steps", "seed": seed}
-        clozelab.pretrain("simcse", data=given.data, out=place, set=words, **options)
-    return place
+    settings = {
+        "optimiser.learning_rate": rate,
+        "objectives.0.pooling": pooling,
+        "schedule.batch_size": given.batch_size,
+        "blocks.length": given.length,
+        "blocks.shortest": 4,
+        "encoder.dropout": 0.1,
+    }
+    words = [f"{name}={value}" for name, value in settings.items()]
+    options: dict[str, Any] = {"from_": base, "budget": f"{given.steps}steps", "seed": seed}
+    return trained(place, "simcse", given, set=words, **options)
 
 
 def chosen(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
@@ -87,8 +95,8 @@ def main() -> None:
     words.add_argument("--work", default="runs/sentence-vectors", help="for checkpoints")
     words.add_argument("--recipe", default="roberta")
     words.add_argument("--size", default="small")
-    words.add_argument("--budget", default="240s", help="of the pretraining (240s)")
-    words.add_argument("--steps", type=int, default=4000, help="of the contrastive training")
+    words.add_argument("--budget", default="150s", help="of the pretraining (150s)")
+    words.add_argument("--steps", type=int, default=3000, help="of the contrastive training")
     words.add_argument("--batch-size", type=int, default=128)
     words.add_argument("--length", type=int, default=64)
     words.add_argument("--seeds", type=int, default=3)
