@@ -29,6 +29,9 @@ Bytes = NDArray[np.uint8]
 Keys = NDArray[np.uint64]
 Ids = NDArray[np.int32]
 Array = NDArray[np.generic]
+# The vector that stands for a text: that of [CLS], or the mean of its own tokens, or of the special
+# ones around them as well, which is what sentence-transformers calls a mean.
+Pooling = Literal["cls", "mean", "mean_all"]
 
 
 class Mark:
@@ -123,6 +126,7 @@ class Blocks:
     labels: Ints | None = None  # [B] pair label: 0 in order or next, 1 swapped or random
     reverse: Bools | None = None  # [B] the block is read from its end (XLNet's second direction)
     words: Spelled | None = None
+    views: Ints | None = None  # [B] in a row of blocks that belong together: 0 the first, 1 …
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -391,10 +395,24 @@ class ObjectivePart:
     generates_input: ClassVar[bool] = False
     # Whether it tells the tokens that were replaced: by a generator, or by the corruption.
     detects_replaced: ClassVar[bool] = False
+    # Whether it tells the rows of a group from one another, `in_batch` of them or a whole step:
+    # each is two blocks or more, those of the format or one that is read twice. It has one target a
+    # block, whose column `groups` is filled in when groups are made.
+    contrasts: ClassVar[bool] = False
 
     @property
     def head_of(self) -> str | None:
         """The objective beside it whose head serves it, if it has none of its own."""
+        return None
+
+    @property
+    def in_batch(self) -> int | None:
+        """The rows of a group, where it contrasts them; None: those of a whole step."""
+        return None
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """Which vector of a text it trains to stand for it, if it trains one."""
         return None
 
     @property

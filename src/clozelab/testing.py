@@ -202,8 +202,8 @@ def check_objective(part: Any) -> None:
     _hold({"loss", "count"} <= whole.keys(), "the head's sums have a loss and a count")
     _hold(whole["count"] > 0, "nothing is counted")
     _hold(all(value == 0 for value in none.values()), "no targets give something else than 0")
-    if getattr(part, "chained", False) or "words" in part.needs:
-        return  # one target reads another, or they are sampled together
+    if getattr(part, "chained", False) or part.contrasts or "words" in part.needs:
+        return  # one target reads another, or they are judged or sampled together
     first, second = sums(slice(0, count // 2)), sums(slice(count // 2, count))
     for name, value in whole.items():
         adds = abs(first[name] + second[name] - value) <= 1e-9 * max(1.0, abs(value))
@@ -410,12 +410,13 @@ def take(blocks: Blocks, rows: list[int]) -> Blocks:
 
 
 def _complete(blocks: Blocks) -> Blocks:
-    """The blocks with pair labels and whole words added."""
+    """The blocks with pair labels, places in rows and whole words added."""
     begins = ((blocks.marks & Mark.WORD) != 0) | blocks.fixed
     sizes = np.bincount(blocks.rows[begins], minlength=len(blocks))
     numbers = (np.arange(int(sizes.sum())) % 40).astype(np.int32)
     words = Spelled(offsets(sizes), numbers, np.zeros((len(numbers), 5), np.uint16))
-    return replace(blocks, labels=np.arange(len(blocks)) % 2, words=words)
+    alternating = np.arange(len(blocks)) % 2
+    return replace(blocks, labels=alternating, views=alternating, words=words)
 
 
 def _input(lengths: list[int]) -> Input:

@@ -63,6 +63,14 @@ EXAMPLES: dict[str, tuple[str, list[dict[str, Any]]]] = {
             {"length": 40, "compat": "spanbert"},
         ],
     ),
+    "single_sentences": (
+        "single",
+        [{"length": 3}, {"length": 32}, {"length": 64, "shortest": 4}],
+    ),
+    "sentence_rows": (
+        "single",
+        [{"length": 3}, {"length": 32, "views": 3}, {"length": 64, "shortest": 2}],
+    ),
     "sentence_order": (
         "pair",
         [
@@ -91,6 +99,8 @@ PINNED = {
     "sentence_pair": "aba186ff9f7f2578",
     "full_sentences": "d7cd7f4b0d5ce562",
     "doc_sentences": "6489b99ad9b42b11",
+    "single_sentences": "ad11724f85a4b2e5",
+    "sentence_rows": "1bdf7c8626aee15c",
     "sentence_order": "540a217f6495a828",
     "stream_pair": "4188b6038e0d0785",
     "causal": "dbb1a8a5d3591a72",

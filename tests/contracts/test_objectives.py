@@ -24,8 +24,9 @@ from clozelab.objectives.spans import SpanBoundary, SpanJoint
 torch.set_num_threads(1)
 # The permutation objective asks the encoder's query stream and has its tests beside that; a
 # generator comes before the encoder (tests/unit/objectives/test_replaced.py), and relations need
-# the encoder's queries, keys and values (tests/unit/objectives/test_relations.py).
-APART = {"permutation_lm", "generator", "relations"}
+# the encoder's queries, keys and values (tests/unit/objectives/test_relations.py). A contrastive
+# loss adds over groups, not over blocks (tests/unit/objectives/test_contrastive.py).
+APART = {"permutation_lm", "generator", "relations", "contrastive"}
 EXAMPLES: dict[str, list[Objective]] = {
     "masked_lm": [
         MaskedLm(),

@@ -39,6 +39,7 @@ CASES = {
     "mosaicbert": ("mosaicbert", "wordpiece", 5, False),
     "causal_then_masked sharded": ("causal_then_masked", "byte_bpe", 5, True),
     "gpt_bert": ("gpt_bert", "byte_bpe", 5, False),
+    "simcse": ("simcse", "wordpiece", 6, False),
     "little": ("spanbert", "wordpiece", 1, False),  # fewer blocks than processes
 }
 Losses = list[dict[str, dict[str, float]]]
@@ -57,6 +58,7 @@ def a_task(case: Case, stores: dict[str, str]) -> PretrainJob:
     """The run of a case."""
     more = ["encoder.layers=2"] if case.name in ("bert", "modernbert") else []
     more += ["objectives.0.samples=32768"] if case.name == "elmo" else []
+    more += ["objectives.0.in_batch=2"] if case.name == "simcse" else []
     more += ["schedule.causal=[[0.4, 1.0]]"] if case.name == "gpt_bert" else []
     recipe = shrunk(case.name, *more, steps=STEPS, batch_size=case.sequences)
     return starting.fresh(recipe, data=[stores[case.kind]], seed=0)

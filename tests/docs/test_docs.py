@@ -32,7 +32,7 @@ PAGES = [
 # Pages on speed measure it, beside transformers; the others take half a minute and more.
 SLOW = {
     "benchmarks/README.md",
-    *(f"docs/{n}.md" for n in ("speed", "tasks", "training", "probing")),
+    *(f"docs/{n}.md" for n in ("speed", "tasks", "training", "probing", "sentence-vectors")),
 }
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -85,6 +85,14 @@ def label(folder: Path, split: str) -> None:
         f"tasks/MNLI/{split.replace('dev', 'dev_matched')}.tsv": table(
             "sentence1\tsentence2\tgold_label", rows, {"yes": "entailment", "no": "neutral"}
         ),
+        "tasks/STS-B/dev.tsv": judged("sentence1\tsentence2\tscore\tindex", rows),
+        "tasks/sts/SICK_test_annotated.tsv": judged(
+            "sentence_A\tsentence_B\trelatedness_score\tpair_ID", rows
+        ),
+        "tasks/sts/sts12-16.test.tsv": [
+            "year\tfile\tscore\tsentence1\tsentence2",
+            *(f"{2012 + n % 5}\tx\t{n % 4}\t{a}\t{b}" for n, (a, b, _) in enumerate(rows)),
+        ],
         "contrasts.tsv": ["good\tbad", "The cats sleep.\tThe cats sleeps."],
         "tasks/blimp/blimp.jsonl": [
             '{"sentence_good": "A cat.", "sentence_bad": "A cats.", "UID": "x"}',
@@ -101,6 +109,11 @@ def label(folder: Path, split: str) -> None:
 
 def table(header: str, rows: list[list[str]], labels: dict[str, str]) -> list[str]:
     return [header, *("\t".join(labels.get(cell, cell) for cell in row) for row in rows)]
+
+
+def judged(header: str, rows: list[list[str]]) -> list[str]:
+    """Pairs with numbers of people's judgement, and more of them behind."""
+    return [header, *(f"{a}\t{b}\t{n % 4}\t{n}" for n, (a, b, _) in enumerate(rows))]
 
 
 def shortened(words: str) -> str:

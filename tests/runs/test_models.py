@@ -484,7 +484,7 @@ def test_every_checkpoint_of_a_run_goes_out(
         ("export bert FULL", "is there already and not empty"),
         ("export bert FULL --onnx", "is there already and not empty"),
         ("export bert OUT --family brt", "family 'brt': unknown"),
-        ("export bert OUT --onnx --family bert", "leave it out with --onnx"),
+        ("export bert OUT --onnx --family bert", "leave them out with --onnx"),
         ("export bert OUT --onnx --all", "leave --onnx and URLs out"),
         ("export bert FULL --all", "is there already and not empty"),
         ("export hf-bert OUT --all", "is no run"),

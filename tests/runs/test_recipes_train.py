@@ -27,6 +27,7 @@ MAIN = {
     "electra": "replaced_token",
     "deberta": "replaced_token",
     "minilm": "relations",
+    "simcse": "contrastive",
 }
 PHASES = "schedule.phases=[[16, 0.6], [32, 0.4]]"
 COURSE = "masking.course=[[0.2, 1.0], [1.0, 0.5]]"
@@ -78,6 +79,7 @@ CASES = {
     "modernbert": ("modernbert", "encoder.layers=3", PHASES, COURSE, "encoder.value_residual=0.2"),
     "causal_then_masked": ("causal_then_masked", "schedule.causal=[[1.0, 0.6]]", DROPPED),
     "gpt_bert": ("gpt_bert", "schedule.causal=[[0.4, 1.0]]", DROPPED),
+    "simcse": ("simcse", "objectives.0.in_batch=2", DROPPED),
     "phase": ("bert", PHASES, "schedule.warmup=3", "encoder.dropout=0.1"),
 }
 

@@ -50,7 +50,7 @@ def test_an_encoder_is_not_changed_where_another_model_brings_it(
     words = ["--from", teacher(), "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
     assert main(["pretrain", "bert", *words, "--set", "encoder.layers=3"]) == 2
     said = capsys.readouterr().err
-    assert "its own encoder: leave --set encoder.… out, but for encoder.causal\n" in said
+    assert "its own encoder: leave --set encoder.… out, but for encoder.attention_dropout" in said
     assert main(["pretrain", "bert", *words, "--size", "tiny"]) == 2
     assert "brings its own encoder: leave --size out" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -67,7 +67,7 @@ def test_a_context_is_extended_where_positions_have_no_weights(
     settings = [word for change in longer for word in ("--set", change)]
     assert main([*words, *settings, "--set", "encoder.layers=2"]) == 2
     said = capsys.readouterr().err
-    assert "out, but for encoder.causal, encoder.local_rope_theta, encoder.positions" in said
+    assert "encoder.dropout, encoder.local_rope_theta, encoder.positions" in said
     assert main([*words, *settings]) == 0
     recipe = Run.open(tmp_path / "long").recipe()
     shape: Any = recipe.encoder

@@ -35,7 +35,7 @@ QUIET = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=32)
 RECIPES = names()
 STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
-    **dict.fromkeys(("distilbert", "minilm", "spanbert", "electra"), "wordpiece"),
+    **dict.fromkeys(("distilbert", "minilm", "spanbert", "electra", "simcse"), "wordpiece"),
     **dict.fromkeys(("mosaicbert", "neobert"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet", "deberta"), "unigram"),
     **dict.fromkeys(("roberta", "swift", "elmo", "modernbert", "diffusion"), "byte_bpe"),

@@ -67,7 +67,11 @@ class ReadingOptions:
         " document a line",
         "auto",
     )
-    field: str = option("of JSON lines and tables, CSV too (text)", "text")
+    field: str = option(
+        "of JSON lines and tables, CSV too; several, with commas between them, are the sentences of"
+        " a document, as pairs are (text)",
+        "text",
+    )
     split: str = option("of a dataset (train)", "train")
     encoding: str = option("of text files (utf-8)", "utf-8")
 

@@ -9,6 +9,7 @@ from clozelab.api.models import identity, layer_of, opened
 from clozelab.api.tasks import TaskFiles
 from clozelab.api.texts import refuse_existing, write_record
 from clozelab.api.watching import Watch
+from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.files import write_text
 from clozelab.options import ModelLike, Overwrite, Place, Places, Words, command, located
@@ -137,7 +138,7 @@ def probe(
     task: Places,
     *,
     layer: Any = "all",
-    pool: Literal["mean", "cls"] = "mean",
+    pool: Pooling | None = None,
     fit: Literal["ridge", "logistic"] = "ridge",
     examples: int = 16_384,
     split: str | None = None,
@@ -162,7 +163,8 @@ def probe(
         task: known tasks to classify, regress or tag (see clozelab tasks), wic, sts, …; or one of
             those three words for one's own files
         layer: all, last, or a number; 0 is the embedding (all)
-        pool: a text is the mean of its tokens, or its [CLS] (mean)
+        pool: a text is the mean of its tokens, of special ones as well (mean_all), or its [CLS]
+            (what the model was trained for, else mean)
         fit: ridge regression in closed form, or logistic regression (ridge)
         examples: texts at most to fit a probe on, or four times as many words; 0 for all (16,384)
         split: of the task, to score on (dev)
@@ -203,7 +205,7 @@ def probe(
     if out is not None:
         record = {
             "model": identity(loaded),
-            **{"layer": chosen, "pool": pool, "fit": fit, "examples": examples},
+            **{"layer": chosen, "pool": encoder.pool, "fit": fit, "examples": examples},
             "digests": {one.name: one.digests() for one in tasks},
             "probes": [one.as_json() for one in probes.results],
         }

@@ -23,7 +23,7 @@ from clozelab.runs.directory import Run
 from clozelab.runs.options import Device
 
 if TYPE_CHECKING:
-    from clozelab.models.embed import Layer, Vectors
+    from clozelab.models.embed import Layer, Neighbours, Vectors
     from clozelab.models.exchange import Exchanged
     from clozelab.models.fill import Filled
     from clozelab.models.generate import Generated
@@ -136,11 +136,14 @@ def embed(
     overwrite: Overwrite = False,
     layer: Any = "last",
     words: Literal["first", "mean", "none"] | None = None,
-    pool: Literal["cls", "mean", "none"] = "none",
+    pool: Literal["cls", "mean", "mean_all", "none"] | None = None,
+    dimensions: int | None = None,
+    near: Text | None = None,
+    top: int = 5,
     device: Device | None = None,
     watch: Watch,
-) -> Vectors:
-    """Compute the vectors of texts, and write them to a file of numpy.
+) -> Vectors | Neighbours:
+    """Compute the vectors of texts, and write them to a file of numpy, or find the nearest texts.
 
     Args:
         text: texts, or - for standard input, one a line
@@ -148,12 +151,18 @@ def embed(
         out (FILE.npz): where to write the vectors
         layer: 0 is the embedding, -1 or last the last, or all (last)
         words: a vector for each word, by its first piece or their mean (mean), or for each token
-        pool: one vector for each text: its [CLS], or the mean of its tokens (none)
+        pool: one vector for each text: its [CLS], the mean of its tokens, or of special ones too
+            (none; to find the nearest, what the model was trained for, else mean)
+        dimensions: the first so many elements of each vector (all)
+        near (TEXT): find the texts nearest to this one, by the cosine of their vectors
+        top: how many of the nearest (5)
     """
     if out is not None and not out.endswith(".npz"):
         raise UserError(f"--out {out}: vectors are written as .npz; name it so")
     refuse_existing(out, overwrite=overwrite)
-    if pool != "none" and words is not None:
+    if near is not None:
+        _check_near(near, pool=pool, words=words, layer=layer, top=top)
+    if pool not in (None, "none") and words is not None:
         raise UserError("--pool makes one vector of a text: leave --words out")
     number = layer_of(layer)
     if list(text) == ["-"]:
@@ -164,11 +173,17 @@ def embed(
         raise UserError("--file brings its own texts: leave the others out")
     texts = [sound(each, "the text") for each in text] if file is None else lines_of(file)
 
-    from clozelab.models.embed import follow, save
+    if near is not None and not any(each.strip() for each in texts):
+        raise UserError(f"{file or 'the texts'}: is empty; give texts to look among, one a line")
+
+    from clozelab.models.embed import check_dimensions, follow, nearest, save
 
     loaded, per_word = opened(model, watch), words or "mean"
-    work = follow(loaded, texts, layer=number, words=per_word, pool=pool, device=device)
-    vectors = watch.drain(work, "embedding", len(texts))
+    check_dimensions(loaded, dimensions)
+    pool = pool or ("none" if near is None else loaded.pooling or "mean")
+    settings: dict[str, Any] = {"layer": number, "words": per_word, "pool": pool, "device": device}
+    settings["dimensions"] = dimensions
+    vectors: Vectors = watch.drain(follow(loaded, texts, **settings), "embedding", len(texts))
     if vectors.cut:
         watch.warn(f"texts longer than the model reads, cut: {vectors.cut:,}")
     if out is not None:
@@ -176,7 +191,24 @@ def embed(
             watch.warn(f"{out}: without {missing}, which one long text makes too large")
         shape = " × ".join(f"{size:,}" for size in vectors.vectors.shape)
         watch.say(f"{out}: {shape} numbers for {len(texts):,} texts")
-    return vectors
+    if near is None:
+        return vectors
+    asked: Vectors = watch.drain(follow(loaded, [near], **settings), "embedding", 1)
+    if asked.cut:
+        watch.warn("--near: the text is longer than the model reads, and was cut")
+    return nearest(near, texts, embedded=vectors, near=asked.vectors[0], top=top)
+
+
+def _check_near(near: str, *, pool: str | None, words: str | None, layer: Any, top: int) -> None:
+    """Refuse what has not one vector for each text, or nothing to look for."""
+    if not near.strip():
+        raise UserError("--near: is empty; give a text")
+    if pool == "none" or words is not None or layer == "all":
+        raise UserError(
+            "--near compares whole texts: leave --words, --pool none and --layer all out"
+        )
+    if top < 1:
+        raise UserError(f"--top {top}: at least 1")
 
 
 def layer_of(word: Any) -> Layer:
@@ -197,26 +229,31 @@ def export(
     all: bool = False,
     onnx: bool = False,
     family: str | None = None,
+    pool: Literal["cls", "mean_all"] | None = None,
     watch: Watch,
 ) -> Path | str:
     """Write a model as a Hugging Face directory, or as an ONNX graph.
+
+    Where one vector stands for a text, sentence-transformers opens the directory, too.
 
     Args:
         out: the folder to make, or a URL where nothing is
         all: every checkpoint of a run, in a folder step-… each
         onnx: write model.onnx and tokenizer.json
         family: of transformers' classes, such as bert (what fits)
+        pool: the vector of a text, for sentence-transformers: its [CLS], or the mean of its tokens
+            and the special ones (what the model was trained for)
     """
     from clozelab.models.exchange import export, export_all, export_graph
 
-    if onnx and family is not None:
-        raise UserError("--family is a class of transformers: leave it out with --onnx")
+    if onnx and (family is not None or pool is not None):
+        raise UserError("--family and --pool are for Python libraries: leave them out with --onnx")
     if all and (onnx or is_url(out)):
         raise UserError("--all writes Hugging Face directories here: leave --onnx and URLs out")
     if all:
-        written = export_all(model, Path(out), family=family)
+        written = export_all(model, Path(out), family=family, pool=pool)
     else:
-        written = export_graph(model, out) if onnx else export(model, out, family=family)
+        written = export_graph(model, out) if onnx else export(model, out, family=family, pool=pool)
     _tell(out, written, watch)
     return out if is_url(out) else Path(out)
 

@@ -38,10 +38,13 @@ class Command:
     call: Callable[..., Any]  # a public function: its options are the command's
     view: str = ""  # what is printed of its result and its options
     event_view: str = ""  # what is printed of an event while the work goes on
-    required: tuple[str, ...] = ()  # options that Python may leave out
+    one_of: tuple[str, ...] = ()  # options of which Python may leave out all
 
     def run(self, values: Mapping[str, Any]) -> None:
         """Do it, and print what came out."""
+        if self.one_of and not any(name in values for name in self.one_of):
+            named = " or ".join(f"--{name}" for name in self.one_of)
+            raise UserError(f"{named} is missing: give one, or see --help")
         events = {"on_event": lambda event: self._print(self.event_view, event, values)}
         result = self.call(**values, **events if self.event_view else {})
         if self.view:
@@ -127,7 +130,7 @@ COMMANDS: dict[str, Command] = {
     "import": Command(clozelab.import_model),
     "fill": Command(clozelab.fill, "models.filled"),
     "generate": Command(clozelab.generate, "models.generated"),
-    "embed": Command(clozelab.embed, required=("out",)),
+    "embed": Command(clozelab.embed, "models.embedded", one_of=("out", "near")),
     "report": Command(clozelab.report),
     "bench": Command(clozelab.bench, "bench.measured"),
     "demo": Command(demo.demo),
@@ -214,13 +217,13 @@ def _add(verb: argparse.ArgumentParser, entry: Command) -> None:
         if group is not None and group not in groups:
             title = re.sub("(?<=[a-z])(?=[A-Z])", " ", group.__name__).lower()
             groups[group] = verb.add_argument_group(title, " ".join((group.__doc__ or "").split()))
-        names, settings = _argument(option, must=option.name in entry.required)
+        names, settings = _argument(option)
         (verb if group is None else groups[group]).add_argument(*names, **settings)
 
 
-def _argument(option: Option, *, must: bool) -> tuple[list[str], dict[str, Any]]:
+def _argument(option: Option) -> tuple[list[str], dict[str, Any]]:
     """How argparse is told of an option: its value stays the words, which the function takes."""
-    needed = must or option.default is REQUIRED
+    needed = option.default is REQUIRED
     meaning = option.help.replace("%", "%%")
     settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": meaning}
     if option.kind is bool:

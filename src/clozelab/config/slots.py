@@ -70,15 +70,29 @@ def check(recipe: Recipe) -> None:
 
 
 def warnings(recipe: Recipe) -> list[str]:
-    """What is allowed and yet hardly meant: a cap left over from shorter blocks."""
+    """What is allowed and yet hardly meant: a cap left over from shorter blocks, twins alike."""
+    return [*_small_caps(recipe), *_equal_twins(recipe)]
+
+
+def _small_caps(recipe: Recipe) -> Iterator[str]:
     cap, rate = getattr(recipe.masking, "cap", None), getattr(recipe.masking, "mask_rate", 0.0)
     length = recipe.blocks.length
-    if cap is None or cap >= 0.9 * rate * length:
-        return []
-    return [
-        f"{recipe.name}: masking.cap = {cap} hides only {cap / length:.1%} of a block of {length},"
-        f" not {rate:.0%}; raise it to {math.ceil(rate * length)} or leave it out"
-    ]
+    if cap is not None and cap < 0.9 * rate * length:
+        yield (
+            f"{recipe.name}: masking.cap = {cap} hides only {cap / length:.1%} of a block of"
+            f" {length}, not {rate:.0%}; raise it to {math.ceil(rate * length)} or leave it out"
+        )
+
+
+def _equal_twins(recipe: Recipe) -> Iterator[str]:
+    twins = any(part.contrasts for part in recipe.objectives)
+    twins = twins and getattr(recipe.blocks, "views", 1) == 1
+    drops = any(getattr(recipe.encoder, key, 0) for key in ("dropout", "attention_dropout"))
+    if twins and not drops:
+        yield (
+            f"{recipe.name}: encoder.dropout = 0 makes a block and its twin the same; set"
+            " encoder.dropout=0.1, or use blocks sentence_rows"
+        )
 
 
 def _parts(recipe: Recipe) -> Iterator[tuple[str, Any]]:
@@ -274,4 +288,33 @@ def _generators(recipe: Recipe) -> Iterator[str]:
             )
 
 
-_RULES = (_sizes, _predictions, _directions, _memory, _teaching, _characters, _generators)
+def _contrasts(recipe: Recipe) -> Iterator[str]:
+    """Groups of rows fill a step, and their texts are whole."""
+    for part in recipe.objectives:
+        if not part.contrasts:
+            continue
+        name, schedule, rows = use("objectives", part), recipe.schedule, part.in_batch
+        steps = {schedule.batch_size, *(size for size, _ in schedule.ramp)}
+        if rows and (schedule.fill == "tokens" or any(size % rows for size in steps)):
+            yield (
+                f"objective {name}: in_batch = {rows} must divide schedule.batch_size ="
+                f" {schedule.batch_size}, and every step takes as many rows; leave in_batch out for"
+                " the whole step"
+            )
+        if schedule.causal or "stream" in recipe.blocks.provides:
+            yield (
+                f"objective {name} needs whole texts that are read both ways; use blocks"
+                " single_sentences, and leave schedule.causal out"
+            )
+
+
+_RULES = (
+    _sizes,
+    _predictions,
+    _directions,
+    _memory,
+    _teaching,
+    _characters,
+    _generators,
+    _contrasts,
+)

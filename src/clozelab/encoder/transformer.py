@@ -222,13 +222,14 @@ class Transformer(Checked, EncoderPart):
 
     @property
     def free_settings(self) -> frozenset[str]:
-        """The direction and, where positions have no table, how far they reach."""
+        """The direction, dropout and, where positions have no table, how far they reach."""
+        free = frozenset({"causal", "dropout", "attention_dropout"})
         if self.position_embedding == "disentangled":
             fixed = self.learns_positions or not self.relative_positions
-            return frozenset({"causal"} if fixed else {"causal", "positions"})
+            return free if fixed else free | {"positions"}
         if self.position_embedding == "learned":
-            return frozenset({"causal"})
-        return frozenset({"causal", "positions", "rope_theta", "local_rope_theta"})
+            return free
+        return free | {"positions", "rope_theta", "local_rope_theta"}
 
     @property
     def pretraining_parameters(self) -> frozenset[str]:

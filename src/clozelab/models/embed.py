@@ -1,8 +1,8 @@
-"""Texts → vectors: of any layer, for tokens, for words, or one for a whole text."""
+"""Texts → vectors: of any layer, for tokens, for words, or for a whole text, and the nearest."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clozelab.contracts import Ints
+from clozelab.contracts import Ints, Pooling
 from clozelab.errors import UserError
 from clozelab.files import replacing
 from clozelab.models.build import PretrainingModel
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float32]
 Layer = int | Literal["all"]
 Words = Literal["first", "mean", "none"]
-Pool = Literal["cls", "mean", "none"]
+Pool = Pooling | Literal["none"]
 
 _CELLS = 8192  # tokens and padding taken at a time; words by their characters take more room
 _MOST_LETTERS = 1 << 26  # numpy keeps strings at the length of the longest: beyond this none
@@ -46,6 +46,49 @@ class Vectors:
         return f"Vectors({shape}, of {len(self.starts) - 1:,} texts)"
 
 
+@dataclass(frozen=True)
+class Neighbour:
+    """A text that is near to another."""
+
+    line: int  # its number among the texts, from 1
+    text: str
+    cosine: float
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The texts nearest to a query by the cosine of their vectors, the nearest first."""
+
+    query: str
+    found: tuple[Neighbour, ...]
+    vectors: Vectors  # of all texts that were compared, a row each
+
+    def __iter__(self) -> Iterator[Neighbour]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+def nearest(
+    query: str, texts: Sequence[str], *, embedded: Vectors, near: Floats, top: int
+) -> Neighbours:
+    """The texts whose vectors have the largest cosines with the query's; of equal ones the first.
+
+    A text without a token has no direction and is left out.
+    """
+    rows = embedded.vectors.astype(np.float64)
+    sizes = np.linalg.norm(rows, axis=1)
+    size = float(np.linalg.norm(near.astype(np.float64)))
+    some = np.flatnonzero((sizes > 0) & [bool(text.strip()) for text in texts])
+    cosines = rows[some] @ near.astype(np.float64) / np.maximum(sizes[some] * size, 1e-300)
+    best = np.argsort(-cosines, kind="stable")[:top]
+    found = (
+        Neighbour(int(some[each]) + 1, texts[some[each]], float(cosines[each])) for each in best
+    )
+    return Neighbours(query, tuple(found), embedded)
+
+
 def follow(
     model: Model,
     texts: Sequence[str],
@@ -53,14 +96,16 @@ def follow(
     layer: Layer = -1,
     words: Words = "mean",
     pool: Pool = "none",
+    dimensions: int | None = None,
     device: str | None = None,
 ) -> Generator[int, None, Vectors]:
     """The vectors of some texts, which do not depend on one another; yields how many are done.
 
     Layer 0 is the embedding's output, -1 the last. Rows are tokens (`words = "none"`), words by
     their first piece or the mean of their pieces, or whole texts, by the vector of their [CLS] or
-    the mean of their tokens; `pool` goes before `words`. An empty text has no rows; pooled, its
-    mean is zero. ELMo reads words, so to it tokens are words.
+    the mean of their own tokens, or of all; `pool` goes before `words`. An empty text has no rows;
+    pooled, its mean is zero. ELMo reads words, so to it tokens are words. Of each vector the first
+    `dimensions` are kept, which are a vector by themselves where a model was trained so.
     """
     check_layer(model, layer)
     rows = model.reader().read(texts)
@@ -87,7 +132,7 @@ def follow(
             yield done
     pieces = [part for part in parts if part is not None]
     return Vectors(
-        vectors=np.concatenate([nothing, *(vectors for vectors, _ in pieces)]),
+        vectors=np.concatenate([nothing, *(vectors for vectors, _ in pieces)])[..., :dimensions],
         starts=offsets([len(vectors) for vectors, _ in pieces]),
         offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in pieces)]),
         cut=sum(text.cut for text in rows),
@@ -105,6 +150,16 @@ def save(file: Path, embedded: Vectors, texts: Sequence[str]) -> list[str]:
     with replacing(file) as stream:
         np.savez(stream, **arrays)
     return [name for name, array in strings.items() if array is None]
+
+
+def check_dimensions(model: Model, dimensions: int | None) -> None:
+    """Refuse more elements than a vector has."""
+    width = model.recipe.encoder.vector_width
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise UserError(
+            f"--dimensions {dimensions}: the vectors of {model.place} have {width}; give 1 to"
+            f" {width}"
+        )
 
 
 def check_layer(model: Model, layer: Layer) -> None:
@@ -139,6 +194,7 @@ def _rows(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats,
         if pool == "cls":
             assert text.cls is not None
             return states[text.cls][None], whole
+        own = states if pool == "mean_all" else own
         return own.sum(axis=0, keepdims=True) / max(len(own), 1), whole
     if words == "none" or not len(own):
         return own, text.spans

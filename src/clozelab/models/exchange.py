@@ -13,13 +13,14 @@ import torch
 
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
+from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
 from clozelab.finetuning import loading
 from clozelab.models.build import weights_of
 from clozelab.models.generator import FOLDER, generator_of
 from clozelab.models.history import adaptation, data, lineage, metrics
-from clozelab.models.interop import huggingface, onnx
+from clozelab.models.interop import huggingface, onnx, sentence_transformers
 from clozelab.models.interop.card import card
 from clozelab.models.interop.exporting import to_transformers
 from clozelab.models.interop.families import FAMILIES
@@ -51,20 +52,27 @@ def export(
     out: str | Path,
     *,
     family: str | None = None,
+    pool: Pooling | None = None,
     changes: Mapping[str, object] | None = None,
 ) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task.
+
+    Where a vector stands for a text, as `pool` says or as the model was trained for, it is also one
+    of sentence-transformers.
 
     The generator of a model has a directory of its own in it. At a URL, config.json comes last.
     What was changed in a model since it was trained goes into its card.
     """
     model = load(model) if isinstance(model, str) else model
     how: dict[str, Any] = {"family": family, "name": shown(str(out)), "changes": changes or {}}
+    pool = _pooling(model, pool)
     with _new(str(out), last="config.json") as folder:
-        return _with_generator(model, folder, **how)
+        return _with_generator(model, folder, pool=pool, **how)
 
 
-def export_all(place: str, out: Path, *, family: str | None = None) -> Exchanged:
+def export_all(
+    place: str, out: Path, *, family: str | None = None, pool: Pooling | None = None
+) -> Exchanged:
     """Write every checkpoint of a run as a Hugging Face directory, all in one folder."""
     run = Run.open(local_folder(place))
     steps = sorted(run.checkpoints.glob("step-*"))
@@ -73,10 +81,9 @@ def export_all(place: str, out: Path, *, family: str | None = None) -> Exchanged
     notes = dict[str, None]()
     with new_folder(out) as folder:
         for step in steps:
-            name = f"{out}/{step.name}"
-            written = _with_generator(
-                load(str(step)), folder / step.name, family=family, name=name, changes={}
-            )
+            model, name = load(str(step)), f"{out}/{step.name}"
+            how: dict[str, Any] = {"family": family, "name": name, "changes": {}}
+            written = _with_generator(model, folder / step.name, pool=_pooling(model, pool), **how)
             notes |= dict.fromkeys(written.notes)
     if kept := run.machine().get("keep"):
         note = f"{place}: keeps its last {kept} checkpoints; pretrain with --keep 0 keeps all"
@@ -84,12 +91,30 @@ def export_all(place: str, out: Path, *, family: str | None = None) -> Exchanged
     return Exchanged(f"{len(steps)} steps, each {written.what}", (*notes,))
 
 
+def _pooling(model: Model, pool: Pooling | None) -> Pooling | None:
+    """The pooling that sentence-transformers is told: as asked, or as the model was trained for."""
+    if pool is None and model.pooling in sentence_transformers.MODES:
+        pool = model.pooling
+    sentence_transformers.check(pool, encoder=model.recipe.encoder, place=model.place)
+    return pool
+
+
 def _with_generator(
-    model: Model, folder: Path, *, family: str | None, name: str, changes: Mapping[str, object]
+    model: Model,
+    folder: Path,
+    *,
+    family: str | None,
+    name: str,
+    changes: Mapping[str, object],
+    pool: Pooling | None,
 ) -> Exchanged:
     """Write a model and, in a folder of its own in that, its generator."""
     generator = generator_of(model)
     whole = _export(model, folder, family=family, name=name, changes=changes)
+    if pool is not None:
+        width, length = model.recipe.encoder.width, _length(model)
+        sentence_transformers.write(folder, pool, width=width, length=length)
+        whole = replace(whole, what=f"{whole.what}, and a model of sentence-transformers")
     if generator is None:
         return whole
     if model.origin is not None:
@@ -163,7 +188,9 @@ def _export(
     huggingface.write(
         out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text
     )
-    parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - {"heads.generator"})
+    # A generator has a directory of its own, and a projection was of use in training alone.
+    apart = {"heads.generator", "heads.contrastive"}
+    parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - apart)
     notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
     return Exchanged(f"{exported.config['architectures'][0]} of transformers", model.notes + notes)
 

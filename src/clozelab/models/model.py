@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import clozelab
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Vocabulary
+from clozelab.contracts import Pooling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
 from clozelab.models.reader import TaskReader, packed
@@ -27,7 +27,7 @@ from clozelab.text.vocabulary import describe
 if TYPE_CHECKING:
     from clozelab.finetuning.task import TunedTask
     from clozelab.finetuning.tuned import Tuned
-    from clozelab.models.embed import Vectors
+    from clozelab.models.embed import Neighbours, Vectors
     from clozelab.models.fill import Filled
     from clozelab.models.generate import Generated
     from clozelab.scoring.probe import Probes
@@ -88,6 +88,11 @@ class Model:
         return next(self.module.parameters()).device
 
     @property
+    def pooling(self) -> Pooling | None:
+        """Which vector of a text it was trained to let stand for it, if it was trained so."""
+        return next((part.pooling for part in self.recipe.objectives if part.pooling), None)
+
+    @property
     def shift(self) -> int:
         """How many places before a masked token the state lies that predicts it."""
         parts = (part for part in self.recipe.objectives if part.language_model == "masked")
@@ -135,8 +140,8 @@ class Model:
         """Generate a text: `clozelab.generate`."""
         return clozelab.generate(self, **options)
 
-    def embed(self, text: str | Sequence[str], **options: Any) -> Vectors:
-        """Compute the vectors of texts: `clozelab.embed`."""
+    def embed(self, text: str | Sequence[str], **options: Any) -> Vectors | Neighbours:
+        """Compute the vectors of texts, or find the nearest: `clozelab.embed`."""
         return clozelab.embed(self, text, **options)
 
     def export(self, out: Any, **options: Any) -> Path | str:

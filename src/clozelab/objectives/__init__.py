@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from clozelab.objectives.contrastive import Contrastive
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm, PermutationLm
 from clozelab.objectives.relations import Relations
@@ -23,6 +24,7 @@ Objective = (
     | Generator
     | ReplacedToken
     | AllTokensLm
+    | Contrastive
 )
 
 PARTS: dict[str, type[Objective]] = {
@@ -39,6 +41,7 @@ PARTS: dict[str, type[Objective]] = {
     "generator": Generator,
     "replaced_token": ReplacedToken,
     "all_tokens_lm": AllTokensLm,
+    "contrastive": Contrastive,
 }
 
 # Those that classify a pair of texts.

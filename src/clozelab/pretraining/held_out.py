@@ -22,7 +22,7 @@ from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
 from clozelab.models.load import load, pretrained
 from clozelab.objectives import PAIRS
-from clozelab.pretraining.source import BlockSource
+from clozelab.pretraining.source import BlockSource, grouped, rows_of_a_group
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured, Prepared, measure
@@ -50,6 +50,8 @@ class HeldOut:
             form = replace(form, rows=rows)
         self.length: int = form.length
         self.source = BlockSource(recipe, corpus, blocks=form, split="held_out", seed=_SEED)
+        # Of rows that are told from one another, those of a group stay together.
+        self.together = rows_of_a_group(recipe, recipe.schedule.batch_size)
         order = self.source.order(0)[: max(1, count // rows) * rows]
         # With a memory, a row's blocks follow one another; otherwise all go at once.
         self.groups = [order[at : at + rows] for at in range(0, len(order), rows)]
@@ -71,14 +73,19 @@ class HeldOut:
 
     def _feed(self, world: World, tokens: int) -> Any:
         for number, group in enumerate(self.groups):
-            mine = group[
-                len(group) * world.rank // world.size : len(group) * (world.rank + 1) // world.size
-            ]
+            parts = -(-len(group) // self.together)
+            first, last = (parts * rank // world.size for rank in (world.rank, world.rank + 1))
+            mine = group[first * self.together : last * self.together]
             # A process without a block has one to make blank batches like.
             numbers = mine if len(mine) else group[:1]
             batches, counts, read = list[Batch](), Counter[str](), 0
             for causal in (False, True) if self.source.recipe.schedule.causal else (False,):
-                examples = self.source.examples(0, numbers, progress=1.0, causal=causal)
+                examples = grouped(
+                    self.source.recipe,
+                    self.source.examples(0, numbers, progress=1.0, causal=causal),
+                    rows=self.together,
+                    views=self.source.views,
+                )
                 shape: BatchShape = batch_shape(
                     examples,
                     tokens=tokens,

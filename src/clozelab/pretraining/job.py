@@ -20,7 +20,7 @@ from clozelab.models.model import Model
 from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.kept import Adaptation, KeptWeights
 from clozelab.pretraining.passes import passes_note
-from clozelab.pretraining.source import BlockSource
+from clozelab.pretraining.source import BlockSource, rows_of_a_group
 from clozelab.pretraining.steps import Steps
 from clozelab.remote.access import shown
 from clozelab.runs import machine as machines
@@ -347,6 +347,13 @@ class PretrainTrainer:
 
     def _check_rows(self) -> None:
         sequences, size = self.recipe.schedule.batch_size, self.world.size
+        group = rows_of_a_group(self.recipe, sequences)
+        if group > 1 and sequences // group < size:
+            raise UserError(
+                f"{self.recipe.name}: {size} processes share a step by groups of texts that are"
+                f" told apart, and schedule.batch_size = {sequences} is {sequences // group} of"
+                f" {group}; give the objective in_batch = {max(2, sequences // size)}, or use fewer"
+            )
         if "stream" not in self.recipe.blocks.provides:
             return
         if len(self.job.stores) > 1:

@@ -1,11 +1,13 @@
 """The blocks of one store, epoch after epoch, with what is hidden in them.
 
 Epochs permute the order in which blocks are visited; pairs and masks come anew as the recipe says.
+Blocks that belong together, as a text and its positive do, are a row; any other is one by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -43,14 +45,17 @@ class BlockSource:
         self.vocabulary = corpus.vocabulary
         # Stores with blocks of the same numbers draw different masks.
         self.suffix = f"/{number}" if number else ""
+        # Blocks of a row: in the plan, and as it is read, which may be one and its twin.
+        self.planned_views: int = getattr(blocks, "views", 1)
+        self.views = 2 if contrasting(recipe) and self.planned_views == 1 else self.planned_views
         self._lock = Lock()
         self._plans: dict[int, Plan] = {}
         self._orders: dict[int, Ints] = {}
 
     @cached_property
     def size(self) -> int:
-        """The blocks of the first epoch; told without its plan, which is not kept for long."""
-        return len(self.plan(0))
+        """The rows of the first epoch; told without its plan, which is not kept for long."""
+        return len(self.plan(0)) // self.planned_views
 
     @property
     def in_order(self) -> bool:
@@ -80,18 +85,18 @@ class BlockSource:
             return self._plans[copy]
 
     def order(self, epoch: int) -> Ints:
-        """The blocks of an epoch as they are visited, each once."""
-        plan = self.plan(epoch)
+        """The rows of an epoch as they are visited, each once: blocks, where those stand alone."""
+        rows = len(self.plan(epoch)) // self.planned_views
         with self._lock:
             if epoch not in self._orders:
                 drawn = Drawn(key(self.seed, f"order{self.suffix}", epoch), self.seed, epoch)
                 shuffled = not self.in_order
-                order = visited(self.corpus, len(plan), shuffled=shuffled, drawn=drawn)
+                order = visited(self.corpus, rows, shuffled=shuffled, drawn=drawn)
                 _keep(self._orders, epoch, order)
             return self._orders[epoch]
 
     def take(self, place: tuple[int, int], count: int) -> tuple[Ints, Ints, tuple[int, int]]:
-        """The next blocks from a place on: their epochs, their numbers, and the place after."""
+        """The next rows from a place on: their epochs, their numbers, and the place after."""
         epochs, numbers = [], []
         epoch, index = place
         while count:
@@ -105,23 +110,67 @@ class BlockSource:
         return np.concatenate(epochs), np.concatenate(numbers), (epoch, index)
 
     def causal(self, epoch: int, numbers: Ints, share: float) -> Bools:
-        """[B] which blocks of an epoch are read causally, in a step that reads a share of them so.
+        """[B] which rows of an epoch are read causally, in a step that reads a share of them so.
 
         Each is drawn for itself, so that its direction does not depend on the blocks beside it.
         """
         return uniform(mix(key(self.seed, f"direction{self.suffix}", epoch), numbers)) < share
 
+    def lengths(self, epoch: int, numbers: Ints) -> Ints:
+        """Tokens of some rows of an epoch."""
+        lengths = self._blocks(epoch, numbers).lengths
+        return np.asarray(lengths.reshape(-1, self.views).sum(axis=1))
+
     def examples(
         self, epoch: int, numbers: Ints, *, progress: float, causal: bool = False
     ) -> PackedExamples:
-        """Some blocks of an epoch with what is hidden in them; if read causally, nothing is."""
-        blocks = self.plan(epoch).blocks(numbers)
+        """Some rows of an epoch with what is hidden in them; if read causally, nothing is."""
+        blocks = self._blocks(epoch, numbers)
         masking: Any = NoMasking() if causal else self.recipe.masking
         if hasattr(masking, "stage"):
             masking = masking.stage(progress)
         draws = Draws(self.recipe.corruption, epoch, seed=self.seed, suffix=self.suffix)
         hidden, corrupted = draws.hidden(blocks, masking, vocabulary=self.vocabulary)
         return shared(self.recipe, blocks, hidden, corrupted, causal=causal)
+
+    def _blocks(self, epoch: int, numbers: Ints) -> Blocks:
+        """The blocks of some rows, row by row."""
+        if self.views == 1:
+            return self.plan(epoch).blocks(numbers)
+        place = np.arange(self.views)
+        # A block that is read twice, or those of the plan's row.
+        inside = place if self.planned_views > 1 else np.zeros_like(place)
+        rows = numbers[:, None] * self.planned_views + inside
+        blocks = self.plan(epoch).blocks(rows.reshape(-1))
+        return replace(blocks, views=np.tile(place, len(numbers)))
+
+
+def contrasting(recipe: Recipe) -> Any:
+    """The objective that tells rows from one another, if there is one."""
+    return next((part for part in recipe.objectives if part.contrasts), None)
+
+
+def rows_of_a_group(recipe: Recipe, batch_size: int) -> int:
+    """How many rows of a step of that size are judged together; 1: each block by itself."""
+    part = contrasting(recipe)
+    return 1 if part is None else part.in_batch or batch_size
+
+
+def grouped(recipe: Recipe, examples: PackedExamples, *, rows: int, views: int) -> PackedExamples:
+    """Blocks in groups of so many rows, of which the last may have fewer."""
+    part = contrasting(recipe)
+    if part is None:
+        return examples
+    size = rows * views
+    name = slots.use("objectives", part)
+    targets = examples.targets[name]
+    numbers = np.arange(len(examples)) // size
+    columns = {**targets.columns, "groups": numbers}
+    return replace(
+        examples,
+        targets={**examples.targets, name: replace(targets, columns=columns)},
+        groups=np.append(np.arange(0, len(examples), size), len(examples)),
+    )
 
 
 def shared(

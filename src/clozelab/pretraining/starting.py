@@ -93,12 +93,14 @@ def continued(
         weights = _extended(weights, loaded, corpus.tokenizer, corpus.name)
     kind: Any = recipe.tokenizer
     size = max(old, corpus.vocabulary.size)
+    # What is odd only beside that encoder.
+    odd = tuple(line for line in recipe.warnings() if line not in job.recipe.warnings())
     return replace(
         job,
         recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
         start=weights,
         origin=place,
-        notes=job.notes + loaded.notes,
+        notes=job.notes + loaded.notes + odd,
     )
 
 

@@ -20,7 +20,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Ints
 from clozelab.keys import key, mix, weighted
 from clozelab.objectives.objective import weight_at
-from clozelab.pretraining.source import BlockSource
+from clozelab.pretraining.source import BlockSource, contrasting, grouped, rows_of_a_group
 from clozelab.text.store import Corpus
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
@@ -28,20 +28,21 @@ from clozelab.training.packing import BatchShape, PackedExamples, batch_shape, c
 
 Places = tuple[tuple[int, int], ...]  # in each store the epoch and the blocks taken from it
 _SAMPLE = 256  # blocks that show how full blocks are
+_SPARE = 5.0  # standard deviations of room above the mean for a group, which is never divided
 
 
 @dataclass(frozen=True)
 class StepBlocks:
-    """The blocks of a step: store, epoch and number of each."""
+    """The rows of a step: store, epoch and number of each."""
 
     stores: Ints
     epochs: Ints
     numbers: Ints
 
-    def part(self, rank: int, size: int) -> StepBlocks:
-        """One process's even part."""
-        count = len(self.numbers)
-        mine = slice(count * rank // size, count * (rank + 1) // size)
+    def part(self, rank: int, size: int, *, group: int = 1) -> StepBlocks:
+        """One process's even part, in whole groups of rows."""
+        count = -(-len(self.numbers) // group)
+        mine = slice(count * rank // size * group, count * (rank + 1) // size * group)
         return StepBlocks(self.stores[mine], self.epochs[mine], self.numbers[mine])
 
 
@@ -111,9 +112,13 @@ class Steps:
         """One process's part of a step."""
         schedule = self.recipe.schedule
         progress, share = schedule.progress(step), schedule.causal_share(step)
-        mine = picked.part(self.rank, self.size)
+        rows = len(picked.numbers)
+        group = rows_of_a_group(self.recipe, rows)
+        mine = picked.part(self.rank, self.size, group=group)
         packs = _gather(sources, mine, progress=progress, causal_share=share)
-        blocks = -(-len(picked.numbers) // self.size)
+        if group > 1:
+            packs = [_in_groups(self.recipe, sources, packs[0], mine, rows=group)]
+        blocks = -(-rows // group // self.size) * group * sources[0].views
         batches, counts = list[Batch](), Counter[str]()
         for examples in packs:
             most = _at_most(blocks, share if examples.causal else 1 - share)
@@ -150,6 +155,7 @@ class Steps:
                 blocks=place[1],
                 max_seqlen=sources[0].blocks.length,
                 constant=self.constant,
+                spare=_SPARE if contrasting(self.recipe) else 0.0,
             )
         return self._shapes[place]
 
@@ -164,12 +170,17 @@ class Steps:
         course = getattr(self.recipe.masking, "course", ())
         fullest, _ = max(course, key=lambda point: point[1], default=(0.0, 1.0))
         taken = [source.order(0)[:_SAMPLE] for source in sources]
-        return concatenate(
+        group = rows_of_a_group(self.recipe, self.recipe.schedule.batch_size)
+        if group > 1:  # a few whole groups, rows repeated where there are too few
+            taken = [np.resize(source.order(0), max(_SAMPLE // group, 1) * group)
+                     for source in sources]  # fmt: skip
+        some = concatenate(
             [
                 source.examples(0, numbers, progress=fullest, causal=causal)
                 for source, numbers in zip(sources, taken, strict=True)
             ]
         )
+        return grouped(self.recipe, some, rows=group, views=sources[0].views)
 
     def predicted(self, sources: list[BlockSource]) -> dict[str, float]:
         """The share of a run's tokens that each objective predicts."""
@@ -191,10 +202,11 @@ class Steps:
         return total / (1 - first)
 
     def _block_tokens(self, phase: int, length: int) -> float:
-        """The mean of a block; a sample needs the plan of the first epoch, so it is taken once."""
+        """The mean of a row; a sample needs the plan of the first epoch, so it is taken once."""
         if phase not in self._means:
-            sample = self.sample(self.sources(phase, length))
-            self._means[phase] = sample.tokens / len(sample)
+            sources = self.sources(phase, length)
+            sample = self.sample(sources)
+            self._means[phase] = sample.tokens / len(sample) * sources[0].views
         return self._means[phase]
 
     def _pick(
@@ -272,9 +284,27 @@ def _gather(
     return [concatenate(packs[causal]) for causal in sorted(packs)]
 
 
+def _in_groups(
+    recipe: Recipe,
+    sources: list[BlockSource],
+    examples: PackedExamples,
+    mine: StepBlocks,
+    rows: int,
+) -> PackedExamples:
+    """Gathered rows in the order in which they were picked, in groups.
+
+    So a group is the same whatever else a process gathers with it.
+    """
+    slots_ = [at for _, _, at in _groups(mine)]
+    views = sources[0].views
+    order = np.argsort(np.concatenate([*slots_, np.zeros(0, dtype=np.int64)]))
+    blocks = (order[:, None] * views + np.arange(views)).reshape(-1)
+    return grouped(recipe, examples.select(blocks), rows=rows, views=views)
+
+
 def _lengths(sources: list[BlockSource], picked: StepBlocks) -> Ints:
-    """Tokens of each picked block."""
+    """Tokens of each picked row."""
     lengths = np.zeros_like(picked.numbers)
     for store, epoch, at in _groups(picked):
-        lengths[at] = sources[store].plan(epoch).blocks(picked.numbers[at]).lengths
+        lengths[at] = sources[store].lengths(epoch, picked.numbers[at])
     return lengths

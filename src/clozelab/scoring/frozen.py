@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.models.model import Model
 from clozelab.models.reader import Text, packed
 from clozelab.scoring.probed import Excerpt
 
 Floats = NDArray[np.float32]
-Pool = Literal["mean", "cls"]
 
 _CELLS = 16_384  # tokens at a time; of an encoder that reads characters an eighth
 
@@ -25,7 +25,8 @@ class FrozenEncoder:
     """A model whose layers are read and never changed.
 
     A text is the mean of its tokens, or the vector that the encoder itself lets stand for it:
-    [CLS], or the last token where each sees only those before it. A stretch of a text is the mean
+    [CLS], or the last token where each sees only those before it. By default it is what the model
+    was trained for, else the mean of its own tokens. A stretch of a text is the mean
     of the tokens in it. What has no token is zero. Where `texts` are given, their tokens are found
     there, and those of other texts are added: for the next time, when the weights are others.
     """
@@ -35,16 +36,17 @@ class FrozenEncoder:
         loaded: Model,
         device: torch.device,
         *,
-        pool: Pool = "mean",
+        pool: Pooling | None = None,
         texts: dict[str, Text] | None = None,
     ) -> None:
-        self.loaded, self.device, self.pool = loaded, device, pool
+        self.loaded, self.device = loaded, device
+        self.pool: Pooling = pool or loaded.pooling or "mean"
         self.layers: int = loaded.recipe.encoder.layers + 1  # the embedding is the first
         self.cut = 0  # texts longer than the model was trained on
         self._rows: dict[Excerpt, Floats] = {}
         self._keeps_texts = texts is not None
         self._texts: dict[str, Text] = {} if texts is None else texts
-        if pool == "cls" and loaded.recipe.encoder.layout.summary is None:
+        if self.pool == "cls" and loaded.recipe.encoder.layout.summary is None:
             raise UserError(
                 f"--pool cls: no token of {loaded.place} has read a whole text; use --pool mean"
             )
@@ -112,8 +114,8 @@ class FrozenEncoder:
         if excerpt.span is not None:
             first, stop = excerpt.span
             return own[(text.spans[:, 0] < stop) & (text.spans[:, 1] > first)]
-        if self.pool == "mean":
-            return own
+        if self.pool != "cls":
+            return own if self.pool == "mean" else np.arange(len(text))
         return own[-1:] if text.cls is None else np.array([text.cls])
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from clozelab import registry
 from clozelab.config.recipe import Recipe, read
+from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.models.generator import encoder_predicts
 from clozelab.models.load import load, pretrained
@@ -33,7 +34,7 @@ from clozelab.runs.directory import Run
 from clozelab.runs.events import drained, means
 from clozelab.scoring import probe as probes
 from clozelab.scoring.facts import find_facts
-from clozelab.scoring.frozen import FrozenEncoder, Pool
+from clozelab.scoring.frozen import FrozenEncoder
 from clozelab.scoring.joint import KINDS, JointScores, joint
 from clozelab.scoring.likelihood import Nats, TextScorer, scorer
 from clozelab.scoring.pairs import PairFiles, find_pairs
@@ -176,7 +177,7 @@ def _own(cell: Measuring, name: str) -> Value:
     return Value(float(measure(load(str(cell.model)), cell.corpus)))
 
 
-def _probe(cell: Measuring, task: str, *, pool: Pool = "mean") -> Value | None:
+def _probe(cell: Measuring, task: str, *, pool: Pooling = "mean") -> Value | None:
     """The score of a probe of the frozen encoder, at the layer that counts."""
     loaded, asked = load(str(cell.model)), ProbeTask.named(task, root=cell.request.task_data)
     if pool == "cls" and loaded.recipe.encoder.layout.summary is None:

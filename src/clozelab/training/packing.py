@@ -212,17 +212,29 @@ def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def batch_shape(
-    examples: PackedExamples, *, tokens: int, blocks: int, max_seqlen: int, constant: bool
+    examples: PackedExamples,
+    *,
+    tokens: int,
+    blocks: int,
+    max_seqlen: int,
+    constant: bool,
+    spare: float = 0.0,
 ) -> BatchShape:
     """The shape of micro-batches of at most `tokens`, by blocks like those to come.
 
     `blocks` is how many a rank has in a step: a step is cut into as few micro-batches as it takes,
-    each a little larger than its even part, so that little is left to fill.
+    each a little larger than its even part, so that little is left to fill. Groups to come may be
+    larger than these: there is room for so many standard deviations above their mean as `spare`.
     """
     lengths = np.diff(examples.starts)
     mean, spread = float(lengths.mean()), float(lengths.std())
     groups = np.diff(examples.starts[examples.units])
+    sizes = np.diff(examples.units)
     largest = int(groups.max())
+    if spare and spread:
+        # As if the blocks of a row, which may be the same, were all of one length.
+        expected = sizes.max() * mean + spare * spread * 2 * sizes.max() ** 0.5
+        largest = max(largest, min(int(expected), int(sizes.max()) * max_seqlen))
     max_tokens = max(tokens, max_seqlen, largest)
     if lengths.min() == max_seqlen:
         rows = max(-(-blocks // -(-blocks // (max_tokens // max_seqlen))), largest // max_seqlen)
@@ -233,7 +245,7 @@ def batch_shape(
         even = expected / batches + (max_seqlen / 2 if batches > 1 else 0)
         size = max(max_seqlen, largest, min(-(-int(even) // 64) * 64, max_tokens))
         # A group may stand alone, with dummies behind it.
-        alone = np.diff(examples.units) - (groups - size) // max_seqlen
+        alone = sizes - (groups - size) // max_seqlen
         count = max(int(1.2 * size / mean) + 4, int(alone.max()))
     slots = {}
     for name, targets in examples.targets.items():

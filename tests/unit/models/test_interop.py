@@ -90,6 +90,7 @@ CLASSES = {
     "gpt_bert": "RobertaForMaskedLM",  # whose head predicts one place earlier: `export` refuses it
     "gpt": "OpenAIGPTLMHeadModel",
     "minilm": "BertModel",
+    "simcse": "BertModel",
     "modernbert": "ModernBertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
     "roberta_wwm": "BertForMaskedLM",
@@ -130,6 +131,7 @@ def test_every_recipe_has_a_class(name: str) -> None:
     assert {name.split(".")[1] for name in there.left} <= {
         "span_boundary",
         "distillation",
+        "contrastive",
         "generator",
         *(["replaced_token"] if name == "deberta" else []),
     }

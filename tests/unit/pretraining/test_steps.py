@@ -27,6 +27,7 @@ PAIRED = ["segment_pair", "sentence_pair"]
 FORMATS = {
     **{name: ("bert", "wordpiece") for name in PAIRED},
     **{name: ("roberta", "byte_bpe") for name in ("full_sentences", "doc_sentences")},
+    **{name: ("simcse", "wordpiece") for name in ("single_sentences", "sentence_rows")},
     "sentence_order": ("albert", "unigram"),
     "causal": ("gpt", "char_bpe"),
     "words": ("elmo", "byte_bpe"),
@@ -104,9 +105,9 @@ def test_every_format_is_tried_here() -> None:
 def test_an_epoch_visits_every_block_once_and_steps_straddle_epochs(name: str) -> None:
     base, kind = FORMATS[name]
     recipe = shrunk(base, f"blocks.use={name}", steps=1, batch_size=6)
-    plan = made(recipe, kind).sources(0, 32)[0].plan(0)
+    rows = made(recipe, kind).sources(0, 32)[0].size
     epochs = 2.5
-    steps = int(epochs * len(plan) / 6)
+    steps = int(epochs * rows / 6)
     found = picks(made(shrunk(base, f"blocks.use={name}", steps=steps, batch_size=6), kind))
     visits = Counter((epoch, number) for blocks, _ in found for _, epoch, number in blocks)
     assert max(visits.values()) == 1
@@ -114,7 +115,7 @@ def test_an_epoch_visits_every_block_once_and_steps_straddle_epochs(name: str) -
         size = len({number for at, number in visits if at == epoch})
         redrawn = recipe.corruption.redraw == "pairs_and_masks" and recipe.corruption.copies
         if not redrawn:
-            assert size == len(plan)
+            assert size == rows
         numbers = sorted(number for at, number in visits if at == epoch)
         assert numbers == list(range(size))
     assert len(found) == steps and all(len(blocks) == 6 for blocks, _ in found)

@@ -242,7 +242,7 @@ def test_copying_costs_what_a_model_scores_that_sees_its_own_position_only() -> 
 def test_every_recipe_that_predicts_tokens_is_watched(name: str) -> None:
     given = task(name)
     found = plateau_of(given.recipe, given.stores)
-    if name in ("elmo", "minilm"):  # whose losses are among samples, and of a teacher's relations
+    if name in ("elmo", "minilm", "simcse"):  # whose losses are among samples, or of no tokens
         assert found is None
         return
     assert found is not None and found.objective.endswith(("_lm", "generator"))

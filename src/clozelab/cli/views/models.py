@@ -16,6 +16,7 @@ from clozelab.cli.views import Values
 
 if TYPE_CHECKING:
     from clozelab.api.predicting import PassageAnswer, Predictions
+    from clozelab.models.embed import Neighbours, Vectors
     from clozelab.models.fill import Filled
     from clozelab.models.generate import Generated
 
@@ -67,6 +68,22 @@ def _line(result: Generated, step: int) -> Text:
         else:
             line.append(f" {_MASKED}" if line else _MASKED, style="dim")
     return line
+
+
+def embedded(result: Vectors | Neighbours, values: Values) -> Iterator[RenderableType]:
+    """The nearest texts: as a table for people, as fields for other programs."""
+    if not hasattr(result, "found"):
+        return
+    rows = [(f"{each.cosine:.4f}", str(each.line), each.text) for each in result.found]
+    if not out.is_terminal:
+        yield from ("\t".join(row) for row in rows)
+        return
+    lines = Table(box=None, pad_edge=False)
+    for name in ("cosine", "line", "text"):
+        lines.add_column(name, justify="left" if name == "text" else "right")
+    for *numbers, text in rows:
+        lines.add_row(*numbers, Text(text))
+    yield lines
 
 
 def predictions(result: Predictions, values: Values) -> Iterator[RenderableType]:

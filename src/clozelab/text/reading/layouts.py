@@ -36,9 +36,16 @@ class Reading:
     """How the user says the inputs are to be read."""
 
     layout: Layout = "auto"
-    field: str | None = "text"  # of a record, which holds its text; None: all that do, a line each
+    # Of a record, which holds its text; None: all that do, a line each. Several, with commas
+    # between them, are texts that belong together: a document of as many sentences.
+    field: str | None = "text"
     encoding: str = "utf-8"
     split: str = "train"  # of a dataset
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of a record that are read; none: all of text."""
+        return [] if self.field is None else [name.strip() for name in self.field.split(",")]
 
 
 def read_text(lines: Lines, reading: Reading) -> Iterator[RawDocument]:

@@ -1,5 +1,6 @@
-"""Records, of which one field is text: JSON lines, CSV and TSV, read line by line; Parquet and
-Arrow, read by columns; datasets of the Hugging Face hub, streamed."""
+"""Records, of which one field is text, or several are texts that belong together: JSON lines, CSV
+and TSV, read line by line; Parquet and Arrow, read by columns; datasets of the Hugging Face hub,
+streamed."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from itertools import chain
+from itertools import chain, takewhile
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -87,13 +88,16 @@ def separated(
     if header is None:
         return
     names = [name.strip() for name in header[1]]
-    _check_header(lines.name, names, first[1] if first else [], field=reading.field)
+    for field in reading.fields:
+        _check_header(lines.name, names, first[1] if first else [], field=field)
+    places = [names.index(field) for field in reading.fields]
     for number, cells in chain([first] if first else [], rows):
         place = f"{lines.name}:{number}"
         if len(cells) != len(names):
             lines.counts.add("rows with more or fewer cells than the header skipped", place)
         else:
-            yield from _document(cells[names.index(reading.field)], place, counts=lines.counts)
+            values = [cells[number] for number in places]
+            yield from _document(_one_or_row(values), place, counts=lines.counts)
 
 
 def columnar(
@@ -105,7 +109,7 @@ def columnar(
     row, name = 0, text.name
     try:
         with _seekable(stream, packed=bool(text.packing)) as file:
-            for share, values in rows(file, name, field=reading.field):
+            for share, values in rows(file, name, fields=reading.fields):
                 for value in values:
                     row += 1
                     for document in _document(value, f"{name}:{row}", counts=counts):
@@ -123,12 +127,20 @@ def _of_field(
     """The document of a record; the first without the field is refused, later ones counted."""
     if reading.field is None:
         yield from _document("\n".join(_strings(record)), place, counts=counts)
-    elif reading.field in record:
-        yield from _document(record[reading.field], place, counts=counts)
+        return
+    missing = [field for field in reading.fields if field not in record]
+    if not missing:
+        values = [record[field] for field in reading.fields]
+        yield from _document(_one_or_row(values), place, counts=counts)
     elif first:
-        raise _no_field(place, reading.field, record)
+        raise _no_field(place, missing[0], record)
     else:
-        counts.add(f"records without the field {reading.field!r}", place)
+        counts.add(f"records without the field {missing[0]!r}", place)
+
+
+def _one_or_row(values: list[Any]) -> object:
+    """The value of a field, or those of several as a row."""
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _strings(value: object) -> Iterator[str]:
@@ -141,7 +153,18 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocument]:
-    """The document of a record's text, cut where it is over the limit."""
+    """The document of a record's text, cut where it is over the limit.
+
+    That of a row is its texts up to the first that is missing, each a sentence.
+    """
+    is_row = isinstance(value, tuple)
+    if isinstance(value, tuple):
+        texts = (" ".join(each.split()) if isinstance(each, str) else "" for each in value)
+        there = list(takewhile(bool, texts))
+        if len(there) < 2:
+            counts.add("rows of less than two texts skipped", place)
+            return
+        value = "\n".join(there)
     if not isinstance(value, str):
         counts.add("records whose text is not a string", place)
         return
@@ -160,7 +183,7 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
         counts.add(CUT, place)
     for piece in pieces:
         if piece and not piece.isspace():
-            yield RawDocument(piece, place)
+            yield RawDocument(piece, place, is_split=is_row)
 
 
 def _no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
@@ -264,21 +287,21 @@ def _seekable(stream: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
 
 
 def _parquet(
-    file: IO[bytes], name: str, *, field: str | None
+    file: IO[bytes], name: str, *, fields: list[str]
 ) -> Iterator[tuple[float, list[object]]]:
     # With a buffer size, column chunks are read as they are needed and not whole.
     table = import_module("pyarrow.parquet").ParquetFile(
         file, pre_buffer=False, buffer_size=1 << 20
     )
-    columns = _columns(table.schema_arrow, name, field=field)
+    columns = _columns(table.schema_arrow, name, fields=fields)
     done = 0
     for batch in table.iter_batches(_ROWS, columns=columns):
         done += batch.num_rows
-        yield done / max(table.metadata.num_rows, done), _rows(batch, columns)
+        yield done / max(table.metadata.num_rows, done), _rows(batch, columns, row=len(fields) > 1)
 
 
 def _arrow(
-    file: IO[bytes], name: str, *, field: str | None
+    file: IO[bytes], name: str, *, fields: list[str]
 ) -> Iterator[tuple[float, list[object]]]:
     ipc = import_module("pyarrow.ipc")
     size = file.seek(0, 2)
@@ -291,29 +314,35 @@ def _arrow(
         batches = (table.get_batch(number) for number in range(table.num_record_batches))
     else:
         batches = table = ipc.open_stream(file)
-    columns = _columns(table.schema, name, field=field)
+    columns = _columns(table.schema, name, fields=fields)
     for batch in batches:
         for start in range(0, batch.num_rows, _ROWS):
-            yield file.tell() / size, _rows(batch.slice(start, _ROWS), columns)
+            yield file.tell() / size, _rows(batch.slice(start, _ROWS), columns, row=len(fields) > 1)
 
 
-def _rows(batch: Any, columns: list[str]) -> list[object]:
-    """The text of each row; it is validated, since damaged offsets lead anywhere in memory."""
+def _rows(batch: Any, columns: list[str], *, row: bool) -> list[object]:
+    """The text of each row, or its texts where it is a `row` of several.
+
+    It is validated, since damaged offsets lead anywhere in memory.
+    """
     for column in columns:
         batch.column(column).validate(full=True)
     if len(columns) == 1:
         values: list[object] = batch.column(columns[0]).to_pylist()
         return values
     cells = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+    if row:
+        return list(cells)
     return ["\n".join(filter(None, row)) for row in cells]
 
 
-def _columns(schema: Any, name: str, *, field: str | None) -> list[str]:
+def _columns(schema: Any, name: str, *, fields: list[str]) -> list[str]:
     """The columns to read: those of text, where none is named."""
-    if field is None:
-        return [each.name for each in schema if str(each.type).removeprefix("large_") == "string"]
-    _check_column(schema, name, field=field)
-    return [field]
+    for field in fields:
+        _check_column(schema, name, field=field)
+    if fields:
+        return fields
+    return [each.name for each in schema if str(each.type).removeprefix("large_") == "string"]
 
 
 def _check_column(schema: Any, name: str, *, field: str) -> None:

@@ -1,0 +1,42 @@
+"""What a Hugging Face directory has beside the model, so that sentence-transformers opens it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from clozelab.contracts import Pooling
+from clozelab.errors import UserError
+
+_POOLING = "1_Pooling"
+# What sentence-transformers calls them; it has no mean of a text's own tokens alone.
+MODES = {"cls": "cls_token", "mean_all": "mean_tokens"}
+
+
+def check(pooling: Pooling | None, *, encoder: Any, place: str) -> None:
+    """Refuse a vector of a text that sentence-transformers cannot take."""
+    if pooling == "cls" and encoder.layout.summary != "first":
+        raise UserError(
+            f"{place}: its texts have no [CLS] as their first token, which sentence-transformers"
+            " takes; use --pool mean_all"
+        )
+
+
+def write(folder: Path, pooling: Pooling, *, width: int, length: int) -> None:
+    """The modules, one after the other: the model in the folder, then the pooling."""
+    package = "sentence_transformers.models"
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{package}.Transformer"},
+        {"idx": 1, "name": "1", "path": _POOLING, "type": f"{package}.Pooling"},
+    ]
+    (folder / _POOLING).mkdir()
+    modes = {f"pooling_mode_{mode}": name == pooling for name, mode in MODES.items()}
+    files: dict[str, Any] = {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {}, "similarity_fn_name": "cosine"},
+        f"{_POOLING}/config.json": {"word_embedding_dimension": width, **modes},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
