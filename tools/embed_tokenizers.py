@@ -29,8 +29,8 @@ def main() -> None:
     """Train and write each."""
     folder = Path(data.__file__).parent / "tokenizers"
     folder.mkdir(exist_ok=True)
-    for name, kind in TOKENIZERS.items():
-        tokenizer = kind(vocabulary=VOCABULARY).train(texts())
+    for name in data.TOKENIZERS:
+        tokenizer = TOKENIZERS[name](vocabulary=VOCABULARY).train(texts())
         tokenizer.save(str(folder / f"{name}.json"), pretty=False)
         print(f"{name}: {tokenizer.get_vocab_size():,} ids")
 

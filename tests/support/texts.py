@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -18,9 +20,21 @@ from clozelab.text.tokenizers import TOKENIZERS
 KINDS = sorted(TOKENIZERS)
 # Those that published models of most families have; the others are left to `make test`.
 _COMMON = ("byte_bpe", "unigram", "wordpiece")
-each_kind = pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=[pytest.mark.thorough] * (k not in _COMMON)) for k in KINDS]
-)
+
+
+def _each(kinds: Sequence[str]) -> pytest.MarkDecorator:
+    marks = {kind: [pytest.mark.thorough] * (kind not in _COMMON) for kind in kinds}
+    return pytest.mark.parametrize("kind", [pytest.param(k, marks=marks[k]) for k in kinds])
+
+
+each_kind = _each(KINDS)
+# Without those whose tokens are words, wherever the text has spaces; and that learn their pieces.
+each_of_text = _each([kind for kind in KINDS if kind not in ("kmer", "regex")])
+each_learned = _each(data.TOKENIZERS)
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "kmer": {"k": 2, "alphabet": "ETAOINSH"},
+    "regex": {"pattern": r"[a-z]+|[^a-z\s]"},
+}
 MADE = ["embedded", "small", "cased"]
 
 # fmt: off
@@ -67,15 +81,23 @@ def real() -> tuple[str, ...]:
 @cache
 def tokenizer(kind: str, made: str = "embedded") -> Tokenizer:
     """The embedded tokenizer of a kind, or a small one that knows little; not to be changed."""
-    if made == "embedded":
+    if made == "embedded" and kind in data.TOKENIZERS:
         return Tokenizer.from_file(str(data.tokenizer(kind)))
-    cased = made == "cased" or kind == "byte_bpe"
-    return TOKENIZERS[kind](vocabulary=600, cased=cased).train(iter(corpus()[:40]))
+    cased = made == "cased" or kind in ("byte_bpe", "bytes")
+    return spec(kind, vocabulary=600, cased=cased).train(iter(corpus()[:40]))
+
+
+def spec(kind: str, **settings: Any) -> Any:
+    """A tokenizer of a kind yet to be trained, small enough for English in k-mers."""
+    own = _SETTINGS.get(kind, {})
+    if kind == "kmer" and settings.get("cased"):
+        own = own | {"alphabet": own["alphabet"].lower()}
+    return TOKENIZERS[kind](**own, **settings)
 
 
 def copy(kind: str) -> Tokenizer:
     """The embedded tokenizer of a kind, to be changed."""
-    return Tokenizer.from_file(str(data.tokenizer(kind)))
+    return Tokenizer.from_str(tokenizer(kind).to_str())
 
 
 def encoder(tokenizer: Tokenizer, *, segment: bool = False) -> CachedTokenizer:
@@ -95,6 +117,12 @@ def literal(tokenizer: Tokenizer) -> Tokenizer:
     """A copy to which a special's name is text; a unigram model is to forget the names as well."""
     names = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     settings = json.loads(tokenizer.to_str())
+    if settings["model"]["type"] == "WordLevel":
+        settings["added_tokens"] = []
+        vocab = settings["model"]["vocab"]
+        unknown = settings["model"]["unk_token"]
+        settings["model"]["unk_token"] = f"\0{unknown}"
+        settings["model"]["vocab"] = {f"\0{n}" if n in names else n: at for n, at in vocab.items()}
     if settings["model"]["type"] == "Unigram":
         settings["added_tokens"] = []
         pieces = settings["model"]["vocab"]

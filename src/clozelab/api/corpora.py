@@ -34,9 +34,15 @@ _SHOWN, _WORDS = 32, 12  # tokens of the text, and words by frequency
 class TokenizerOptions:
     """Which tokenizer: one that is trained on the text, or one that is trained already."""
 
-    tokenizer: str | None = option("wordpiece (default), byte_bpe, char_bpe, unigram, chars")
+    tokenizer: str | None = option(
+        "wordpiece (default), byte_bpe, char_bpe, unigram, chars; for other sequences kmer, regex,"
+        " bytes"
+    )
     vocabulary: int | None = option("how many ids (30,000)")
     cased: bool | None = option("keep capitals")
+    k: int | None = option("letters of a k-mer (6)")
+    alphabet: str | None = option("the letters of k-mers (ACGT)", metavar="LETTERS")
+    pattern: str | None = option("the regular expression whose matches are tokens", metavar="REGEX")
     recipe: str | None = option("train the tokenizer that this recipe asks for")
     tokenizer_from: Place | None = option(
         "a run, folder or file with a trained tokenizer", metavar="MODEL"
@@ -55,6 +61,9 @@ class TokenizerOptions:
             source=self.tokenizer_from,
             recipe=recipes.read(self.recipe).tokenizer if self.recipe else None,
             extend=self.extend,
+            k=self.k,
+            alphabet=self.alphabet,
+            pattern=self.pattern,
         )
 
 
@@ -105,7 +114,7 @@ def build_corpus(
     input: Places,
     *,
     out: LocalFolder,
-    sentences: Literal["auto", "nupunkt", "plain"] = "auto",
+    sentences: Literal["auto", "nupunkt", "plain", "none"] = "auto",
     phrases: bool = False,
     entities: Place | None = None,
     spans: Place | None = None,
@@ -126,7 +135,7 @@ def build_corpus(
     Args:
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
         out (DIR): the folder to make
-        sentences: by what text is split into sentences
+        sentences: by what text is split into sentences; none: a line is one
         phrases: mine phrases, for knowledge masking
         entities (FILE): names, one a line, for knowledge masking
         spans (FILE): a TSV of document, start, end, kind, for the same

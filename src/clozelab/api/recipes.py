@@ -101,11 +101,12 @@ def mask(
 
     changed = changes.read(recipe, watch)
     store = Corpus.open(corpus) if corpus else None
-    laid = masks.lay(read_text(text, "the text"), changed, store)
+    text = read_text(text, "the text")
+    laid = masks.lay(text, changed, store)
     copies = changed.corruption.copies
     epochs = [0, 1, copies] if copies > 1 else [0, 1, 2]
     masked = masks.masked(laid, changed, epochs=epochs if epoch is None else [epoch], seed=seed)
-    return MaskedText(changed, masks.tokenizer_of(changed, store), laid, tuple(masked))
+    return MaskedText(changed, masks.tokenizer_of(changed, store, text=text), laid, tuple(masked))
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,6 +15,7 @@ from clozelab.keys import fold
 from clozelab.packed import contains, look_up
 from clozelab.runs.diagnostics import repeated_share, token_counts, unigram_entropy
 from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.sequences import SingleBytes
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store
 from clozelab.text.tokenizers import Chars, part_of
@@ -120,7 +121,7 @@ def _facts(
         repeated=repeated,
         shared=shared,
         example=tokenizer.decode([int(number) for number in sentence]),
-        characters=isinstance(part_of(tokenizer), Chars),
+        characters=isinstance(part_of(tokenizer), Chars | SingleBytes),
     )
 
 

@@ -81,17 +81,20 @@ class Masked:
     joined: Bools  # [N] whether each token goes with its left neighbour, as one unit
 
 
-def tokenizer_of(recipe: Recipe, corpus: Corpus | None) -> Tokenizer:
-    """The corpus's tokenizer, or the embedded one of the recipe's kind."""
+def tokenizer_of(recipe: Recipe, corpus: Corpus | None, *, text: str) -> Tokenizer:
+    """The corpus's tokenizer, or the embedded one of the recipe's kind; else trained on `text`."""
     if corpus is not None:
         return corpus.tokenizer
     kinds = {kind: name for name, kind in TOKENIZERS.items()}
-    return load(data.tokenizer(kinds[type(recipe.tokenizer)]))
+    name = kinds[type(recipe.tokenizer)]
+    if name not in data.TOKENIZERS:
+        return recipe.tokenizer.train(iter([text]))
+    return load(data.tokenizer(name))
 
 
 def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> TextBlocks:
     """A text as blocks of its own, `[CLS] text [SEP]`, whatever the recipe's format."""
-    tokenizer = tokenizer_of(recipe, corpus)
+    tokenizer = tokenizer_of(recipe, corpus, text=text)
     vocabulary = describe(tokenizer) if corpus is None else corpus.vocabulary
     if vocabulary.counts is None:  # without a corpus every token is as rare as any other
         vocabulary = replace(vocabulary, counts=np.ones(vocabulary.size, dtype=np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from tokenizers import Tokenizer
@@ -15,7 +15,7 @@ from clozelab.ranges import BelowOne, CheckedOptions, PositiveInt, Range
 from clozelab.text.extension import Extension
 from clozelab.text.loading import load
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sentences import splitter
+from clozelab.text.reading.sentences import Splitting, splitter
 from clozelab.text.tokenizers import TOKENIZERS, TokenizerSpec
 from clozelab.text.words import segmenter
 
@@ -31,7 +31,7 @@ class BuildOptions(CheckedOptions):
     """How a corpus is to be built."""
 
     reading: Reading = field(default_factory=Reading)
-    sentences: Literal["auto", "nupunkt", "plain"] = "auto"
+    sentences: Splitting = "auto"
     segment: bool = True
     entities: str | None = None  # a file with a name on each line
     spans: str | None = None  # a TSV of document, start, end, kind
@@ -68,10 +68,16 @@ def choose_tokenizer(
     source: str | None = None,
     recipe: TokenizerSpec | None = None,
     extend: int | None = None,
+    **own: Any,
 ) -> TokenizerSpec | Tokenizer:
-    """The tokenizer to build a corpus with: given (with `extend` words more), or to be trained."""
+    """The tokenizer to build a corpus with: given (with `extend` words more), or to be trained.
+
+    `own` are settings that some kinds have, such as the k of k-mers; None is the default.
+    """
+    choices = {"vocabulary": vocabulary, "cased": cased, **own}
+    choices = {name: value for name, value in choices.items() if value is not None}
     if source is not None:
-        if kind or vocabulary or recipe or cased is not None:
+        if kind or recipe or choices:
             raise UserError("--tokenizer-from brings its own settings: leave the others out")
         trained = load(source)
         return trained if extend is None else Extension(trained.to_str(), extend)
@@ -82,12 +88,22 @@ def choose_tokenizer(
         meant = nearest(name, TOKENIZERS)
         hint = f"did you mean {meant}? " if meant else ""
         raise UserError(f"--tokenizer {name}: unknown; {hint}there are {', '.join(TOKENIZERS)}")
-    if vocabulary is not None and vocabulary < 300:
-        raise UserError(f"--vocabulary {vocabulary}: too small to spell with; at least 300")
     spec: Any = recipe or TOKENIZERS[name](vocabulary=VOCABULARY)
-    choices = {"vocabulary": vocabulary, "cased": cased}
-    chosen: TokenizerSpec = replace(spec, **{k: v for k, v in choices.items() if v is not None})
+    # Parts from outside need not say whether they spell.
+    if vocabulary is not None and vocabulary < 300 and getattr(spec, "spells", True):
+        raise UserError(f"--vocabulary {vocabulary}: too small to spell with; at least 300")
+    for setting in choices.keys() - _settings(type(spec)):
+        owners = [other for other, part in TOKENIZERS.items() if setting in _settings(part)]
+        raise UserError(
+            f"--{setting}: this tokenizer has no such setting; it belongs to"
+            f" --tokenizer {' or '.join(owners)}"
+        )
+    chosen: TokenizerSpec = replace(spec, **choices)
     return chosen
+
+
+def _settings(part: Any) -> set[str]:
+    return {field.name for field in fields(part)}
 
 
 def missing(options: BuildOptions) -> list[str]:

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models
 
 from clozelab.contracts import Bytes, Counts, Ids, Ints, Mark
 from clozelab.packed import offsets, ranges, sums
+from clozelab.text.sequences import is_bytes
 from clozelab.text.vocabulary import lower_cases, settings_of
 from clozelab.text.words import IDEOGRAPH_CLASS, after_space, begins, inside_segments
 
@@ -62,6 +63,7 @@ class CachedTokenizer:
         self._tokenizer = _literal(tokenizer)
         self._pattern = stretches(tokenizer)
         self._lower = self._pattern is not _SENTENCE and lower_cases(tokenizer)
+        self._word_level = isinstance(tokenizer.model, models.WordLevel)  # every token is a word
         self._segment = segment
         self._counts = counts
         self._forget()
@@ -137,14 +139,15 @@ class CachedTokenizer:
         bodies = [text.lstrip(" ") for text in new]
         lead = np.array([len(text) - len(body) for text, body in zip(new, bodies, strict=True)])
         firsts = np.maximum(flat[::2], np.repeat(lead, np.diff(starts))).astype(np.int32)
-        marks = np.full(len(firsts), _INSIDE, dtype=np.uint8)
+        marks = np.full(len(firsts), Mark.ALL if self._word_level else _INSIDE, dtype=np.uint8)
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
         for number, (text, body) in enumerate(zip(new, bodies, strict=True)):
             if not (body.isascii() and body.isalpha()):  # of a plain word the first token begins it
                 span = slice(starts[number], starts[number + 1])
                 firsts[span] = after_space(text, flat[::2][span].tolist())
-                word = begins(text, firsts[span].tolist())
-                marks[span] = np.where(word, Mark.ALL, _INSIDE)
+                if not self._word_level:
+                    word = begins(text, firsts[span].tolist())
+                    marks[span] = np.where(word, Mark.ALL, _INSIDE)
         self._starts.frombytes((starts[1:] + len(self._ids)).tobytes())
         self._ids.extend(chain.from_iterable(ids))
         self._firsts.frombytes(firsts.tobytes())
@@ -176,13 +179,18 @@ _INSIDE = Mark.PHRASE | Mark.ENTITY
 def _literal(tokenizer: Tokenizer) -> Tokenizer:
     """A copy to which the name of a special is text, and which neither pads nor truncates."""
     text = tokenizer.to_str()
-    if isinstance(tokenizer.model, models.Unigram):
-        # It looks for all its pieces in the text, the specials first: no piece has a plain space.
+    if isinstance(tokenizer.model, models.Unigram | models.WordLevel):
+        # They look for all their pieces in the text, the specials too: none begins with a space.
         settings = json.loads(text)
-        added = settings["added_tokens"]
+        model, added = settings["model"], settings["added_tokens"]
         names = {token["content"] for token in added if token["special"]}
-        for entry in settings["model"]["vocab"]:
-            entry[0] = f" {entry[0]}" if entry[0] in names else entry[0]
+        hidden = {name: f" {name}" for name in names}
+        if isinstance(tokenizer.model, models.WordLevel):
+            model["vocab"] = {hidden.get(word, word): n for word, n in model["vocab"].items()}
+            model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+        else:
+            for entry in model["vocab"]:
+                entry[0] = hidden.get(entry[0], entry[0])
         settings["added_tokens"] = [token for token in added if not token["special"]]
         text = json.dumps(settings)
     copy = Tokenizer.from_str(text)
@@ -201,6 +209,8 @@ def stretches(tokenizer: Tokenizer) -> re.Pattern[str]:
     if before.get("type") == "BertPreTokenizer" and normal.get("type") == "BertNormalizer":
         return _BERT if normal["handle_chinese_chars"] else _SENTENCE
     if before.get("type") == "ByteLevel" and not normal:
+        if is_bytes(tokenizer):
+            return _SPACED
         local = before["use_regex"] and not before["add_prefix_space"]
         return _BYTES if local else _SENTENCE
     if before.get("type") == "Metaspace" and before["prepend_scheme"] == "always":

@@ -24,6 +24,7 @@ from tokenizers import Tokenizer, decoders
 from clozelab.errors import UserError
 from clozelab.ranges import Part, at_least
 from clozelab.text.numbering import behind, numbers_of, renumbered
+from clozelab.text.sequences import is_bytes
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import IDEOGRAPH_CLASS, kind
 
@@ -185,7 +186,7 @@ class _Way:
         """The way of this kind of tokenizer; refused where there is none."""
         kind = json.loads(tokenizer.to_str())["model"]["type"]
         before = _splits(tokenizer)
-        way = _WAYS.get((kind, before))
+        way = None if is_bytes(tokenizer) else _WAYS.get((kind, before))
         if way is None:
             raise UserError(
                 f"a tokenizer of the kind {kind} with {before} cannot be given words; use it as it"

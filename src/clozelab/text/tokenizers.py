@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -17,6 +17,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from clozelab.errors import UserError
 from clozelab.ranges import Part, PositiveInt
 from clozelab.text.pieces import Letters, settled, too_small
+from clozelab.text.sequences import Kmer, RegexMatches, SingleBytes, settings
 from clozelab.text.vocabulary import (
     ALBERT,
     BERT,
@@ -27,6 +28,7 @@ from clozelab.text.vocabulary import (
     describe,
     finished,
     lower_cases,
+    numbered,
     roles_of,
     settings_of,
     unknown,
@@ -66,7 +68,7 @@ class Wordpiece(Part):
         """Learn the pieces."""
         letters = Letters(bert_normalizer(self.cased), "first")
         pieces, _ = letters.learn(texts, size=self.vocabulary - len(self.specials), affix="##")
-        table = _numbered(self.specials, pieces)
+        table = numbered(self.specials, pieces)
         model = models.WordPiece(table, unk_token=unknown(self.specials))
         return finished(bert_like(model, self.cased), self.specials)
 
@@ -116,7 +118,7 @@ class CharBpe(Part):
         room = self.vocabulary - len(self.specials)
         pieces, merges = letters.learn(texts, size=room, affix="</w>")
         model = models.BPE(
-            vocab=_numbered(self.specials, pieces),
+            vocab=numbered(self.specials, pieces),
             merges=merges,
             unk_token=unknown(self.specials),
             end_of_word_suffix="</w>",
@@ -185,8 +187,8 @@ class Chars(Part):
             for letter in word[1:]:
                 pieces[f"##{letter}"] += count
         ranked = sorted(pieces, key=lambda piece: (-pieces[piece], piece))
-        names = list(_numbered(self.specials, ranked))
-        table = _numbered(names[: max(self.vocabulary, len(self.specials))])
+        names = list(numbered(self.specials, ranked))
+        table = numbered(names[: max(self.vocabulary, len(self.specials))])
         model = models.WordPiece(table, unk_token=unknown(self.specials))
         return finished(bert_like(model, self.cased), self.specials)
 
@@ -197,20 +199,24 @@ TOKENIZERS: dict[str, type] = {
     "char_bpe": CharBpe,
     "unigram": Unigram,
     "chars": Chars,
+    "kmer": Kmer,
+    "regex": RegexMatches,
+    "bytes": SingleBytes,
 }
 
 
 def part_of(tokenizer: Tokenizer) -> TokenizerSpec | None:
     """The part that makes tokenizers like this one, of its case, specials and size; if any does."""
-    kind = _kind(tokenizer)
+    kind, own = settings(tokenizer) or (_kind(tokenizer), {})
     if kind is None:
         return None
     added = tokenizer.get_added_tokens_decoder()
     special = {number for number, token in added.items() if token.special}
     special |= {*roles_of(tokenizer).values()}
     specials = tuple(tokenizer.id_to_token(number) for number in sorted(special))
-    cased = kind is ByteBpe or not lower_cases(tokenizer)
-    part: TokenizerSpec = kind(describe(tokenizer).size, cased, specials)
+    cased = kind in (ByteBpe, SingleBytes) or not lower_cases(tokenizer)
+    facts = {"vocabulary": describe(tokenizer).size, "cased": cased, "specials": specials}
+    part: TokenizerSpec = kind(**facts | own)
     return part
 
 
@@ -225,8 +231,3 @@ def _kind(tokenizer: Tokenizer) -> type | None:
         splitting = json.dumps(settings_of(tokenizer.pre_tokenizer))
         return ByteBpe if "ByteLevel" in splitting else CharBpe
     return Unigram if isinstance(model, models.Unigram) else None
-
-
-def _numbered(specials: Iterable[str], pieces: Iterable[str] = ()) -> dict[str, int]:
-    """The vocabulary: specials first, then what was learned."""
-    return {piece: number for number, piece in enumerate(dict.fromkeys([*specials, *pieces]))}

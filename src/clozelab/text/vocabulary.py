@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,11 @@ def roles_of(tokenizer: Tokenizer) -> dict[str, int]:
     }
 
 
+def numbered(specials: Iterable[str], pieces: Iterable[str] = ()) -> dict[str, int]:
+    """The vocabulary: specials first, then what was learned."""
+    return {piece: number for number, piece in enumerate(dict.fromkeys([*specials, *pieces]))}
+
+
 def describe(tokenizer: Tokenizer) -> Vocabulary:
     """The ids a tokenizer deals in; BERT's unused entries count as special."""
     table = tokenizer.get_vocab(with_added_tokens=True)
@@ -138,7 +144,7 @@ def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
     """What each id spells, in bytes one after another, and where each id's begin."""
     settings = json.loads(tokenizer.to_str())
     in_bytes = (settings.get("decoder") or {}).get("type") == "ByteLevel"
-    alphabet = _byte_alphabet() if in_bytes else {}
+    alphabet = byte_alphabet() if in_bytes else {}
     prefix = settings["model"].get("continuing_subword_prefix") or ""
     suffix = settings["model"].get("end_of_word_suffix") or ""
 
@@ -165,7 +171,7 @@ def lettered(tokenizer: Tokenizer) -> Bools:
     return np.array([any(map(str.isalnum, piece)) for piece in pieces], dtype=bool)
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """GPT-2's stand-ins for bytes: a printable byte is itself, the others follow 255."""
     shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted({*range(256)} - {*shown})

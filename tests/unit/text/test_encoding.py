@@ -14,6 +14,7 @@ from support.texts import (
     copy,
     corpus,
     each_kind,
+    each_of_text,
     encoder,
     hard,
     literal,
@@ -122,7 +123,7 @@ def test_equal_scores_are_settled_the_same_way(sentence: str) -> None:
     check_equals_whole(literal(tied), encoder(tied), sentence)
 
 
-@each_kind
+@each_of_text
 def test_own_kinds_are_cut_and_lose_nothing(kind: str) -> None:
     text = "one two, [MASK]\n 中文\u00a0x"
     found = [match.group() for match in stretches(tokenizer(kind)).finditer(text)]

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given
-from support.texts import ATOMS, copy, each_kind, encoder, hard, literal, real, tokenizer, whole
+from support.texts import ATOMS, copy, each_learned, encoder, hard, literal, real, tokenizer, whole
 from support.tries import tries
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -53,7 +53,7 @@ def added(kind: str, more: Tokenizer) -> list[str]:
     return names
 
 
-@each_kind
+@each_learned
 def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str) -> None:
     more = made(kind)
     names = added(kind, more)
@@ -72,7 +72,7 @@ def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str)
     assert describe(more).special.tolist() == describe(copy(kind)).special.tolist()
 
 
-@each_kind
+@each_learned
 def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str) -> None:
     more = made(kind)
     plain, shared = literal(more), encoder(more)
@@ -102,7 +102,7 @@ def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str
 
 
 @pytest.mark.thorough
-@each_kind
+@each_learned
 def test_texts_without_the_new_words_are_encoded_as_before(kind: str) -> None:
     more = made(kind)
     names = [name.strip("Ġ▁").removesuffix("</w>") for name in added(kind, more)]
@@ -113,7 +113,7 @@ def test_texts_without_the_new_words_are_encoded_as_before(kind: str) -> None:
     assert np.array_equal(one.marks, two.marks)
 
 
-@each_kind
+@each_learned
 def test_new_words_decode_to_what_they_were(kind: str) -> None:
     old, more = copy(kind), made(kind)
     for text in ("of plasmation and gastrology now", "plasmation"):
@@ -122,7 +122,7 @@ def test_new_words_decode_to_what_they_were(kind: str) -> None:
 
 
 @pytest.mark.thorough
-@each_kind
+@each_learned
 def test_a_rare_word_is_not_worth_a_row_and_no_more_are_added_than_asked(kind: str) -> None:
     rare = added(kind, made(kind, times=3))
     assert rare and not any("gastrology" in name for name in rare)
@@ -131,7 +131,7 @@ def test_a_rare_word_is_not_worth_a_row_and_no_more_are_added_than_asked(kind: s
     assert len(added(kind, made(kind, words=most - 1))) < most
 
 
-@each_kind
+@each_learned
 def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str) -> None:
     old = copy(kind)
     names = added(kind, made(kind))
@@ -141,7 +141,7 @@ def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str)
     assert pieces(old, names) == plain
 
 
-@each_kind
+@each_learned
 def test_letters_of_any_script_make_words_and_ideographs_stay_alone(kind: str) -> None:
     text = "Кардиология кардиология, naïvetés naïvetés 中国人民中国人民 中国人民"
     more = grown(copy(kind), [text] * 10, words=30)
@@ -190,7 +190,7 @@ def test_words_split_twice_as_in_the_files_of_albert_are_extended_too() -> None:
     assert more.encode("of plasmation,", add_special_tokens=False).tokens[1] == "▁plasmation"
 
 
-@each_kind
+@each_learned
 def test_specials_behind_the_pieces_stay_behind_them(kind: str) -> None:
     old = copy(kind)
     old.add_special_tokens(["<extra>"])
@@ -210,5 +210,8 @@ def test_what_cannot_be_extended_is_refused_at_once() -> None:
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(UserError, match="WordLevel with Whitespace cannot be given words"):
         Extension(words.to_str(), 5)
+    for kind in ("kmer", "regex", "bytes"):
+        with pytest.raises(UserError, match="cannot be given words; use it as it is"):
+            Extension(copy(kind).to_str(), 5)
     with pytest.raises(UserError, match="words = 0: --extend takes at least 1"):
         Extension(copy("wordpiece").to_str(), 0)

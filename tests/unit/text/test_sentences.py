@@ -260,5 +260,5 @@ def test_without_nupunkt_auto_is_plain_and_asking_for_it_says_how_to_get_it(
     assert splitter().name == "plain 1"
     with pytest.raises(UserError, match="pip install nupunkt"):
         splitter("nupunkt")
-    with pytest.raises(UserError, match="auto, nupunkt or plain"):
+    with pytest.raises(UserError, match="auto, nupunkt, plain or none"):
         splitter("punkt")  # type: ignore[arg-type]

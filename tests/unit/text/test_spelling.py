@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from support.texts import MADE, copy, each_kind, encoder, hard, literal, real, tokenizer
+from support.texts import (
+    MADE,
+    copy,
+    each_kind,
+    each_of_text,
+    encoder,
+    hard,
+    literal,
+    real,
+    tokenizer,
+)
 from support.tries import tries
 from tokenizers import Tokenizer
 
@@ -83,7 +93,7 @@ def test_ids_without_a_piece_spell_nothing() -> None:
     assert starts[-1] == len(flat)
 
 
-@each_kind
+@each_of_text
 def test_lettered_tells_words_from_signs(kind: str) -> None:
     known, has = tokenizer(kind), lettered(tokenizer(kind))
     assert has.shape == (describe(known).size,)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from support.texts import ATOMS, copy, each_kind, hard, real
+from support.texts import ATOMS, copy, each_learned, hard, real
 from support.tries import tries
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -46,7 +46,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-@each_kind
+@each_learned
 def test_the_text_itself_is_read_as_before(kind: str) -> None:
     old, new, numbers = made(kind)
     assert len(numbers) < 0.8 * old.get_vocab_size()
@@ -65,7 +65,7 @@ def test_a_sentence_may_stand_alone_later() -> None:
     assert new.encode("In").tokens != old.encode("In").tokens
 
 
-@each_kind
+@each_learned
 def test_other_text_without_the_removed_pieces_is_read_as_before(kind: str) -> None:
     old, new, numbers = made(kind)
     unknown = describe(old).roles.get("unk")
@@ -92,7 +92,7 @@ def test_other_text_without_the_removed_pieces_is_read_as_before(kind: str) -> N
     any_text()
 
 
-@each_kind
+@each_learned
 def test_special_tokens_and_marks_have_their_new_ids(kind: str) -> None:
     old, new, numbers = made(kind)
     roles = describe(old).roles
@@ -103,7 +103,7 @@ def test_special_tokens_and_marks_have_their_new_ids(kind: str) -> None:
     assert new.decode(new.encode(text).ids) == old.decode(old.encode(text).ids)
 
 
-@each_kind
+@each_learned
 def test_any_text_can_still_be_read(kind: str) -> None:
     old, new, _ = made(kind)
     for text in (*ATOMS, *real()[1::50]):
@@ -113,7 +113,7 @@ def test_any_text_can_still_be_read(kind: str) -> None:
 
 
 @pytest.mark.thorough
-@each_kind
+@each_learned
 def test_a_size_keeps_the_most_frequent(kind: str) -> None:
     old = copy(kind)
     found = used(old, list(real()[::9]))

@@ -8,6 +8,7 @@ from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
 from clozelab.contracts import Vocabulary
 from clozelab.models.interop.families import FAMILIES
+from clozelab.text.sequences import is_bytes
 
 # GPT has marks around the texts of a task alone; its text never had them (GPT §3.3).
 _GPT = ("{cls} $A {mask}", "{cls} $A {sep} $B {mask}")
@@ -24,7 +25,7 @@ def with_special_tokens(
     copy.no_padding()
     copy.no_truncation()
     spaced = isinstance(copy.pre_tokenizer, pre_tokenizers.ByteLevel | pre_tokenizers.Metaspace)
-    if spaced and "mask" in vocabulary.roles:
+    if spaced and not is_bytes(copy) and "mask" in vocabulary.roles:
         # The space before a word is part of it; so it must be of the mask that stands for one.
         name = copy.id_to_token(vocabulary.roles["mask"])
         copy.add_special_tokens([AddedToken(name, lstrip=True, special=True)])

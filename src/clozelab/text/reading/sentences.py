@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
@@ -92,6 +92,7 @@ _STARTERS = _words(
 _KNOWN = _OPEN | _NUMBERED | _EITHER
 
 Ends = Callable[[str], list[int]]
+Splitting = Literal["auto", "nupunkt", "plain", "none"]  # none: a line is a sentence
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Splitter:
         sentence; no piece is white space alone, so a blank text has none.
         """
         ends = self.ends
-        if not text.isascii() and _EASTERN_CHARACTER.search(text):
+        if ends is not _whole and not text.isascii() and _EASTERN_CHARACTER.search(text):
             ends = partial(_mixed_ends, western=ends)
         return _tile(text, ends, counts=counts, place=place)
 
@@ -118,10 +119,12 @@ def lines(text: str, counts: Counts | None = None, *, place: str = "") -> list[s
     return _tile(text, _whole, counts=counts, place=place)
 
 
-def splitter(kind: Literal["auto", "nupunkt", "plain"] = "auto") -> Splitter:
+def splitter(kind: Splitting = "auto") -> Splitter:
     """The splitter of that kind; `auto` takes nupunkt where it is installed."""
-    if kind not in ("auto", "nupunkt", "plain"):
-        raise UserError(f"there is no sentence splitter {kind!r}: say auto, nupunkt or plain")
+    if kind not in get_args(Splitting):
+        raise UserError(f"there is no sentence splitter {kind!r}: say auto, nupunkt, plain or none")
+    if kind == "none":
+        return Splitter("none", _whole)
     if kind != "plain":
         try:
             from nupunkt import __version__

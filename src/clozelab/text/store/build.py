@@ -49,6 +49,7 @@ _KIND = "corpus"
 _BUILDING = "unfinished corpus"
 _ADDING = "adding"  # in a folder to build in: which addition to which state it is
 _SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow
+_MANY_UNKNOWN = 0.01  # of all tokens: then it is said
 _MOST_SAMPLE = 1 << 30  # bytes of text that a tokenizer is trained on, at most
 
 
@@ -82,12 +83,26 @@ def build(
             yield BuildProgress(stage, done, total, "steps")
         files.remove_folder(folder, last=_ADDING)
     corpus = Corpus.open(out, trusting=True)
-    if not isinstance(spec, Tokenizer) and corpus.vocabulary.size < spec.vocabulary:
+    # A part from outside need not say whether more text gives it more ids.
+    learns = getattr(spec, "learns", True)
+    if learns and not isinstance(spec, Tokenizer) and corpus.vocabulary.size < spec.vocabulary:
         counts.add(
             f"vocabulary smaller than the {spec.vocabulary:,} asked for, for want of text",
             number=corpus.vocabulary.size,
         )
+    _count_unknown(corpus, counts)
     return corpus
+
+
+def _count_unknown(corpus: Corpus, counts: Counts) -> None:
+    """Say how many tokens of the text the tokenizer does not know, where they are many."""
+    roles, times = corpus.vocabulary.roles, corpus.vocabulary.counts
+    if times is None or "unk" not in roles:
+        return
+    number, total = int(times[roles["unk"]]), int(times.sum())
+    if number >= _MANY_UNKNOWN * total > 0:
+        name = corpus.tokenizer.id_to_token(roles["unk"])
+        counts.add(f"tokens unknown to the tokenizer ({name}), of {total:,}", number=number)
 
 
 def add(
