@@ -42,6 +42,7 @@ STORES = {
     **dict.fromkeys(("causal_then_masked", "gpt_bert"), "byte_bpe"),
     **dict.fromkeys(("bert_chinese", "roberta_wwm"), "chinese"),
     "gpt": "char_bpe",
+    "dna": "kmer",
     "ernie": "units",
 }
 _SHAPES = {

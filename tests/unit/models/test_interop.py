@@ -83,6 +83,7 @@ def test_robertas_head_knows_one_activation_and_its_encoder_any() -> None:
 CLASSES = {
     "albert": "AlbertForPreTraining",
     "distilbert": "DistilBertForMaskedLM",
+    "dna": "BertForMaskedLM",
     "electra": "ElectraForPreTraining",
     "deberta": "DebertaV2Model",
     "diffusion": "RobertaForMaskedLM",

@@ -1,0 +1,90 @@
+"""From sequences with a structure to an encoder that found it: the example of the guide."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+import clozelab
+from clozelab.cli import main
+from clozelab.text.store import Corpus
+
+torch.set_num_threads(1)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "motifs.py"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the example, their corpus and an encoder."""
+    folder = tmp_path_factory.mktemp("sequences")
+    runpy.run_path(str(EXAMPLE))["write"](folder, sequences=3000, labelled=16, dev=100)
+    lines = str(folder / "sequences.txt")
+    corpus = clozelab.build_corpus(
+        lines, out=folder / "corpus", layout="lines", sentences="none", recipe="dna", k=4, workers=1
+    )
+    settings = ["blocks.length=32", "schedule.batch_size=48", "optimiser.learning_rate=5e-3"]
+    clozelab.pretrain(
+        "dna", data=corpus, size="2x64", budget="120steps", set=settings, out=folder / "run"
+    )
+    return folder
+
+
+def test_a_sequence_is_a_document_of_kmers(made: Path) -> None:
+    corpus = Corpus.open(made / "corpus")
+    documents = corpus.documents("train")
+    lines = (made / "sequences.txt").read_text().split()
+    assert len(documents.documents) - 1 + corpus.manifest["splits"]["held_out"]["documents"] == 3000
+    assert documents.sentences[1] == 24 and corpus.decode(documents.ids[:24]) in lines
+    assert corpus.manifest["sentences"] == "none"
+
+
+def test_a_pretrained_encoder_beats_random_weights(made: Path) -> None:
+    scores = []
+    for fresh in (False, True):
+        tuned = clozelab.finetune(
+            made / "run",
+            "classify",
+            train=made / "train.tsv",
+            dev=made / "dev.tsv",
+            fresh=fresh,
+            set=["steps=20"],
+            out=made / f"tuned-{fresh}",
+        )
+        result = json.loads((tuned.path / "result.json").read_text(encoding="utf-8"))
+        scores.append(next(iter(result["cells"].values()))["selected"]["best"])
+    assert scores[0] > 0.9
+    assert scores[0] > scores[1] + 0.15
+
+
+def test_stretches_are_tagged_in_place(made: Path) -> None:
+    tuned = clozelab.finetune(
+        made / "run", "tag", train=made / "train.conll", dev=made / "dev.conll", set=["steps=2"],
+        out=made / "tagged",
+    )  # fmt: skip
+    [found] = clozelab.load(tuned).predict(["ACGT NNNN acgt AC"])
+    assert len(found.tags) == 4
+
+
+def test_odd_sequences_are_read_and_counted(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = made / "odd.txt"
+    file.write_text("ACGT" * 5000 + "\n\n   \nNNNNacgtRYAC\n" + "-" * 8 + "ACGT\n")
+    command = ["corpus", "build", str(file), "--out", str(made / "odd"), "--layout", "lines"]
+    assert main([*command, "--sentences", "none", "--tokenizer", "kmer", "--k", "4"]) == 0
+    said = capsys.readouterr().out
+    corpus = Corpus.open(made / "odd")
+    documents = corpus.documents("train")
+    assert len(documents.documents) - 1 == 3  # an empty line is none
+    assert "sentences over 10,000 characters cut: 1" in said
+    unknown = (documents.ids == corpus.vocabulary.role("unk")).sum()
+    assert unknown == 3 and "unknown to the tokenizer" not in said  # so few go without saying
+
+
+def test_many_unknown_tokens_are_told(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = str(made / "sequences.txt")
+    command = ["corpus", "build", lines, "--out", str(made / "few"), "--layout", "lines"]
+    assert main([*command, "--tokenizer", "kmer", "--alphabet", "AC"]) == 0
+    assert "tokens unknown to the tokenizer ([UNK]), of" in capsys.readouterr().out
