@@ -1,6 +1,6 @@
 """Make sequences of DNA with a structure to find: pairs of motifs at a distance.
 
-Every family has its own pairs of motifs, a motif being six letters. A sequence has some pairs of
+Every family has its own pairs of motifs, a motif being four letters. A sequence has some pairs of
 its family; between the two motifs of a pair stand three others, everything else is random. Which
 family a sequence is of can be told only by who knows which motifs go together.
 
@@ -31,11 +31,11 @@ class Grammar:
         ]
 
     def motif(self) -> str:
-        """Six letters, any."""
+        """Four letters, any."""
         return "".join(self.draw.choices("ACGT", k=K))
 
     def sequence(self, family: int, *, pairs: int = 5) -> tuple[list[str], list[str]]:
-        """A sequence in stretches of six letters, and their tags."""
+        """A sequence in stretches of four letters, and their tags."""
         stretches = [self.motif() for _ in range(LENGTH)]
         tags = ["O"] * LENGTH
         free = [at for at in range(LENGTH - APART) if at // APART % 2 == 0]
@@ -70,9 +70,9 @@ def main(words: list[str] | None = None) -> None:
     """Write the files of the example."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
-    parser.add_argument("--sequences", type=int, default=4000, help="without a label (4,000)")
-    parser.add_argument("--labelled", type=int, default=32, help="to learn from (32)")
-    parser.add_argument("--dev", type=int, default=400, help="to score on (400)")
+    parser.add_argument("--sequences", type=int, default=3000, help="without a label (3,000)")
+    parser.add_argument("--labelled", type=int, default=16, help="to learn from (16)")
+    parser.add_argument("--dev", type=int, default=200, help="to score on (200)")
     asked = parser.parse_args(words)
     write(asked.out, sequences=asked.sequences, labelled=asked.labelled, dev=asked.dev)
 

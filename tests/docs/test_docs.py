@@ -32,7 +32,10 @@ PAGES = [
 # Pages on speed measure it, beside transformers; the others take half a minute and more.
 SLOW = {
     "benchmarks/README.md",
-    *(f"docs/{n}.md" for n in ("speed", "tasks", "training", "probing", "sentence-vectors")),
+    *(
+        f"docs/{n}.md"
+        for n in ("speed", "tasks", "training", "probing", "other-sequences", "sentence-vectors")
+    ),
 }
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -55,6 +58,8 @@ def desk(tmp_path: Path) -> Path:
     shutil.copy(data.chinese_entities(), folder / "names.txt")
     for split in ("train", "dev"):
         label(folder, split)
+    (folder / "molecules.txt").write_text("CC(=O)Oc1ccccc1C(=O)O\nC[C@@H](N)C(=O)O\nClCCBr\n")
+    (folder / "log.txt").write_text("10:31 GET /a 200\n10:32 Closed. Opened again\n")
     (folder / "new.txt").write_text("a small wild cat\na loaf of dark bread\n", encoding="utf-8")
     return folder
 
@@ -147,6 +152,9 @@ def run(lines: str) -> None:
             assert main(globbed(words)[1:]) == 0, words
         elif words.startswith(sys.executable):
             launched(words)
+        elif words.startswith("python examples/"):
+            _, script, *arguments = words.split()
+            runpy.run_path(str(ROOT / script))["main"](arguments)
         else:
             assert re.match(
                 r"(make|git|pip install|python benchmarks|PYTHONPATH=src)\b|$", words
