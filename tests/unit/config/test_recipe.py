@@ -71,7 +71,7 @@ def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None
     assert read(name).title != name
     if name not in ("bert", "elmo"):
         others = {
-            "roberta": ("modernbert", "diffusion", "causal_then_masked", "gpt_bert"),
+            "roberta": ("modernbert", "diffusion", "causal_then_masked", "gpt_bert", "dna"),
             "distilbert": ("minilm",),
             "electra": ("deberta",),
         }
