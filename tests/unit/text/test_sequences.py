@@ -200,3 +200,10 @@ def test_settings_are_those_of_the_recipe_unless_given() -> None:
     chosen = choose_tokenizer(recipe=spec("kmer"), k=1, alphabet="AC")
     assert chosen == replace(spec("kmer"), k=1, alphabet="AC")
     assert choose_tokenizer(kind="regex", vocabulary=20) == RegexMatches(vocabulary=20)
+
+
+def test_the_name_of_a_special_in_a_sequence_is_text() -> None:
+    known = made(SMILES, "C[MASK]C", "[SEP]")
+    assert SMILES.specials[-1] == "[MASK]"
+    ids = encoder(known).encode(["C[MASK][SEP]"]).ids.tolist()
+    assert ids == [known.token_to_id("C"), known.token_to_id("[UNK]"), known.token_to_id("[UNK]")]
