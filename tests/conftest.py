@@ -3,23 +3,30 @@
 Where there is no GPU, Triton is told, before it is first imported, to interpret its kernels. A
 background job ignores SIGINT: tests that raise it in their own process must hear it. What was
 imported and collected stays to the end: the garbage collector need not go through it again, nor
-look after every few hundred objects.
+look after every few hundred objects. The process that hands out the tests to others collects none,
+and imports no torch before it starts them.
 """
 
 import gc
 import os
 import signal
 
+import pytest
 import support.tries  # noqa: F401 - its settings hold for every test
-import torch
 from support.serving import s3, server  # noqa: F401 - fixtures
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+gc.set_threshold(10_000)
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Session):
+        import torch
+
+        if not torch.cuda.is_available():
+            os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
-    gc.set_threshold(10_000)

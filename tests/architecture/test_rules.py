@@ -111,16 +111,22 @@ def tree_of(file: Path) -> ast.Module:
 
 
 @cache
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All that a file is made of, gone through once."""
+    return tuple(ast.walk(tree))
+
+
+@cache
 def imports(tree: ast.AST) -> set[str]:
     """The modules of ours that a file imports, wherever it does; for types alone do not count."""
     types = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if id(node) in types:
             continue
         if isinstance(node, ast.Import):
@@ -175,10 +181,11 @@ def test_no_one_asks_for_the_class_of_a_part(folder: str) -> None:
             assert not _classes_asked_for(tree) & classes, name
 
 
+@cache
 def _classes_asked_for(tree: ast.AST) -> set[str]:
     """The classes that a file compares something's class with."""
     places: list[ast.AST] = []
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
             places.append(node.args[1])
         elif isinstance(node, ast.Compare):
@@ -199,13 +206,13 @@ def _classes(folder: str) -> dict[str, str]:
     tree = tree_of(MODULES[folder])
     tables = [
         node.value
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)
     ]
     classes = {ast.unparse(value) for table in tables for value in table.values}
     homes = {
         alias.name: str(node.module).partition(".")[2]
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
@@ -216,7 +223,7 @@ def test_only_the_command_line_prints() -> None:
     for file in FILES:
         if room(module(file)) in ("cli", "__main__", "api"):  # the last on standard error
             continue
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(tree_of(file)):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             assert not (called and node.func.id in ("print", "Console")), file
 
@@ -232,7 +239,7 @@ TWICE: set[str] = set()
 
 def _class_names(trees: Iterable[ast.AST]) -> list[str]:
     """The classes that files define, but for those whose name says that they stay in their file."""
-    nodes = (node for tree in trees for node in ast.walk(tree))
+    nodes = (node for tree in trees for node in nodes_of(tree))
     classes = (node.name for node in nodes if isinstance(node, ast.ClassDef))
     return [name for name in classes if not name.startswith("_")]
 
@@ -244,7 +251,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 def test_no_bare_except_and_no_swallowed_error() -> None:
     for file in FILES:
-        for node in ast.walk(tree_of(file)):
+        for node in nodes_of(tree_of(file)):
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{file}:{node.lineno}"
 

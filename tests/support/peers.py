@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.models.deberta_v2 import modeling_deberta_v2
-from transformers.models.modernbert import modeling_modernbert
 
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder import Encoder
@@ -130,10 +129,12 @@ def theirs(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _widen(model: nn.Module) -> None:
     """Take in double what is taken in single precision whatever the weights: sines and roots."""
     inner = model.base_model
-    modeling_deberta_v2.scaled_size_sqrt = _root
+    if model.config.model_type == "deberta-v2":
+        import_module(type(inner).__module__).scaled_size_sqrt = _root
+        return
     if model.config.model_type == "modernbert":
         inner.rotary_emb.forward = partial(_angles, model.config)
-        modeling_modernbert.apply_rotary_pos_emb = _turned
+        import_module(type(inner).__module__).apply_rotary_pos_emb = _turned
         return
     if not hasattr(inner, "positional_embedding"):
         return
@@ -162,9 +163,13 @@ def _turned(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
 ) -> tuple[Tensor, Tensor]:
     """ModernBERT's rotation, which transformers takes in single precision."""
-    turn = modeling_modernbert.rotate_half
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
-    return q * cos + turn(q) * sin, k * cos + turn(k) * sin
+    return q * cos + _half_turned(q) * sin, k * cos + _half_turned(k) * sin
+
+
+def _half_turned(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
 
 
 def agree(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:

@@ -9,8 +9,8 @@ USUAL = 100  # of a test that does not say
 
 
 def tries(count: int) -> settings:
-    """So many, or in `make quick` a fifth of them, but at least ten."""
-    return settings(max_examples=max(min(count, 10), count // 5) if QUICK else count)
+    """So many, or in `make quick` a fifth of them, but at least five."""
+    return settings(max_examples=max(min(count, 5), count // 5) if QUICK else count)
 
 
 # The same examples every time, however long each takes.

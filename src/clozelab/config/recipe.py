@@ -130,9 +130,7 @@ def read(
 ) -> Recipe:
     """The recipe of that name or in that file, at a size, with `key=value` overrides; checked."""
     source = RECIPES.find(name_or_path)
-    chain, recipe = _packaged(source) if source.path is None else _checked(source)
-    if size is not None:
-        recipe = _sized(recipe, size, chain.tables.get("sizes", {}))
+    recipe = _packaged_at(source, size) if source.path is None else _at(source, size)
     return recipe.override(overrides)
 
 
@@ -178,7 +176,14 @@ def _checked(source: Source) -> tuple[_Chain, Recipe]:
     return chain, recipe
 
 
-_packaged = cache(_checked)  # of recipes that come with the package, which never change
+def _at(source: Source, size: str | None) -> Recipe:
+    """The recipe of a file, at a size."""
+    chain, recipe = _packaged(source) if source.path is None else _checked(source)
+    return recipe if size is None else _sized(recipe, size, chain.tables.get("sizes", {}))
+
+
+# Of recipes that come with the package, which never change.
+_packaged, _packaged_at = cache(_checked), cache(_at)
 
 
 def _resolve(source: Source) -> _Chain:

@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,8 +46,7 @@ class Shelf:
 
     def names(self) -> list[str]:
         """Those that come with the package."""
-        files = [file.name for file in self._home().iterdir()]
-        return sorted(name[:-5] for name in files if name.endswith(".toml"))
+        return [*_packaged(self.folder)]
 
     def find(self, name_or_path: str | Path) -> Source:
         """The file of that name, or at that path."""
@@ -58,15 +58,20 @@ class Shelf:
                     f"{path} is no file; give a {self.kind}'s name or the path of a TOML file"
                 )
             return Source(path.read_text(encoding="utf-8", errors="replace"), str(path), path)
-        known = self.names()
+        known = _packaged(self.folder)
         if word not in known:
             fix = remedy(word, known)
             more = f" (there are {', '.join(known)})" if fix.startswith("did") else ""
             raise UserError(f"{self.kind} {word} is unknown; {fix}{more}")
-        return Source((self._home() / f"{word}.toml").read_text("utf-8"), word, None)
+        return Source(known[word], word, None)
 
-    def _home(self) -> Any:
-        return resources.files("clozelab").joinpath(*self.folder.split("/"))
+
+@cache
+def _packaged(folder: str) -> dict[str, str]:
+    """The texts of the files that come with the package in a folder of it, which never change."""
+    files = resources.files("clozelab").joinpath(*folder.split("/")).iterdir()
+    texts = {file.name[:-5]: file for file in files if file.name.endswith(".toml")}
+    return {name: texts[name].read_text("utf-8") for name in sorted(texts)}
 
 
 RECIPES = Shelf("recipe", "config/recipes")

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.sparse.linalg import svds
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Bools, Counts, Ints
@@ -21,7 +19,6 @@ from clozelab.text.vocabulary import describe
 
 Floats = NDArray[np.float64]
 
-_Sparse: Any = sparse.csr_matrix
 _WINDOW = 5  # tokens on either side that a token is used with
 _RARE = 5  # occurrences below which nothing is known of a token's use
 _DIMENSIONS = 64  # of a token's use
@@ -52,20 +49,24 @@ def _uses(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Floats, Bools]:
 
     They are the singular vectors of positive pointwise mutual information with what stands near.
     """
+    from scipy import sparse  # imported late: who loads a model does not need it
+    from scipy.sparse.linalg import svds
+
     size = describe(tokenizer).size
     found = CachedTokenizer(tokenizer, segment=False, counts=Counts()).encode(list(texts))
     ids, row = found.ids, np.repeat(np.arange(len(texts)), np.diff(found.starts))
     counts = np.bincount(ids, minlength=size)
-    pairs = _Sparse((size, size))
+    matrix_of: Any = sparse.csr_matrix
+    pairs = matrix_of((size, size))
     for step in range(1, _WINDOW + 1):
         same = row[step:] == row[:-step]
         near: tuple[Ints, Ints] = (ids[:-step][same], ids[step:][same])
-        pairs = pairs + _Sparse((np.ones(len(near[0])), near), shape=(size, size))
+        pairs = pairs + matrix_of((np.ones(len(near[0])), near), shape=(size, size))
     pairs = (pairs + pairs.T).tocoo()
     margin = np.asarray(pairs.sum(axis=1)).ravel()
     expected = margin[pairs.row] * margin[pairs.col] / max(margin.sum(), 1)
     information = np.maximum(np.log(pairs.data / np.maximum(expected, _TINY)), 0)
-    matrix = _Sparse((information, (pairs.row, pairs.col)), shape=(size, size))
+    matrix = matrix_of((information, (pairs.row, pairs.col)), shape=(size, size))
     often = counts >= _RARE
     depth = min(_DIMENSIONS, int(often.sum()) - 1)
     if depth < 1 or not matrix.nnz:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clozelab.errors import UserError
 from clozelab.files import write_tensors
-from clozelab.training import checkpoint, shards
+from clozelab.training import checkpoint
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Step, TrainState
@@ -82,6 +82,8 @@ def save(
             )
         world.barrier()
         return place
+    from clozelab.training import shards  # a second of imports, for who shards nothing
+
     part = checkpoint.part_of(folder, number)
     if world.is_main:
         checkpoint.begin(folder, number)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -24,8 +24,10 @@ from torch.optim import Optimizer
 from clozelab import files
 from clozelab.errors import UserError
 from clozelab.files import write_tensors
-from clozelab.training.shards import Like, read
 from clozelab.training.world import shard_like
+
+if TYPE_CHECKING:
+    from clozelab.training.shards import Like
 
 WEIGHTS = "model.safetensors"
 TENSORS = "state/tensors.safetensors"
@@ -44,14 +46,14 @@ class Checkpoint:
 
     def weights(self, like: Like | None = None) -> dict[str, Tensor]:
         """The model's parameters by name; of one that is `like` a sharded tensor, only a shard."""
-        return read(self.path, like) if like else load_file(self.path / WEIGHTS)
+        return _read_shards(self.path, like) if like else load_file(self.path / WEIGHTS)
 
     def tensors(self, like: Like | None = None) -> dict[str, Tensor]:
         """What else the run carried: the optimisers' moments, a memory; nothing beside weights."""
         folder = (self.path / TENSORS).parent
         found = [*folder.glob("*.safetensors")]
         if like or len(found) > 1:
-            return read(folder, like or (lambda name: None))
+            return _read_shards(folder, like or (lambda name: None))
         return load_file(found[0]) if found else {}
 
     def state(self) -> dict[str, Any]:
@@ -199,6 +201,13 @@ def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str,
 def owner_of(name: str) -> str:
     """The parameter that one of the `moments` belongs to."""
     return _parse(name)[1]
+
+
+def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
+    """What `shards.read` reads, which a process that shards nothing does not import."""
+    from clozelab.training.shards import read
+
+    return read(folder, like)
 
 
 def _parse(name: str) -> tuple[str, str, str]:

@@ -1,4 +1,7 @@
-"""The processes of a run and the devices they hold; with `shards`, all of torch.distributed."""
+"""The processes of a run and the devices they hold; with `shards`, all of torch.distributed.
+
+What shards weights is imported where weights are sharded: it takes torch a second to import.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, cast
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.errors import UserError
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+    from torch.distributed.tensor import DTensor
 
 _GROUPS: list[object] = []
 
@@ -46,6 +51,8 @@ class World:
         if not shard:
             ids = [self.device.index] if self.device.type == "cuda" else None
             return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        from torch.distributed.fsdp import fully_shard
+
         for unit in _units(model):
             fully_shard(unit)
         fully_shard(model)
@@ -55,15 +62,15 @@ class World:
         """Around a backward pass: gradients are averaged only after the step's last."""
         if isinstance(model, DistributedDataParallel) and not last:
             return model.no_sync()
-        if isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(last)
+        if is_sharded(model):
+            cast("FSDPModule", model).set_requires_gradient_sync(last)
         return nullcontext()
 
     def reshard(self, model: nn.Module) -> None:
         """After a forward pass without a backward one: weights it gathered are sharded again."""
         for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+            if is_sharded(module):
+                cast("FSDPModule", module).reshard()
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, on each of them."""
@@ -152,20 +159,34 @@ def exit_process(code: int) -> NoReturn:
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether each process has a part of the weights."""
+    if "torch.distributed.fsdp" not in sys.modules:
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
     return isinstance(model, FSDPModule)
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor that may be sharded; every process must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if _is_shard(tensor) else tensor
 
 
 def shard_like(value: Tensor, reference: Tensor) -> Tensor:
     """A tensor sharded as the reference is, on its device; it may be so already."""
     value = value.to(reference.device)
-    if isinstance(reference, DTensor) and not isinstance(value, DTensor):
+    if _is_shard(reference) and not _is_shard(value):
+        from torch.distributed.tensor import distribute_tensor
+
         return distribute_tensor(value, reference.device_mesh, reference.placements)
     return value
+
+
+def _is_shard(tensor: Tensor) -> TypeGuard[DTensor]:
+    if "torch.distributed.tensor" not in sys.modules:
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def _units(model: nn.Module) -> Iterator[list[nn.Module]]:

@@ -315,6 +315,7 @@ def test_the_chances_of_all_ends_of_a_start_add_up_to_one() -> None:
         np.testing.assert_allclose(np.exp(ends).sum(1), 1)
 
 
+@pytest.mark.thorough
 @both_orders
 def test_the_beam_head_agrees_with_xlnet_in_transformers(first: bool) -> None:
     found = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")

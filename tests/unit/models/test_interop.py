@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from markdown_it import MarkdownIt
 from safetensors.torch import save_file
 from support.peers import SHAPE, VOCABULARY, Model
@@ -604,8 +603,11 @@ LARGE = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("size", "change"), [("base", {}), ("large", LARGE)])
 def test_the_published_configurations_are_the_recipe_s(size: str, change: dict[str, Any]) -> None:
+    import transformers  # two seconds
+
     published = MODERNBERT | change
     config = transformers.ModernBertConfig(**published)
     recipe = recipes.read("modernbert", size=size)
@@ -652,6 +654,7 @@ def test_a_modernbert_that_cannot_be_ours_is_refused(change: dict[str, Any], pro
         from_config(MODERNBERT | change, MODEL_TYPES["modernbert"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "change"),
     [("ForSequenceClassification", {"norm_eps": 1e-6}), ("ForTokenClassification", {"named": ""})],
@@ -659,6 +662,8 @@ def test_a_modernbert_that_cannot_be_ours_is_refused(change: dict[str, Any], pro
 def test_a_head_of_modernbert_that_is_not_ours_is_left_aside(
     kind: str, change: dict[str, Any]
 ) -> None:
+    import transformers
+
     small = MODERNBERT | {"vocab_size": VOCABULARY, "num_hidden_layers": 1, "hidden_size": 24}
     small |= {"architectures": [f"ModernBert{kind}"], "intermediate_size": 8, "pad_token_id": 1}
     cls = getattr(transformers, f"ModernBert{kind}")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from support.learning import shrunk
@@ -123,8 +122,11 @@ def test_marks_are_as_many_as_laying_adds_and_lie_around_the_texts(recipe: str) 
     assert given.passage_first == (recipe == "xlnet")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_texts_are_read_as_the_exported_tokenizer_reads_them(family: str) -> None:
+    import transformers  # two seconds
+
     recipe, _ = FAMILIES[family]
     given = reader(recipe)
     known = with_special_tokens(given.tokenizer, family, given.vocabulary, tuned=True)

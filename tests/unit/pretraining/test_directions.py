@@ -9,7 +9,6 @@ import pytest
 import torch
 from support.learning import HERE, MACHINE, doubled, shrunk, steps_of, store, task
 from torch import Tensor
-from torch._dynamo.testing import CompileCounter
 
 from clozelab.config.recipe import read
 from clozelab.contracts import Batch, Input, Targets
@@ -233,6 +232,8 @@ def test_more_processes_than_blocks_leave_some_without_any(causal: str) -> None:
 
 @pytest.mark.thorough
 def test_two_graphs_serve_all_micro_batches() -> None:
+    from torch._dynamo.testing import CompileCounter  # two seconds of imports
+
     trainer = PretrainTrainer(task("gpt_bert", HALF, steps=6, batch_size=16), MACHINE, HERE)
     steps = trainer.steps
     steps.constant, steps.tokens = True, 128

@@ -60,7 +60,10 @@ def uneven(seed: int, count: int) -> list[Ints]:
     return [draw.integers(5, 40, size) for size in sizes]
 
 
-@pytest.mark.parametrize(("count", "share"), [(40, 0.5), (100, 0.3), (200, 0.2), (2500, 0.01)])
+@pytest.mark.parametrize(
+    ("count", "share"),
+    [(40, 0.5), (100, 0.3), (200, 0.2), pytest.param(2500, 0.01, marks=pytest.mark.thorough)],
+)
 def test_the_share_is_met_by_many_documents_of_very_unequal_lengths(
     count: int, share: float
 ) -> None:
