@@ -20,8 +20,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    if isinstance(collector, pytest.Session):
+def pytest_sessionstart(session: pytest.Session) -> None:
+    hands_out = session.config.getoption("numprocesses", None)
+    if not hands_out or "PYTEST_XDIST_WORKER" in os.environ:
         import torch
 
         if not torch.cuda.is_available():

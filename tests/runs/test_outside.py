@@ -39,11 +39,11 @@ def test_a_run_is_resumed_and_loaded_by_whom_has_its_module(
     assert f'imports = ["{NAME}"]' in (tmp_path / "run" / "recipe.toml").read_text()
     forget()
     monkeypatch.delenv(registry.IMPORTS)
-    for reopen in (starting.resumed, load):
+    for reopen in (starting.resumed, lambda place: load(str(place))):
         with pytest.raises(UserError, match=f"if you trust it, give --import {NAME}"):
             reopen(tmp_path / "run")
     registry.load(NAME)
-    assert load(tmp_path / "run")
+    assert load(str(tmp_path / "run"))
     masking: Any = starting.resumed(tmp_path / "run").recipe.masking
     assert masking.n == 4
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.texts import each_kind, encoder, tokenizer
+from support.texts import each_kind, each_of_text, encoder, tokenizer
 
 from clozelab.contracts import Counts, Ints, Keys, Mark
 from clozelab.errors import UserError
@@ -59,7 +59,7 @@ def test_the_longest_name_from_the_left_wins(kind: str) -> None:
     assert entities(kind, [*reversed(names), *names, "", "  New York  "], text) == wanted
 
 
-@each_kind
+@each_of_text
 def test_a_name_matches_whole_words_only(kind: str) -> None:
     assert entities(kind, ["New York"], "The New Yorker, a renew York, New-York, Newt York") == []
 
