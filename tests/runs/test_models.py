@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.corpora import texts, write
-from support.learning import MACHINE, task, went
+from support.learning import HERE, MACHINE, store, task, went
 from tokenizers import Tokenizer
 
 import clozelab
@@ -28,6 +28,7 @@ from clozelab.models.exchange import export
 from clozelab.models.fill import _put, fill
 from clozelab.models.load import load, tied
 from clozelab.models.reader import packed
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.starting import continued
 from clozelab.runs.directory import Run
 from clozelab.runs.options import SaveOptions
@@ -629,3 +630,15 @@ def test_rows_to_spare_are_taken_first(made: Path, tmp_path: Path) -> None:
     assert cli.main([*words[:3], *other, "--workers", "1"]) == 0
     with pytest.raises(UserError, match="its tokenizer is not that of"):
         continued(given.recipe, str(folder), data=[str(tmp_path / "d")], seed=0)
+
+
+def test_the_words_of_another_corpus_have_a_softmax_of_their_own(tmp_path: Path) -> None:
+    given = task("elmo", steps=1)
+    went(given, tmp_path / "run")
+    head = "heads.bidirectional_lm.bias"
+    for documents, begins in ((60, True), (40, False)):
+        data = [store("byte_bpe", documents=documents)]
+        job = continued(given.recipe, str(tmp_path / "run"), data=data, seed=0)
+        assert job.start is not None and (head in job.start) == begins
+        assert any("softmax over words" in note for note in job.notes) != begins
+        PretrainTrainer(job, MACHINE, HERE)  # which the weights fit

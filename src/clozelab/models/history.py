@@ -34,6 +34,11 @@ def corpora(model: Model) -> list[str]:
     return [str(place) for place in _facts(model).get("data") or ()]
 
 
+def fingerprints(model: Model) -> list[str]:
+    """Those of the corpora that the model's run was trained on, if that is known."""
+    return [str(made) for made in _facts(model).get("fingerprint") or ()]
+
+
 def metrics(model: Model) -> dict[str, object]:
     """What came out at the end of the run, if this is its end."""
     run = _run(model)

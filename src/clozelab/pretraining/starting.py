@@ -15,6 +15,7 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.models.build import build, weights_of
+from clozelab.models.history import fingerprints
 from clozelab.models.load import load, pretrained, within
 from clozelab.models.model import Model
 from clozelab.models.tables import RowSource, sources, with_rows
@@ -91,6 +92,12 @@ def continued(
             weights.setdefault(table, weights["encoder.embeddings.words.weight"])
     if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         weights = _extended(weights, loaded, corpus.tokenizer, corpus.name)
+    by_words = [part for part in recipe.objectives if "words" in part.needs]
+    words = tuple(f"heads.{slots.use('objectives', part)}." for part in by_words)
+    said: tuple[str, ...] = ()
+    if words and corpus.manifest["fingerprint"] not in fingerprints(loaded):
+        weights = {n: value for n, value in weights.items() if not n.startswith(words)}
+        said = (f"the softmax over words begins anew: it has those of {corpus.name}",)
     kind: Any = recipe.tokenizer
     size = max(old, corpus.vocabulary.size)
     # What is odd only beside that encoder.
@@ -100,7 +107,7 @@ def continued(
         recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
         start=weights,
         origin=place,
-        notes=job.notes + loaded.notes + odd,
+        notes=job.notes + loaded.notes + odd + said,
     )
 
 
