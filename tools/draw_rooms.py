@@ -19,6 +19,7 @@ PICTURE = ROOT / "docs" / "pictures" / "rooms.svg"
 FLOORS = (
     ("cli",),
     ("api",),
+    ("serving",),
     ("reporting", "benching"),
     ("studies",),
     ("scoring",),
