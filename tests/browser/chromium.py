@@ -134,6 +134,7 @@ class Chromium:
     def strike(self, key: str, *, shift: bool = False) -> None:
         """A key with what it does of itself: Enter and Space press a button, Tab moves on."""
         held, codes = {"modifiers": 8 if shift else 0}, {"Enter": 13, " ": 32, "Tab": 9}
+        codes |= {"ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
         typed = {"text": "\r" if key == "Enter" else key} if key in ("Enter", " ") else {}
         code = {"windowsVirtualKeyCode": codes[key]} if key in codes else {}
         self.do("Input.dispatchKeyEvent", type="keyDown", key=key, **held, **typed, **code)

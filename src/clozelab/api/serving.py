@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from clozelab.api.watching import Watch
+from clozelab.api.watching import Watch, err
 from clozelab.errors import UserError
 from clozelab.options import Places, command
 
@@ -46,6 +46,7 @@ def serve(
         if port and listening.port != port:
             watch.warn(f"port {port} is in use; took {listening.port}")
         watch.tell(listening.url)
-        watch.say(f"{listening.url} is open; Ctrl-C ends it")
+        if watch.progress:  # not `say`, which takes tokens out of addresses
+            err.print(f"{listening.url} is open; Ctrl-C ends it", markup=False)
 
     run(build(app, host=host, token=listening.token), listening, ready=ready)

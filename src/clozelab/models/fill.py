@@ -108,7 +108,7 @@ def _tokens(model: Model, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]
     roles = model.vocabulary.roles
     mask = model.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
     pieces = model.reader().pieces(parts)
-    ids = np.insert(pieces.columns["ids"], pieces.starts[1:-1], mask)
+    ids: Ids = np.insert(pieces.columns["ids"], pieces.starts[1:-1], mask)
     return ids, pieces.starts[1:-1] + np.arange(len(parts) - 1)
 
 

@@ -32,7 +32,9 @@ class Listening:
     @property
     def url(self) -> str:
         """What to open in a browser; whoever has it is let in."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        every = self.host in ("0.0.0.0", "::")  # all addresses of this machine: its name will do
+        host = socket.gethostname() if every else self.host
+        host = f"[{host}]" if ":" in host else host
         query = f"?token={self.token}" if self.token else ""
         return f"http://{host}:{self.port}/{query}"
 
