@@ -84,7 +84,8 @@ def fill_between(
             f" shorten it to {most:,}"
         )
     with join(device) as world:
-        model.module.to(world.device)
+        if model.device != world.device:
+            model.module.to(world.device)
         with torch.inference_mode():
             logits = _WAYS[kind](model, model.module.heads[heads[0]], ids, at=at).cpu()
     blanks = _guesses(model, logits, top)

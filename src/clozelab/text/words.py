@@ -73,8 +73,11 @@ def begins(text: str, firsts: Sequence[int]) -> list[bool]:
 
 def words(text: str) -> list[tuple[int, int]]:
     """The words of a text, [first character, the one after its last), segmented ones as one."""
-    places = [at for at, character in enumerate(text) if kind(character) != "space"]
-    inside = inside_segments(text)[0] if segmenter() else np.zeros(len(text), dtype=bool)
+    kinds = list(map(kind, text))
+    places = [at for at, each in enumerate(kinds) if each != "space"]
+    inside = np.zeros(len(text), dtype=bool)
+    if "ideograph" in kinds and segmenter():
+        inside, _ = inside_segments(text)
     new = begins(text, places)
     starts = [at for at, first in zip(places, new, strict=True) if first and not inside[at]]
     return [
