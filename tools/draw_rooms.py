@@ -20,7 +20,7 @@ FLOORS = (
     ("cli",),
     ("api",),
     ("serving",),
-    ("reporting", "benching"),
+    ("reporting", "benching", "diagnosis"),
     ("studies",),
     ("scoring",),
     ("pretraining", "finetuning"),

@@ -48,11 +48,12 @@ class App:
     def __init__(self, folders: Folders, *, memory: Callable[[], int | None] = free_memory) -> None:
         self.folders = folders
         self.models = Models(folders, free_memory=memory)
-        self._reading = WorkQueue("this server")  # what needs no model: masks, runs
+        self._reading = WorkQueue("this server")  # what needs no model
+        self._watching = WorkQueue("the board")  # logs may be long
 
     async def list_models(self, request: Request) -> Response:
         """The models, with the steps that each has a checkpoint of."""
-        return JSONResponse(await self._waited(request, self._reading.submit(self._listed)))
+        return await self._read(request, self._listed)
 
     def _listed(self) -> list[dict[str, Any]]:
         found = self.folders.of("run", "tuning", "model")
@@ -110,7 +111,8 @@ class App:
     async def runs(self, request: Request) -> Response:
         """The board of runs and studies."""
         paths = [folder.path for folder in self.folders.of("run", "tuning", "study")]
-        return await self._read(request, lambda: board.board(paths))
+        found = self._watching.submit(lambda: board.board(paths))
+        return JSONResponse(await self._waited(request, found))
 
     async def _read(self, request: Request, work: Callable[[], Any]) -> Response:
         """Do what needs no model, outside the loop that answers others."""

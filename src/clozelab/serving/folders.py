@@ -77,14 +77,15 @@ class Folders:
 
     def named(self, name: str, *kinds: Kind) -> Folder:
         """The folder of that name; refused where it was not given, or is gone."""
-        for folder in self.of(*kinds):
-            if folder.name == name:
-                return folder
+        for place in self._places:
+            for folder in _at(place, only=name):
+                if folder.name == name and folder.kind in kinds:
+                    return folder
         raise UserError(f"{name}: is not among the folders here, or was removed; choose another")
 
 
-def _at(place: Path) -> Iterator[Folder]:
-    """A place itself, or what lies right below it."""
+def _at(place: Path, *, only: str | None = None) -> Iterator[Folder]:
+    """A place itself, or what lies right below it, if it is not to be one of a name."""
     if kind := _kind(place):
         yield Folder(str(place), place, kind)
         return
@@ -93,7 +94,7 @@ def _at(place: Path) -> Iterator[Folder]:
     except OSError:  # it is gone, or closed to us
         return
     for path in inside[:_MOST]:
-        if path.is_dir() and (kind := _kind(path)):
+        if only in (None, str(path)) and path.is_dir() and (kind := _kind(path)):
             yield Folder(str(path), path, kind)
 
 

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from clozelab.errors import UserError
-from clozelab.serving.folders import Folders
+from clozelab.serving.folders import Folder, Folders
 from clozelab.serving.queues import WorkQueue
 
 if TYPE_CHECKING:
@@ -37,11 +37,16 @@ class Models:
 
     def ask(self, name: str, step: int | None, work: Callable[[Model], T]) -> Future[T]:
         """What some work with a model will come to; raises where too much waits for it."""
-        folder = self.folders.named(name, "run", "tuning", "model")
+        if name not in self._queues:
+            self._folder(name)  # which is refused where it was not given
         with self._lock:
             if name not in self._queues:
                 self._queues[name] = WorkQueue(name)
-        return self._queues[name].submit(lambda: work(self._opened(folder.checkpoint(step))))
+            queue = self._queues[name]
+        return queue.submit(lambda: work(self._opened(self._folder(name).checkpoint(step))))
+
+    def _folder(self, name: str) -> Folder:
+        return self.folders.named(name, "run", "tuning", "model")
 
     def _opened(self, place: Path) -> Model:
         """The model at a place, which one thread alone asks for."""
