@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clozelab.models.model import Model
 
 _BLANK = re.compile("|".join(map(re.escape, ROLES["mask"])))
+_SPACES = "▁Ġ"  # a token of a space alone puts nothing into a text
 _MOST_HIDDEN = 64  # words; each may have several tokens
 
 
@@ -99,8 +100,8 @@ def _guess(model: Model, prediction: TokenPrediction) -> dict[str, Any]:
     from clozelab.models.fill import written
 
     text, joins = written(model.tokenizer, prediction.number)
-    chance = prediction.probability
-    return {"text": text.removeprefix("##"), "joins": joins, "probability": chance}
+    text = text.removeprefix("##").strip(_SPACES) and text.removeprefix("##")
+    return {"text": text, "joins": joins, "probability": prediction.probability}
 
 
 def _blanks(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:

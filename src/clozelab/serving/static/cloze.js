@@ -187,13 +187,13 @@ function byWord(blanks, words, replace) {
   });
 }
 
-const mark = (guess) => (guess.joins ? `·${guess.text}` : guess.text);
+const mark = (guess) => (guess.joins ? `·${guess.text}` : guess.text || "␣");
 
 function list({ guesses, hidden }, choose) {
   const stood = (guess) => hidden !== null && guess.text === hidden.text && guess.joins === hidden.joins;
   const rows = guesses.map((guess) => el("li", {}, bar(el("button", {
     type: "button", class: stood(guess) ? "guess stood" : "guess", onclick: () => choose(guess),
-    "aria-label": `${guess.text}, ${percent(guess.probability)}; put it into the text`,
+    "aria-label": `${guess.text || "a space"}, ${percent(guess.probability)}; put it into the text`,
   }), guess)));
   if (hidden !== null && !guesses.some(stood)) {
     rows.push(el("li", { class: "rest" }, bar(el("div", { class: "guess stood" }), hidden)));
