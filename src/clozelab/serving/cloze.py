@@ -120,9 +120,7 @@ def _blanks(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
         assert number is not None
         word = found[number]
         end = 0 if before is None else found[before].stop
-        gap = text[end : word.start]
-        # Between two hidden words nothing stands: a space would be a token to some tokenizers.
-        parts.append(gap if before is None or gap.strip() else "")
+        parts.append(text[end : word.start])
         own = [at for at, (first, _) in enumerate(spans) if word.start <= first < word.stop]
         whole = all(spans[at][1] <= word.stop for at in own) and not word.blank
         stood = [ids[at] if whole and ids[at] != unknown else None for at in own]
