@@ -78,12 +78,13 @@ def words(text: str) -> list[tuple[int, int]]:
     inside = np.zeros(len(text), dtype=bool)
     if "ideograph" in kinds and segmenter():
         inside, _ = inside_segments(text)
-    new = begins(text, places)
-    starts = [at for at, first in zip(places, new, strict=True) if first and not inside[at]]
-    return [
-        (start, start + len(text[start:stop].rstrip()))
-        for start, stop in pairwise([*starts, len(text)])
-    ]
+    found: list[tuple[int, int]] = []
+    for at, first in zip(places, begins(text, places), strict=True):
+        if not found or (first and not inside[at]):
+            found.append((at, at + 1))
+        else:
+            found[-1] = (found[-1][0], at + 1)
+    return found
 
 
 def segmenter() -> str | None:
