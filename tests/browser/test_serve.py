@@ -127,7 +127,7 @@ def test_a_guess_that_is_clicked_is_put_into_the_text(cloze: Chromium) -> None:
     assert written.replace(" ", "") == TEXT.replace("was", text).replace(" ", "")
     assert hidden(cloze) == []
     assert text in cloze.ask("document.getElementById('said').textContent")
-    cloze.wait("document.querySelector('[aria-live] .note')?.textContent.startsWith('Hide a word')")
+    cloze.wait("document.querySelector('.shown .note')?.textContent.startsWith('Hide a word')")
 
 
 def test_dragging_hides_a_span(cloze: Chromium) -> None:
@@ -359,3 +359,17 @@ def test_a_server_that_has_ended_is_a_sentence(browser: Chromium) -> None:
     browser.click(word(1))
     gone = "document.querySelector('.panel .problem').textContent.includes('does not answer')"
     browser.wait(gone)
+
+
+def test_checkpoints_that_come_and_go_are_followed(browser: Chromium, tmp_path: Path) -> None:
+    shutil.copytree(runs() / "bert", tmp_path / "a")
+    checkpoints = tmp_path / "a" / "checkpoints"
+    with serving([tmp_path / "a"], "--port", "0") as (url, _):
+        enter(browser, url, "cloze")
+        (checkpoints / "step-00000003").rename(checkpoints / "step-00000007")
+        shutil.rmtree(checkpoints / "step-00000001")
+        browser.click(word(1))
+        told = "document.querySelector('.panel output').textContent === 'step 7 of 7'"
+        browser.wait(told)
+        slider = "document.querySelector('.panel input[type=range]')"
+        assert browser.ask(f"[{slider}.value, {slider}.max]") == ["1", "1"]

@@ -133,7 +133,17 @@ class App:
             if await request.is_disconnected():
                 result.cancel()
                 raise HTTPException(499, "the browser no longer waits")
-        return result.result()
+        try:
+            return result.result()
+        except (UserError, QueueFull):
+            raise
+        except OSError as error:
+            raise UserError(f"{error.filename}: {error.strerror}") from None
+        except Exception as error:  # the server goes on
+            if debugging():
+                traceback.print_exception(error)
+            told = " ".join(f"{type(error).__name__}: {error}".split())
+            raise HTTPException(500, f"{told}; this is a fault in clozelab: report it") from None
 
 
 def build(app: App, *, host: str, token: str | None) -> Starlette:
@@ -169,7 +179,6 @@ def build(app: App, *, host: str, token: str | None) -> Starlette:
         UserError: partial(_answer, code=400),
         QueueFull: partial(_answer, code=503),
         HTTPException: _refused,
-        Exception: _fault,
     }
     guard = Middleware(Guard, host=host, token=token)
     return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
@@ -181,16 +190,6 @@ async def _answer(request: Request, error: Exception, *, code: int) -> Response:
 
 async def _refused(request: Request, error: HTTPException) -> Response:
     return JSONResponse({"error": error.detail}, status_code=error.status_code)
-
-
-async def _fault(request: Request, error: Exception) -> Response:
-    """A fault of ours, or of the system: the server goes on."""
-    if isinstance(error, OSError):
-        return JSONResponse({"error": f"{error.filename}: {error.strerror}"}, status_code=400)
-    if debugging():
-        traceback.print_exception(error)
-    sentence = f"{type(error).__name__}: {error}; this is a fault in clozelab: report it"
-    return JSONResponse({"error": " ".join(sentence.split())}, status_code=500)
 
 
 async def _fields(request: Request) -> Fields:

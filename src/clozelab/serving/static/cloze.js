@@ -112,7 +112,7 @@ function carried(old, now) {
 // One model: its guesses for each hidden word, at a step or at many.
 function guessPanel(known, name, { fetchJson, replace, state }, close) {
   const problem = el("p", { class: "problem", role: "alert" });
-  const shown = el("div", { "aria-live": "polite" });
+  const shown = el("div", { class: "shown" });
   const across = el("div", { class: "wide" });
   const request = (step) => {
     const { words, hidden } = state();
@@ -128,12 +128,17 @@ function guessPanel(known, name, { fetchJson, replace, state }, close) {
       shown.classList.remove("waiting");
       problem.textContent = "";
       if (answer === null) shown.replaceChildren(el("p", { class: "note" }, "Hide a word to see what this model would put there."));
-      else shown.replaceChildren(...notes(answer.found), ...byWord(answer.found.blanks, answer.words, replace));
+      else {
+        shown.replaceChildren(...notes(answer.found), ...byWord(answer.found.blanks, answer.words, replace));
+        const best = answer.found.blanks.map(({ guesses: [first] }) => `${first.text}, ${percent(first.probability)}`);
+        say(`${picker.model}: ${best.join("; ")}`);
+      }
     },
     (error) => {
       shown.classList.remove("waiting");
       shown.replaceChildren();
       problem.textContent = error.message;
+      models(fetchJson).then((now) => picker.update(now), () => {}); // the server may be gone
     },
   );
   const askAll = latest(

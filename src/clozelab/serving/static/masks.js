@@ -46,7 +46,7 @@ function side(n, fetchJson) {
   const select = el("select");
   const changes = el("input", { type: "text", placeholder: "masking.mask_rate=0.4", autocomplete: "off", spellcheck: "false" });
   const problem = el("p", { class: "problem", role: "alert" });
-  const shown = el("div", { "aria-live": "polite" });
+  const shown = el("div");
   changes.value = kept.changes[n];
   const ask = latest(
     (signal) => {

@@ -14,8 +14,8 @@ const kept = { pair: PAIR, by: "tokens", numbers: false };
 
 export function mountSurprisal(room, fetchJson) {
   const problem = el("p", { class: "problem", role: "alert" });
-  const shown = el("div", { "aria-live": "polite" });
-  const compared = el("div", { "aria-live": "polite" });
+  const shown = el("div");
+  const compared = el("div");
   const pairProblem = el("p", { class: "problem", role: "alert" });
   let picker = null;
   let last = null, lastPair = null;
@@ -25,6 +25,7 @@ export function mountSurprisal(room, fetchJson) {
     place.classList.remove("waiting");
     place.replaceChildren();
     sentence.textContent = error.message;
+    models(fetchJson).then((now) => picker.update(now), () => {}); // the server may be gone
   };
   const draw = () => {
     if (last) shown.replaceChildren(...wholeText(last));
@@ -94,7 +95,7 @@ function wholeText({ texts: [found], levels, method, unknown }) {
   if (unknown) facts.push(`${unknown} unknown to the model`);
   return [
     strip(found),
-    el("p", { class: "verdict" }, facts.join(" · ")),
+    el("p", { class: "verdict", role: "status" }, facts.join(" · ")),
     el("p", { class: "note" }, METHODS[method] ?? method),
     el("p", { class: "scale" }, "nats from", el("span", { class: "surprise" },
       levels.map((nats, level) => el("span", { class: `token l${level}` }, String(nats))))),
@@ -105,7 +106,7 @@ function pair({ texts: [first, second] }) {
   const gap = first.log_likelihood - second.log_likelihood;
   const verdict = gap === 0 ? "Both are equally likely."
     : `The ${gap > 0 ? "first" : "second"} is better, by ${Math.abs(gap).toFixed(2)} nats.`;
-  return [el("p", { class: "verdict" }, verdict), ...[first, second].map((each) => el("div", {}, strip(each),
+  return [el("p", { class: "verdict", role: "status" }, verdict), ...[first, second].map((each) => el("div", {}, strip(each),
     el("p", { class: "note" }, `${signed(each.log_likelihood)} nats, ${each.predicted} tokens`)))];
 }
 

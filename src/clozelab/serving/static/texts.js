@@ -36,7 +36,8 @@ export async function models(fetchJson) {
 export const NO_MODEL = "No model was given. Start the server with one: clozelab serve RUN";
 
 // A model, and where it has several checkpoints the step, by a slider.
-export function modelPicker(known, chosen, changed) {
+export function modelPicker(given, chosen, changed) {
+  let known = given;
   const select = el("select");
   options(select, known.map(({ name }) => ({ value: name, text: name })), chosen);
   const slider = el("input", { type: "range", min: "0", step: "1" });
@@ -48,10 +49,11 @@ export function modelPicker(known, chosen, changed) {
     told.textContent = step() === null ? "" : `step ${whole(step())} of ${whole(model().steps.at(-1))}`;
     slider.setAttribute("aria-valuetext", told.textContent);
   };
-  const refresh = () => {
+  const refresh = (wanted) => { // the step that is wanted, or the next one, or the last
     const { steps } = model();
+    const next = steps.findIndex((each) => each >= wanted);
     slider.max = String(Math.max(steps.length - 1, 0));
-    slider.value = slider.max;
+    slider.value = next < 0 ? slider.max : String(next);
     at.hidden = steps.length < 2;
     tell();
   };
@@ -64,5 +66,10 @@ export function modelPicker(known, chosen, changed) {
     get model() { return select.value; },
     get step() { return step(); },
     get steps() { return model().steps; },
+    update(now) { // checkpoints come and go while a run goes on; a model that is gone stays named
+      const wanted = step();
+      known = known.map((old) => now.find(({ name }) => name === old.name) ?? old);
+      refresh(wanted);
+    },
   };
 }
