@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from clozelab import reporting
@@ -111,39 +111,44 @@ class App:
     async def runs(self, request: Request) -> Response:
         """The board of runs and studies."""
         paths = [folder.path for folder in self.folders.of("run", "tuning", "study")]
-        found = self._watching.submit(lambda: board.board(paths))
-        return JSONResponse(await self._waited(request, found))
+        return await _answered(request, self._watching.submit(_written(board.board, paths)))
 
     async def _read(self, request: Request, work: Callable[[], Any]) -> Response:
         """Do what needs no model, outside the loop that answers others."""
-        return JSONResponse(await self._waited(request, self._reading.submit(work)))
+        return await _answered(request, self._reading.submit(_written(work)))
 
     async def _ask(self, request: Request, fields: Fields, work: Callable[..., Any]) -> Response:
         """Ask the model that a request names."""
         step = fields.get("step")
         if step is not None and not _is_count(step):
             raise UserError("step: must be a whole number, or be left out")
-        asked = self.models.ask(_name(fields, "model"), step, work)
-        return JSONResponse(await self._waited(request, asked))
+        job = self.models.ask(_name(fields, "model"), step, lambda model: _written(work, model)())
+        return await _answered(request, job)
 
-    async def _waited(self, request: Request, future: Future[Any]) -> Any:
-        """What some work comes to; it is left out if nobody waits for it any more."""
-        result = asyncio.wrap_future(future)
-        while not (await asyncio.wait([result], timeout=_LOOK))[0]:
-            if await request.is_disconnected():
-                result.cancel()
-                raise HTTPException(499, "the browser no longer waits")
-        try:
-            return result.result()
-        except (UserError, QueueFull):
-            raise
-        except OSError as error:
-            raise UserError(f"{error.filename}: {error.strerror}") from None
-        except Exception as error:  # the server goes on
-            if debugging():
-                traceback.print_exception(error)
-            told = " ".join(f"{type(error).__name__}: {error}".split())
-            raise HTTPException(500, f"{told}; this is a fault in clozelab: report it") from None
+
+def _written(work: Callable[..., Any], *arguments: Any) -> Callable[[], bytes]:
+    """Some work, and its result as JSON: to write it takes a while, too."""
+    return lambda: json.dumps(work(*arguments), allow_nan=False, separators=(",", ":")).encode()
+
+
+async def _answered(request: Request, future: Future[bytes]) -> Response:
+    """What some work comes to; it is left out if nobody waits for it any more."""
+    result = asyncio.wrap_future(future)
+    while not (await asyncio.wait([result], timeout=_LOOK))[0]:
+        if await request.is_disconnected():
+            result.cancel()
+            raise HTTPException(499, "the browser no longer waits")
+    try:
+        return Response(result.result(), media_type="application/json")
+    except (UserError, QueueFull):
+        raise
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
+    except Exception as error:  # the server goes on
+        if debugging():
+            traceback.print_exception(error)
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise HTTPException(500, f"{told}; this is a fault in clozelab: report it") from None
 
 
 def build(app: App, *, host: str, token: str | None) -> Starlette:
@@ -176,20 +181,21 @@ def build(app: App, *, host: str, token: str | None) -> Starlette:
         ),
     ]
     errors: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-        UserError: partial(_answer, code=400),
-        QueueFull: partial(_answer, code=503),
+        UserError: partial(_said, code=400),
+        QueueFull: partial(_said, code=503),
         HTTPException: _refused,
     }
     guard = Middleware(Guard, host=host, token=token)
     return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
-async def _answer(request: Request, error: Exception, *, code: int) -> Response:
-    return JSONResponse({"error": str(error)}, status_code=code)
+async def _said(request: Request, error: Exception, *, code: int) -> Response:
+    """A sentence; what is no character of UTF-8 is written as JSON has it."""
+    return Response(json.dumps({"error": str(error)}), code, media_type="application/json")
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:
-    return JSONResponse({"error": error.detail}, status_code=error.status_code)
+    return await _said(request, Exception(error.detail), code=error.status_code)
 
 
 async def _fields(request: Request) -> Fields:

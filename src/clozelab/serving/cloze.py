@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clozelab.errors import UserError
@@ -79,6 +80,8 @@ def guesses(model: Model, text: str, hidden: Sequence[int], *, top: int) -> dict
     blanks = _blanks(asked, text, hidden)
     known = [0 if number is None else number for number in blanks.tokens]
     filled = fill_between(asked, blanks.parts, top=top, about=known)
+    if not all(isfinite(best[0].probability) for best in filled.blanks):
+        raise UserError(f"{model.place}: computes NaN, its training diverged; try an earlier step")
     rows = zip(blanks.word, blanks.tokens, filled.blanks, filled.asked, strict=True)
     return {
         "step": asked.step,

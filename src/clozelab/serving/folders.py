@@ -5,6 +5,7 @@ A browser names a folder by the name that it was told, never by a path.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Folder:
 
     def checkpoint(self, step: int | None) -> Path:
         """Where the model of a step lies, or the newest."""
+        if self.name != str(self.path):
+            raise UserError(f"{self.name}: its name is not UTF-8; rename it")
         steps = self.steps
         if self.kind == "run" and steps and step is None:
             step = steps[-1]
@@ -87,15 +90,20 @@ class Folders:
 def _at(place: Path, *, only: str | None = None) -> Iterator[Folder]:
     """A place itself, or what lies right below it, if it is not to be one of a name."""
     if kind := _kind(place):
-        yield Folder(str(place), place, kind)
+        yield Folder(_name(place), place, kind)
         return
     try:
         inside = sorted(path for path in place.iterdir() if not path.name.startswith("."))
     except OSError:  # it is gone, or closed to us
         return
     for path in inside[:_MOST]:
-        if only in (None, str(path)) and path.is_dir() and (kind := _kind(path)):
-            yield Folder(str(path), path, kind)
+        if only in (None, _name(path)) and path.is_dir() and (kind := _kind(path)):
+            yield Folder(_name(path), path, kind)
+
+
+def _name(path: Path) -> str:
+    """A path as it is shown; bytes that are no UTF-8 have a sign in their place."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _kind(path: Path) -> Kind | None:

@@ -47,19 +47,18 @@ def listen(host: str, port: int, *, token: bool) -> Listening:
     for candidate in range(port, min(port + _TRIES, 65536)):
         try:
             opened = socket.create_server((host, candidate), family=family, backlog=256)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
+        except (OSError, ValueError, TypeError) as error:  # some names are none to begin with
+            number = getattr(error, "errno", None)
+            if number == errno.EADDRINUSE:
                 continue
-            raise _refused(host, candidate, error) from None
+            if number == errno.EACCES:
+                raise UserError(f"--port {candidate}: is not open to you; try 1024 up") from None
+            raise UserError(
+                f"--host {host}: is no address of this machine; leave it out, or name one"
+            ) from None
         key = secrets.token_urlsafe(24) if token else None
         return Listening(opened, host, opened.getsockname()[1], key)
     raise UserError(f"--port {port}: it and the {_TRIES - 1} after it are in use; name another")
-
-
-def _refused(host: str, port: int, error: OSError) -> UserError:
-    if error.errno == errno.EACCES:
-        return UserError(f"--port {port}: is not open to you; name one from 1024 up")
-    return UserError(f"--host {host}: is no address of this machine; leave it out, or name one")
 
 
 def run(app: ASGIApp, listening: Listening, *, ready: Callable[[], None]) -> None:

@@ -39,6 +39,8 @@ def scored(model: Model, texts: Sequence[str], folders: Folders) -> dict[str, An
                 f"the text takes {model.place} over {_SECONDS:.0f} seconds; shorten it, or use"
                 " clozelab score"
             )
+    if not all(text.predicted for text in scores.texts):
+        raise UserError(f"{model.place}: computes NaN, its training diverged; try an earlier step")
     return {
         "step": model.step,
         "method": scores.method,

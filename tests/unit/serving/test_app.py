@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -313,6 +314,26 @@ def test_more_than_can_wait_is_turned_away() -> None:
     held.set()
     assert [future.result(60) for future in waiting] == ["done"] * (MOST_WAITING + 1)
     ask(app, "fill", model=model, text=TEXT, hidden=[1])
+
+
+def test_a_model_that_diverged_is_a_sentence() -> None:
+    app, model = client(runs()), str(runs() / "bert")
+    ask(app, "fill", model=model, text=TEXT, hidden=[1])
+    rooms: App = app.rooms  # type: ignore[attr-defined]
+    for opened in rooms.models._open.values():
+        for weight in opened.module.parameters():
+            weight.data.fill_(float("nan"))
+    assert "computes NaN" in refused(app, "fill", model=model, text=TEXT, hidden=[1])
+    assert "computes NaN" in refused(app, "score", model=model, text=TEXT)
+
+
+def test_names_that_are_no_utf8_are_shown_and_refused(tmp_path: Path) -> None:
+    shutil.copytree(runs() / "bert", tmp_path / os.fsdecode(b"a\xff"))
+    app = client(tmp_path)
+    (found,) = app.get("/api/models").json()
+    asked = {"text": TEXT, "hidden": [1]}
+    assert "rename it" in refused(app, "fill", model=found["name"], **asked)
+    assert "not among" in refused(app, "fill", model="\udcff", **asked)
 
 
 def test_a_queue_goes_on_after_an_error_and_leaves_out_what_is_cancelled() -> None:

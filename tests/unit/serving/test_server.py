@@ -36,7 +36,7 @@ def test_a_port_beyond_this_machine_has_a_token_of_its_own() -> None:
         one.socket.close()
 
 
-@pytest.mark.parametrize("host", ["203.0.113.9", "no.such.host.invalid"])
+@pytest.mark.parametrize("host", ["203.0.113.9", "no.such.host.invalid", "é" * 300, "a\0b"])
 def test_an_address_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(UserError, match="is no address of this machine"):
         listen(host, 0, token=True)
@@ -64,6 +64,7 @@ def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
     assert sentence.endswith("serve needs uvicorn; pip install 'clozelab[serve]'")
 
 
+@pytest.mark.thorough
 def test_it_serves_until_ctrl_c() -> None:
     """`serving` looks for the exit code 130."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
