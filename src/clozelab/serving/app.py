@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -25,21 +25,18 @@ from clozelab import reporting
 from clozelab.errors import UserError
 from clozelab.options import debugging
 from clozelab.serving import board, cloze, masks, surprisal
+from clozelab.serving.fields import Fields, count_of, fields_of, is_count, name_of, text_of
 from clozelab.serving.folders import Folders
 from clozelab.serving.models import Models, free_memory
 from clozelab.serving.queues import QueueFull, WorkQueue
 from clozelab.serving.security import Guard
 
-MOST_BYTES = 1 << 16  # of a request
-MOST_CHARACTERS = 5000  # of a text
 _SCORED = 1000  # characters of a text that is scored: each token is a copy of it
 _MOST_GUESSES = 20
 _LOOK = 0.5  # seconds between looks whether the asker is still there
 _OURS = Path(__file__).parent / "static"
 _FIGURES = Path(reporting.__file__).parent / "static"  # the figures of pages are those of the board
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
-
-Fields = Mapping[str, Any]
 
 
 class App:
@@ -61,26 +58,26 @@ class App:
 
     async def words(self, request: Request) -> Response:
         """A text as words."""
-        text = _text(await _fields(request), "text")
+        text = text_of(await fields_of(request), "text")
         return await self._read(request, partial(cloze.as_json, text))
 
     async def fill(self, request: Request) -> Response:
         """A model's guesses for hidden words."""
-        fields = await _fields(request)
-        text, hidden = _text(fields, "text"), fields.get("hidden")
-        if not isinstance(hidden, list) or not all(_is_count(word) for word in hidden):
+        fields = await fields_of(request)
+        text, hidden = text_of(fields, "text"), fields.get("hidden")
+        if not isinstance(hidden, list) or not all(is_count(word) for word in hidden):
             raise UserError("hidden: must be the numbers of words")
-        top = _count(fields, "top", 5, most=_MOST_GUESSES)
+        top = count_of(fields, "top", 5, most=_MOST_GUESSES)
         return await self._ask(
             request, fields, lambda model: cloze.guesses(model, text, hidden, top=max(top, 1))
         )
 
     async def score(self, request: Request) -> Response:
         """A text's surprisal, or that of two texts."""
-        fields = await _fields(request)
-        texts = [_text(fields, "text", most=_SCORED)]
+        fields = await fields_of(request)
+        texts = [text_of(fields, "text", most=_SCORED)]
         if fields.get("other") is not None:
-            texts.append(_text(fields, "other", most=_SCORED))
+            texts.append(text_of(fields, "other", most=_SCORED))
         return await self._ask(
             request, fields, lambda model: surprisal.scored(model, texts, self.folders)
         )
@@ -91,19 +88,19 @@ class App:
 
     async def masks(self, request: Request) -> Response:
         """What a recipe hides of a text."""
-        fields = await _fields(request)
+        fields = await fields_of(request)
         changes = fields.get("set") or []
         if not isinstance(changes, list) or not all(isinstance(each, str) for each in changes):
             raise UserError("set: must be a list of KEY=VALUE")
-        corpus = _name(fields, "corpus") if fields.get("corpus") else None
+        corpus = name_of(fields, "corpus") if fields.get("corpus") else None
         work = partial(
             masks.masked,
             self.folders,
-            recipe=_name(fields, "recipe"),
-            text=_text(fields, "text"),
+            recipe=name_of(fields, "recipe"),
+            text=text_of(fields, "text"),
             corpus=corpus,
-            epochs=_count(fields, "epochs", 3, most=masks.MOST_EPOCHS),
-            seed=_count(fields, "seed", 0, most=2**31),
+            epochs=count_of(fields, "epochs", 3, most=masks.MOST_EPOCHS),
+            seed=count_of(fields, "seed", 0, most=2**31),
             changes=changes,
         )
         return await self._read(request, work)
@@ -120,9 +117,9 @@ class App:
     async def _ask(self, request: Request, fields: Fields, work: Callable[..., Any]) -> Response:
         """Ask the model that a request names."""
         step = fields.get("step")
-        if step is not None and not _is_count(step):
+        if step is not None and not is_count(step):
             raise UserError("step: must be a whole number, or be left out")
-        job = self.models.ask(_name(fields, "model"), step, lambda model: _written(work, model)())
+        job = self.models.ask(name_of(fields, "model"), step, lambda model: _written(work, model)())
         return await _answered(request, job)
 
 
@@ -196,54 +193,3 @@ async def _said(request: Request, error: Exception, *, code: int) -> Response:
 
 async def _refused(request: Request, error: HTTPException) -> Response:
     return await _said(request, Exception(error.detail), code=error.status_code)
-
-
-async def _fields(request: Request) -> Fields:
-    """The JSON of a request, read no further than it may be long."""
-    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-        raise HTTPException(415, "send application/json")
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            sentence = f"the request is over {MOST_BYTES >> 10} KB; shorten the text"
-            raise HTTPException(413, sentence)
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        raise UserError("the request is not JSON") from None
-    if not isinstance(fields, dict):
-        raise UserError("the request must be an object of JSON")
-    return fields
-
-
-def _text(fields: Fields, key: str, *, most: int = MOST_CHARACTERS) -> str:
-    """A text that is not too long, and is one."""
-    text = fields.get(key)
-    if not isinstance(text, str):
-        raise UserError(f"{key}: must be a text")
-    if len(text) > most:
-        raise UserError(f"the text has {len(text):,} characters, and {most:,} are read; shorten it")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{key}: has half a character in it; write it again") from None
-    return text
-
-
-def _name(fields: Fields, key: str) -> str:
-    name = fields.get(key)
-    if not isinstance(name, str):
-        raise UserError(f"{key}: must be a name")
-    return name
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _count(fields: Fields, key: str, default: int, *, most: int) -> int:
-    value = fields.get(key, default)
-    if not _is_count(value) or value > most:
-        raise UserError(f"{key}: must be a whole number from 0 to {most:,}")
-    return int(value)

@@ -18,7 +18,8 @@ from support.served import runs
 import clozelab
 from clozelab.errors import UserError
 from clozelab.models import load as loading
-from clozelab.serving.app import MOST_BYTES, App, build
+from clozelab.serving.app import App, build
+from clozelab.serving.fields import MOST_BYTES
 from clozelab.serving.folders import Folders
 from clozelab.serving.queues import MOST_WAITING, QueueFull, WorkQueue
 

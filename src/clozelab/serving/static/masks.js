@@ -22,13 +22,16 @@ export function mountMasks(room, fetchJson) {
 
   room.append(
     el("h1", {}, "Masks"),
-    el("p", { class: "lead" }, "What a recipe would hide of this text, epoch after epoch, and what the encoder would see instead."),
+    el("p", { class: "lead" }, "What a recipe would hide of this text, epoch after epoch, and what the encoder would"
+      + " see instead."),
     field.element,
-    el("div", { class: "fields" }, labelled("Tokenizer and known units of", corpus), labelled("Epochs", epochs, told), labelled("Seed", seed)),
+    el("div", { class: "fields" }, labelled("Tokenizer and known units of", corpus), labelled("Epochs", epochs, told),
+      labelled("Seed", seed)),
     keys(), problem, el("div", { class: "side" }, sides.map(({ element }) => element)),
   );
   fetchJson("/api/recipes").then(({ recipes, corpora }) => {
-    options(corpus, [{ value: "", text: "the recipe's kind, embedded" }, ...corpora.map((name) => ({ value: name, text: name }))], kept.corpus);
+    const known = corpora.map((name) => ({ value: name, text: name }));
+    options(corpus, [{ value: "", text: "the recipe's kind, embedded" }, ...known], kept.corpus);
     kept.corpus = corpus.value;
     for (const each of sides) each.fill(recipes, again);
     again();
@@ -36,15 +39,21 @@ export function mountMasks(room, fetchJson) {
 }
 
 function keys() {
-  const key = (name, ...meaning) => el("span", {}, el("span", { class: `hide opens closes ${name}` }, meaning[0]), ` ${meaning[1]}`);
-  return el("p", { class: "keys" }, key("mask", "hidden", "[MASK] in its place"), key("random", "word", "another token in its place"),
-    key("same", "kept", "predicted, but left"), el("span", {}, "· inside a word"), el("span", {}, "‿ inside a unit"));
+  const key = (kind, word, meaning) => el("span", {},
+    el("span", { class: `hide opens closes ${kind}` }, word), ` ${meaning}`);
+  return el("p", { class: "keys" },
+    key("mask", "hidden", "[MASK] in its place"),
+    key("random", "word", "another token in its place"),
+    key("same", "kept", "predicted, but left"),
+    el("span", {}, "· inside a word"), el("span", {}, "‿ inside a unit"));
 }
 
 function side(n, fetchJson) {
   const name = n === 0 ? "First recipe" : "Second recipe";
   const select = el("select");
-  const changes = el("input", { type: "text", placeholder: "masking.mask_rate=0.4", autocomplete: "off", spellcheck: "false" });
+  const changes = el("input", {
+    type: "text", placeholder: "masking.mask_rate=0.4", autocomplete: "off", spellcheck: "false",
+  });
   const problem = el("p", { class: "problem", role: "alert" });
   const shown = el("div");
   changes.value = kept.changes[n];
@@ -69,7 +78,8 @@ function side(n, fetchJson) {
     },
   );
   return {
-    element: el("section", { class: "panel", "aria-label": name }, labelled(name, select), labelled("Changes", changes), shown, problem),
+    element: el("section", { class: "panel", "aria-label": name },
+      labelled(name, select), labelled("Changes", changes), shown, problem),
     ask,
     fill(recipes, again) {
       options(select, recipes.map((each) => ({ value: each.name, text: each.name })), kept.recipes[n]);
@@ -80,12 +90,14 @@ function side(n, fetchJson) {
 }
 
 function drawn(found) {
-  const lines = [el("p", { class: "note" }, found.title)];
-  if (!found.hides) lines.push(el("p", { class: "note" }, "Nothing is hidden: the objective predicts every token."));
-  if (found.ordered) lines.push(el("p", { class: "note" }, "Tokens are predicted in the order of the small numbers; the input is left as it is."));
+  const lines = [];
+  const note = (line) => lines.push(el("p", { class: "note" }, line));
+  note(found.title);
+  if (!found.hides) note("Nothing is hidden: the objective predicts every token.");
+  if (found.ordered) note("Tokens are predicted in the order of the small numbers; the input is left as it is.");
   for (const { name, texts, remedy } of found.units) {
     const known = texts === null ? `none: it takes ${remedy}` : texts.join(", ") || "none";
-    lines.push(el("p", { class: "note" }, `Known ${name}: ${known}`));
+    note(`Known ${name}: ${known}`);
   }
   return [...lines, ...found.epochs.map((epoch) => drawnEpoch(epoch, found))];
 }

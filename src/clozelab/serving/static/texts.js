@@ -28,10 +28,7 @@ export function textField(changed) {
   return { element: el("div", {}, labelled("Text", field), row), set };
 }
 
-export async function models(fetchJson) {
-  const found = await fetchJson("/api/models");
-  return found;
-}
+export const models = (fetchJson) => fetchJson("/api/models");
 
 export const NO_MODEL = "No model was given. Start the server with one: clozelab serve RUN";
 
