@@ -220,7 +220,7 @@ def test_surprisal_is_coloured_and_a_pair_is_judged(browser: Chromium, address: 
     colours = browser.ask(f"[...{tokens}].map((one) => getComputedStyle(one).backgroundColor)")
     assert all(colour != "rgba(0, 0, 0, 0)" for colour in colours)  # an untrained model: all are
     browser.click("document.querySelectorAll('input[type=checkbox]')[1]")
-    numbers = browser.ask("[...document.querySelectorAll('.surprise')[0].querySelectorAll('rt')]"
+    numbers = browser.ask("[...document.querySelectorAll('.surprise')[0].querySelectorAll('.nats')]"
                           ".map((one) => one.textContent)")  # fmt: skip
     assert numbers == [f"{token.surprisal:.1f}" for token in scores[0].tokens]
     browser.click("document.querySelectorAll('input[type=checkbox]')[0]")

@@ -7,7 +7,7 @@ const STEPS = 12; // of a run's checkpoints, beside each other
 
 export function guessPanel(known, name, { fetchJson, replace, state }, close) {
   const problem = el("p", { class: "problem", role: "alert" });
-  const shown = el("div", { class: "shown" });
+  const shown = el("div", { class: "shown" }, el("p", { class: "note" }, "Asking the model…"));
   const across = el("div", { class: "wide" });
   const request = (step) => {
     const { words, hidden } = state();

@@ -31,7 +31,7 @@ export function mountMasks(room, fetchJson) {
   );
   fetchJson("/api/recipes").then(({ recipes, corpora }) => {
     const known = corpora.map((name) => ({ value: name, text: name }));
-    options(corpus, [{ value: "", text: "the recipe's kind, embedded" }, ...known], kept.corpus);
+    options(corpus, [{ value: "", text: "the embedded ones" }, ...known], kept.corpus);
     kept.corpus = corpus.value;
     for (const each of sides) each.fill(recipes, again);
     again();

@@ -10,11 +10,12 @@ const METHODS = {
   permutation: "log-likelihood in the order of the text",
   two_directions: "mean of the log-likelihoods from both sides",
 };
+const TOGETHER = "\u2060"; // no line ends here
 const kept = { pair: PAIR, by: "tokens", numbers: false };
 
 export function mountSurprisal(room, fetchJson) {
   const problem = el("p", { class: "problem", role: "alert" });
-  const shown = el("div");
+  const shown = el("div", {}, el("p", { class: "note" }, "Asking the model…"));
   const compared = el("div");
   const pairProblem = el("p", { class: "problem", role: "alert" });
   let picker = null;
@@ -80,6 +81,7 @@ export function mountSurprisal(room, fetchJson) {
   models(fetchJson).then((known) => {
     if (!known.length) {
       place.append(el("p", { class: "note" }, NO_MODEL));
+      shown.replaceChildren();
       return;
     }
     picker = modelPicker(known, known[0].name, () => { rescore(); recompare(); });
@@ -113,11 +115,12 @@ function pair({ texts: [first, second] }) {
 
 // The text; what is read aloud of a token is its surprisal, too.
 function strip(found) {
-  return el("p", { class: kept.numbers ? "strip surprise numbers" : "strip surprise" }, found[kept.by].map((part) => {
+  return el("p", { class: kept.numbers ? "strip surprise numbers" : "strip surprise" }, found[kept.by].map((part, at) => {
     if (part.surprisal === undefined) return part.text;
     const nats = part.surprisal.toFixed(1);
     const token = el("span", { class: `token l${part.level}`, title: `${part.piece}: ${nats} nats` }, part.text || "▫");
-    return kept.numbers ? el("ruby", {}, token, el("rt", {}, nats))
-      : el("span", {}, token, el("span", { class: "visually-hidden" }, ` (${nats}) `));
-  }));
+    if (!kept.numbers) return el("span", {}, token, el("span", { class: "visually-hidden" }, ` (${nats}) `));
+    const numbered = el("span", { class: "numbered" }, token, el("span", { class: "nats" }, nats));
+    return found[kept.by][at - 1]?.surprisal === undefined ? numbered : [TOGETHER, numbered];
+  }).flat());
 }
