@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import socket
 from collections.abc import Iterable
+from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from urllib.parse import parse_qs
@@ -18,7 +19,6 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-COOKIE = "clozelab-token"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self';"
     " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none';"
@@ -44,6 +44,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, *, host: str, token: str | None) -> None:
         self.app, self.token = app, token
+        self.cookie = cookie_name(token or "")
         self._own = {*_LOOPBACK, host.lower()}
         self._any_address = not is_loopback(host)  # then the token keeps others out
         if self._any_address:
@@ -63,15 +64,14 @@ class Guard:
                 for name, value in HEADERS.items():
                     answer[name] = value
                 if has_token:
-                    answer["Set-Cookie"] = (
-                        f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-                    )
+                    attributes = "HttpOnly; SameSite=Strict; Path=/"
+                    answer["Set-Cookie"] = f"{self.cookie}={self.token}; {attributes}"
             await send(message)
 
         app = self.app
         if sentence := self._objection(scope, headers):
             app = JSONResponse({"error": sentence}, status_code=403)
-        elif self.token and not (has_token or self._is_token(_tokens(headers))):
+        elif self.token and not (has_token or self._is_token(self._tokens(headers))):
             sentence = "this server asks for its token: open the address that it printed"
             app = JSONResponse({"error": sentence}, status_code=401)
         await app(scope, receive, with_headers)
@@ -90,19 +90,23 @@ class Guard:
             return "this server answers its own page alone"
         return ""
 
+    def _tokens(self, headers: Headers) -> list[str]:
+        """The tokens that a request brings."""
+        kind, _, value = headers.get("authorization", "").partition(" ")
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+        except CookieError:
+            cookie = None
+        return [value] * (kind.lower() == "bearer") + ([cookie.value] if cookie else [])
+
     def _is_token(self, words: Iterable[str]) -> bool:
         token = (self.token or "").encode()
         return bool(token) and any(hmac.compare_digest(word.encode(), token) for word in words)
 
 
-def _tokens(headers: Headers) -> list[str]:
-    """The tokens that a request brings."""
-    kind, _, value = headers.get("authorization", "").partition(" ")
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        cookie = None
-    return [value] * (kind.lower() == "bearer") + ([cookie.value] if cookie else [])
+def cookie_name(token: str) -> str:
+    """The cookie of a token: servers on one machine share its cookies, whatever their ports."""
+    return f"clozelab-{sha256(token.encode()).hexdigest()[:8]}"
 
 
 def _name(host: str) -> str:

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from clozelab.serving.app import App, build
 from clozelab.serving.folders import Folders
-from clozelab.serving.security import COOKIE, is_loopback
+from clozelab.serving.security import cookie_name, is_loopback
 
 JSON = {"Content-Type": "application/json"}
 OWN = "http://127.0.0.1:8765"
@@ -105,7 +105,12 @@ def test_from_afar_a_token_is_asked_for() -> None:
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
     assert asked.get("/api/models").status_code == 200  # by the cookie
     assert "set-cookie" not in asked.get("/api/models").headers
-    elsewhere = {"Host": "rebound.example", "Cookie": f"{COOKIE}=hush"}
+    other = client(host="0.0.0.0", token="other", at=at)
+    other.cookies = asked.cookies
+    assert other.get("/api/models").status_code == 401
+    assert other.get("/?token=other").status_code == 200
+    assert asked.get("/api/models").status_code == 200  # each has a cookie of its own
+    elsewhere = {"Host": "rebound.example", "Cookie": f"{cookie_name('hush')}=hush"}
     assert asked.get("/", headers=elsewhere).status_code == 403
 
 
