@@ -110,7 +110,7 @@ class Case:
     language_model: bool = False  # the loss is nats a token
     predicts_masks: bool = False
     origin: str | None = None  # the model that it started from, or learns from
-    size: tuple[int, int] | None = None  # layers and width
+    size: tuple[int, int] | None = None  # layers and hidden size
     vocabulary: int | None = None  # rows of the embedding table
     masked_share: float | None = None  # counted in the text
     mask_token: MaskToken | None = None

@@ -24,7 +24,7 @@ class RecordedRun:
 
     name: str
     layers: int
-    width: int
+    hidden_size: int
     level: float  # the loss of frequencies and copying alone
     points: Sequence[tuple[int, float]]
 
@@ -54,5 +54,5 @@ def alike(size: tuple[int, int]) -> list[RecordedRun]:
     return [
         run
         for run in recorded()
-        if 1 / _ALIKE <= run.layers * run.width**2 / mine <= _ALIKE
+        if 1 / _ALIKE <= run.layers * run.hidden_size**2 / mine <= _ALIKE
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
+from clozelab.config.overrides import keys_set
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.models.history import corpora
@@ -73,7 +74,6 @@ def adaptation(
     own = _teacherless(model)
     recipe = adapted(own, blocks=_blocks(own, corpus), detour=detour).override(changes)
     places = [data] if replayed is None else _mixed(data, replayed, shared)
-    keys = [change.partition("=")[0] for change in changes]
     job = continued(
         recipe,
         place,
@@ -81,7 +81,7 @@ def adaptation(
         seed=seed,
         budget=budget,
         shaped=True,
-        own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
+        own=keys_set(changes, "encoder", recipe.encoder),
         loaded=model,
     )
     _check_text(job, corpus)

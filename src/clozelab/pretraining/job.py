@@ -420,7 +420,7 @@ class PretrainTrainer:
         """
         step_tokens = self.recipe.schedule.batch_size * self.recipe.blocks.length
         alone = self.world.size == 1 and step_tokens <= self.tokens
-        return alone and self.recipe.encoder.width <= _NARROW
+        return alone and self.recipe.encoder.hidden_size <= _NARROW
 
     def _scaler(self) -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None

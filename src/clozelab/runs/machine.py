@@ -134,7 +134,7 @@ class Machine(MachineOptions):
             return max(length, 8192)
         free = torch.cuda.mem_get_info(device)[0]
         encoder = recipe.encoder
-        each = _BYTES_A_TOKEN * encoder.layers * encoder.width + 1
+        each = _BYTES_A_TOKEN * encoder.layers * encoder.hidden_size + 1
         # Half of what is free: the rest is for gradients, logits and what fragments.
         tokens = int(0.5 * free / each / self.sharers) // length * length
         return max(length, min(tokens, 131_072))

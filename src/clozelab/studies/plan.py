@@ -177,7 +177,7 @@ def make_plan(
 def _side_by_side(request: StudyRequest, machine: Machine) -> int:
     """How many cells a device runs at once: with narrow models a GPU waits for the host."""
     names = [one.name for one in request.study.variants]
-    narrow = all(request.recipe(name).encoder.width < _WIDE for name in names)
+    narrow = all(request.recipe(name).encoder.hidden_size < _WIDE for name in names)
     return max(1, min(_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1
 
 
