@@ -17,7 +17,7 @@ from clozelab.masking import Corruption
 from clozelab.runs.diagnostics import StepTimes, copying_loss, plateau_level
 
 Floats = NDArray[np.float64]
-_YOUNG = 0.3  # of the steps
+_YOUNG = 0.3  # of the steps: as _EARLY in runs/diagnostics.py
 _END = 0.05  # of the log: its last lines, whose mean is the loss by now
 # The unigram entropy as a share of ln(vocabulary): of English text by 8,192 pieces 0.77, by 30,522
 # pieces 0.71 (results/README.md). For whoever has no corpus at hand.

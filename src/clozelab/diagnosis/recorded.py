@@ -15,7 +15,7 @@ import numpy as np
 from clozelab import data
 from clozelab.runs.diagnostics import LEFT
 
-_ALIKE = 5.0  # times as many parameters in the layers, or as few
+_ALIKE = 5.0  # times as many parameters in the layers, or as few; not tuned
 
 
 @dataclass(frozen=True)

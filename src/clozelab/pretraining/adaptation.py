@@ -33,6 +33,7 @@ from clozelab.text.store.corpus import exists, open_stores, weighted
 from clozelab.text.store.mixture import shares
 from clozelab.training.budget import Budget
 
+# Ours, and not tuned: steps small enough that a little text has many, as large as BERT's at most.
 REPLAY = 0.1  # of the tokens, where no share is given
 _TOKENS = 131_072  # of a step at most: 256 blocks of 512
 _STEPS = 100  # of a pass, where the text has as many steps of

@@ -42,9 +42,9 @@ from clozelab.training.memory import raising_one
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
-_NARROW = 512  # width of a model whose kernels run no longer than their launches take
+_NARROW = 512  # hidden size of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is computed by
-_FEW = 64  # blocks that show how long an evaluation takes
+_FEW = 64  # blocks that show how long an evaluation takes; not tuned
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from clozelab.errors import UserError
 from clozelab.runs.options import MachineOptions
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-_BYTES_A_TOKEN = 40  # of activations, for each layer and each number of a state
+# Of activations, for each layer and each number of a state: arXiv:2205.05198 counts 34 in half
+# precision, without scores of attention. A micro-batch that does not fit is halved in any case.
+_BYTES_A_TOKEN = 40
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 
 _SHORT = 40.0  # seconds, over all variants; a twentieth of them is spent on timing
-_ROOM = 0.1  # the share of a budget that must be left for pretraining
-_WIDE = 768  # a model of this width has a GPU to itself
+_ROOM = 0.1  # the share of a budget that must be left for pretraining: with less it is a mistake
+_WIDE = 768  # a model of this hidden size has a GPU to itself, which it fills
 _AT_ONCE = 4  # the most cells that share a GPU, each with four cores
 
 
