@@ -17,7 +17,7 @@ from clozelab import __version__, interrupts, registry
 from clozelab.errors import UserError
 
 LOCAL = "local"
-_ANSWER = 60  # seconds that a node has to say whether clozelab is there
+_ANSWER = 60  # seconds that a node has to say whether clozelab is there; not tuned
 T = TypeVar("T")
 Job = TypeVar("Job")
 

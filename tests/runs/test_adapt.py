@@ -227,7 +227,10 @@ def test_measures_that_were_stopped_go_on(
         ("adapt @model --data @new --out @out --tasks sst2 --task-data @nowhere", "SST-2"),
         ("adapt @model --data @new --out @out --tasks sst3", "sst3"),
         ("adapt @model --data @new --out @out --texts @empty", "is empty; give it a text a line"),
-        ("adapt @model --data @new --out @out --set encoder.width=64", "brings its own encoder"),
+        (
+            "adapt @model --data @new --out @out --set encoder.hidden_size=64",
+            "brings its own encoder",
+        ),
         ("adapt @model --resume @model", "is resumed as it was started; leave"),
         ("adapt --resume @model", "is no adaptation; go on with clozelab pretrain --resume"),
     ],

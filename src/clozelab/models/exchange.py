@@ -112,7 +112,7 @@ def _with_generator(
     generator = generator_of(model)
     whole = _export(model, folder, family=family, name=name, changes=changes)
     if pool is not None:
-        width, length = model.recipe.encoder.width, _length(model)
+        width, length = model.recipe.encoder.hidden_size, _length(model)
         sentence_transformers.write(folder, pool, width=width, length=length)
         whole = replace(whole, what=f"{whole.what}, and a model of sentence-transformers")
     if generator is None:

@@ -30,7 +30,7 @@ _TABLED = re.compile(
     r"(heads\.generator\.)?encoder\.embeddings\.(words\.weight|delta)"
     r"|heads\.(?!bidirectional_lm)\w+\.(head\.)?(bias|table)|idle_bias"
 )
-_SPREAD = 0.02  # of `random`
+_SPREAD = 0.02  # of `random`: BERT's
 
 
 class RowSource(NamedTuple):

@@ -19,6 +19,7 @@ from clozelab.text.vocabulary import describe
 
 Floats = NDArray[np.float64]
 
+# Not tuned: the first two are word2vec's defaults.
 _WINDOW = 5  # tokens on either side that a token is used with
 _RARE = 5  # occurrences below which nothing is known of a token's use
 _DIMENSIONS = 64  # of a token's use

@@ -32,7 +32,7 @@ from clozelab.text.usage import Tokenization, Usage, read
 from clozelab.text.vocabulary import describe
 
 _TIMED_LINES, _TIMED_TOKENS = 16, 128  # of a forward pass that is timed, and of a line of it
-_PASSES, _LEAST_PASSES = 8, 3  # of which the fastest counts
+_PASSES, _LEAST_PASSES = 8, 3  # of which the fastest counts: what disturbs one only slows it
 _SECONDS = 2.0  # after which no more are made
 _PREDICTED = 7  # one token in so many meets the vocabulary, as in pretraining
 

@@ -42,9 +42,9 @@ from clozelab.training.memory import raising_one
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
-_NARROW = 512  # width of a model whose kernels run no longer than their launches take
+_NARROW = 512  # hidden size of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is computed by
-_FEW = 64  # blocks that show how long an evaluation takes
+_FEW = 64  # blocks that show how long an evaluation takes; not tuned
 
 
 @dataclass(frozen=True)
@@ -422,7 +422,7 @@ class PretrainTrainer:
         """
         step_tokens = self.recipe.schedule.batch_size * self.recipe.blocks.length
         alone = self.world.size == 1 and step_tokens <= self.tokens
-        return alone and self.recipe.encoder.width <= _NARROW
+        return alone and self.recipe.encoder.hidden_size <= _NARROW
 
     def _scaler(self) -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None

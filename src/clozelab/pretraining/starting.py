@@ -154,7 +154,7 @@ def taught(
             name = slots.use("objectives", part)
             raise UserError(f"{place}: objective {name}: {error}") from None
     if all(part.own_size for part in objectives):
-        size = ("layers", "width", "heads", "inner", "embedding")
+        size = ("layers", "hidden_size", "heads", "intermediate_size", "embedding_size")
         recipe = _beside(recipe, teacher.recipe, {*own, *size}, more=("types",))
     elif not sized:
         recipe = _beside(recipe, teacher.recipe, own)

@@ -29,7 +29,7 @@ from clozelab.remote.fetching import Wanted, fetch
 
 FOLDER = "CLOZELAB_CACHE"  # environment variables: where it is, and how large it may be
 GIGABYTES = "CLOZELAB_CACHE_GB"
-_USUAL = 200  # GB
+_USUAL = 200  # GB; not tuned: CLOZELAB_CACHE_GB is for machines with less
 _KIND = "cache"
 _INDEX = ".files.json"
 _USED = ".used-"

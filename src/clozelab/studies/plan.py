@@ -32,8 +32,8 @@ from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 
 _SHORT = 40.0  # seconds, over all variants; a twentieth of them is spent on timing
-_ROOM = 0.1  # the share of a budget that must be left for pretraining
-_WIDE = 768  # a model of this width has a GPU to itself
+_ROOM = 0.1  # the share of a budget that must be left for pretraining: with less it is a mistake
+_WIDE = 768  # a model of this hidden size has a GPU to itself, which it fills
 _AT_ONCE = 4  # the most cells that share a GPU, each with four cores
 
 
@@ -190,7 +190,7 @@ def _as_stated(saved: SavedPlan, claim: str, power: Mapping[str, Any]) -> Mappin
 def _side_by_side(request: StudyRequest, machine: Machine) -> int:
     """How many cells a device runs at once: with narrow models a GPU waits for the host."""
     names = [one.name for one in request.study.variants]
-    narrow = all(request.recipe(name).encoder.width < _WIDE for name in names)
+    narrow = all(request.recipe(name).encoder.hidden_size < _WIDE for name in names)
     return max(1, min(_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1
 
 

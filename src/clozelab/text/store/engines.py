@@ -26,7 +26,7 @@ from clozelab.text.words import segmenter
 
 _WORK = "work"  # in the build's folder, for its processes
 _RETRIES = 5  # of a task whose worker or node died, by Ray; what is still lost is read again
-_FED = 8  # cores that one reader on a node can keep busy
+_FED = 8  # cores that one reader on a node can keep busy; no measurement is recorded
 
 Task = Any  # one that was submitted
 
