@@ -142,7 +142,7 @@ def _jobs(
     """Every cell of a plan as a job."""
     folder = str(out.resolve())
     return [
-        CellJob(plan.request, cell, folder, plan.steps(cell.variant), machine, saving, keep_models)
+        CellJob(plan.request, cell, folder, plan.budget(cell.variant), machine, saving, keep_models)
         for cell in plan.request.cells()
     ]
 
