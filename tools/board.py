@@ -104,34 +104,31 @@ def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, lower: bool) -
     bottom = HEIGHT - BOTTOM
     better = "lower is better" if lower else "higher is better"
     parts = [
-        f'<text class="title" x="{LEFT}" y="15">{escape(title)}</text>',
-        f'<text x="{WIDTH - 12}" y="15" text-anchor="end">{better}</text>',
+        _text(LEFT, 15, title, anchor="start", kind="title"),
+        _text(WIDTH - 12, 15, better, anchor="end"),
         f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - 12}" fill="none"/>',
-        f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">minutes</text>',
+        _text((LEFT + WIDTH) / 2, HEIGHT - 6, "minutes", anchor="middle"),
     ]
     for tick in range(0, int(far) + 1, 5 if far < 30 else 10):
-        parts.append(
-            f'<text x="{x(tick):.1f}" y="{bottom + 14}" text-anchor="middle">{tick}</text>'
-        )
+        parts.append(_text(x(tick), bottom + 14, f"{tick}", anchor="middle"))
     digits = 2 if high - low < 5 else 0
     for value in (low + room, high - room):
-        parts.append(
-            f'<text x="{LEFT - 4}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.{digits}f}</text>'
-        )
+        parts.append(_text(LEFT - 4, y(value) + 4, f"{value:.{digits}f}", anchor="end"))
     for one, figure in points:
         across, up = x(one.minutes), y(figure.mean)
         if figure.half:
-            ends = [y(figure.mean - figure.half), y(figure.mean + figure.half)]
-            parts.append(f'<path class="bar" d="M{across:.1f} {ends[0]:.1f}V{ends[1]:.1f}"/>')
-        label = f"{one.recipe}, {one.text.name}"
+            bar = [y(figure.mean - figure.half), y(figure.mean + figure.half)]
+            parts.append(f'<path class="bar" d="M{across:.1f} {bar[0]:.1f}V{bar[1]:.1f}"/>')
         parts.append(f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="4"/>')
-        side = "end" if across > WIDTH * 0.6 else "start"
-        shift = -8 if side == "end" else 8
-        parts.append(
-            f'<text x="{across + shift:.1f}" y="{up - 6:.1f}" text-anchor="{side}">'
-            f"{escape(label)}</text>"
-        )
+        left = across > WIDTH * 0.6  # of its dot
+        place, anchor = across + (-8 if left else 8), "end" if left else "start"
+        parts.append(_text(place, up - 6, f"{one.recipe}, {one.text.name}", anchor=anchor))
     return "".join(parts)
+
+
+def _text(x: float, y: float, says: str, *, anchor: str, kind: str = "label") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {place}>{escape(says)}</text>'
 
 
 def shipped(found: Sequence[Entry]) -> str:

@@ -148,8 +148,11 @@ class Seed:
         chained = [task for task in left if self._after(task)]
         for several in ([task for task in left if task not in chained], chained):
             waves = [self._tuning(task) for task in several]
-            clock.run(waves, together=self.given.together)
-            self._write_tasks(several)
+            try:
+                clock.run(waves, together=self.given.together)
+            finally:  # those that were done before time was over
+                done = [one for one in several if (self.tuned / one / "result.json").exists()]
+                self._write_tasks(done)
 
     def _after(self, task: str) -> str | None:
         """The task whose model a task begins from, by the protocol, if that is tuned here."""

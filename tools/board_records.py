@@ -72,8 +72,8 @@ class Entry:
 
 
 def read_texts(file: Path) -> dict[str, Text]:
-    """The texts of texts.toml."""
-    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    """The texts of texts.toml, where there is one."""
+    tables = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return {name: Text(name, **table) for name, table in tables.items()}
 
 
