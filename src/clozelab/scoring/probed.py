@@ -20,9 +20,8 @@ from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning.examples import Class, Number, Sentences, Tagged, Tags
 from clozelab.finetuning.files.named import NAMED
-from clozelab.finetuning.files.sentences import GOLD, contrasted_words
+from clozelab.finetuning.files.sentences import contrasted_words, gold_beside
 from clozelab.finetuning.files.splits import TaskSplits, found_in
-from clozelab.finetuning.files.tables import located
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data
 from clozelab.keys import mix, root
@@ -152,8 +151,7 @@ class ProbeTask:
         splits = [self.scored] if self.by_cosine else ["train", self.scored]
         paths = {self.files.splits[split].source for split in splits}
         files = [path for path in paths if isinstance(path, Path)]
-        if self.name == WIC.name:
-            files += [located(p.with_name(p.name.partition(".")[0] + GOLD)) for p in files]
+        files += [gold for path in files for gold in gold_beside(path)]
         return {str(path): sha256(path) for path in sorted(files)}
 
     def scored_rows(self) -> ProbeRows:

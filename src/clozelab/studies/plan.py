@@ -66,6 +66,11 @@ class StudyPlan:
             budget, tokens_a_step=pace.tokens_a_step, seconds_a_step=pace.seconds_a_step
         )
 
+    @property
+    def is_paced(self) -> bool:
+        """Whether cells keep their seconds as they go, rather than take so many steps."""
+        return self.unit == "seconds" and self.at_once == 1
+
     def budget(self, variant: str) -> str:
         """What a variant's cells are trained for.
 
@@ -73,7 +78,7 @@ class StudyPlan:
         that were timed are off by some per cent, which are worth as much as many a choice.
         """
         steps = self.steps(variant)
-        if self.unit == "seconds" and self.at_once == 1:
+        if self.is_paced:
             return f"{self.amount * self.request.study.variant(variant).share:.3f}s"
         return f"{steps}steps"
 

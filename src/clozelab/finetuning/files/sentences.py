@@ -11,7 +11,7 @@ from clozelab.finetuning.examples import Sentences
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
 from clozelab.finetuning.files.tables import lines, located, table
 
-GOLD = ".gold.txt"  # of WiC, beside .data.txt
+_DATA, _GOLD = ".data.txt", ".gold.txt"  # of WiC, one beside the other
 UNDECIDED = "examples skipped whose label the annotators did not agree on"
 _ROLES = ("first", "second", "label", "id")
 _LABEL = (
@@ -76,9 +76,15 @@ class ContrastedWord(NamedTuple):
     label: str
 
 
+def gold_beside(path: Path) -> list[Path]:
+    """The file with the labels of another, where they are not in it."""
+    split, sign, _ = path.name.partition(_DATA)
+    return [located(path.with_name(split + _GOLD))] if sign else []
+
+
 def contrasted_words(path: Path) -> list[ContrastedWord]:
     """Lines of a .data.txt: word, part of speech, its places in both sentences, the sentences."""
-    gold = located(path.with_name(path.name.partition(".")[0] + GOLD))
+    (gold,) = gold_beside(path)
     data, labels = lines(path), lines(gold)
     if len(data) != len(labels):
         raise UserError(
