@@ -24,7 +24,7 @@ from typing import Any
 
 import clozelab
 from clozelab.files import write_text
-from clozelab.interrupts import Stopped
+from clozelab.interrupts import Stopped, terminable
 from clozelab.runs.directory import Run, machine_facts
 
 GROUPS = {"small": ("mr", "subj", "trec", "wic"), "large": ("qqp",)}
@@ -135,9 +135,10 @@ def main() -> None:
     given.epochs = {"small": given.small_epochs, "large": given.large_epochs}
     began = time.perf_counter()
     # As Ctrl-C would: what runs is saved, and goes on the next time.
-    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
     signal.setitimer(signal.ITIMER_REAL, max(60 * given.minutes - SAVING, 1.0))
-    whole = sweep(given)
+    with terminable():
+        whole = sweep(given)
     signal.setitimer(signal.ITIMER_REAL, 0)
     asked = {name: value for name, value in vars(given).items() if name not in ("run", "task_data")}
     record = {

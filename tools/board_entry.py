@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -73,7 +72,7 @@ class Clock:
                 running = [one for one in running if one.poll() is None]
         finally:
             for one in running:
-                one.send_signal(signal.SIGINT)
+                one.terminate()  # which it hears in the background, too, and saves
             for one in running:
                 try:
                     one.wait(timeout=SAVING)

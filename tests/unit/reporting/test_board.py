@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import run_process
 
 from clozelab.reporting import board
 from clozelab.reporting.board import BoardEntry
@@ -19,9 +19,9 @@ ROOT = Path(__file__).parents[3]
 ENTRY = "2026-11-16-swift"
 
 
-def tool(*words: str) -> subprocess.CompletedProcess[str]:
+def tool(*words: str) -> Any:
     command = [sys.executable, str(ROOT / "tools" / "board.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return run_process(command, capture_output=True, text=True)
 
 
 def test_what_is_made_of_the_entries_is_up_to_date() -> None:
@@ -79,7 +79,10 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "gpu": (lambda p: change(p / OWN, "H200", "B200"), "says gpu NVIDIA B200"),
     "commit": (lambda p: change(p / OWN, "6340b92", "7340b92"), "says commit 7340b92"),
     "text": (lambda p: change(p / "board/texts.toml", '"f28f', '"a28f'), "the run read the text"),
-    "held-out text": (lambda p: change(p / "board/texts.toml", '"ddcc', '"addc'), "is over the text"),
+    "held-out text": (
+        lambda p: change(p / "board/texts.toml", '"ddcc', '"addc'),
+        "is over the text",
+    ),
     "unknown text": (lambda p: change(p / OWN, "wiki-books-200", "web"), "is not in texts.toml"),
     "masks": (lambda p: change(p / HELD_OUT, '"roberta"', '"swift"'), "under the masks of swift"),
     "blocks": (lambda p: change(p / HELD_OUT, "4096", "1024"), "is of 1024 blocks"),
