@@ -71,11 +71,11 @@ def _cell(name: str, figure: Figure | None) -> str:
 
 def picture(found: Sequence[Entry]) -> str:
     """Loss and scores over minutes, a panel each."""
-    panels = []
+    panels, far = [], 1.15 * max(5.0, *(one.minutes for one in found))
     for name, title in NAMES.items():
         points = [(one, one.figures[name]) for one in found if name in one.figures]
         if points:
-            panels.append(_panel(title, points, lower=name == "loss"))
+            panels.append(_panel(title, points, far=far, lower=name == "loss"))
     rows = -(-len(panels) // 3)
     places = [
         f'<g transform="translate({WIDTH * (n % 3)} {HEIGHT * (n // 3)})">{panel}</g>'
@@ -87,13 +87,14 @@ def picture(found: Sequence[Entry]) -> str:
     return f"{opening}<style>{STYLE}</style>{''.join(places)}</svg>\n"
 
 
-def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, lower: bool) -> str:
+def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, far: float, lower: bool) -> str:
     """Entries as dots with names, minutes across."""
     ends = [f.mean + sign * (f.half or 0.0) for _, f in points for sign in (-1, 1)]
-    low, high = min(ends), max(ends)
-    room = max(0.15 * (high - low), 0.02 * abs(high), 1e-3)
-    low, high = low - room, high + room
-    far = max(5.0, *(one.minutes for one, _ in points)) * 1.15
+    step = next(
+        one for one in (0.05, 0.1, 0.2, 1.0, 2.0, 5.0, 20.0, 50.0) if _spread(ends, lower) < one * 4
+    )
+    low, high = step * (min(ends) // step), step * -(-max(ends) // step)
+    low, high = (low - step, high + step) if high - low < 2 * step else (low, high)
 
     def x(minutes: float) -> float:
         return LEFT + minutes / far * (WIDTH - LEFT - 12)
@@ -111,19 +112,26 @@ def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, lower: bool) -
     ]
     for tick in range(0, int(far) + 1, 5 if far < 30 else 10):
         parts.append(_text(x(tick), bottom + 14, f"{tick}", anchor="middle"))
-    digits = 2 if high - low < 5 else 0
-    for value in (low + room, high - room):
-        parts.append(_text(LEFT - 4, y(value) + 4, f"{value:.{digits}f}", anchor="end"))
-    for one, figure in points:
+    for number in range(round((high - low) / step) + 1):
+        value = low + number * step
+        says = f"{value:.2f}" if step < 1 else f"{value:.0f}"
+        parts.append(_text(LEFT - 4, y(value) + 4, says, anchor="end"))
+    for number, (one, figure) in enumerate(points):
         across, up = x(one.minutes), y(figure.mean)
         if figure.half:
             bar = [y(figure.mean - figure.half), y(figure.mean + figure.half)]
             parts.append(f'<path class="bar" d="M{across:.1f} {bar[0]:.1f}V{bar[1]:.1f}"/>')
         parts.append(f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="4"/>')
-        left = across > WIDTH * 0.6  # of its dot
-        place, anchor = across + (-8 if left else 8), "end" if left else "start"
-        parts.append(_text(place, up - 6, f"{one.recipe}, {one.text.name}", anchor=anchor))
+        below = number % 2  # names of neighbours do not meet
+        says = f"{one.recipe} {figure.mean:.{2 if lower else 1}f}"
+        says += f", {one.text.name}" if lower else ""  # losses compare on one text alone
+        parts.append(_text(across, up + (18 if below else -9), says, anchor="middle"))
     return "".join(parts)
+
+
+def _spread(ends: Sequence[float], lower: bool) -> float:
+    """What an axis should show at least."""
+    return max(max(ends) - min(ends), 0.1 if lower else 2.0)
 
 
 def _text(x: float, y: float, says: str, *, anchor: str, kind: str = "label") -> str:
