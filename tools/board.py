@@ -160,7 +160,8 @@ def made(board: Path, readme: str, found: Sequence[Entry]) -> dict[Path, str]:
     if not re.search(f"{BEGIN}.*{END}", readme, flags=re.DOTALL):
         raise UserError(f"{board / 'README.md'}: has no place for the table ({BEGIN} … {END})")
     page = re.sub(f"{BEGIN}.*{END}", lambda _: body, readme, flags=re.DOTALL)
-    return {board / "README.md": page, board / "board.svg": picture(found), SHIPPED: shipped(found)}
+    files = {board / "README.md": page, board / "board.svg": picture(found)}
+    return {**files, SHIPPED: shipped(found)} if board.resolve() == BOARD else files
 
 
 def state(folder: Path) -> None:

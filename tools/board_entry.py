@@ -32,8 +32,10 @@ from clozelab.files import write_text
 from clozelab.finetuning import protocols
 from clozelab.finetuning.files.named import NAMED
 from clozelab.runs.directory import machine_facts
+from clozelab.training import budget as budgets
 
 SAVING = 25.0  # seconds that are left for what runs to be saved
+SETUP = 90.0  # seconds that a pretraining takes before its first step, and after its last
 LEAST = 15.0  # seconds without which nothing is started
 LOSSES = ("held_out", "own")
 MEASURES = (*LOSSES, "blimp")
@@ -47,12 +49,18 @@ class Clock:
     """What is left of a piece, and commands that end with it."""
 
     def __init__(self, minutes: float) -> None:
-        self._end = time.monotonic() + 60 * minutes - SAVING
+        self.whole = 60 * minutes - SAVING
+        self._end = time.monotonic() + self.whole
 
     @property
     def left(self) -> float:
         """Seconds."""
         return self._end - time.monotonic()
+
+    def wants(self, seconds: float) -> None:
+        """Leave to the next piece what fits into a whole one, but not into what is left of this."""
+        if self.left < seconds <= self.whole:
+            raise OutOfTimeError
 
     def run(self, commands: Sequence[Sequence[str]], *, together: int = 1) -> None:
         """Run commands of clozelab, some side by side; those that time cuts off are told to save.
@@ -113,6 +121,8 @@ class Seed:
             if any((self.run / "checkpoints").glob("step-*")):
                 command = ["pretrain", "--resume", str(self.run), *machine]
             else:
+                budget = budgets.parse(given.budget)
+                clock.wants(budget.amount + SETUP if budget.kind == "seconds" else 0.0)
                 shutil.rmtree(self.run, ignore_errors=True)
                 shutil.rmtree(self.tuned, ignore_errors=True)
                 command = ["pretrain", given.recipe, "--data", str(given.data.resolve())]

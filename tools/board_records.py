@@ -162,6 +162,10 @@ def _check_run(place: Path, seed: int, text: Text, where: str) -> dict[str, Any]
     log = [json.loads(line) for line in lines]
     if machine.get("seed") != seed:
         raise UserError(f"{where}: the run has seed {machine.get('seed')}; name that")
+    if str(machine.get("commit")).endswith("-dirty"):
+        raise UserError(
+            f"{where}: others cannot get its commit, which was changed; run a clean one"
+        )
     if machine.get("processes", 1) != 1 or not machine.get("gpu"):
         raise UserError(f"{where}: the run was not on one GPU alone; the board is for those")
     own = machine.get("fingerprint", [""])
@@ -211,6 +215,12 @@ def _measured(folder: Path, row: Mapping[str, Any], text: Text, where: str) -> d
         values["loss" if name == "held_out" else name] = record["held_out"]["masked_lm"]["loss"]
     if "blimp" in row:
         record = json.loads((folder / row["blimp"]).read_text(encoding="utf-8"))
+        result = json.loads((folder / row["run"] / "result.json").read_text(encoding="utf-8"))
+        if record["model"]["step"] != result["steps"]:
+            raise UserError(
+                f"{where}: BLiMP is of step {record['model']['step']}, and the run ends with"
+                f" {result['steps']}; score its last checkpoint"
+            )
         if record["all"]["items"] != PAIRS:
             found = record["all"]["items"]
             raise UserError(f"{where}: BLiMP has {PAIRS:,} pairs, and this is of {found:,}")

@@ -68,6 +68,14 @@ def other_loss(entry: Any) -> None:
     entry["masked_lm"]["loss"] = 2.0
 
 
+def pairs(place: Path, *, items: int = 67_000, step: int = 6973) -> None:
+    """A record of BLiMP, entered."""
+    record = {"model": {"step": step}, "all": {"items": items, "accuracy": 72.0}}
+    (place / "board" / ENTRY / "blimp.json").write_text(json.dumps(record), encoding="utf-8")
+    change(place / OWN, "seed = 0", 'seed = 0\nblimp = "blimp.json"')
+    change(place / OWN, "[scores]", "[scores]\nblimp = 72.0")
+
+
 RUN, HELD_OUT, SST2 = "h200-swift/encoder", "h200-swift/held_out.json", "h200-swift/sst2.json"
 OWN = f"board/{ENTRY}/entry.toml"
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -86,6 +94,12 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "unknown text": (lambda p: change(p / OWN, "wiki-books-200", "web"), "is not in texts.toml"),
     "masks": (lambda p: change(p / HELD_OUT, '"roberta"', '"swift"'), "under the masks of swift"),
     "blocks": (lambda p: change(p / HELD_OUT, "4096", "1024"), "is of 1024 blocks"),
+    "changed commit": (
+        lambda p: change(p / RUN / "machine.toml", 'fbebb72"', 'fbebb72-dirty"'),
+        "others cannot get its commit",
+    ),
+    "pairs": (lambda p: pairs(p, items=67), "BLiMP has 67,000 pairs, and this is of 67"),
+    "other weights": (lambda p: pairs(p, step=7000), "BLiMP is of step 7000"),
     "two processes": (
         lambda p: change(p / RUN / "machine.toml", '"processes" = 1', '"processes" = 2'),
         "was not on one GPU",
@@ -110,7 +124,11 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 def test_an_entry_that_agrees_with_its_records_is_taken(copy: Path) -> None:
-    assert "not up to date" in tool("--check", "--board", str(copy / "board")).stderr  # fewer rows
+    there = ("--board", str(copy / "board"))
+    assert "README.md: is not up to date" in tool("--check", *there).stderr  # it had two rows
+    assert tool(*there).returncode == 0 and tool("--check", *there).returncode == 0
+    assert "roberta-small" not in (copy / "board" / "README.md").read_text(encoding="utf-8")
+    assert tool("--check").returncode == 0  # what is shipped is that of the whole board
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -120,6 +138,11 @@ def test_an_entry_that_its_records_contradict_is_refused(copy: Path, fault: str)
     done = tool("--check", "--board", str(copy / "board"))
     assert done.returncode == 1 and sentence in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_measured_and_entered_is_shown(copy: Path) -> None:
+    pairs(copy)
+    assert "says" not in tool("--check", "--board", str(copy / "board")).stderr
 
 
 def test_the_figures_of_an_entry_come_from_its_records(copy: Path) -> None:
