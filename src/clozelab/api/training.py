@@ -215,17 +215,20 @@ def _stand(run: Run, watch: Watch) -> None:
 
     from clozelab.pretraining.held_out import evaluate
     from clozelab.runs.events import means
+    from clozelab.runs.machine import recorded_device
 
     data = machine["data"][0].rpartition(":")[0]
     how: dict[str, Any] = {"masks": board.MASKS, "blocks": board.BLOCKS}
     try:
-        losses = means(evaluate(str(run.path), data, **how, device=machine["device"]))
+        losses = means(evaluate(str(run.path), data, **how, device=recorded_device(machine)))
     except UserError as error:  # it predicts something else, or its corpus has moved
         watch.say(f"board: this run has no place on it, since {error}")
         return
-    for line in board.standing(
-        losses["masked_lm"]["loss"], minutes, board.rivals(machine, minutes)
-    ):
+    if "masked_lm" not in losses:
+        watch.say("board: this run predicts no masked tokens, so it has no loss to compare")
+        return
+    loss = losses["masked_lm"]["loss"]
+    for line in board.standing(loss, minutes, board.rivals(machine, minutes)):
         watch.say(line)
 
 
