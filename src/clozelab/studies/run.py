@@ -90,7 +90,11 @@ def follow(
     with locked_folder(out):
         unpack(out)
         plan.write(out)
-        jobs = _jobs(plan, out, machine=machine, saving=saving, keep_models=keep_models)
+        folder, how = str(out.resolve()), (machine, saving, keep_models)
+        jobs = [
+            CellJob(plan.request, cell, folder, plan.steps(cell.variant), *how)
+            for cell in plan.request.cells()
+        ]
         _write_result(plan, jobs, out)
         unfinished = [job for job in jobs if not is_done(job)]
         with closing(_events(plan, unfinished, on=on)) as events:
@@ -129,22 +133,6 @@ def _events(
             )
     else:
         yield from _one_by_one(jobs)
-
-
-def _jobs(
-    plan: StudyPlan,
-    out: Path,
-    *,
-    machine: Machine,
-    saving: SaveOptions = SAVE_OPTIONS,
-    keep_models: bool = False,
-) -> list[CellJob]:
-    """Every cell of a plan as a job."""
-    folder = str(out.resolve())
-    return [
-        CellJob(plan.request, cell, folder, plan.steps(cell.variant), machine, saving, keep_models)
-        for cell in plan.request.cells()
-    ]
 
 
 def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, Any]:
