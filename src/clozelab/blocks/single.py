@@ -86,6 +86,6 @@ class SentenceRows(SingleSentences):
         whole = super()._refined(visits)
         counts = np.diff(whole.bounds)
         place = np.arange(len(whole)) - whole.bounds[whole.documents]
-        kept = (counts >= self.views)[whole.documents] & (place < self.views)
-        left = entries(whole.starts, np.where(kept, whole.sizes, 0), whole.documents)
+        wanted = (counts >= self.views)[whole.documents] & (place < self.views)
+        left = entries(whole.starts, np.where(wanted, whole.sizes, 0), whole.documents)
         return replace(left, dropped=len(visits.bounds) - 1 - (len(left.bounds) - 1))

@@ -85,8 +85,8 @@ def export_all(
             how: dict[str, Any] = {"family": family, "name": name, "changes": {}}
             written = _with_generator(model, folder / step.name, pool=_pooling(model, pool), **how)
             notes |= dict.fromkeys(written.notes)
-    if kept := run.machine().get("keep"):
-        note = f"{place}: keeps its last {kept} checkpoints; pretrain with --keep 0 keeps all"
+    if keep := run.machine().get("keep"):
+        note = f"{place}: keeps its last {keep} checkpoints; pretrain with --keep 0 keeps all"
         notes[note] = None
     return Exchanged(f"{len(steps)} steps, each {written.what}", (*notes,))
 

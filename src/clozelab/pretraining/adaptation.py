@@ -21,10 +21,10 @@ from clozelab.models.load import load, pretrained
 from clozelab.models.model import Model
 from clozelab.objectives import CausalLm
 from clozelab.objectives.objective import weight_at
+from clozelab.pretraining.early_stopping import Adaptation
 from clozelab.pretraining.fitting import changes as changes_of
 from clozelab.pretraining.held_out import held_out
 from clozelab.pretraining.job import PretrainJob
-from clozelab.pretraining.kept import Adaptation
 from clozelab.pretraining.passes import PASSES
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.starting import continued

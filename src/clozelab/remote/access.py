@@ -109,15 +109,15 @@ def files_under(url: str) -> dict[str, RemoteFile]:
     base = path.partition("?")[0].rstrip("/")
     whole = f"{base}/" if is_web(url) else path
     infos = tried(partial(call, system, "find", whole, detail=True), url)
-    found = {}
+    by_name = {}
     for place, info in sorted(infos.items()):
         name = place.removeprefix(base).strip("/")
         at = joined(url, name) if name else url
         place = joined(path, name) if is_web(url) else place  # as what signs the folder
         if info.get("size") is None:
             info = asked(at, system, "info", place)
-        found[name] = described(at, system, place, info=info)
-    return found
+        by_name[name] = described(at, system, place, info=info)
+    return by_name
 
 
 def content(url: str) -> bytes:

@@ -42,6 +42,7 @@ class SavedPlan:
     paces: Mapping[str, Pace]
     tuning_seconds: Mapping[str, float]
     fingerprints: Mapping[str, str]
+    powers: Mapping[str, Mapping[str, Any]]  # of the claims, as stated before they were run
     parts: Sequence[Mapping[str, Any]]  # what it was merged from
 
 
@@ -84,6 +85,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
             {name: _pace(**pace) for name, pace in plan["paces"].items()},
             {name: float(seconds) for name, seconds in plan["tuning_seconds"].items()},
             dict(plan.get("made", {})),
+            dict(plan.get("power", {})),
             list(plan.get("parts", [])),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OSError):

@@ -34,7 +34,7 @@ _COMMON = {
     "finetune": ("finetune", "tunings"),
     "number of held-out blocks": ("blocks",),
 }
-_BY_NAME = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "made")
+_BY_NAME = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "power", "made")
 T = TypeVar("T")
 
 

@@ -117,6 +117,11 @@ class Claim:
         """What it is compared with, in words."""
         return self.than or f"{self.level:g}"
 
+    @property
+    def comparison(self) -> str:
+        """What is compared with what, on what: a plan names a claim by it."""
+        return f"{self.better} against {self.against} on {', '.join(self.on)}"
+
 
 @dataclass(frozen=True)
 class Base:

@@ -164,8 +164,8 @@ def run(cut: ShardCut) -> ShardMade | PortionEnd:
 
     A process that is killed in the middle of a long answer would leave whoever reads it waiting.
     """
-    made = make_shard(_Process.settings, cut)
-    return made.save(_Process.folder) if isinstance(made, ShardMade) else made
+    shard = make_shard(_Process.settings, cut)
+    return shard.save(_Process.folder) if isinstance(shard, ShardMade) else shard
 
 
 class RayEngine:
@@ -248,9 +248,9 @@ def _run_on_node(
 ) -> ShardMade | PortionEnd:
     """A task, in a worker process of a node, if that would come to what it would come to here."""
     _set_up()
-    if (found := versions(settings)) != expected:
+    if (installed := versions(settings)) != expected:
         raise UserError(
-            f"--on: the node {os.uname().nodename} has {found}, and this machine {expected};"
+            f"--on: the node {os.uname().nodename} has {installed}, and this machine {expected};"
             " install the same versions on every node"
         )
     return make_shard(settings, cut)
