@@ -469,7 +469,7 @@ class PlanStretch(NamedTuple):
     The rows of all stretches joined, and the counts added, are the plan, however it is divided.
     """
 
-    columns: Mapping[str, Array]
+    columns: Mapping[str, Any]  # arrays, each of a type of its own
     counts: Mapping[str, int]
 
 
