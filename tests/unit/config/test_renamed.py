@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import made_study
 
 from clozelab import cli
 from clozelab.config import recipe as recipes
@@ -121,6 +122,16 @@ def test_a_study_with_old_names_is_the_same_study(tmp_path: Path) -> None:
     set_by_old = replace(new, set=("encoder.width=64",))
     assert not set_by_old.differs(replace(new, set=("encoder.hidden_size=64",)), ["name", "set"])
     assert set_by_old.differs(replace(new, set=("encoder.hidden_size=32",)), ["name", "set"])
+
+
+def test_a_recorded_multiple_of_the_width_is_read_without_a_warning(tmp_path: Path) -> None:
+    file = made_study.study(tmp_path / "s") / "study.toml"
+    text = file.read_text(encoding="utf-8").replace("[[variants]]\n", "[[variants]]\nwidth = 2.0\n")
+    file.write_text(text, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OldNameWarning)
+        study = records.read(file.parent).study
+    assert [variant.hidden_size for variant in study.variants] == [2.0] * len(study.variants)
 
 
 def test_recorded_studies_are_read_without_a_warning() -> None:
