@@ -90,11 +90,7 @@ def follow(
     with locked_folder(out):
         unpack(out)
         plan.write(out)
-        folder, how = str(out.resolve()), (machine, saving, keep_models)
-        jobs = [
-            CellJob(plan.request, cell, folder, plan.steps(cell.variant), *how)
-            for cell in plan.request.cells()
-        ]
+        jobs = _jobs(plan, out, machine=machine, saving=saving, keep_models=keep_models)
         _write_result(plan, jobs, out)
         unfinished = [job for job in jobs if not is_done(job)]
         with closing(_events(plan, unfinished, on=on)) as events:
@@ -133,6 +129,24 @@ def _events(
             )
     else:
         yield from _one_by_one(jobs)
+
+
+def _jobs(
+    plan: StudyPlan,
+    out: Path,
+    *,
+    machine: Machine,
+    saving: SaveOptions = SAVE_OPTIONS,
+    keep_models: bool = False,
+) -> list[CellJob]:
+    """Every cell of a plan as a job."""
+    folder = str(out.resolve())
+    if plan.is_paced:  # evaluations would take some variants more of their time than others
+        saving = replace(saving, evaluate_every=0)
+    return [
+        CellJob(plan.request, cell, folder, plan.budget(cell.variant), machine, saving, keep_models)
+        for cell in plan.request.cells()
+    ]
 
 
 def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, Any]:
