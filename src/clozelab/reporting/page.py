@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from clozelab.reporting.document import (
     TableCell,
     number,
 )
-from clozelab.reporting.figures import DotRow, Line
+from clozelab.reporting.figures import Chart, DotRow, Line
 from clozelab.reporting.records import FinetuneRecord
 from clozelab.runs.record import RunRecord
 
@@ -32,7 +31,8 @@ def sections(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> It
     if tunings:
         yield Section("Tasks", [*_scores(tunings)])
     if runs:
-        yield Section("Pretraining", [_losses(runs), *_curves(runs), *_probes(runs)])
+        curves = (*_loss_curves(runs), *_probe_curves(runs), *_number_curves(runs))
+        yield Section("Pretraining", [_losses(runs), *curves])
     if any(run.recipe != runs[0].recipe for run in runs):
         unknown = {run.name for run in runs if not run.tokenizer_known}
         table = differences([(run.name, run.recipe) for run in runs], unknown=unknown)
@@ -78,7 +78,7 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
             ]
             for name, (record, cell) in zip(names, cells, strict=True)
         ]
-        columns = ["model", *(m.replace("_", " ") for m in metrics), "median", "best", "runs"]
+        columns = ["model", *(words(m) for m in metrics), "median", "best", "runs"]
         yield PageTable([*columns, "learning rate", "minutes"], rows)
         first = metrics[0]
         dots = []
@@ -86,14 +86,14 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
             if mean := cell["scores"].get(first):
                 values = [scores[first] for scores in cell["seeds"].values()]
                 dots.append(DotRow(name, values, mean.get("low"), mean.get("high"), colour))
-        yield ("figure", figures.dots(dots, across=f"{first.replace('_', ' ')}; one dot per run"))
+        yield ("figure", figures.dots(dots, across=f"{words(first)}; one dot per run"))
 
 
 def _titles(tasks: Sequence[tuple[str, str | None, str | None]]) -> list[str]:
     """The names of the tasks; a task of the user's own goes by its file, in full if need be."""
     files = [(word, *filter(None, own)) for word, *own in tasks]
     titles = [f"{word}: {Path(own[0]).name}" if own else word for word, *own in files]
-    return _told_apart(titles, [f"{word}: {', '.join(own)}" for word, *own in files])
+    return told_apart(titles, [f"{word}: {', '.join(own)}" for word, *own in files])
 
 
 def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
@@ -104,10 +104,10 @@ def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
         model = "random weights" if order["fresh"] else Path(order["model"]).name
         names.append(f"{model} {cell['name']}".rstrip())
     folders = (record.name for record, _ in cells)
-    return _told_apart(names, [f"{a} ({b})" for a, b in zip(names, folders, strict=True)])
+    return told_apart(names, [f"{a} ({b})" for a, b in zip(names, folders, strict=True)])
 
 
-def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+def told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
     """The names, in their longer form where two are equal."""
     pairs = zip(names, longer, strict=True)
     return [name if names.count(name) == 1 else more for name, more in pairs]
@@ -128,7 +128,8 @@ def _runs(cell: dict[str, Any]) -> TableCell:
 
 def _losses(runs: Sequence[RunRecord]) -> PageTable:
     """The cost and the held-out losses of each run."""
-    objectives = list(dict.fromkeys(name for run in runs for name in run.last))
+    names = dict.fromkeys(name for run in runs for name in run.last if name not in run.untrained)
+    objectives = list(names)
     rows = [
         [
             run.name if run.done else f"{run.name} (not done)",
@@ -140,14 +141,20 @@ def _losses(runs: Sequence[RunRecord]) -> PageTable:
             number(run.seconds / 60),
             number(run.tokens / max(run.seconds, 1e-9) / 1e3),
             run.limited_by or GAP,
-            *(number(run.last[o]["loss"], ".3f") if o in run.last else GAP for o in objectives),
+            *(
+                number(run.last[o]["loss"], ".3f") if o in run.last and o not in run.untrained
+                else GAP
+                for o in objectives
+            ),
         ]
         for run in runs
     ]
     columns = ["run", "recipe", "tokenizer", "M parameters", "steps", "M tokens", "minutes"]
     columns += ["k tokens/s", "limited by"]
-    columns += [f"{name.replace('_', ' ')}, held out" for name in objectives]
-    return PageTable(columns, rows)
+    columns += [f"{words(name)}, held out" for name in objectives]
+    several = len(by_tokenizer(runs)) > 1 and objectives
+    note = "Losses under different tokenizers, or on different text, cannot be compared."
+    return PageTable(columns, rows, note if several else "")
 
 
 def _tokenizer(recipe: Recipe) -> str:
@@ -157,41 +164,102 @@ def _tokenizer(recipe: Recipe) -> str:
     return f"{table['use']}{case}, {table['vocabulary']:,}"
 
 
-def _curves(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
-    """Each objective's loss over tokens: on held-out text and, faintly, in training."""
-    for name in dict.fromkeys(name for run in runs for name in (*run.held_out, *run.train)):
-        held_out = any(name in run.held_out for run in runs)
-        lines = []
-        for colour, run in enumerate(runs):
-            if name in run.held_out:
-                lines.append(Line(run.name, run.held_out[name], colour))
-                if name in run.train:
-                    lines.append(Line(run.name, smooth(run.train[name]), colour, faint=True))
-            elif name in run.train:
-                title = f"{run.name} (in training)" if held_out else run.name
-                lines.append(Line(title, run.train[name], colour))
-        where = "on held-out text" if held_out else "in training"
-        faint = "; faint: in training" if any(line.faint for line in lines) else ""
-        yield ("heading", f"{name.replace('_', ' ')}: loss {where}, in nats{faint}")
-        yield ("figure", figures.curves(lines, across="tokens seen", up="loss"))
+def _loss_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
+    """Each objective's loss: on held-out text and, faintly, in training.
+
+    Runs with different tokenizers predict different things, and have figures of their own.
+    """
+    colours = {run.name: colour for colour, run in enumerate(runs)}
+    for name in dict.fromkeys(name for run in runs for name in _measured(run)):
+        groups = by_tokenizer([run for run in runs if name in _measured(run)])
+        for title, group in zip(group_titles(groups), groups, strict=True):
+            held_out = any(name in run.held_out for run in group)
+            lines = [
+                line for run in group for line in _loss_lines(run, name, colours[run.name], held_out)
+            ]
+            where = "on held-out text" if held_out else "in training"
+            faint = "; faint: in training" if any(line.faint for line in lines) else ""
+            said = f"{words(name)}: loss {where}, in nats{faint}{title}"
+            yield Chart(said, lines, "tokens seen", "loss", base="tokens")
 
 
-def _probes(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
+def _loss_lines(run: RunRecord, name: str, colour: int, held_out: bool) -> Iterator[Line]:
+    if name in run.held_out:
+        yield Line(run.name, run.held_out[name], colour, clock=run.clock)
+    if name in run.train:
+        alone = name not in run.held_out
+        title = f"{run.name} (in training)" if held_out and alone else run.name
+        points = run.train[name]
+        yield Line(title, points, colour, faint=not alone, clock=run.clock, noisy=True)
+
+
+def _measured(run: RunRecord) -> list[str]:
+    """The objectives whose loss says something: heads that are not trained know nothing."""
+    names = dict.fromkeys((*run.held_out, *run.train))
+    return [name for name in names if name not in run.untrained]
+
+
+def by_tokenizer(runs: Iterable[RunRecord]) -> list[list[RunRecord]]:
+    """The runs, those with one tokenizer together."""
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    for run in runs:
+        groups.setdefault(run.tokenizer_key, []).append(run)
+    return list(groups.values())
+
+
+def group_titles(groups: Sequence[Sequence[RunRecord]]) -> list[str]:
+    """What to say of each group's tokenizer; nothing where there is one group."""
+    if len(groups) < 2:
+        return [""]
+    runs = [group[0] for group in groups]
+    titles = [_tokenizer(run.recipe) for run in runs]
+    if len({*titles}) < len(titles) or not all(run.tokenizer_known for run in runs):
+        titles = [
+            f"text {', '.join(Path(word.rpartition(':')[0] or word).name for word in data)}"
+            if (data := run.machine.get("data"))
+            else f"vocabulary of {run.recipe.tokenizer.vocabulary:,}"
+            for run in runs
+        ]
+    numbers = range(1, len(titles) + 1)
+    titles = told_apart(titles, [f"{a}, {n}" for a, n in zip(titles, numbers, strict=True)])
+    return [f" ({title})" for title in titles]
+
+
+NUMBERS = {  # by what a log calls them: the title, the vertical axis, whether it is noisy
+    "learning_rate": ("learning rate", "learning rate", False),
+    "norm": ("gradient norm, before clipping", "norm", True),
+    "tokens_a_second": ("throughput", "tokens per second", True),
+}
+
+
+def _number_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
+    """Learning rate, gradient norm and throughput."""
+    for name, (title, up, noisy) in NUMBERS.items():
+        lines = [
+            Line(run.name, run.numbers[name], colour, clock=run.clock, noisy=noisy)
+            for colour, run in enumerate(runs)
+            if run.numbers.get(name)
+        ]
+        yield Chart(title, lines, "tokens seen", up, whole=name == "learning_rate", base="tokens")
+
+
+def _probe_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
     """What the layers of each run held of tasks as it was trained."""
     for name in dict.fromkeys(name for run in runs for name in run.probes):
         lines = [
-            Line(run.name, run.probes[name], colour)
+            Line(run.name, run.probes[name], colour, clock=run.clock)
             for colour, run in enumerate(runs)
             if name in run.probes
         ]
-        yield ("heading", f"probe of {name.replace('_', ' ')}, of 100")
-        yield ("figure", figures.curves(lines, across="tokens seen", up="score", whole=True))
+        title = f"probe of {words(name)}, of 100"
+        chances = {run.chance[name] for run in runs if name in run.chance}
+        marks = {"a constant answer": chances.pop()} if len(chances) == 1 else {}
+        yield Chart(title, lines, "tokens seen", "score", True, "tokens", marks)
 
 
-def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """An exponential moving average."""
-    means = accumulate((y for _, y in points), lambda mean, y: mean + 0.1 * (y - mean))
-    return [(x, mean) for (x, _), mean in zip(points, means, strict=True)]
+def words(name: str) -> str:
+    """A name of the records in words."""
+    return name.replace("_", " ")
 
 
 def differences(
