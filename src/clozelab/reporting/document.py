@@ -127,8 +127,10 @@ def _in_rows(parts: Sequence[Part], charts: list[Chart]) -> Iterator[str]:
         for chart in some:
             assert isinstance(chart, Chart)
             if drawn := chart.drawn:
-                caption = f"<figcaption><h3>{escape(chart.title)}</h3></figcaption>"
+                note = _html(("note", chart.note)) if chart.note else ""
+                caption = f"<div><h3>{escape(chart.title)}</h3>{note}</div>"
                 number = f' data-chart="{len(charts)}"'
+                caption = f"<figcaption>{caption}</figcaption>"
                 figures.append(f"<figure{number}>{caption}{drawn}</figure>")
                 charts.append(chart)
         if figures:
@@ -193,7 +195,7 @@ def _markdown(part: Part) -> str:
     if isinstance(part, str):
         return plain(part)
     if isinstance(part, Chart):
-        return f"### {plain(part.title)}" if part.drawn else ""
+        return "\n\n".join(filter(None, (f"### {plain(part.title)}", plain(part.note))))
     if isinstance(part, PageTable):
         rows = [part.columns, *([str(cell) for cell in row] for row in part.rows)]
         head, *body = ([plain(text) for text in row] for row in rows)

@@ -22,7 +22,7 @@ SERIES = 8  # colours
 APART = 4  # successive colours that colour-blind readers can tell apart; the next are dashed
 DASHES = 4  # line styles of one colour
 NAME = 46  # characters beside a row of dots
-DRAWN, DATA = 150, 240  # points of a line that is drawn, and of one that is given as data
+DRAWN, DATA = 100, 240  # points of a line that is drawn, and of one that is given as data
 KEPT = 0.9  # of the mean, from one point to the next: how smooth a noisy line is at first
 _NAMESPACE = "http://www.w3.org/2000/svg"
 
@@ -49,6 +49,7 @@ class Chart(NamedTuple):
     whole: bool = False
     base: str = ""  # what x counts: tokens, or steps; nothing where there is no other axis
     marks: Mapping[str, float] = {}  # values to compare with, as of chance, by name
+    note: str = ""  # below the title
 
     @property
     def drawn(self) -> str:
@@ -61,6 +62,8 @@ class Chart(NamedTuple):
         """For figures.js; clocks that are not among those of the page are added to them."""
         words: dict[str, Any] = {"title": self.title, "up": self.up, "across": self.across}
         words["lines"] = [_data(line, self.base, clocks) for line in self.lines]
+        if self.note:
+            words["note"] = self.note
         if self.base:
             words["base"] = self.base
         if self.whole:

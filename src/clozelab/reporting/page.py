@@ -178,9 +178,10 @@ def _loss_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
                 line for run in group for line in _loss_lines(run, name, colours[run.name], held_out)
             ]
             where = "on held-out text" if held_out else "in training"
-            faint = "; faint: in training" if any(line.faint for line in lines) else ""
-            said = f"{words(name)}: loss {where}, in nats{faint}{title}"
-            yield Chart(said, lines, "tokens seen", "loss", base="tokens")
+            faint = "faint: in training" if any(line.faint for line in lines) else ""
+            said = f"{words(name)}: loss {where}, in nats"
+            note = "; ".join(filter(None, (title, faint)))
+            yield Chart(said, lines, "tokens seen", "loss", base="tokens", note=note)
 
 
 def _loss_lines(run: RunRecord, name: str, colour: int, held_out: bool) -> Iterator[Line]:
@@ -222,12 +223,12 @@ def group_titles(groups: Sequence[Sequence[RunRecord]]) -> list[str]:
         ]
     numbers = range(1, len(titles) + 1)
     titles = told_apart(titles, [f"{a}, {n}" for a, n in zip(titles, numbers, strict=True)])
-    return [f" ({title})" for title in titles]
+    return titles
 
 
 NUMBERS = {  # by what a log calls them: the title, the vertical axis, whether it is noisy
     "learning_rate": ("learning rate", "learning rate", False),
-    "norm": ("gradient norm, before clipping", "norm", True),
+    "norm": ("gradient norm before clipping", "norm", True),
     "tokens_a_second": ("throughput", "tokens per second", True),
 }
 

@@ -24,6 +24,7 @@ from clozelab.reporting.document import Page, PageTable, Section
 from clozelab.reporting.figures import DotRow, Line, curves, dots
 from clozelab.reporting.page import page
 from clozelab.reporting.records import FinetuneRecord, gather
+from clozelab.reporting.static import text_of
 from clozelab.runs.directory import PLAN, Run
 from clozelab.runs.record import RunRecord
 
@@ -305,7 +306,8 @@ def test_a_curve_is_called_what_it_is(tmp_path: Path) -> None:
     file.write_text("".join(line for line in lines if "held_out" not in line))
     alone, both = (html(*gather(places), title="x") for places in ([other], [held, other]))
     assert "<h3>masked lm: loss in training, in nats</h3>" in alone and "held-out" not in alone
-    assert "<h3>masked lm: loss on held-out text, in nats; faint: in training</h3>" in both
+    assert "<h3>masked lm: loss on held-out text, in nats</h3>" in both
+    assert '<p class="note">faint: in training</p>' in both
     assert "b (in training)</span>" in both and "a</span>" in both
 
 
@@ -338,7 +340,7 @@ def test_many_lines_differ_in_colour_or_dashes() -> None:
     looks = re.findall('polyline class="line ([^"]*)"', drawn)
     assert len({*looks}) == 32 and looks[3:5] == ["c3", "c4 d1"] and looks[8] == "c0 d2"
     assert re.findall('<line class="line ([^"]*)"', drawn) == looks  # the legend's
-    style = (Path(commands.__file__).parent / "page.css").read_text()
+    style = text_of("figures.css")
     assert all(f".{word} {{" in style for look in looks for word in look.split())
 
 

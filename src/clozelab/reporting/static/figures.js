@@ -1,8 +1,7 @@
 // Curves that are read with mouse, finger or keyboard. mountFigure(element, spec) draws into an
-// element; what stood there without a script, but its caption, is replaced. It gives back
-// {update, destroy}.
+// element; what stood there without a script is replaced. It gives back {update, destroy}.
 //
-// spec: {title, up, across, base, clocks, lines, marks, whole}
+// spec: {title, note, up, across, base, clocks, lines, marks, whole}
 //   lines: [{name, colour, y, x, low, high, clock, faint, noisy}], of which `noisy` ones are smoothed
 //   base: what x counts, "tokens" or "steps"; clocks[line.clock] has {tokens, steps, seconds} of the
 //   same moments, so that another axis can be chosen; a line without x has a point for each moment
@@ -22,7 +21,7 @@ function recalled() {
 function share(change) {
   Object.assign(shared, change);
   try { sessionStorage.setItem(KEPT, JSON.stringify(shared)); } catch { /* a page on its own */ }
-  for (const figure of mounted) figure.refresh();
+  for (const figure of mounted) figure.redraw();
 }
 
 function html(name, settings, ...inside) {
@@ -119,14 +118,14 @@ export function mountFigure(element, first) {
   let spec = first, zoom = null, cursor = null, drag = null, lit = null, view = null, seen = {};
   const number = count++;
 
-  const caption = element.querySelector("figcaption") ?? html("figcaption", {});
-  if (!caption.childNodes.length && spec.title) caption.append(html("h3", {}, spec.title));
+  const caption = html("figcaption", {}), title = html("div", {}, html("h3", {}, spec.title ?? ""));
+  if (spec.note) title.append(html("p", { class: "note" }, spec.note));
   const plot = html("div", { class: "plot" }), names = html("p", { class: "legend" });
   const says = html("output", { class: "unseen", "aria-live": "polite" });
   const tip = html("div", { class: "tip", "aria-hidden": "true", hidden: "" });
   const tools = html("div", { class: "tools", role: "group", "aria-label": "view of this figure" });
   element.replaceChildren(caption, plot, names, says);
-  caption.append(tools);
+  caption.append(title, tools);
 
   const axis = html("select", { "aria-label": "horizontal axis" });
   const smooth = html("input", { type: "range", min: 0, max: 0.99, step: 0.01 });
@@ -198,7 +197,9 @@ export function mountFigure(element, first) {
     if (!lines().some((line) => line.x.length)) return;
     const width = Math.max(plot.clientWidth, 240);
     const height = Math.round(Math.min(Math.max(0.5 * width, 230), 380));
-    const all = range(), [left, right, top, bottom] = [52, 14, 10, 40];
+    const all = range(), [right, top, bottom] = [14, 10, 40];
+    const levels = ticks(all.bottom, all.top, Math.max(3, height / 55), log.y);
+    const left = 32 + 6.8 * Math.max(...levels.map((tick) => short(tick).length), 2);
     const x = scale(all.from, all.to, left, width - right, log.x);
     const y = scale(all.bottom, all.top, height - bottom, top, log.y);
     view = { ...all, x, y, left, right: width - right, top, bottom: height - bottom };
@@ -211,7 +212,7 @@ export function mountFigure(element, first) {
     canvas.replaceChildren();
     const text = (x, y, says, more = {}) => canvas.append(
       svg("text", { class: "tick", "text-anchor": "middle", x, y, ...more }, says));
-    for (const tick of ticks(all.bottom, all.top, Math.max(3, height / 55), log.y)) {
+    for (const tick of levels) {
       canvas.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
       text(left - 8, y(tick) + 4, short(tick), { "text-anchor": "end" });
     }
@@ -272,7 +273,8 @@ export function mountFigure(element, first) {
       const known = line.y.filter((one) => one != null);
       return known.length ? `${line.name} from ${short(known[0])} to ${short(known.at(-1))}` : "";
     }).filter(Boolean).join("; ");
-    canvas.setAttribute("aria-label", `${spec.title ?? spec.up}, over ${label}: ${ends}.`
+    const title = [spec.title ?? spec.up, spec.note].filter(Boolean).join(", ");
+    canvas.setAttribute("aria-label", `${title}, over ${label}: ${ends}.`
       + " Arrow keys read values, plus and minus zoom, Escape shows all.");
   }
 
@@ -421,10 +423,10 @@ export function mountFigure(element, first) {
     axis.replaceChildren(...Object.keys(AXES).map(
       (name) => html("option", { value: name }, `over ${AXES[name]}`)));
     smoothing.hidden = !spec.lines.some((line) => line.noisy);
-    refresh();
+    redraw();
   }
 
-  function refresh() {
+  function redraw() {
     axis.value = chosen();
     smooth.value = shared.smooth;
     draw();
@@ -432,7 +434,7 @@ export function mountFigure(element, first) {
 
   const watch = new ResizeObserver(() => { if (view) draw(); });
   const figure = {
-    refresh,
+    redraw,
     update(next) { spec = next; seen = {}; legend(); settle(); },
     destroy() { watch.disconnect(); mounted.delete(figure); element.replaceChildren(); },
   };

@@ -24,8 +24,8 @@ def parts(record: StudyRecord) -> Iterator[Part]:
         groups = by_tokenizer(run for run in trained if name in run.held_out or name in run.train)
         for title, group in zip(group_titles(groups), groups, strict=True):
             if lines := [*_lines(record, name, group, held_out=held_out)]:
-                said = f"{words(name)}: loss {where}, in nats{title}"
-                yield Chart(said, lines, "tokens seen", "loss", base="tokens")
+                said = f"{words(name)}: loss {where}, in nats"
+                yield Chart(said, lines, "tokens seen", "loss", base="tokens", note=title)
     yield from _number_curves(record)
     if names:
         yield ("note", _note(record))
@@ -66,9 +66,8 @@ def _number_curves(record: StudyRecord) -> Iterator[Chart]:
                 points, clock = own[0].numbers[name], own[0].clock
                 lines.append(Line(variant.name, points, colour, clock=clock, noisy=noisy))
         if lines and name != "tokens_a_second":
-            whole = name == "learning_rate"
-            said = f"{title}; of the first seed"
-            yield Chart(said, lines, "tokens seen", up, whole=whole, base="tokens")
+            whole, note = name == "learning_rate", "of each variant's first seed"
+            yield Chart(title, lines, "tokens seen", up, whole=whole, base="tokens", note=note)
 
 
 def mean_and_band(curves: Sequence[Points]) -> tuple[Points, list[tuple[float, float, float]]]:

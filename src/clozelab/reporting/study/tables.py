@@ -54,7 +54,7 @@ def _means(
     record: StudyRecord, variant: Variant, measure: str, seeds: int
 ) -> tuple[TableCell, TableCell]:
     paper = _paper(variant.paper.get(measure), measure)
-    values = [*record.scores(variant.name, measure).values()]
+    values = [] if _untrained(record, variant, measure) else _values(record, variant, measure)
     if not values:
         return GAP, paper
     digits = _digits(measure)
@@ -65,11 +65,22 @@ def _means(
     return ours, paper
 
 
+def _values(record: StudyRecord, variant: Variant, measure: str) -> list[float]:
+    return [*record.scores(variant.name, measure).values()]
+
+
+def _untrained(record: StudyRecord, variant: Variant, measure: str) -> bool:
+    """Whether a measure is of a head that the variant never trains, and so says nothing."""
+    kind, _, name = measure.partition(".")
+    runs = (run for (named, _), run in record.runs.items() if named == variant.name)
+    return kind in ("held_out", "pair") and any(name in run.untrained for run in runs)
+
+
 def _differences(
     record: StudyRecord, variant: Variant, measure: str, seeds: int
 ) -> tuple[TableCell, TableCell]:
     first = record.variants[0]
-    if variant is first:
+    if variant is first or any(_untrained(record, one, measure) for one in (variant, first)):
         return GAP, GAP
     a, b = variant.paper.get(measure), first.paper.get(measure)
     in_paper = None if a is None or b is None else a - b
@@ -82,6 +93,8 @@ def _note(record: StudyRecord, missing: set[str]) -> str:
     if missing:
         names = listed(map(label, sorted(missing)), conjunction="and")
         notes.append(f"{record.study.paper.name} also has {names}, not run here.")
+    if any(_untrained(record, v, m) for v in record.variants for m in record.measures()):
+        notes.append("A head that a variant does not train is not shown.")
     if record.base_masks:
         notes.append("The masked-LM loss of all variants is under the same masks, the base's.")
     tokenizers = any(key.startswith("tokenizer.") for key in record.changed())
