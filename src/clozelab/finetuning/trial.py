@@ -205,7 +205,12 @@ class Trial:
         if self.best is None:
             return {}
         scores = {"step": self.best.step, **self.best.scores}
-        return {"dev": scores, "selected": self.best.value}
+        constant = {
+            _called(metric, name): score
+            for name, evaluator in self.inputs.dev.items()
+            for metric, score in evaluator.kind.constant(evaluator.examples).items()
+        }
+        return {"dev": scores, "selected": self.best.value, "constant": constant}
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""

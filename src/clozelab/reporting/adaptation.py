@@ -29,7 +29,9 @@ def chart(adapted: AdaptationRecord, clock: Sequence[Moment] = ()) -> Chart:
         for colour, (of, points) in enumerate(adapted.losses.items())
     ]
     base = "steps" if clock else ""
-    return Chart("Loss on new and on general text", lines, "step", "held-out loss, nats", True, base)
+    return Chart(
+        "Loss on new and on general text", lines, "step", "held-out loss, nats", True, base
+    )
 
 
 def _parts(adapted: AdaptationRecord, run: RunRecord) -> Iterator[Part]:

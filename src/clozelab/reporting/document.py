@@ -205,4 +205,3 @@ def _markdown(part: Part) -> str:
     if kind == "code":
         return fenced(content)
     return {"figure": "", "note": plain(content)}.get(kind, f"### {plain(content)}")
-

@@ -353,7 +353,9 @@ def thinned(points: Sequence[T], most: int = DRAWN) -> list[T]:
 
 def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """An exponential moving average that counts the first values no more than others."""
-    means = accumulate((y for _, y in points), lambda mean, y: KEPT * mean + (1 - KEPT) * y, initial=0.0)
+    means = accumulate(
+        (y for _, y in points), lambda mean, y: KEPT * mean + (1 - KEPT) * y, initial=0.0
+    )
     weights = (1 - KEPT ** (number + 1) for number in range(len(points)))
     return [
         (x, mean / weight)

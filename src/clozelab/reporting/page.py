@@ -78,6 +78,9 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
             ]
             for name, (record, cell) in zip(names, cells, strict=True)
         ]
+        if constants := {m: v for record in records for m, v in record.constant.items()}:
+            scores = (number(constants[m]) if m in constants else GAP for m in metrics)
+            rows.append(["a constant answer", *scores, *[GAP] * 5])
         columns = ["model", *(words(m) for m in metrics), "median", "best", "runs"]
         yield PageTable([*columns, "learning rate", "minutes"], rows)
         first = metrics[0]
@@ -86,7 +89,10 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
             if mean := cell["scores"].get(first):
                 values = [scores[first] for scores in cell["seeds"].values()]
                 dots.append(DotRow(name, values, mean.get("low"), mean.get("high"), colour))
-        yield ("figure", figures.dots(dots, across=f"{words(first)}; one dot per run"))
+        chance = constants.get(first)
+        across = f"{words(first)}; one dot per run"
+        across += "; dashed: a constant answer" if chance is not None else ""
+        yield ("figure", figures.dots(dots, across=across, chance=chance))
 
 
 def _titles(tasks: Sequence[tuple[str, str | None, str | None]]) -> list[str]:
@@ -142,7 +148,8 @@ def _losses(runs: Sequence[RunRecord]) -> PageTable:
             number(run.tokens / max(run.seconds, 1e-9) / 1e3),
             run.limited_by or GAP,
             *(
-                number(run.last[o]["loss"], ".3f") if o in run.last and o not in run.untrained
+                number(run.last[o]["loss"], ".3f")
+                if o in run.last and o not in run.untrained
                 else GAP
                 for o in objectives
             ),
@@ -175,7 +182,9 @@ def _loss_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
         for title, group in zip(group_titles(groups), groups, strict=True):
             held_out = any(name in run.held_out for run in group)
             lines = [
-                line for run in group for line in _loss_lines(run, name, colours[run.name], held_out)
+                line
+                for run in group
+                for line in _loss_lines(run, name, colours[run.name], held_out)
             ]
             where = "on held-out text" if held_out else "in training"
             faint = "faint: in training" if any(line.faint for line in lines) else ""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ class FinetuneRecord:
     machine: dict[str, Any]
     cells: list[dict[str, Any]]  # of the grid, as in result.json
     seconds: dict[str, dict[int, float]]  # by cell and seed; 0 where it diverged
+    constant: Mapping[str, float] = field(default_factory=dict)  # what one answer for all scores
 
     @property
     def data(self) -> tuple[str, str | None, str | None]:
@@ -90,4 +91,5 @@ def _finetunings(folder: Path, name: str) -> Iterator[FinetuneRecord]:
         machine=Run(folder / result["best"]).machine(),
         cells=result["cells"],
         seconds=seconds,
+        constant=dict(result.get("constant", {})),
     )

@@ -122,6 +122,7 @@ def read_run(run: Run, name: str) -> RunRecord:
         tokenizer_known=tokenizer_known,
         clock=clock,
         numbers=_numbers(steps, tokens_at),
+        chance=dict(run.machine().get("probe_constants", {})),
     )
 
 

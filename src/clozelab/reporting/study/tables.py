@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from clozelab.nearest import listed
@@ -22,7 +23,10 @@ def parts(record: StudyRecord) -> Iterator[Part]:
     """Means with their intervals, and differences from the first variant."""
     measures, first = record.measures(), record.variants[0]
     in_paper = {name for variant in record.variants for name in variant.paper}
-    yield _table(record, measures, _means, _note(record, in_paper - {*measures}))
+    table = _table(record, measures, _means, _note(record, in_paper - {*measures}))
+    if record.constant.keys() & {*measures}:
+        table = replace(table, rows=[*table.rows, _constant(record, measures)])
+    yield table
     # What the first variant lacks, such as a pair head, has no difference from it.
     measures = [measure for measure in measures if record.scores(first.name, measure)]
     if len(record.variants) > 1 and measures:
@@ -48,6 +52,17 @@ def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: s
         rows.append(row)
     soft = frozenset(at for at, column in enumerate(columns) if column == "paper")
     return PageTable(columns, rows, note, soft)
+
+
+def _constant(record: StudyRecord, measures: Sequence[str]) -> list[TableCell]:
+    """The row of an answer that is always the same."""
+    in_paper = {name for variant in record.variants for name in variant.paper}
+    row: list[TableCell] = ["a constant answer", GAP]
+    for measure in measures:
+        score = record.constant.get(measure)
+        row.append(GAP if score is None else NumberCell(f"{score:.{_digits(measure)}f}", score))
+        row += [GAP] if measure in in_paper else []
+    return row
 
 
 def _means(
