@@ -26,14 +26,17 @@ from clozelab.text.vocabulary import ROLES, roles_of
 _SEEN = ("mask", "random", "same")  # what the encoder reads at a target
 
 
-def read_run(place: str, data: Sequence[str] = ()) -> Case:
-    """A run, as far as it got; on the text that it was trained on, or on `data`."""
+def read_run(place: str, data: Sequence[str] = (), *, log_only: bool = False) -> Case:
+    """A run, as far as it got; on the text that it was trained on, or on `data`.
+
+    What its log alone shows is read in no time.
+    """
     path = Path(place)
     _refuse_several(path)
     run = Run.open(path)
     recipe, machine, result = run.recipe(), run.machine(), run.result() or {}
     log = _log(run, recipe, machine=machine, result=result)
-    stores, unknown = _stores(path, machine, data)
+    stores, unknown = ([], []) if log_only else _stores(path, machine, data)
     language_model = any(
         slots.use("objectives", part) == log.objective
         for part in recipe.objectives
@@ -53,8 +56,8 @@ def read_run(place: str, data: Sequence[str] = ()) -> Case:
         origin=machine.get("from") or machine.get("teacher"),
         size=(encoder.layers, encoder.width),
         vocabulary=recipe.tokenizer.vocabulary,
-        mask_token=mask_token(_tokenizer(path, stores)) if masks else None,
-        tables=tables(path),
+        mask_token=mask_token(_tokenizer(path, stores)) if masks and not log_only else None,
+        tables=() if log_only else tables(path),
         accuracy=log.accuracy,
         unknown=unknown,
     )

@@ -151,8 +151,8 @@ def _data(charts: Sequence[Chart]) -> str:
 
 def _scripts(charts: Sequence[Chart]) -> str:
     """The page's own script, and that of figures where there are any."""
-    figures = script("figures.js") + script("charts.js") if charts else ""
-    return f'<script type="module">\n{figures}{script("page.js")}</script>\n'
+    names = [*(("figures.js", "charts.js") if charts else ()), "tables.js", "page.js"]
+    return f'<script type="module">\n{"".join(map(script, names))}</script>\n'
 
 
 def _html(part: Part) -> str:
@@ -179,7 +179,7 @@ def _html_table(table: PageTable) -> str:
         classes.append(f' class="{" ".join(words)}"' if words else "")
     inside = "<thead><tr>"
     for column, mark in zip(table.columns, classes, strict=True):
-        inside += f'<th scope="col" tabindex="0"{mark}>{escape(column)}</th>'
+        inside += f'<th scope="col"{mark}>{escape(column)}</th>'
     inside += "</tr></thead><tbody>"
     for row in table.rows:
         inside += "<tr>"

@@ -31,8 +31,7 @@ def sections(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> It
     if tunings:
         yield Section("Tasks", [*_scores(tunings)])
     if runs:
-        curves = (*_loss_curves(runs), *_probe_curves(runs), *_number_curves(runs))
-        yield Section("Pretraining", [_losses(runs), *curves])
+        yield Section("Pretraining", [_losses(runs), *charts(runs)])
     if any(run.recipe != runs[0].recipe for run in runs):
         unknown = {run.name for run in runs if not run.tokenizer_known}
         table = differences([(run.name, run.recipe) for run in runs], unknown=unknown)
@@ -169,6 +168,12 @@ def _tokenizer(recipe: Recipe) -> str:
     table = recipe.tables()["tokenizer"]
     case = "" if table["cased"] else ", uncased"
     return f"{table['use']}{case}, {table['vocabulary']:,}"
+
+
+def charts(runs: Sequence[RunRecord]) -> list[Chart]:
+    """All curves of some runs."""
+    every = (*_loss_curves(runs), *_probe_curves(runs), *_number_curves(runs))
+    return [chart for chart in every if any(line.points for line in chart.lines)]
 
 
 def _loss_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:

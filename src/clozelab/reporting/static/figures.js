@@ -230,7 +230,7 @@ export function mountFigure(element, first) {
     const inside = svg("g", { "clip-path": `url(#clip${number})` });
     canvas.append(inside);
     for (const mark of spec.marks ?? []) {
-      inside.append(svg("line", { class: "mark", x1: left, x2: width - right, y1: y(mark.y), y2: y(mark.y) }));
+      inside.append(svg("line", { class: "chance", x1: left, x2: width - right, y1: y(mark.y), y2: y(mark.y) }));
       inside.append(svg("text", { class: "tick", x: left + 6, y: y(mark.y) - 5 }, mark.name));
     }
     const order = [...shown()].sort((a, b) => Boolean(b.faint) - Boolean(a.faint));
