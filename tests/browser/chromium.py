@@ -60,8 +60,12 @@ class Chromium:
 
     def open(self, page: Path) -> None:
         """Load a page from disk, wholly."""
+        self.visit(page.resolve().as_uri())
+
+    def visit(self, url: str) -> None:
+        """Load a page from its address, wholly."""
         self.events.clear()
-        self.do("Page.navigate", url=page.resolve().as_uri())
+        self.do("Page.navigate", url=url)
         while not any(one.get("method") == "Page.loadEventFired" for one in self.events):
             self.events.append(self._read())
 

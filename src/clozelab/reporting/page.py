@@ -29,7 +29,7 @@ from clozelab.runs.record import RunRecord
 def sections(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> Iterator[Section]:
     """The page's content."""
     if tunings:
-        yield Section("Tasks", [*_scores(tunings)])
+        yield Section("Tasks", [*scores(tunings)])
     if runs:
         yield Section("Pretraining", [_losses(runs), *charts(runs)])
     if any(run.recipe != runs[0].recipe for run in runs):
@@ -57,7 +57,7 @@ def _opening(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> st
     )
 
 
-def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
+def scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
     """A table and a figure for each task."""
     tasks = list(dict.fromkeys(record.data for record in tunings))
     for task, title in zip(tasks, _titles(tasks), strict=True):
@@ -78,15 +78,15 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
             for name, (record, cell) in zip(names, cells, strict=True)
         ]
         if constants := {m: v for record in records for m, v in record.constant.items()}:
-            scores = (number(constants[m]) if m in constants else GAP for m in metrics)
-            rows.append(["a constant answer", *scores, *[GAP] * 5])
+            means = (number(constants[m]) if m in constants else GAP for m in metrics)
+            rows.append(["a constant answer", *means, *[GAP] * 5])
         columns = ["model", *(words(m) for m in metrics), "median", "best", "runs"]
         yield PageTable([*columns, "learning rate", "minutes"], rows)
         first = metrics[0]
         dots = []
         for colour, (name, (_, cell)) in enumerate(zip(names, cells, strict=True)):
             if mean := cell["scores"].get(first):
-                values = [scores[first] for scores in cell["seeds"].values()]
+                values = [seed[first] for seed in cell["seeds"].values()]
                 dots.append(DotRow(name, values, mean.get("low"), mean.get("high"), colour))
         chance = constants.get(first)
         across = f"{words(first)}; one dot per run"

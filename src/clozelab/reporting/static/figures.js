@@ -421,7 +421,7 @@ export function mountFigure(element, first) {
   function settle() { // what can be chosen
     axis.hidden = !timed();
     axis.replaceChildren(...Object.keys(AXES).map(
-      (name) => html("option", { value: name }, `over ${AXES[name]}`)));
+      (name) => html("option", { value: name }, AXES[name])));
     smoothing.hidden = !spec.lines.some((line) => line.noisy);
     redraw();
   }
