@@ -5,6 +5,9 @@ The eight colours of series are near those of Okabe and Ito, which colour-blind 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 LIGHT = {
     "ink": "#1c1e21",  # text
     "soft": "#5c6370",  # what matters less
@@ -36,3 +39,22 @@ def css() -> str:
         f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
         "@media print { :root { color-scheme: light; } }\n"
     )
+
+
+def themed(svg: str, colours: Mapping[str, str] | None = None) -> str:
+    """A drawing in the colours of LIGHT that is in those of DARK where the reader prefers dark.
+
+    The light colours stay where they are, for what knows no style sheets; `colours` are pairs of
+    others.
+    """
+    pairs = {LIGHT[name]: DARK[name] for name in LIGHT} if colours is None else colours
+    rules = "".join(
+        f'[style*="{what}: {light}"], [{what}="{light}"] {{ {what}: {dark} !important; }}\n'
+        for light, dark in pairs.items()
+        for what in ("fill", "stroke")
+        if re.search(f'{what}(: |="){light}', svg)
+    )
+    style = f"<style>@media (prefers-color-scheme: dark) {{\n{rules}}}</style>\n"
+    opening = re.search(r"<svg\b[^>]*>\n?", svg)
+    assert opening is not None
+    return svg[: opening.end()] + style + svg[opening.end() :]
