@@ -20,8 +20,8 @@ SOURCE = ROOT / "src" / "clozelab"
 PICTURE = ROOT / "docs" / "pictures" / "rooms.svg"
 FLOORS = (
     ("cli",),
-    ("serving",),
     ("api",),
+    ("serving",),
     ("reporting", "benching", "diagnosis"),
     ("studies",),
     ("scoring",),
