@@ -144,7 +144,9 @@ def test_a_study_fills_cell_by_cell(shown: Chromium) -> None:
     found = [row.split() for row in shown.ask(cells)]
     assert found[0][:4] == ["static", "done", "done", "done"]
     assert found[2][:4] == ["single", "failed", "waiting", "waiting"]
-    assert "6 of 9 cells are done, 1 failed" in shown.ask("document.querySelector('.far').innerText")
+    assert "6 of 9 cells are done, 1 failed" in shown.ask(
+        "document.querySelector('.far').innerText"
+    )
     assert shown.ask("document.querySelector('.cells td[title]').title") == EVIL
     assert shown.ask("document.querySelector('main img')") is None
 

@@ -73,7 +73,7 @@ class Chart(NamedTuple):
         return words
 
 
-def clock_data(clock: Sequence[Moment]) -> dict[str, list[float]]:
+def clock_data(clock: Sequence[Moment]) -> dict[str, list[float | None]]:
     """The moments of a run, fewer of them, for figures.js."""
     some = thinned(clock, DATA)
     return {

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +53,11 @@ def age(folder: Path, seconds: float = 3600) -> None:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Iterator[list[Path]]:
+def runs(tmp_path: Path) -> list[Path]:
     made = [tmp_path / name for name in ("done", "half")]
     make_run(made[0])
     make_run(made[1], steps=40, overrides=("objectives.1.weight=0.0",))
-    yield made
+    return made
 
 
 def test_a_run_is_finished_running_or_stopped(runs: list[Path]) -> None:
@@ -174,7 +173,12 @@ def test_a_study_fills_cell_by_cell(tmp_path: Path) -> None:
                   begun=[("dynamic", 1), ("dynamic", 2)])  # fmt: skip
     age(place / "cells/dynamic/seed-2")
     (found,) = look(place)["studies"]
-    assert (found["done"], found["failed"], found["planned"], found["state"]) == (4, 1, 9, "stopped")
+    assert (found["done"], found["failed"], found["planned"], found["state"]) == (
+        4,
+        1,
+        9,
+        "stopped",
+    )
     cells = {one["name"]: [cell["state"] for cell in one["cells"]] for one in found["variants"]}
     assert cells == {
         "static": ["done"] * 3,
