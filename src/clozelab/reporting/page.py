@@ -225,7 +225,7 @@ def by_tokenizer(runs: Iterable[RunRecord]) -> list[list[RunRecord]]:
 def group_titles(groups: Sequence[Sequence[RunRecord]]) -> list[str]:
     """What to say of each group's tokenizer; nothing where there is one group."""
     if len(groups) < 2:
-        return [""]
+        return [""] * len(groups)
     runs = [group[0] for group in groups]
     titles = [_tokenizer(run.recipe) for run in runs]
     if len({*titles}) < len(titles) or not all(run.tokenizer_known for run in runs):

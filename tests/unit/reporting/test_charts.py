@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.made_study import TEXT, study
 
 from clozelab.config import recipe as recipes
 from clozelab.reporting.figures import Chart, Line, clock_data, smooth, thinned
 from clozelab.reporting.page import charts, page
 from clozelab.reporting.records import FinetuneRecord, gather
 from clozelab.reporting.static import script, text_of
+from clozelab.reporting.study import page as study_page
 from clozelab.runs.directory import Run
 from clozelab.runs.record import Moment, RunRecord, read_run
+from clozelab.studies.records import read as read_study
 
 Make = Callable[..., RunRecord]
 
@@ -106,6 +109,19 @@ def test_a_head_that_is_not_trained_is_left_out(change: str, make: Make) -> None
     assert [row[at] for row in rows[2:4]] == ["0.690 |", "– |"]
     alone = page([not_trained], [], title="x").html()
     assert "next sentence, held out" not in alone
+
+
+def test_a_study_may_train_a_head_in_no_variant(tmp_path: Path) -> None:
+    text = TEXT.replace('recipe = "bert"', 'recipe = "bert"\nset = ["objectives.1.weight=0.0"]')
+    folder = study(tmp_path / "s", text=text)
+    for log in folder.rglob("metrics.jsonl"):
+        log.write_text(
+            log.read_text().replace(
+                '"masked_lm": ', '"next_sentence": {"loss": 0.7}, "masked_lm": '
+            )
+        )
+    shown = study_page(read_study(folder)).html()
+    assert "masked lm: loss on held-out text" in shown and "next sentence: loss" not in shown
 
 
 def test_the_data_say_what_the_records_say(make: Make) -> None:
