@@ -24,6 +24,7 @@ DASHES = 4  # line styles of one colour
 NAME = 46  # characters beside a row of dots
 DRAWN, DATA = 100, 240  # points of a line that is drawn, and of one that is given as data
 KEPT = 0.9  # of the mean, from one point to the next: how smooth a noisy line is at first
+LETTER = 6.7  # the width of a letter, about
 _NAMESPACE = "http://www.w3.org/2000/svg"
 
 
@@ -206,9 +207,12 @@ def dots(
         if row.low is not None and row.high is not None:
             parts.append(_line(f"bar c{row.colour % SERIES}", x_of(row.low), y, x_of(row.high), y))
         parts += [_dot(row.colour, x_of(v), y, 4, f"<title>{v:.2f}</title>") for v in row.values]
-    height = bottom + BOTTOM
-    parts.append(_text("tick", (left + WIDTH - RIGHT) / 2, height - 6, escape(across)))
-    return _svg(parts, height, across)
+    lines = _folded(across)
+    for number, line in enumerate(lines):
+        half = LETTER * len(line) / 2
+        middle = max(min((left + WIDTH - RIGHT) / 2, WIDTH - half), half)
+        parts.append(_text("tick", middle, bottom + 34 + 15 * number, escape(line)))
+    return _svg(parts, bottom + BOTTOM + 15 * (len(lines) - 1), across)
 
 
 def heat_map(
@@ -307,9 +311,21 @@ def _svg(parts: Sequence[str], height: float, says: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height}" {name}>{"".join(parts)}</svg>'
 
 
+def _folded(text: str) -> list[str]:
+    """A text in as many lines as it needs, broken between its clauses."""
+    lines = [""]
+    for clause in text.split("; "):
+        longer = f"{lines[-1]}; {clause}" if lines[-1] else clause
+        if lines[-1] and LETTER * len(longer) > WIDTH:
+            lines.append(clause)
+        else:
+            lines[-1] = longer
+    return lines
+
+
 def _beside(names: Sequence[str]) -> float:
     """The width that names beside a figure take."""
-    return 20 + 6.7 * max(min(len(name), NAME) for name in names)
+    return 20 + LETTER * max(min(len(name), NAME) for name in names)
 
 
 def _widened(values: Sequence[float]) -> tuple[float, float]:

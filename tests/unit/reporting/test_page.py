@@ -335,6 +335,22 @@ def test_dots_of_one_value_are_drawn() -> None:
     assert drawn.count("<circle") == 2 and "nan" not in drawn
 
 
+def test_a_long_caption_stays_inside_its_figure() -> None:
+    rows = [DotRow("the mean of one accuracy and another", [1.0], 0.5, 1.5, 0)]
+    clauses = ["advantage of shared-128 over shared-full, in points", "the margin is −0.50",
+               "within ± 0.30 they count as equal"]  # fmt: skip
+    drawn = dots(rows, across="; ".join(clauses))
+    captions = re.findall(
+        r'text-anchor="middle" x="([\d.]+)" y="([\d.]+)">([^<]{12,})</text>', drawn
+    )
+    assert "; ".join(text for _, _, text in captions) == "; ".join(clauses) and len(captions) > 1
+    height = float(re.findall(r'viewBox="0 0 640 ([\d.]+)"', drawn)[0])
+    for x, y, text in captions:
+        assert float(x) - 3.3 * len(text) >= 0 and float(x) + 3.3 * len(text) <= 640
+        assert float(y) < height
+    assert len({y for _, y, _ in captions}) == len(captions)
+
+
 def test_many_lines_differ_in_colour_or_dashes() -> None:
     drawn = curves([Line(f"r{n}", [(1, 2.0), (2, n)], n) for n in range(32)], across="", up="")
     looks = re.findall('polyline class="line ([^"]*)"', drawn)
