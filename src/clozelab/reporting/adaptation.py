@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clozelab.reporting import page as pages
+from clozelab.reporting.charts import Chart
 from clozelab.reporting.document import NumberCell, Page, PageTable, Part, Section, TableCell
-from clozelab.reporting.figures import Chart, Line
+from clozelab.reporting.figures import Line
 from clozelab.runs.adaptation import AdaptationRecord
 from clozelab.runs.record import Moment, RunRecord
 

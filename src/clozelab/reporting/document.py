@@ -15,7 +15,7 @@ import clozelab
 from clozelab.errors import UserError
 from clozelab.markdown import fenced, plain
 from clozelab.reporting import palette
-from clozelab.reporting.figures import Chart, clock_data
+from clozelab.reporting.charts import Chart, clock_data
 from clozelab.reporting.static import script, text_of
 from clozelab.runs.record import Moment
 

@@ -1,7 +1,4 @@
-"""Figures as SVG inside a page: curves, and dots with intervals. Colours are the page's.
-
-Curves are also given as data, which static/figures.js draws anew where a page may run scripts.
-"""
+"""Figures as SVG inside a page: curves, and dots with intervals. Colours are the page's."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from itertools import accumulate, islice
-from math import floor, isfinite, log10
-from typing import Any, NamedTuple, TypeVar
+from math import floor, log10
+from typing import NamedTuple, TypeVar
 
 from clozelab.reporting import palette
 from clozelab.reporting.static import text_of
@@ -22,7 +19,7 @@ SERIES = 8  # colours
 APART = 4  # successive colours that colour-blind readers can tell apart; the next are dashed
 DASHES = 4  # line styles of one colour
 NAME = 46  # characters beside a row of dots
-DRAWN, DATA = 100, 240  # points of a line that is drawn, and of one that is given as data
+POINTS = 100  # of a line, at most
 KEPT = 0.9  # of the mean, from one point to the next: how smooth a noisy line is at first
 LETTER = 6.7  # the width of a letter, about
 _NAMESPACE = "http://www.w3.org/2000/svg"
@@ -38,81 +35,6 @@ class Line(NamedTuple):
     band: Sequence[tuple[float, float, float]] = ()
     clock: Sequence[Moment] = ()  # of its run, by which it may be drawn over steps or time
     noisy: bool = False  # is shown smoothed, by as much as the reader likes
-
-
-class Chart(NamedTuple):
-    """Curves with what their axes are; as `drawn`, or as the data of the same figure."""
-
-    title: str
-    lines: Sequence[Line]
-    across: str
-    up: str
-    whole: bool = False
-    base: str = ""  # what x counts: tokens, or steps; nothing where there is no other axis
-    marks: Mapping[str, float] = {}  # values to compare with, as of chance, by name
-    note: str = ""  # below the title
-
-    @property
-    def drawn(self) -> str:
-        """As SVG, for who has no script."""
-        return curves(
-            self.lines, across=self.across, up=self.up, whole=self.whole, marks=self.marks
-        )
-
-    def data(self, clocks: list[Sequence[Moment]]) -> dict[str, Any]:
-        """For figures.js; clocks that are not among those of the page are added to them."""
-        words: dict[str, Any] = {"title": self.title, "up": self.up, "across": self.across}
-        words["lines"] = [_data(line, self.base, clocks) for line in self.lines]
-        if self.note:
-            words["note"] = self.note
-        if self.base:
-            words["base"] = self.base
-        if self.whole:
-            words["whole"] = True
-        if self.marks:
-            words["marks"] = [{"y": _rounded(y), "name": name} for name, y in self.marks.items()]
-        return words
-
-
-def clock_data(clock: Sequence[Moment]) -> dict[str, list[float | None]]:
-    """The moments of a run, fewer of them, for figures.js."""
-    some = thinned(clock, DATA)
-    return {
-        "steps": [one.step for one in some],
-        "tokens": [one.tokens for one in some],
-        "seconds": [_rounded(one.seconds) for one in some],
-    }
-
-
-def _data(line: Line, base: str, clocks: list[Sequence[Moment]]) -> dict[str, Any]:
-    """A line; the places of its points are left out where they are the moments of its clock."""
-    words: dict[str, Any] = {"name": line.name, "colour": line.colour}
-    points = thinned(line.points, DATA)
-    at_moments = False
-    if base and line.clock:
-        if not any(line.clock is clock for clock in clocks):
-            clocks.append(line.clock)
-        words["clock"] = next(n for n, clock in enumerate(clocks) if clock is line.clock)
-        moments = [one.tokens if base == "tokens" else one.step for one in line.clock]
-        at_moments = moments == [x for x, _ in line.points]
-    if not at_moments:
-        words["x"] = [_rounded(x, 7) for x, _ in points]
-    words["y"] = [_rounded(y) for _, y in points]
-    if line.band:
-        band = thinned(line.band, DATA)
-        words["low"], words["high"] = ([_rounded(b[side]) for b in band] for side in (1, 2))
-    for name in ("faint", "noisy"):
-        if getattr(line, name):
-            words[name] = True
-    return words
-
-
-def _rounded(value: float | None, digits: int = 4) -> float | None:
-    """A number of a few digits, whole where it is; None where it is not finite."""
-    if value is None or not isfinite(value):
-        return None
-    short = float(f"{value:.{digits}g}")
-    return int(short) if short == int(short) else short
 
 
 class DotRow(NamedTuple):
@@ -360,7 +282,7 @@ def _short(value: float) -> str:
 T = TypeVar("T")
 
 
-def thinned(points: Sequence[T], most: int = DRAWN) -> list[T]:
+def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
     """About so many points at most, the last included."""
     every = max(1, -(-len(points) // most))
     some = list(points[::every])

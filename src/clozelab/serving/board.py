@@ -15,9 +15,9 @@ from clozelab import files
 from clozelab.diagnosis.examine import examine
 from clozelab.diagnosis.reading import read_run as read_case
 from clozelab.errors import UserError
-from clozelab.reporting import page
+from clozelab.reporting import page, run_curves
+from clozelab.reporting.charts import Chart, clock_data
 from clozelab.reporting.document import PageTable
-from clozelab.reporting.figures import Chart, clock_data
 from clozelab.reporting.records import finetunings, named
 from clozelab.runs.directory import PLAN, STUDY, Run, read_json
 from clozelab.runs.record import Moment, RunRecord, read_run
@@ -48,7 +48,7 @@ def board(folders: Sequence[Path]) -> Json:
             problem = _sentence(folder, error)
             rows["runs"].append({"name": name, "state": "unreadable", "error": problem})
     _readings.forget_others(folders)
-    return {**rows, "differences": _differences(records), **_figures(page.charts(records))}
+    return {**rows, "differences": _differences(records), **_figures(run_curves.charts(records))}
 
 
 def _record(folder: Path) -> RunRecord:

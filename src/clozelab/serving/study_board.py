@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from clozelab import files
+from clozelab.reporting.charts import Chart
 from clozelab.reporting.document import PageTable
-from clozelab.reporting.figures import Chart
 from clozelab.reporting.study import claims, curves, tables
 from clozelab.runs.directory import CELLS
 from clozelab.serving.folder_state import activity

@@ -12,9 +12,11 @@ import pytest
 from support.made_study import TEXT, study
 
 from clozelab.config import recipe as recipes
-from clozelab.reporting.figures import Chart, Line, clock_data, smooth, thinned
-from clozelab.reporting.page import charts, page
+from clozelab.reporting.charts import Chart, clock_data
+from clozelab.reporting.figures import Line, smooth, thinned
+from clozelab.reporting.page import page
 from clozelab.reporting.records import FinetuneRecord, gather
+from clozelab.reporting.run_curves import charts
 from clozelab.reporting.static import script, text_of
 from clozelab.reporting.study import page as study_page
 from clozelab.runs.directory import Run

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from clozelab.reporting.charts import Chart
 from clozelab.reporting.document import Part
-from clozelab.reporting.figures import Chart, Line, smooth
-from clozelab.reporting.page import NUMBERS, by_tokenizer, group_titles, words
+from clozelab.reporting.figures import Line, smooth
+from clozelab.reporting.run_curves import NUMBERS, by_tokenizer, group_titles, words
 from clozelab.runs.record import Points, RunRecord
 from clozelab.studies.records import StudyRecord
 
