@@ -99,7 +99,7 @@ def test_students_have_fewer_layers_than_their_teachers(name: str) -> None:
                 taught = study.recipe_of(one, size=size).encoder
                 teacher = study.recipe_of(one.teacher, size=size).encoder
                 assert 2 * taught.layers == teacher.layers
-                assert taught.width == teacher.width
+                assert taught.hidden_size == teacher.hidden_size
 
 
 @every_study

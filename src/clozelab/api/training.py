@@ -81,6 +81,7 @@ def pretrain(
         raise UserError(
             "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
         )
+    from clozelab.config.overrides import keys_set
     from clozelab.pretraining import starting
     from clozelab.text.store.mixture import tempered
 
@@ -93,12 +94,11 @@ def pretrain(
     elif changes.size is not None:
         raise UserError("--from brings its own encoder: leave --size out")
     else:
-        keys = [change.partition("=")[0] for change in changes.set]
         job = starting.continued(
             read,
             from_,
-            shaped=any(key.startswith(("blocks.", "schedule.")) for key in keys),
-            own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
+            shaped=any(change.startswith(("blocks.", "schedule.")) for change in changes.set),
+            own=keys_set(changes.set, "encoder", read.encoder),
             **source,
         )
     return trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
@@ -150,18 +150,19 @@ def distil(
         out (DIR): the run's folder
         recipe: of the student (distilbert)
     """
+    from clozelab.config.overrides import keys_set
     from clozelab.pretraining import starting
 
-    keys = [change.partition("=")[0] for change in changes.set]
+    read = changes.read(recipe, watch)
     fetch_corpora(data, watch)
     job = starting.taught(
-        changes.read(recipe, watch),
+        read,
         teacher,
         data=data,
         seed=seed,
         budget=budget,
         sized=changes.size is not None,
-        own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
+        own=keys_set(changes.set, "encoder", read.encoder),
     )
     on = machine_of(machine, shard=shard)
     return trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
