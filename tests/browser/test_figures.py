@@ -249,6 +249,33 @@ def test_a_telephone_shows_all_of_it(shown: Chromium, place: Path) -> None:
         assert box[0] >= 0 and box[1] <= 360
 
 
+def test_a_finger_reads_and_zooms(shown: Chromium, place: Path) -> None:
+    shown.size(360, 740)
+    shown.do("Emulation.setTouchEmulationEnabled", enabled=True)
+    shown.open(place)
+    canvas = figure(LOSS, ".plot > svg")
+    shown.ask(f"{canvas}.scrollIntoView({{block: 'center'}})")
+    left, right, middle = shown.ask(
+        f"(({{left, right, top, bottom}}) => [left, right, (top + bottom) / 2])"
+        f"({canvas}.getBoundingClientRect())"
+    )
+
+    def touch(*shares: float) -> None:
+        places = [{"x": left + share * (right - left), "y": middle} for share in shares]
+        shown.do("Input.dispatchTouchEvent", type="touchStart", touchPoints=places[:1])
+        for way in places[1:]:
+            shown.do("Input.dispatchTouchEvent", type="touchMove", touchPoints=[way])
+        shown.do("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+    touch(0.9)
+    shown.wait(f"!{figure(LOSS, '.tip')}.hidden")  # and stays when the finger is gone
+    assert "low" in tip(shown)
+    touch(0.5, 0.55, 0.65, 0.8)
+    shown.wait(f"!{figure(LOSS, '.tools button')}.hidden")
+    assert min(numbers(across(shown))) > 0.3e6
+    shown.do("Emulation.setTouchEmulationEnabled", enabled=False)
+
+
 def test_nothing_of_a_figure_is_outside_of_it_and_wide_windows_are_used(shown: Chromium) -> None:
     shown.size(1600, 900)
     shown.wait(f"{figure(LOSS, '.plot > svg')}.clientWidth > 600")

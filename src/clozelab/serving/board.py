@@ -48,7 +48,12 @@ def board(folders: Sequence[Path]) -> Json:
             problem = _sentence(folder, error)
             rows["runs"].append({"name": name, "state": "unreadable", "error": problem})
     _readings.forget_others(folders)
-    return {**rows, "differences": _differences(records), **_figures(run_curves.charts(records))}
+    return {
+        **rows,
+        "comparable": len(run_curves.by_tokenizer(records)) < 2,  # their losses
+        "differences": _differences(records),
+        **_figures(run_curves.charts(records)),
+    }
 
 
 def _record(folder: Path) -> RunRecord:

@@ -93,6 +93,15 @@ def test_curves_are_those_of_pages(runs: list[Path]) -> None:
     assert (clock["steps"][-1], clock["tokens"][-1], clock["seconds"][-1]) == (40, 400, 80)
 
 
+def test_losses_are_compared_only_under_one_tokenizer(runs: list[Path]) -> None:
+    assert look(*runs)["comparable"] is True
+    Run(runs[1]).remember({"tokenizer_digest": "another"})
+    found = look(*runs)
+    assert found["comparable"] is False
+    lines = [len(one["lines"]) for one in found["charts"] if one["title"].startswith("masked lm")]
+    assert lines == [1, 1]
+
+
 def test_differences_of_recipes(runs: list[Path]) -> None:
     (row,) = look(*runs)["differences"]["rows"]
     assert row == ["objectives.1.weight", "1.0", "0.0"]

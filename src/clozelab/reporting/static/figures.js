@@ -357,7 +357,7 @@ export function mountFigure(element, first) {
     if (ends[1] - ends[0] >= 6) { leave(); show(...ends.map(view.x.back)); }
   };
   canvas.onpointercancel = () => { drag = null; leave(); };
-  canvas.onpointerleave = () => { if (drag == null) leave(); };
+  canvas.onpointerleave = (event) => { if (drag == null && event.pointerType === "mouse") leave(); };
   canvas.ondblclick = () => { zoom = null; draw(); };
   canvas.onblur = leave;
 

@@ -239,7 +239,8 @@ export function mountRuns(element, fetchJson) {
     const rows = found.runs.map((run) => runRow(run, losses, probes, hidden, show));
     const training = known.some((run) => Object.values(run.losses).some((loss) => loss.held_out == null));
     runs.show(columns, rows.map((row) => [...row, ...Array(columns.length - row.length).fill("")]),
-      "Losses are on held-out text" + (training ? "; * in training." : "."));
+      "Losses are on held-out text" + (training ? "; * in training." : ".")
+      + (found.comparable ? "" : " Under different tokenizers, or on different text, they cannot be compared."));
     figures.show(found.charts, found.clocks, hidden);
     ill.replaceChildren(...findings(known));
     studies.show(found.studies);
