@@ -149,6 +149,8 @@ def test_the_keyboard_reads_and_zooms(shown: Chromium) -> None:
         assert words.startswith(f"{moment} tokens: ") and f"low {value}" in words.split(": ", 1)[
             1
         ].split(", ")
+    live = shown.ask(f"{figure(LOSS, 'output')}.matches('[aria-live=polite]:not([aria-hidden])')")
+    assert live  # so that a screen reader says it
     shown.press("ArrowLeft")
     shown.press("+")
     part = numbers(across(shown))
