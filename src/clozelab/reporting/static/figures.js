@@ -310,6 +310,8 @@ export function mountFigure(element, first) {
     const room = plot.clientWidth - tip.offsetWidth;
     const wanted = side ? middle.place - tip.offsetWidth - 14 : middle.place + 14;
     tip.style.left = `${Math.min(Math.max(wanted, 0), Math.max(room, 0))}px`;
+    const high = rows.filter((row) => view.y(row.y) < (view.top + view.bottom) / 2).length > rows.length / 2;
+    tip.style.top = `${high ? Math.max(view.bottom - tip.offsetHeight - 8, 0) : view.top}px`;
     view.head = head;
     view.rows = rows;
   }
