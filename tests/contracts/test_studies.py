@@ -25,7 +25,7 @@ ASKED = {
     *("span-length", "next-negatives", "independence", "cls"),
     *("masked-or-replaced", "masked-or-replaced-seconds", "generator-size"),
     *("modern-block", "mask-rate-schedule", "long-context", "causal-then-masked"),
-    *("embedding-sharing", "swift-choices"),
+    *("embedding-sharing", "swift-choices", "swift-objective"),
 }
 every_study = pytest.mark.parametrize("name", studies.names())
 

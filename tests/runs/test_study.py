@@ -348,6 +348,11 @@ def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) ->
     assert time.unit == "seconds"
     assert time.seconds("long") == pytest.approx(time.seconds("static") or 0, rel=0.01)
     assert time.steps("static") == pytest.approx(2 * time.steps("long"), rel=0.01)
+    # One that is alone keeps its seconds as it goes; side by side, steps are counted.
+    assert time.budget("static") == time.budget("long") == f"{time.amount:.3f}s"
+    beside = replace(time, at_once=2)
+    assert beside.budget("long") == f"{time.steps('long')}steps"
+    assert steps.budget("long") == f"{steps.steps('long')}steps"
     with pytest.raises(UserError, match="set --budget"):
         plan_of(made(tmp_path, equal="time"), budget=None)
 

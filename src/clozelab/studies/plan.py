@@ -69,6 +69,22 @@ class StudyPlan:
             budget, tokens_a_step=pace.tokens_a_step, seconds_a_step=pace.seconds_a_step
         )
 
+    @property
+    def is_paced(self) -> bool:
+        """Whether cells keep their seconds as they go, rather than take so many steps."""
+        return self.unit == "seconds" and self.at_once == 1
+
+    def budget(self, variant: str) -> str:
+        """What a variant's cells are trained for.
+
+        A run that is alone on its machine keeps its seconds by the pace as it goes: the few steps
+        that were timed are off by some per cent, which are worth as much as many a choice.
+        """
+        steps = self.steps(variant)
+        if self.is_paced:
+            return f"{self.amount * self.request.study.variant(variant).share:.3f}s"
+        return f"{steps}steps"
+
     def seconds(self, variant: str) -> float | None:
         """About how long a cell of the variant takes; None where nothing was timed."""
         pace = self.paces.get(variant)
