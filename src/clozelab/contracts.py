@@ -286,6 +286,7 @@ class EncoderPart:
     `layers` and `hidden_size`, and with `embedding_size`, the columns of its embedding table.
     """
 
+    hidden_size: int
     provides: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
     needs: ClassVar[frozenset[str]] = frozenset()
     # Words come with their characters, in Input.characters.
@@ -314,8 +315,8 @@ class EncoderPart:
 
     @property
     def vector_width(self) -> int:
-        """Elements of a vector that a head reads."""
-        raise NotImplementedError
+        """Elements of a vector that a head reads: the hidden size, unless a part says otherwise."""
+        return self.hidden_size
 
     @property
     def max_positions(self) -> int | None:
@@ -468,7 +469,7 @@ class PlanStretch(NamedTuple):
     The rows of all stretches joined, and the counts added, are the plan, however it is divided.
     """
 
-    columns: Mapping[str, Array]
+    columns: Mapping[str, Any]  # arrays, each of a type of its own
     counts: Mapping[str, int]
 
 

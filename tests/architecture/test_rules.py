@@ -261,7 +261,7 @@ def test_no_bare_except_and_no_swallowed_error() -> None:
 
 def test_looking_at_things_needs_no_torch() -> None:
     modules = "clozelab.cli.views.recipes, clozelab.pretraining.masks, clozelab.text.building"
-    modules += ", clozelab.diagnosis.examine, clozelab.diagnosis.foreign"
+    modules += ", clozelab.diagnosis.examine, clozelab.diagnosis.foreign, clozelab.serving.app"
     modules += ", clozelab.reporting.study, clozelab.studies.verdicts, clozelab.cli.views.studies"
     modules += ", clozelab.serving.board"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"

@@ -57,11 +57,6 @@ class Relative(Checked, EncoderPart):
         """Tokens are embedded at full width."""
         return self.hidden_size
 
-    @property
-    def vector_width(self) -> int:
-        """The hidden size."""
-        return self.hidden_size
-
     def resized(self, layers: int, hidden_size: int) -> Relative:
         """The same encoder at another size: heads of 64, a feed-forward layer of 4 × its size."""
         return replace(

@@ -193,11 +193,6 @@ class Transformer(Checked, EncoderPart):
                 )
 
     @property
-    def vector_width(self) -> int:
-        """The hidden size."""
-        return self.hidden_size
-
-    @property
     def head_size(self) -> int:
         """Elements of a head."""
         return self.hidden_size // self.heads

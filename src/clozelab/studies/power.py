@@ -84,20 +84,6 @@ def claim_powers(
     return [_power(study, claim, noise, sizes) for claim in study.claims]
 
 
-def claim_power(
-    study: StudySpec,
-    number: int,
-    *,
-    effect: float,
-    noise: Mapping[str, float],
-    sizes: Mapping[str, float],
-) -> float:
-    """The power of a claim at a true advantage."""
-    claim = study.claims[number]
-    error, freedom = _error(study, claim, claim.on, noise, sizes)
-    return _at(study, claim, effect, error, freedom)
-
-
 def _power(
     study: StudySpec, claim: Claim, noise: Mapping[str, float], sizes: Mapping[str, float]
 ) -> ClaimPower:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import made_study
 
 from clozelab import cli
 from clozelab.config import recipe as recipes
@@ -89,13 +91,19 @@ def test_an_old_setting_of_a_protocol_can_be_set() -> None:
 
 
 def test_a_record_is_read_without_a_warning() -> None:
-    texts = [path.read_text(encoding="utf-8") for path in ROOT.glob("results/**/recipe.toml")]
-    old = [text for text in texts if "\nsequences = " in text]
-    assert old
+    """Every recorded recipe, those of packed cells included."""
+    texts = {path.read_text(encoding="utf-8") for path in ROOT.glob("results/**/recipe.toml")}
+    for file in ROOT.glob("results/**/cells.jsonl"):
+        cells = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        texts |= {cell["text"] for cell in cells if cell["file"].endswith("seed-0/recipe.toml")}
+    for old in ("sequences", "width", "inner", "embedding"):
+        assert sum(f"\n{old} = " in text for text in texts) > 10
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for text in old:
-            assert recipes.parse(text, "recipe.toml").schedule.batch_size > 0
+        for text in texts:
+            recipe = recipes.parse(text, "recipe.toml")
+            assert recipe.schedule.batch_size > 0
+            assert recipe.encoder.hidden_size > 0 and recipe.encoder.embedding_size > 0
 
 
 def test_a_study_with_old_names_is_the_same_study(tmp_path: Path) -> None:
@@ -114,6 +122,16 @@ def test_a_study_with_old_names_is_the_same_study(tmp_path: Path) -> None:
     set_by_old = replace(new, set=("encoder.width=64",))
     assert not set_by_old.differs(replace(new, set=("encoder.hidden_size=64",)), ["name", "set"])
     assert set_by_old.differs(replace(new, set=("encoder.hidden_size=32",)), ["name", "set"])
+
+
+def test_a_recorded_multiple_of_the_width_is_read_without_a_warning(tmp_path: Path) -> None:
+    file = made_study.study(tmp_path / "s") / "study.toml"
+    text = file.read_text(encoding="utf-8").replace("[[variants]]\n", "[[variants]]\nwidth = 2.0\n")
+    file.write_text(text, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OldNameWarning)
+        study = records.read(file.parent).study
+    assert [variant.hidden_size for variant in study.variants] == [2.0] * len(study.variants)
 
 
 def test_recorded_studies_are_read_without_a_warning() -> None:

@@ -1,4 +1,5 @@
 // Runs: a live board of runs, fine-tunings and studies. It only reads; figures are those of pages.
+import { el, whole } from "./dom.js";
 import { mountFigure } from "./figures.js";
 import { sortable } from "./tables.js";
 
@@ -8,15 +9,6 @@ const STATES = {
   stopped: "stopped", failed: "failed", waiting: "waiting", unreadable: "cannot be read",
 };
 
-function el(name, settings, ...inside) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(settings ?? {})) {
-    if (value !== undefined && value !== null && value !== false) made.setAttribute(key, value);
-  }
-  made.append(...inside.flat().filter((each) => each !== null && each !== undefined));
-  return made;
-}
-
 function styles() { // of figures, and of this room
   for (const name of ["figures.css", "runs.css"]) {
     const href = new URL(name, import.meta.url).pathname;
@@ -25,7 +17,7 @@ function styles() { // of figures, and of this room
 }
 
 const fixed = (value, digits) => (value == null ? "–" : value.toFixed(digits).replace("-", "−"));
-const count = (value) => (value == null ? "–" : Math.round(value).toLocaleString("en"));
+const count = (value) => (value == null ? "–" : whole(Math.round(value)));
 const millions = (value) => (value == null ? "–" : value >= 1e9 ? `${(value / 1e9).toFixed(2)} G` : `${(value / 1e6).toFixed(1)} M`);
 
 function duration(seconds) {

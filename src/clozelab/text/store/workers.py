@@ -16,7 +16,8 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.text.building import BuildProgress
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import Portion, no_text, portions, total_bytes
+from clozelab.text.reading.lines import shown
+from clozelab.text.reading.sources import Portion, listing, no_text, portions, total_bytes
 from clozelab.text.store import shards
 from clozelab.text.store.engines import Engine, ShardSource, Task, TaskLost
 from clozelab.text.store.tasks import PortionEnd
@@ -28,13 +29,13 @@ def tokenised(
     inputs: list[str],
     folder: Path,
     settings: shards.TokenisingSettings,
-    *,
     spans: dict[str, shards.Spans],
+    *,
     reading: Reading,
     counts: Counts,
     where: Engine,
-) -> Generator[BuildProgress, None, list[str]]:
-    """Tokenise everything, shard by shard; returns the shards' names in the text's order."""
+) -> Generator[BuildProgress, None, shards.ShardPlan]:
+    """Tokenise everything, shard by shard; returns which they are, in the text's order."""
     total = total_bytes(inputs, reading)
     parts = portions(inputs, reading, counts)
     finished = {file.stem for file in folder.glob("*.npz") if shards.sound(file)}
@@ -53,7 +54,11 @@ def tokenised(
     counts.add("documents named in --spans and not found", number=len(spans.keys() - seen))
     if not making.names:
         raise no_text(inputs, counts)
-    return [name for _, name in sorted(making.names.items())]
+    read = [name for name, *_ in listing(inputs, reading)]
+    sources = ["standard input" if Path(name).parent == folder else shown(name) for name in read]
+    return shards.ShardPlan(
+        folder, settings, [name for _, name in sorted(making.names.items())], sources
+    )
 
 
 class _Making:
