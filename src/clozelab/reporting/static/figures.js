@@ -113,6 +113,11 @@ function look(colour) { // as figures.py: a colour and, where that is not enough
   return `c${colour % 8}` + (dash ? ` d${dash}` : "");
 }
 
+export function lineKey(line) { // a piece of a line, for legends
+  return svg("svg", { class: "key", viewBox: "0 0 26 10", "aria-hidden": "true" },
+    svg("line", { class: `${line.faint ? "faint" : "line"} ${look(line.colour)}`, x1: 0, x2: 26, y1: 5, y2: 5 }));
+}
+
 export function mountFigure(element, first) {
   const hidden = new Set(), log = { x: false, y: false };
   let spec = first, zoom = null, cursor = null, drag = null, lit = null, view = null, seen = {};
@@ -302,7 +307,7 @@ export function mountFigure(element, first) {
     const name = AXES[chosen()] === "time" ? view.unit[1] : AXES[chosen()] ?? spec.across;
     const head = `${short(middle.x / view.unit[0])} ${name}`;
     const most = 12, list = rows.slice(0, most).map((row) => html("div", {},
-      key(row.line), html("span", {}, called(row.line)), html("b", {}, short(row.y))));
+      lineKey(row.line), html("span", {}, called(row.line)), html("b", {}, short(row.y))));
     if (rows.length > most) list.push(html("div", {}, `and ${rows.length - most} more`));
     tip.replaceChildren(html("strong", {}, head), ...list);
     tip.hidden = false;
@@ -388,16 +393,11 @@ export function mountFigure(element, first) {
     acts[event.key]();
   };
 
-  function key(line) {
-    return svg("svg", { class: "key", viewBox: "0 0 26 10", "aria-hidden": "true" },
-      svg("line", { class: `${line.faint ? "faint" : "line"} ${look(line.colour)}`, x1: 0, x2: 26, y1: 5, y2: 5 }));
-  }
-
   function legend() {
     const own = spec.lines.filter((line, n) => !line.faint
       || !spec.lines.some((other, m) => other.name === line.name && (!other.faint || m < n)));
     names.replaceChildren(...own.map((line) => {
-      const button = html("button", { type: "button", "aria-pressed": !hidden.has(line.name), title: "Show or hide; double click: this one alone" }, key(line), line.name);
+      const button = html("button", { type: "button", "aria-pressed": !hidden.has(line.name), title: "Show or hide; double click: this one alone" }, lineKey(line), line.name);
       const set = (hide) => {
         hidden.clear();
         hide.forEach((name) => hidden.add(name));

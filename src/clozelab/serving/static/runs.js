@@ -1,6 +1,6 @@
 // Runs: a live board of runs, fine-tunings and studies. It only reads; figures are those of pages.
 import { el, whole } from "./dom.js";
-import { mountFigure } from "./figures.js";
+import { lineKey, mountFigure } from "./figures.js";
 import { sortable } from "./tables.js";
 
 const PAUSE = 3000; // milliseconds between looks
@@ -35,16 +35,6 @@ const badge = (state) => el("span", { class: `state ${state}` }, STATES[state] ?
 function bar(share, label) {
   const percent = Math.floor(100 * Math.min(Math.max(share, 0), 1));
   return el("progress", { max: 100, value: percent, "aria-label": label }, `${percent} %`);
-}
-
-function key(colour) {
-  const dash = (Math.floor(colour / 4) + Math.floor(colour / 16)) % 4, space = "http://www.w3.org/2000/svg";
-  const drawn = document.createElementNS(space, "svg"), line = document.createElementNS(space, "line");
-  const set = (made, settings) => Object.entries(settings).forEach(([name, value]) => made.setAttribute(name, value));
-  set(drawn, { class: "key", viewBox: "0 0 26 10", "aria-hidden": "true" });
-  set(line, { class: `line c${colour % 8}` + (dash ? ` d${dash}` : ""), x1: 0, x2: 26, y1: 5, y2: 5 });
-  drawn.append(line);
-  return drawn;
 }
 
 // A table that keeps its order while its rows are written anew; a cell is a node, a text, or
@@ -113,7 +103,7 @@ function runRow(run, losses, probes, hidden, redraw) {
   const share = run.steps ? run.step / run.steps : 0;
   const grave = run.findings.filter((one) => one.level === "ill").length;
   return [
-    { node: el("span", { class: "run" }, box, key(run.colour), run.name), value: run.name },
+    { node: el("span", { class: "run" }, box, lineKey({ colour: run.colour }), run.name), value: run.name },
     { node: el("span", {}, badge(run.state), run.state === "running" ? bar(share, `${run.name}: done`) : ""), value: run.state },
     run.recipe,
     { text: `${count(run.step)} of ${count(run.steps)}`, value: run.step },
