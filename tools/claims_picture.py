@@ -10,27 +10,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
+import holds
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from plotting import INK, SERIES, SOFT, save
 
-matplotlib.use("svg")
-matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 8})
-import holds  # noqa: E402
-from matplotlib import pyplot  # noqa: E402
-from matplotlib.axes import Axes  # noqa: E402
+from clozelab.reporting.study.claims import COLOURS
+from clozelab.runs.directory import STUDY
+from clozelab.statistics import Estimate
+from clozelab.studies.records import read
+from clozelab.studies.verdicts import Finding, Judgement, judge
 
-from clozelab.runs.directory import STUDY  # noqa: E402
-from clozelab.statistics import Estimate  # noqa: E402
-from clozelab.studies.records import read  # noqa: E402
-from clozelab.studies.verdicts import Finding, Judgement, judge  # noqa: E402
+pyplot.rcParams["font.size"] = 8
 
 ROOT = Path(__file__).parents[1] / "results"
 LOOKS = {  # colour, marker: they differ without colour
-    "confirmed": ("#0072b2", "o"),
-    "refuted": ("#d55e00", "X"),
-    "equal": ("#cc79a7", "D"),
-    "undecided": ("#8a8a8a", "|"),
-    "a difference": ("#0072b2", "o"),
-    "no difference that counts": ("#cc79a7", "D"),
+    "confirmed": (SERIES[COLOURS["confirmed"]], "o"),
+    "refuted": (SERIES[COLOURS["refuted"]], "X"),
+    "equal": (SERIES[COLOURS["equal"]], "D"),
+    "undecided": (SERIES[COLOURS["undecided"]], "|"),
+    "a difference": (SERIES[COLOURS["confirmed"]], "o"),
+    "no difference that counts": (SERIES[COLOURS["equal"]], "D"),
 }
 TICKS = {"points": [1, 5, 25, 100], "nats": [0.05, 0.2, 1, 5]}  # of either side
 
@@ -86,8 +86,8 @@ def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
         axis.plot(ends, [place, place], color=colour, linewidth=3, alpha=0.45)
         axis.plot(row.estimate.value, place, color=colour, marker=marker, markersize=6)
         if row.margin:
-            axis.plot(-row.margin, place, color="black", marker=".", markersize=3)
-    axis.axvline(0, color="black", linewidth=0.8)
+            axis.plot(-row.margin, place, color=INK, marker=".", markersize=3)
+    axis.axvline(0, color=SOFT, linewidth=0.8)
     axis.set_xscale("symlog", linthresh=TICKS[unit][0])
     least, most = min(row.estimate.low for row in rows), max(row.estimate.high for row in rows)
     ticks = [sign * tick for sign in (-1, 1) for tick in TICKS[unit]]
@@ -97,9 +97,9 @@ def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
     axis.set_yticks(range(len(rows)), [row.name for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_xlabel(f"advantage, {unit}")
-    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.spines["left"].set_visible(False)
     axis.minorticks_off()
-    axis.tick_params(left=False)
+    axis.tick_params(axis="y", left=False, labelcolor=INK)
 
 
 def picture(panels: dict[str, list[Row]], place: Path) -> None:
@@ -117,9 +117,9 @@ def picture(panels: dict[str, list[Row]], place: Path) -> None:
         if any(row.look == look for row in every):
             axes[0].plot([], [], color=colour, marker=marker, linewidth=3, alpha=0.8, label=look)
     if any(row.margin for row in every):
-        axes[0].plot([], [], color="black", marker=".", linestyle="", label="what may be lost")
-    figure.legend(frameon=False, ncols=5, loc="outside upper center")
-    figure.savefig(place, metadata={"Date": None})
+        axes[0].plot([], [], color=INK, marker=".", linestyle="", label="what may be lost")
+    figure.legend(ncols=5, loc="outside upper center")
+    save(figure, place)
 
 
 def main() -> None:

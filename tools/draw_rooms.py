@@ -13,6 +13,8 @@ from collections import defaultdict
 from html import escape
 from pathlib import Path
 
+from clozelab.reporting.palette import LIGHT, themed
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "clozelab"
 PICTURE = ROOT / "docs" / "pictures" / "rooms.svg"
@@ -98,9 +100,9 @@ def draw(files: dict[str, list[Path]]) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {len(floors) * STEP}"'
         ' font-family="sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="#fff"/>',
+        f'<rect width="100%" height="100%" fill="{LIGHT["paper"]}"/>',
         '<marker id="to" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7"'
-        ' orient="auto"><path d="M0 0 8 4 0 8z" fill="#5b6b7a"/></marker>',
+        f' orient="auto"><path d="M0 0 8 4 0 8z" fill="{LIGHT["soft"]}"/></marker>',
     ]
     for room, other in sorted(shortest(down)) + sorted(up):
         (x, y), (to_x, to_y) = place[room], place[other]
@@ -108,20 +110,20 @@ def draw(files: dict[str, list[Path]]) -> str:
         start, end = (y + HEIGHT, to_y) if (room, other) in down else (y, to_y + HEIGHT)
         lines.append(
             f'<path d="M{x + WIDTH / 2:g} {start} L{to_x + WIDTH / 2:g} {end}" fill="none"'
-            f' stroke="#5b6b7a"{dash} marker-end="url(#to)"/>'
+            f' stroke="{LIGHT["soft"]}"{dash} marker-end="url(#to)"/>'
         )
     for room, (x, y) in place.items():
         code = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files[room])
         size = f"{len(files[room])} files, {round(code, -2):,} lines"
         lines += [
-            f'<rect x="{x:g}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5" fill="#eef3f8"'
-            ' stroke="#0b4f8a"/>',
+            f'<rect x="{x:g}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="5"'
+            f' fill="{LIGHT["panel"]}" stroke="{LIGHT["s0"]}"/>',
             f'<text x="{x + WIDTH / 2:g}" y="{y + 17}" text-anchor="middle" font-weight="600"'
-            f' fill="#12304d">{escape(room)}</text>',
+            f' fill="{LIGHT["ink"]}">{escape(room)}</text>',
             f'<text x="{x + WIDTH / 2:g}" y="{y + 32}" text-anchor="middle" font-size="10"'
-            f' fill="#44566a">{size}</text>',
+            f' fill="{LIGHT["soft"]}">{size}</text>',
         ]
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return themed("\n".join([*lines, "</svg>"]) + "\n")
 
 
 if __name__ == "__main__":

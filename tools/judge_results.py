@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median, variance
 
 import holds
+import keep_study
 
 from clozelab.cli import main as clozelab
 from clozelab.config import recipe as recipes
@@ -215,6 +216,9 @@ def main() -> None:
     between(docs, "claims", [counts(judged), "", *claims_table(judged)])
     between(ROOT / "README.md", "holds", [*holds.table(judged)])
     between(RESULTS / "README.md", "the same twice", [*same_twice(records)])
+    for record in records:
+        if (record.folder / "loss.svg").exists():
+            keep_study.draw(record.folder)
     subprocess.run([sys.executable, str(ROOT / "tools/claims_picture.py")], check=True)
 
 

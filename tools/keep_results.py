@@ -43,11 +43,8 @@ def keep(run: Path, place: Path, commit: str) -> list[dict[str, Any]]:
 
 def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
     """Every run's main loss, smoothed by its log, and its held-out loss as dots."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
     from matplotlib import pyplot
+    from plotting import INK, save
 
     columns = min(5, len(runs))
     rows = -(-len(runs) // columns)
@@ -63,13 +60,12 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
             points = [(e["step"], e[key]["loss"]) for e in entries if e["kind"] == "step"]
             axis.plot(*zip(*points, strict=True), linewidth=0.9, label=key, alpha=0.85)
         held = [(e["step"], e[main]["loss"]) for e in entries if e["kind"] == "held_out"]
-        axis.plot(*zip(*held, strict=True), "k.", markersize=3)
+        axis.plot(*zip(*held, strict=True), ".", color=INK, markersize=3)
         axis.set_title(name, fontsize=9)
-        axis.legend(fontsize=6, frameon=False)
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(fontsize=6)
     figure.supxlabel("steps", fontsize=8)
     figure.supylabel("loss, nats", fontsize=8)
-    figure.savefig(file, metadata={"Date": None})
+    save(figure, file)
 
 
 def main() -> None:

@@ -23,7 +23,6 @@ from clozelab.cli import main as clozelab
 from clozelab.reporting.study.curves import mean_and_band
 from clozelab.studies.records import pack, read
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STEPS = 40  # lines of a cell's log, beside its evaluations
 
 
@@ -65,15 +64,12 @@ def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:
 
 def draw(place: Path) -> None:
     """Held-out loss over tokens: of each variant the mean over seeds, and from least to most."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
     from matplotlib import pyplot
+    from plotting import SERIES, save
 
     evidence = read(place)
     figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
-    for variant, colour in zip(evidence.variants, COLOURS, strict=False):
+    for variant, colour in zip(evidence.variants, SERIES, strict=False):
         runs = [run for (name, _), run in evidence.runs.items() if name == variant.name]
         mean, band = mean_and_band([run.held_out["masked_lm"] for run in runs])
         told = f"{variant.name}: {variant.says}"
@@ -88,9 +84,8 @@ def draw(place: Path) -> None:
         )
     axis.set_xlabel("million tokens")
     axis.set_ylabel("held-out loss, nats")
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(frameon=False, fontsize=8, loc="outside lower left")
-    figure.savefig(place / "loss.svg", metadata={"Date": None})
+    figure.legend(fontsize=8, loc="outside lower left")
+    save(figure, place / "loss.svg")
 
 
 def main() -> None:

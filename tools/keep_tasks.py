@@ -58,14 +58,11 @@ def told(one: dict[str, float]) -> str:
 
 def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
     """Each task's runs as dots, pretrained and random."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
     from matplotlib import pyplot
+    from plotting import SERIES, save
 
     figure, axis = pyplot.subplots(figsize=(6.4, 0.42 * len(found) + 0.9), layout="constrained")
-    colours = {"pretrained": "#0072b2", "random": "#d55e00"}
+    colours = {"pretrained": SERIES[0], "random": SERIES[1]}
     place = {"pretrained": 6, "random": -12}  # of the mean, above or below its dots
     for row, (task, arms) in enumerate(found.items()):
         for arm, one in arms.items():
@@ -89,9 +86,8 @@ def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
     axis.set_xlim(0, 100)
     axis.set_xlabel("dev score; a dot a seed, and their mean")
     axis.grid(axis="x", alpha=0.3)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, loc="lower right")
-    figure.savefig(file, metadata={"Date": None})
+    axis.legend(loc="lower right")
+    save(figure, file)
 
 
 def main_metric(task: str, one: dict[str, Any]) -> str:

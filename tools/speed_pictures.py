@@ -11,17 +11,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
+from plotting import INK, PALE, SERIES, save
 
 ROOT = Path(__file__).parents[1]
 BARS = {  # from dark to light, so that they differ without colour
-    "clozelab": "#0b4f8a",
-    "transformers compiled": "#e08214",
-    "transformers": "#c9c9c9",
+    "clozelab": SERIES[0],
+    "transformers compiled": SERIES[1],
+    "transformers": PALE,
 }
 TITLES = {"sentence_pair": "BERT-base, sentence pairs", "segment_pair": "BERT-base, 128 tokens"}
 NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT", "deberta": "DeBERTa"}
@@ -54,9 +51,9 @@ def speed(file: Path) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("thousand real tokens a second, one H200, bf16")
     axis.set_xlim(right=1.18 * axis.get_xlim()[1])
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, fontsize=8, loc="lower right")
-    figure.savefig(file, metadata={"Date": None})
+    axis.tick_params(axis="y", labelcolor=INK)
+    axis.legend(fontsize=8, loc="lower right")
+    save(figure, file)
 
 
 def scale(file: Path, *, millions: int = 36_000) -> None:
@@ -76,9 +73,8 @@ def scale(file: Path, *, millions: int = 36_000) -> None:
     memory.set_ylim(0, 1000)
     for axis in (time, memory):
         axis.set_xlabel("million tokens")
-        axis.spines[["top", "right"]].set_visible(False)
-    time.legend(frameon=False, fontsize=6)
-    figure.savefig(file, metadata={"Date": None})
+    time.legend(fontsize=6)
+    save(figure, file)
 
 
 def minutes(run: Path, file: Path) -> None:
@@ -89,17 +85,16 @@ def minutes(run: Path, file: Path) -> None:
     each = (result["seconds"] - steps[0]["seconds"]) / (result["steps"] - 1) / 60
     figure, axis = pyplot.subplots(figsize=(5.6, 2.9), layout="constrained")
     looks: dict[str, dict[str, Any]] = {
-        "step": {"linewidth": 1, "color": "#0b4f8a", "label": "training"},
-        "held_out": {"linestyle": "", "marker": "o", "color": "k", "label": "held out"},
+        "step": {"linewidth": 1, "color": SERIES[0], "label": "training"},
+        "held_out": {"linestyle": "", "marker": "o", "color": INK, "label": "held out"},
     }
     for kind, look in looks.items():
         told = [(e["step"], e["masked_lm"]["loss"]) for e in entries if e["kind"] == kind]
         axis.plot([(step - 1) * each for step, _ in told], [loss for _, loss in told], **look)
     axis.set_xlabel("minutes of one H200")
     axis.set_ylabel("masked LM loss, nats (30 % masks)")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False)
-    figure.savefig(file, metadata={"Date": None})
+    axis.legend()
+    save(figure, file)
 
 
 if __name__ == "__main__":

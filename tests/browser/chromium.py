@@ -85,14 +85,32 @@ class Chromium:
 
     def click(self, element: str) -> None:
         """Press and release the mouse on what an expression finds."""
-        self.ask(f"{element}.scrollIntoView({{block: 'center'}})")
-        box = self.ask(
-            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])"
-            f"({element}.getBoundingClientRect())"
-        )
-        place = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        place = {**self._place(element), "button": "left", "clickCount": 1}
         for kind in ("mousePressed", "mouseReleased"):
             self.do("Input.dispatchMouseEvent", type=kind, **place)
+
+    def hover(self, element: str, share: float = 0.5) -> None:
+        """Move the mouse over an element, to a share of its width."""
+        self.do("Input.dispatchMouseEvent", type="mouseMoved", **self._place(element, share))
+
+    def drag(self, element: str, start: float, end: float) -> None:
+        """Drag the mouse over an element, from a share of its width to another."""
+        first, last = self._place(element, start), self._place(element, end)
+        held = {"button": "left", "buttons": 1, "clickCount": 1}
+        self.do("Input.dispatchMouseEvent", type="mousePressed", **first, **held)
+        for share in (0.5, 1.0):
+            place = {axis: first[axis] + share * (last[axis] - first[axis]) for axis in first}
+            self.do("Input.dispatchMouseEvent", type="mouseMoved", **place, **held)
+        self.do("Input.dispatchMouseEvent", type="mouseReleased", **last, **held)
+
+    def _place(self, element: str, share: float = 0.5) -> dict[str, float]:
+        """The middle of what an expression finds, or another share of its width, in view."""
+        self.ask(f"{element}.scrollIntoView({{block: 'center'}})")
+        box = self.ask(
+            f"(({{x, y, width, height}}) => [x + {share} * width, y + height / 2])"
+            f"({element}.getBoundingClientRect())"
+        )
+        return {"x": box[0], "y": box[1]}
 
     def press(self, key: str) -> None:
         """A key, wherever the focus is."""
@@ -108,6 +126,13 @@ class Chromium:
         """Light or dark, screen or print."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.do("Emulation.setEmulatedMedia", media=media, features=[feature])
+
+    def named(self) -> list[tuple[str, str]]:
+        """Role and name of everything that a screen reader is told of."""
+        nodes = self.do("Accessibility.getFullAXTree")["nodes"]
+        told = [one for one in nodes if not one["ignored"]]
+        return [(str(one["role"]["value"]), str(one["name"]["value"])) for one in told
+                if "name" in one]  # fmt: skip
 
     def picture(self) -> bytes:
         """The whole page as PNG."""

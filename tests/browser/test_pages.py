@@ -131,9 +131,10 @@ def test_only_tables_and_figures_scroll_sideways(
 
 def test_a_figure_draws_within_itself_and_its_lines_show(shown: Chromium) -> None:
     outside = shown.ask("""
-        [...document.querySelectorAll('figure > svg')].map((svg) => {
+        [...document.querySelectorAll('figure > svg, .plot > svg')].map((svg) => {
           const all = svg.getBoundingClientRect();
-          return [...svg.querySelectorAll(':not(title)')].filter((one) => {
+          const clipped = 'clipPath, clipPath *, g[clip-path], g[clip-path] *';
+          return [...svg.querySelectorAll(`:not(title, ${clipped})`)].filter((one) => {
             const box = one.getBoundingClientRect();
             return box.left < all.left - 2 || box.right > all.right + 2
               || box.top < all.top - 2 || box.bottom > all.bottom + 2;
@@ -142,7 +143,7 @@ def test_a_figure_draws_within_itself_and_its_lines_show(shown: Chromium) -> Non
     """)
     assert len(outside) == 5 and not any(outside)
     strokes = shown.ask("""
-        [...document.querySelectorAll('polyline')].map((one) => getComputedStyle(one).stroke)
+        [...document.querySelectorAll('path.line')].map((one) => getComputedStyle(one).stroke)
     """)
     assert len({*strokes}) == 3 and "none" not in strokes
 

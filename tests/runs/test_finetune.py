@@ -473,7 +473,8 @@ def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue:
     result = Run(tmp_path / "out").result()
     assert result is not None
     scores = result["cells"][0]["seeds"]["0"]
-    assert scores.keys() == {"accuracy", "accuracy_mismatched"}
+    assert scores.keys() == result["constant"].keys() == {"accuracy", "accuracy_mismatched"}
+    assert 100 / 3 <= result["constant"]["accuracy"] < 100
     assert result["selected"] == scores["accuracy"] > scores["accuracy_mismatched"]
     assert (
         protocols.task_word("ax", "classify") == "mnli" == protocols.task_word("mnli", "classify")

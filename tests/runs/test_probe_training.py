@@ -48,6 +48,8 @@ def test_a_probed_run_is_the_same_run_with_points_on_its_curve(
     assert result["probes"]["sst2"] == found[-1]["sst2"]
     facts = Run(probed).machine()
     assert facts["probe"] == ["sst2"] and facts["probe_every"] == 2
+    constant = facts["probe_constants"]["sst2 accuracy"]
+    assert 50 <= constant < 100 and len(facts["tokenizer_digest"]) == 16
     # The last point is what the command says of the model.
     model = clozelab.load(probed, progress=False)
     alone = model.probe(
@@ -57,6 +59,7 @@ def test_a_probed_run_is_the_same_run_with_points_on_its_curve(
     page = tmp_path / "page.html"
     clozelab.report(probed, out=page, progress=False)
     assert "probe of sst2 accuracy, of 100" in page.read_text()
+    assert f'"marks":[{{"y":{constant:g},"name":"a constant answer"}}]' in page.read_text()
 
 
 def test_minimal_pairs_are_points_on_the_curve_too(words: list[str], tmp_path: Path) -> None:
@@ -73,6 +76,7 @@ def test_minimal_pairs_are_points_on_the_curve_too(words: list[str], tmp_path: P
     assert_same(checkpoint(plain, 6), checkpoint(probed, 6))
     (entry,) = points(probed)
     assert set(entry) == {"kind", "step", "blimp", "sst2"} and entry["step"] == 6
+    assert Run(probed).machine()["probe_constants"]["blimp accuracy"] == 50
     assert entry["blimp"]["accuracy"] * 6 / 100 % 0.5 == pytest.approx(0, abs=1e-9)
 
 

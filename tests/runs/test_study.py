@@ -89,6 +89,7 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
         assert set(one["scores"]) == {"reviews.accuracy", "held_out.masked_lm"}
         assert 0 <= one["scores"]["reviews.accuracy"] <= 100
         assert one["flops"] > 0 and one["tokens"] > 0
+        assert one["constant"] == {"reviews.accuracy": 25.0}  # of four classes
     first = out / "cells" / "static" / "seed-0"
     recipe = Run(first).recipe()
     assert found[0]["parameters"] == sum(recipe.parameters().values())
@@ -98,7 +99,8 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
     # Weights that were tuned are dropped, those pretrained stay.
     assert list(first.glob("checkpoints/step-*")) and not list(first.rglob("tasks/**/step-*"))
     write_page(out)
-    assert "Do fresh masks help?" in (out / "page.html").read_text(encoding="utf-8")
+    page = (out / "page.html").read_text(encoding="utf-8")
+    assert "Do fresh masks help?" in page and "a constant answer" in page
     # Nothing is done twice.
     assert begun(ran(study, out)) == []
 

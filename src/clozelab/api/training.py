@@ -261,7 +261,7 @@ def _probing(
             f"--probe {probes.pairs[0].name}: {job.recipe.name} predicts words of its corpus alone;"
             " use clozelab score --pairs when it is trained"
         )
-    return replace(job, probe=probes), saving
+    return replace(job, probe=probes, probe_constants=probes.constants()), saving
 
 
 def machine_of(options: MachineOptions, *, shard: bool | None = None) -> Machine:

@@ -112,6 +112,7 @@ class Case:
     origin: str | None = None  # the model that it started from, or learns from
     size: tuple[int, int] | None = None  # layers and hidden size
     vocabulary: int | None = None  # rows of the embedding table
+    entropy: float | None = None  # of the text's tokens, where no more of it is looked at
     masked_share: float | None = None  # counted in the text
     mask_token: MaskToken | None = None
     tables: Sequence[EmbeddingTable] = ()
@@ -128,9 +129,14 @@ class Case:
     @property
     def unigram(self) -> float | None:
         """What knowing frequencies alone costs; of a text that is not at hand, about so much."""
-        if self.text is not None:
-            return self.text.unigram
+        if self.text is not None or self.entropy is not None:
+            return self.text.unigram if self.text is not None else self.entropy
         return None if self.vocabulary is None else _TYPICAL * float(np.log(self.vocabulary))
+
+    @property
+    def unigram_known(self) -> bool:
+        """Whether that is of the very text."""
+        return self.text is not None or self.entropy is not None
 
     @property
     def plateau(self) -> float | None:

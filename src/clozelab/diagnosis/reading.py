@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,27 @@ from clozelab.diagnosis.case import Case, MaskToken, TrainingLog
 from clozelab.diagnosis.text import facts_of
 from clozelab.diagnosis.weights import tables
 from clozelab.errors import UserError
-from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes
+from clozelab.remote.access import is_url
+from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, token_counts, unigram_entropy
 from clozelab.runs.directory import PLAN, STUDY, Entry, Run
 from clozelab.text.loading import load
-from clozelab.text.store.corpus import Store, as_it_was, exists, open_stores
+from clozelab.text.store.corpus import Corpus, Store, as_it_was, exists, open_stores, weighted
 from clozelab.text.vocabulary import ROLES, roles_of
 
 _SEEN = ("mask", "random", "same")  # what the encoder reads at a target
 
 
-def read_run(place: str, data: Sequence[str] = ()) -> Case:
-    """A run, as far as it got; on the text that it was trained on, or on `data`."""
+def read_run(place: str, data: Sequence[str] = (), *, log_only: bool = False) -> Case:
+    """A run, as far as it got; on the text that it was trained on, or on `data`.
+
+    What its log alone shows is read in no time: of the text then only the counts of its tokens.
+    """
     path = Path(place)
     _refuse_several(path)
     run = Run.open(path)
     recipe, machine, result = run.recipe(), run.machine(), run.result() or {}
     log = _log(run, recipe, machine=machine, result=result)
-    stores, unknown = _stores(path, machine, data)
+    stores, unknown = ([], []) if log_only else _stores(path, machine, data)
     language_model = any(
         slots.use("objectives", part) == log.objective
         for part in recipe.objectives
@@ -52,9 +57,10 @@ def read_run(place: str, data: Sequence[str] = ()) -> Case:
         predicts_masks=masks,
         origin=machine.get("from") or machine.get("teacher"),
         size=(encoder.layers, encoder.hidden_size),
-        vocabulary=recipe.tokenizer.vocabulary,
-        mask_token=mask_token(_tokenizer(path, stores)) if masks else None,
-        tables=tables(path),
+        vocabulary=None if log_only else recipe.tokenizer.vocabulary,  # by which one could guess
+        entropy=_entropy(tuple(map(str, machine.get("data") or ()))) if log_only else None,
+        mask_token=mask_token(_tokenizer(path, stores)) if masks and not log_only else None,
+        tables=() if log_only else tables(path),
         accuracy=log.accuracy,
         unknown=unknown,
     )
@@ -126,6 +132,19 @@ def _stores(
         ), []
     except UserError as error:  # the log is worth reading without it
         return [], [f"the text: {error}"]
+
+
+@lru_cache(maxsize=64)
+def _entropy(places: tuple[str, ...]) -> float | None:
+    """The unigram entropy of the text of a run, if it is on this machine."""
+    try:
+        named = [weighted(place) for place in places]
+        if not named or any(is_url(place) for place, _ in named):
+            return None
+        stores = [(Corpus.open(place, trusting=True), weight) for place, weight in named]
+        return unigram_entropy(token_counts(stores))
+    except (UserError, OSError):
+        return None
 
 
 def _tokenizer(path: Path, stores: Sequence[Store]) -> Tokenizer | None:

@@ -295,12 +295,14 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
     settings |= {protocols.named(cell) if cell else "": dict(cell) for cell in cells}
     records: list[dict[str, Any]] = []
     best, selected = "", -math.inf
+    constant: dict[str, float] = {}  # what an answer scores that is always the same
     for name, cell in settings.items():
         files = (out / name).glob("seed-*/result.json")
         seeds = {int(file.parent.name.removeprefix("seed-")): Run(file.parent) for file in files}
         results = {seed: seeds[seed].result() or {} for seed in sorted(seeds)}
         done = {seed: result for seed, result in results.items() if "dev" in result}
         for seed, result in done.items():
+            constant |= result.get("constant", {})
             if result["selected"] > selected:
                 best, selected = f"{name}/seed-{seed}".lstrip("/"), result["selected"]
         if done:
@@ -310,7 +312,8 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
             f"{out}: every run diverged; lower the learning rate (--set learning_rate=…) or"
             " lengthen the warm-up, in a folder of its own"
         )
-    return {"task": task, "best": best, "selected": selected, "cells": records}
+    named = {"task": task, "best": best, "selected": selected}
+    return {**named, "constant": constant, "cells": records}
 
 
 def _cell_record(

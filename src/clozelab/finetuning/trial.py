@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,17 @@ class Trial:
         if self.best is None or value > self.best.value:
             weights = self._weights() if self.world.is_main else {}
             self.best = Best(value, number, scores, task, weights)
-        yield Scored(number, scores, self.best.step, self.best.scores, self.best.value)
+        best = self.best
+        yield Scored(number, scores, best.step, best.scores, best.value, self.constant)
+
+    @cached_property
+    def constant(self) -> dict[str, float]:
+        """What an answer that is the same for all scores on the dev sets."""
+        return {
+            _called(metric, name): score
+            for name, evaluator in self.inputs.dev.items()
+            for metric, score in evaluator.kind.constant(evaluator.examples).items()
+        }
 
     def save(
         self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
@@ -205,7 +215,7 @@ class Trial:
         if self.best is None:
             return {}
         scores = {"step": self.best.step, **self.best.scores}
-        return {"dev": scores, "selected": self.best.value}
+        return {"dev": scores, "selected": self.best.value, "constant": self.constant}
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,7 @@ class PretrainJob:
     notes: tuple[str, ...] = ()
     # What the model's layers are probed by as it is trained: scores by task, of a model there.
     probe: Callable[[Model, torch.device], dict[str, dict[str, float]]] | None = None
+    probe_constants: Mapping[str, float] = field(default_factory=dict)  # of answers always the same
     adaptation: Adaptation | None = None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,20 @@ def pretrain(
             part = part_of(job.stores[0][0].tokenizer)
             tokenizer = trainer.recipe.tables()["tokenizer"]["use"] if part else None
             facts = {**trainer.facts(), "tokenizer": tokenizer, "keep": saving.checkpoints}
-            facts |= saving.probing()
+            # By which a reader knows whose losses can be compared.
+            text = job.stores[0][0].tokenizer.to_str()
+            facts["tokenizer_digest"] = sha256(text.encode()).hexdigest()[:16]
+            facts |= _probing(job, saving)
             Run.create(out, recipe_toml=recipes.to_toml(trainer.recipe), machine=facts)
         world.barrier()
         session = _session(trainer, run, saving, times=Times(setup=watch.read()))
         yield from session.go(0, trainer.steps.start())
+
+
+def _probing(job: PretrainJob, saving: SaveOptions) -> dict[str, Any]:
+    """What is recorded of the probes."""
+    constants = {"probe_constants": job.probe_constants} if job.probe_constants else {}
+    return {**saving.probing(), **constants}
 
 
 def resume(
@@ -75,7 +85,7 @@ def resume(
             if recorded != saving.keep:
                 run.remember({"keep": saving.keep})
             if saving.probing():
-                run.remember(saving.probing())
+                run.remember(_probing(job, saving))
             tidy(run.checkpoints, keep=saving.checkpoints if run.result() is None else 0)
         world.barrier()
         checkpoint, passed = newest(run.checkpoints)

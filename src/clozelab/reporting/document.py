@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import resources
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import clozelab
 from clozelab.errors import UserError
 from clozelab.markdown import fenced, plain
+from clozelab.reporting import palette
+from clozelab.reporting.charts import Chart, clock_data
+from clozelab.reporting.static import script, text_of
+from clozelab.runs.record import Moment
 
 GENERATOR = f"clozelab {clozelab.__version__}"  # marks a page as ours
 
@@ -41,7 +47,8 @@ class PageTable:
     soft: frozenset[int] = frozenset()
 
 
-Part = str | PageTable | tuple[str, str]  # a paragraph, a table, or (kind, content)
+# A paragraph, a table, curves, or (kind, content).
+Part = str | PageTable | Chart | tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Page:
 
     def html(self, *, refresh: int | None = None) -> str:
         """One self-contained file, which reloads every `refresh` seconds."""
-        style, script = (_file(name) for name in ("page.css", "page.js"))
+        style = palette.css() + text_of("figures.css") + text_of("page.css")
         reload = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
         body = [f"<h1>{escape(self.title)}</h1>"]
         body += [f'<p class="lead">{escape(self.lead)}</p>'] if self.lead else []
@@ -71,8 +78,9 @@ class Page:
         if refresh:
             now = time.strftime("%H:%M:%S")
             body.append(_html(("note", f"As of {now}; the page reloads every {refresh} s.")))
+        charts: list[Chart] = []
         for section in self.sections:
-            body += [f"<h2>{escape(section.title)}</h2>", *map(_html, section.parts)]
+            body += [f"<h2>{escape(section.title)}</h2>", *_in_rows(section.parts, charts)]
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta name="generator" content="{GENERATOR}">\n'
@@ -80,7 +88,7 @@ class Page:
             f"{reload}<title>{escape(self.title)}</title>\n"
             f"<style>\n{style}</style>\n</head>\n<body>\n"
             + "\n".join(body)
-            + f"\n<script>\n{script}</script>\n</body>\n</html>\n"
+            + f"\n{_data(charts)}{_scripts(charts)}</body>\n</html>\n"
         )
 
     def markdown(self) -> str:
@@ -109,9 +117,49 @@ def number(value: float, form: str = ".1f") -> NumberCell:
     return NumberCell(format(int(value) if "d" in form else value, form), float(value))
 
 
+def _in_rows(parts: Sequence[Part], charts: list[Chart]) -> Iterator[str]:
+    """The parts of a section; curves one after another stand side by side where there is room."""
+    for together, some in groupby(parts, key=lambda part: isinstance(part, Chart)):
+        if not together:
+            yield from map(_html, some)
+            continue
+        figures = []
+        for chart in some:
+            assert isinstance(chart, Chart)
+            if drawn := chart.drawn:
+                note = _html(("note", chart.note)) if chart.note else ""
+                caption = f"<div><h3>{escape(chart.title)}</h3>{note}</div>"
+                number = f' data-chart="{len(charts)}"'
+                caption = f"<figcaption>{caption}</figcaption>"
+                figures.append(f"<figure{number}>{caption}{drawn}</figure>")
+                charts.append(chart)
+        if figures:
+            yield f'<div class="figures">{"".join(figures)}</div>'
+
+
+def _data(charts: Sequence[Chart]) -> str:
+    """The numbers of the curves, for the script that draws them anew."""
+    if not charts:
+        return ""
+    clocks: list[Sequence[Moment]] = []
+    data: dict[str, Any] = {"charts": [chart.data(clocks) for chart in charts]}
+    data["clocks"] = [clock_data(clock) for clock in clocks]
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = text.replace("<", "\\u003c")  # nothing in it can end the element
+    return f'<script type="application/json" id="charts">{text}</script>\n'
+
+
+def _scripts(charts: Sequence[Chart]) -> str:
+    """The page's own script, and that of figures where there are any."""
+    names = [*(("figures.js", "charts.js") if charts else ()), "tables.js", "page.js"]
+    return f'<script type="module">\n{"".join(map(script, names))}</script>\n'
+
+
 def _html(part: Part) -> str:
     if isinstance(part, PageTable):
         return _html_table(part)
+    if isinstance(part, Chart):
+        return "".join(_in_rows([part], []))
     if isinstance(part, str):
         return f"<p>{escape(part)}</p>"
     kind, content = part
@@ -131,7 +179,7 @@ def _html_table(table: PageTable) -> str:
         classes.append(f' class="{" ".join(words)}"' if words else "")
     inside = "<thead><tr>"
     for column, mark in zip(table.columns, classes, strict=True):
-        inside += f'<th scope="col" tabindex="0"{mark}>{escape(column)}</th>'
+        inside += f'<th scope="col"{mark}>{escape(column)}</th>'
     inside += "</tr></thead><tbody>"
     for row in table.rows:
         inside += "<tr>"
@@ -146,6 +194,8 @@ def _html_table(table: PageTable) -> str:
 def _markdown(part: Part) -> str:
     if isinstance(part, str):
         return plain(part)
+    if isinstance(part, Chart):
+        return "\n\n".join(filter(None, (f"### {plain(part.title)}", plain(part.note))))
     if isinstance(part, PageTable):
         rows = [part.columns, *([str(cell) for cell in row] for row in part.rows)]
         head, *body = ([plain(text) for text in row] for row in rows)
@@ -155,7 +205,3 @@ def _markdown(part: Part) -> str:
     if kind == "code":
         return fenced(content)
     return {"figure": "", "note": plain(content)}.get(kind, f"### {plain(content)}")
-
-
-def _file(name: str) -> str:
-    return (resources.files("clozelab") / "reporting" / name).read_text(encoding="utf-8")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from importlib import resources
+from itertools import accumulate, islice
 from math import floor, log10
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+from clozelab.reporting import palette
+from clozelab.reporting.static import text_of
+from clozelab.runs.record import Moment
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
@@ -15,6 +19,9 @@ SERIES = 8  # colours
 APART = 4  # successive colours that colour-blind readers can tell apart; the next are dashed
 DASHES = 4  # line styles of one colour
 NAME = 46  # characters beside a row of dots
+POINTS = 100  # of a line, at most
+KEPT = 0.9  # of the mean, from one point to the next: how smooth a noisy line is at first
+LETTER = 6.7  # the width of a letter, about
 _NAMESPACE = "http://www.w3.org/2000/svg"
 
 
@@ -26,6 +33,8 @@ class Line(NamedTuple):
     colour: int
     faint: bool = False
     band: Sequence[tuple[float, float, float]] = ()
+    clock: Sequence[Moment] = ()  # of its run, by which it may be drawn over steps or time
+    noisy: bool = False  # is shown smoothed, by as much as the reader likes
 
 
 class DotRow(NamedTuple):
@@ -38,15 +47,25 @@ class DotRow(NamedTuple):
     colour: int
 
 
-def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) -> str:
+def curves(
+    lines: Sequence[Line],
+    *,
+    across: str,
+    up: str,
+    whole: bool = False,
+    marks: Mapping[str, float] | None = None,
+) -> str:
     """Lines over a common axis, with a legend; `whole` shows their beginnings in full, too."""
+    lines = [line._replace(points=smooth(line.points)) if line.noisy else line for line in lines]
     every = [point for line in lines for point in line.points]
     if not every:
         return ""
+    marks = marks or {}
     right = max(x for x, _ in every) or 1.0
     # The first steps are far above the rest, and would flatten the curves.
     ends = [(x, y) for line in lines for x, *both in line.band for y in both]
-    bottom, top = _widened([y for x, y in [*every, *ends] if whole or x >= 0.05 * right])
+    seen = [y for x, y in [*every, *ends] if whole or x >= 0.05 * right]
+    bottom, top = _widened([*seen, *marks.values()])
     x_of = _scale(0.0, right, LEFT, WIDTH - RIGHT)
     y_of = _scale(top, bottom, TOP, HEIGHT - BOTTOM)
 
@@ -63,6 +82,9 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
     parts.append(_text("tick", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, escape(across)))
     turn = f"translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"
     parts.append(f'<g transform="{turn}">{_text("tick", 0, 0, escape(up))}</g>')
+    for name, y in marks.items():
+        parts.append(_line("chance", LEFT, y_of(y), WIDTH - RIGHT, y_of(y)))
+        parts.append(_text("tick", LEFT + 6, y_of(y) - 5, escape(name), anchor="start"))
     for line in lines:
         edge = [(x, low) for x, low, _ in line.band] + [(x, y) for x, _, y in line.band[::-1]]
         if edge:
@@ -70,7 +92,7 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
             parts.append(f'<polygon class="{kind}" points="{path(edge)}"/>')
     for line in sorted(lines, key=lambda line: not line.faint):
         kind = f"{'faint' if line.faint else 'line'} {_look(line.colour)}"
-        parts.append(f'<polyline class="{kind}" points="{path(_thinned(line.points))}"/>')
+        parts.append(f'<polyline class="{kind}" points="{path(thinned(line.points))}"/>')
         if not line.faint:
             x, y = line.points[-1]
             parts.append(_dot(line.colour, x_of(x), y_of(min(y, top)), 3))
@@ -78,27 +100,41 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
     return drawn + legend([(line.name, line.colour) for line in lines if not line.faint])
 
 
-def dots(rows: Sequence[DotRow], *, across: str, marks: Sequence[float] = ()) -> str:
-    """Rows of dots, each with its mean's interval as a bar; `marks` are lines to compare with."""
+def dots(
+    rows: Sequence[DotRow],
+    *,
+    across: str,
+    marks: Sequence[float] = (),
+    chance: float | None = None,
+) -> str:
+    """Rows of dots, each with its mean's interval as a bar; `marks` are lines to compare with.
+
+    `chance` is what a constant answer scores.
+    """
     left, step = _beside([row.name for row in rows]), 26
     bottom = TOP + step * len(rows)
     ends = [v for row in rows for v in (*row.values, row.low, row.high) if v is not None]
-    low, high = _widened([*ends, *marks])
+    low, high = _widened([*ends, *marks, *([] if chance is None else [chance])])
     x_of = _scale(low, high, left, WIDTH - RIGHT)
     parts = []
     for tick in _ticks(low, high):
         parts.append(_line("grid", x_of(tick), TOP, x_of(tick), bottom))
         parts.append(_text("tick", x_of(tick), bottom + 15, _short(tick)))
     parts += [_line("mark", x_of(mark), TOP, x_of(mark), bottom) for mark in dict.fromkeys(marks)]
+    if chance is not None:
+        parts.append(_line("chance", x_of(chance), TOP, x_of(chance), bottom))
     for number, row in enumerate(rows):
         y = TOP + step * (number + 0.5)
         parts.append(_text("name", left - 10, y + 4, _cut(row.name), anchor="end"))
         if row.low is not None and row.high is not None:
             parts.append(_line(f"bar c{row.colour % SERIES}", x_of(row.low), y, x_of(row.high), y))
         parts += [_dot(row.colour, x_of(v), y, 4, f"<title>{v:.2f}</title>") for v in row.values]
-    height = bottom + BOTTOM
-    parts.append(_text("tick", (left + WIDTH - RIGHT) / 2, height - 6, escape(across)))
-    return _svg(parts, height, across)
+    lines = _folded(across)
+    for number, line in enumerate(lines):
+        half = LETTER * len(line) / 2
+        middle = max(min((left + WIDTH - RIGHT) / 2, WIDTH - half), half)
+        parts.append(_text("tick", middle, bottom + 34 + 15 * number, escape(line)))
+    return _svg(parts, bottom + BOTTOM + 15 * (len(lines) - 1), across)
 
 
 def heat_map(
@@ -148,9 +184,10 @@ def as_file(drawn: str) -> str:
     )
     size = f"0 0 {WIDTH} {height + 18 * len(names) + (8 if names else 0):g}"
     figure = re.sub(r'<svg viewBox="[^"]+"', f'<svg xmlns="{_NAMESPACE}" viewBox="{size}"', figure)
-    style = (resources.files("clozelab") / "reporting" / "page.css").read_text(encoding="utf-8")
     opening, _, rest = figure.partition(">")
-    return f"{opening}><style>{style}</style>{rest}{inside}</svg>\n"
+    paper = '<rect width="100%" height="100%" style="fill: var(--paper)"/>'
+    style = palette.css() + text_of("figures.css")
+    return f"{opening}><style>{style}</style>{paper}{rest}{inside}</svg>\n"
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:
@@ -196,9 +233,21 @@ def _svg(parts: Sequence[str], height: float, says: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height}" {name}>{"".join(parts)}</svg>'
 
 
+def _folded(text: str) -> list[str]:
+    """A text in as many lines as it needs, broken between its clauses."""
+    lines = [""]
+    for clause in text.split("; "):
+        longer = f"{lines[-1]}; {clause}" if lines[-1] else clause
+        if lines[-1] and LETTER * len(longer) > WIDTH:
+            lines.append(clause)
+        else:
+            lines[-1] = longer
+    return lines
+
+
 def _beside(names: Sequence[str]) -> float:
     """The width that names beside a figure take."""
-    return 20 + 6.7 * max(min(len(name), NAME) for name in names)
+    return 20 + LETTER * max(min(len(name), NAME) for name in names)
 
 
 def _widened(values: Sequence[float]) -> tuple[float, float]:
@@ -230,8 +279,23 @@ def _short(value: float) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """At most 300 points, the last included."""
-    every = max(1, len(points) // 300)
-    thinned = list(points[::every])
-    return thinned if thinned[-1] == points[-1] else [*thinned, points[-1]]
+T = TypeVar("T")
+
+
+def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
+    """About so many points at most, the last included."""
+    every = max(1, -(-len(points) // most))
+    some = list(points[::every])
+    return some if not some or some[-1] is points[-1] else [*some, points[-1]]
+
+
+def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """An exponential moving average that counts the first values no more than others."""
+    means = accumulate(
+        (y for _, y in points), lambda mean, y: KEPT * mean + (1 - KEPT) * y, initial=0.0
+    )
+    weights = (1 - KEPT ** (number + 1) for number in range(len(points)))
+    return [
+        (x, mean / weight)
+        for (x, _), mean, weight in zip(points, islice(means, 1, None), weights, strict=True)
+    ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,24 @@ from clozelab.reporting.document import (
     TableCell,
     number,
 )
-from clozelab.reporting.figures import DotRow, Line
+from clozelab.reporting.figures import DotRow
 from clozelab.reporting.records import FinetuneRecord
+from clozelab.reporting.run_curves import (
+    by_tokenizer,
+    charts,
+    tokenizer_text,
+    told_apart,
+    words,
+)
 from clozelab.runs.record import RunRecord
 
 
 def sections(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> Iterator[Section]:
     """The page's content."""
     if tunings:
-        yield Section("Tasks", [*_scores(tunings)])
+        yield Section("Tasks", [*scores(tunings)])
     if runs:
-        yield Section("Pretraining", [_losses(runs), *_curves(runs), *_probes(runs)])
+        yield Section("Pretraining", [_losses(runs), *charts(runs)])
     if any(run.recipe != runs[0].recipe for run in runs):
         unknown = {run.name for run in runs if not run.tokenizer_known}
         table = differences([(run.name, run.recipe) for run in runs], unknown=unknown)
@@ -58,7 +64,7 @@ def _opening(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> st
     )
 
 
-def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
+def scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
     """A table and a figure for each task."""
     tasks = list(dict.fromkeys(record.data for record in tunings))
     for task, title in zip(tasks, _titles(tasks), strict=True):
@@ -78,22 +84,28 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
             ]
             for name, (record, cell) in zip(names, cells, strict=True)
         ]
-        columns = ["model", *(m.replace("_", " ") for m in metrics), "median", "best", "runs"]
+        if constants := {m: v for record in records for m, v in record.constant.items()}:
+            means = (number(constants[m]) if m in constants else GAP for m in metrics)
+            rows.append(["a constant answer", *means, *[GAP] * 5])
+        columns = ["model", *(words(m) for m in metrics), "median", "best", "runs"]
         yield PageTable([*columns, "learning rate", "minutes"], rows)
         first = metrics[0]
         dots = []
         for colour, (name, (_, cell)) in enumerate(zip(names, cells, strict=True)):
             if mean := cell["scores"].get(first):
-                values = [scores[first] for scores in cell["seeds"].values()]
+                values = [seed[first] for seed in cell["seeds"].values()]
                 dots.append(DotRow(name, values, mean.get("low"), mean.get("high"), colour))
-        yield ("figure", figures.dots(dots, across=f"{first.replace('_', ' ')}; one dot per run"))
+        chance = constants.get(first)
+        across = f"{words(first)}; one dot per run"
+        across += "; dashed: a constant answer" if chance is not None else ""
+        yield ("figure", figures.dots(dots, across=across, chance=chance))
 
 
 def _titles(tasks: Sequence[tuple[str, str | None, str | None]]) -> list[str]:
     """The names of the tasks; a task of the user's own goes by its file, in full if need be."""
     files = [(word, *filter(None, own)) for word, *own in tasks]
     titles = [f"{word}: {Path(own[0]).name}" if own else word for word, *own in files]
-    return _told_apart(titles, [f"{word}: {', '.join(own)}" for word, *own in files])
+    return told_apart(titles, [f"{word}: {', '.join(own)}" for word, *own in files])
 
 
 def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
@@ -104,13 +116,7 @@ def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
         model = "random weights" if order["fresh"] else Path(order["model"]).name
         names.append(f"{model} {cell['name']}".rstrip())
     folders = (record.name for record, _ in cells)
-    return _told_apart(names, [f"{a} ({b})" for a, b in zip(names, folders, strict=True)])
-
-
-def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
-    """The names, in their longer form where two are equal."""
-    pairs = zip(names, longer, strict=True)
-    return [name if names.count(name) == 1 else more for name, more in pairs]
+    return told_apart(names, [f"{a} ({b})" for a, b in zip(names, folders, strict=True)])
 
 
 def _learning_rate(record: FinetuneRecord, cell: dict[str, Any]) -> float:
@@ -128,70 +134,34 @@ def _runs(cell: dict[str, Any]) -> TableCell:
 
 def _losses(runs: Sequence[RunRecord]) -> PageTable:
     """The cost and the held-out losses of each run."""
-    objectives = list(dict.fromkeys(name for run in runs for name in run.last))
+    names = dict.fromkeys(name for run in runs for name in run.last if name not in run.untrained)
+    objectives = list(names)
     rows = [
         [
             run.name if run.done else f"{run.name} (not done)",
             run.recipe.name,
-            _tokenizer(run.recipe) if run.tokenizer_known else GAP,
+            tokenizer_text(run.recipe) if run.tokenizer_known else GAP,
             number(sum(run.recipe.parameters().values()) / 1e6),
             number(run.steps, ",d"),
             number(run.tokens / 1e6),
             number(run.seconds / 60),
             number(run.tokens / max(run.seconds, 1e-9) / 1e3),
             run.limited_by or GAP,
-            *(number(run.last[o]["loss"], ".3f") if o in run.last else GAP for o in objectives),
+            *(
+                number(run.last[o]["loss"], ".3f")
+                if o in run.last and o not in run.untrained
+                else GAP
+                for o in objectives
+            ),
         ]
         for run in runs
     ]
     columns = ["run", "recipe", "tokenizer", "M parameters", "steps", "M tokens", "minutes"]
     columns += ["k tokens/s", "limited by"]
-    columns += [f"{name.replace('_', ' ')}, held out" for name in objectives]
-    return PageTable(columns, rows)
-
-
-def _tokenizer(recipe: Recipe) -> str:
-    """The tokenizer by its kind, case and size."""
-    table = recipe.tables()["tokenizer"]
-    case = "" if table["cased"] else ", uncased"
-    return f"{table['use']}{case}, {table['vocabulary']:,}"
-
-
-def _curves(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
-    """Each objective's loss over tokens: on held-out text and, faintly, in training."""
-    for name in dict.fromkeys(name for run in runs for name in (*run.held_out, *run.train)):
-        held_out = any(name in run.held_out for run in runs)
-        lines = []
-        for colour, run in enumerate(runs):
-            if name in run.held_out:
-                lines.append(Line(run.name, run.held_out[name], colour))
-                if name in run.train:
-                    lines.append(Line(run.name, smooth(run.train[name]), colour, faint=True))
-            elif name in run.train:
-                title = f"{run.name} (in training)" if held_out else run.name
-                lines.append(Line(title, run.train[name], colour))
-        where = "on held-out text" if held_out else "in training"
-        faint = "; faint: in training" if any(line.faint for line in lines) else ""
-        yield ("heading", f"{name.replace('_', ' ')}: loss {where}, in nats{faint}")
-        yield ("figure", figures.curves(lines, across="tokens seen", up="loss"))
-
-
-def _probes(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
-    """What the layers of each run held of tasks as it was trained."""
-    for name in dict.fromkeys(name for run in runs for name in run.probes):
-        lines = [
-            Line(run.name, run.probes[name], colour)
-            for colour, run in enumerate(runs)
-            if name in run.probes
-        ]
-        yield ("heading", f"probe of {name.replace('_', ' ')}, of 100")
-        yield ("figure", figures.curves(lines, across="tokens seen", up="score", whole=True))
-
-
-def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """An exponential moving average."""
-    means = accumulate((y for _, y in points), lambda mean, y: mean + 0.1 * (y - mean))
-    return [(x, mean) for (x, _), mean in zip(points, means, strict=True)]
+    columns += [f"{words(name)}, held out" for name in objectives]
+    several = len(by_tokenizer(runs)) > 1 and objectives
+    note = "Losses under different tokenizers, or on different text, cannot be compared."
+    return PageTable(columns, rows, note if several else "")
 
 
 def differences(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ class FinetuneRecord:
     machine: dict[str, Any]
     cells: list[dict[str, Any]]  # of the grid, as in result.json
     seconds: dict[str, dict[int, float]]  # by cell and seed; 0 where it diverged
+    constant: Mapping[str, float] = field(default_factory=dict)  # what one answer for all scores
 
     @property
     def data(self) -> tuple[str, str | None, str | None]:
@@ -33,18 +34,18 @@ class FinetuneRecord:
 def gather(places: Iterable[Path]) -> tuple[list[RunRecord], list[FinetuneRecord]]:
     """The runs in some folders; a folder of runs stands for all of them."""
     runs: list[RunRecord] = []
-    finetunings: list[FinetuneRecord] = []
-    for folder, name in _named([folder for place in places for folder in _folders(place)]):
+    tunings: list[FinetuneRecord] = []
+    for folder, name in named([folder for place in places for folder in _folders(place)]):
         if (folder / PLAN).exists():
-            finetunings += _finetunings(folder, name)
+            tunings += finetunings(folder, name)
         else:
             runs.append(read_run(Run.open(folder), name))
-    if not (runs or finetunings):
+    if not (runs or tunings):
         raise UserError("no run is done yet; wait until one has a result")
-    return runs, finetunings
+    return runs, tunings
 
 
-def _named(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+def named(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     """Each folder once, with as much of its path as makes its name unique."""
     paths = {folder.resolve().parts: folder for folder in folders}
     for path, folder in paths.items():
@@ -72,7 +73,7 @@ def _is_run(place: Path) -> bool:
     return (place / PLAN).exists() or (place / "recipe.toml").exists()
 
 
-def _finetunings(folder: Path, name: str) -> Iterator[FinetuneRecord]:
+def finetunings(folder: Path, name: str) -> Iterator[FinetuneRecord]:
     """The fine-tunings in a folder, once all of them are done."""
     result = Run(folder).result()
     if result is None:
@@ -90,4 +91,5 @@ def _finetunings(folder: Path, name: str) -> Iterator[FinetuneRecord]:
         machine=Run(folder / result["best"]).machine(),
         cells=result["cells"],
         seconds=seconds,
+        constant=dict(result.get("constant", {})),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,6 +61,7 @@ class Scored:
     best: int  # the step after which they were best so far
     at_best: Mapping[str, float]
     selected: float  # the number by which the best is chosen, at its best
+    constant: Mapping[str, float] = field(default_factory=dict)  # what one answer for all scores
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
+from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.runs.directory import Entry, Run, losses
@@ -16,6 +17,17 @@ from clozelab.text.loading import load
 from clozelab.text.tokenizers import part_of
 
 Points = list[tuple[float, float]]  # (tokens, value)
+# What each line of a log says beside losses, with the names that old records have for it.
+NUMBERS = {"learning_rate": ("learning_rate", "rate"), "norm": ("norm",)}
+NUMBERS |= {"tokens_a_second": ("tokens_a_second",)}
+
+
+class Moment(NamedTuple):
+    """How far a run was: the step, and tokens and seconds of training until then."""
+
+    step: int
+    tokens: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -36,11 +48,34 @@ class RunRecord:
     limited_by: str | None  # feed, host, memory or arithmetic; old runs do not say
     changes: Sequence[Entry] = ()  # changes of machine settings, with their steps
     tokenizer_known: bool = True  # False: the recipe has the tokenizer that was asked for
+    clock: Sequence[Moment] = ()  # of each line of the log
+    numbers: Mapping[str, Points] = field(default_factory=dict)  # by the names of NUMBERS
+    chance: Mapping[str, float] = field(default_factory=dict)  # of probes, a constant answer's
 
     @property
     def done(self) -> bool:
         """Whether it took all its steps."""
         return self.steps >= self.recipe.schedule.total
+
+    @property
+    def untrained(self) -> frozenset[str]:
+        """The objectives that are measured, and whose heads are never trained."""
+        return frozenset(
+            slots.use("objectives", part)
+            for part in self.recipe.objectives
+            if not part.weight or (part.course and not any(factor for _, factor in part.course))
+        )
+
+    @property
+    def tokenizer_key(self) -> tuple[str, ...]:
+        """What two runs have in common if their tokens, and so their losses, are of one kind.
+
+        Old runs do not say which tokenizer they had: those of one text and vocabulary count as one.
+        """
+        if digest := self.machine.get("tokenizer_digest"):
+            return (str(digest),)
+        text = self.machine.get("fingerprint") or self.machine.get("data") or [""]
+        return (str(self.recipe.tokenizer.vocabulary), *map(str, text))
 
     @property
     def reached(self) -> float | None:
@@ -65,15 +100,11 @@ def read_run(run: Run, name: str) -> RunRecord:
     for entry in run.events():
         kinds[entry["kind"]].append(entry)
     steps, held_out = kinds["step"], kinds["held_out"]
-    tokens_at: dict[int, int] = {}  # tokens seen after each logged step
-    seconds, total = 0.0, 0
-    for entry in steps:
-        total += entry.get("tokens", 0)
-        seconds += entry.get("seconds", 0.0)
-        tokens_at[entry["step"]] = total
     result = run.result() or {}
-    if total and "tokens" in result:  # a thinned log has only some of the steps
-        tokens_at = {step: round(n * result["tokens"] / total) for step, n in tokens_at.items()}
+    clock = _clock(steps, result)
+    tokens_at = {moment.step: moment.tokens for moment in clock}
+    total = sum(entry.get("tokens", 0) for entry in steps)
+    seconds = sum(entry.get("seconds", 0.0) for entry in steps)
     return RunRecord(
         name=name,
         folder=run.path,
@@ -89,7 +120,43 @@ def read_run(run: Run, name: str) -> RunRecord:
         limited_by=result.get("limited_by"),
         changes=[entry for entry in kinds["changed"] if entry.get("settings")],
         tokenizer_known=tokenizer_known,
+        clock=clock,
+        numbers=_numbers(steps, tokens_at),
+        chance=dict(run.machine().get("probe_constants", {})),
     )
+
+
+def _clock(steps: Sequence[Entry], result: Mapping[str, Any]) -> list[Moment]:
+    """The moment of each line; a thinned log has only some of the steps, and is stretched."""
+    if not steps:
+        return []
+    # The first line has the compilation in it, which no other line stands for.
+    first = steps[0].get("seconds", 0.0)
+    tokens = sum(entry.get("tokens", 0) for entry in steps)
+    rest = sum(entry.get("seconds", 0.0) for entry in steps) - first
+    longer = result.get("tokens", tokens) / max(tokens, 1)
+    slower = max(result.get("seconds", first + rest) - first, 0.0) / max(rest, 1e-9)
+    moments, seen, spent = [], 0, 0.0
+    for entry in steps:
+        seen += entry.get("tokens", 0)
+        spent += entry.get("seconds", 0.0)
+        seconds = first + (spent - first) * slower
+        moments.append(Moment(entry["step"], round(seen * longer), seconds))
+    return moments
+
+
+def _numbers(steps: Sequence[Entry], tokens_at: Mapping[int, int]) -> dict[str, Points]:
+    """What the log says beside losses, over the tokens seen; without those not finite."""
+    curves: dict[str, Points] = {}
+    for name, words in NUMBERS.items():
+        known = next((word for word in words if any(word in entry for entry in steps)), None)
+        if known is not None:
+            curves[name] = [
+                (float(tokens_at[entry["step"]]), float(entry[known]))
+                for entry in steps
+                if entry.get(known) is not None
+            ]
+    return curves
 
 
 def _recipe(run: Run) -> tuple[Recipe, bool]:

@@ -320,6 +320,7 @@ class Session:
             elif isinstance(event, Scored):
                 self.last["dev"] = {"step": event.best, **event.at_best}
                 self.last["selected"] = event.selected
+                self.last["constant"] = dict(event.constant)
                 log.measured("dev", number, event.scores)
             yield event
 

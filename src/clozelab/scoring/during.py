@@ -28,6 +28,14 @@ class TrainingProbes:
         self.tasks, self.pairs, self.most = tasks, pairs, most
         self._encoder: FrozenEncoder | None = None
 
+    def constants(self) -> dict[str, float]:
+        """What an answer scores that is always the same, by task and metric."""
+        scores = {f"{pairs.name} accuracy": 50.0 for pairs in self.pairs}
+        for task in self.tasks:
+            known = task.kind.constant(task.scored_rows().examples)
+            scores |= {f"{task.name} {metric}": score for metric, score in known.items()}
+        return scores
+
     def __call__(self, model: Model, device: torch.device) -> dict[str, dict[str, float]]:
         """The scores by task, those of a probe with the layer that they are of."""
         # The same model at another step: its texts are tokenized already.

@@ -1,24 +1,162 @@
-"""The board of runs: how far each is, and its last losses. Nothing here needs torch."""
+"""The board: runs, fine-tunings and studies as their folders show them, while they are written.
+
+It only reads. A folder may vanish under it, and a line be half written: then a row says so, or is
+without that line. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clozelab import files
+from clozelab.diagnosis.examine import examine
+from clozelab.diagnosis.reading import read_run as read_case
 from clozelab.errors import UserError
-from clozelab.runs.directory import Run
+from clozelab.reporting import page, run_curves
+from clozelab.reporting.charts import Chart, clock_data
+from clozelab.reporting.document import PageTable
+from clozelab.reporting.records import finetunings, named
+from clozelab.runs.directory import PLAN, STUDY, Run, read_json
+from clozelab.runs.record import Moment, RunRecord, read_run
+from clozelab.serving.folder_state import Readings, activity
+from clozelab.serving.study_board import study_row
+
+_RECENT = 0.1  # of the lines of a log: those that tell how fast a run is
+_DAMAGED = (AttributeError, IndexError, KeyError, TypeError, ValueError)  # what bad records raise
+_readings = Readings()
+Json = dict[str, Any]
 
 
-def board(folders: Sequence[Path]) -> dict[str, Any]:
+def board(folders: Sequence[Path]) -> Json:
     """What there is to tell of some folders, as JSON has it."""
-    return {"runs": [_row(folder) for folder in folders]}
+    records: list[RunRecord] = []
+    rows: dict[str, list[Json]] = {"runs": [], "tunings": [], "studies": []}
+    for folder, name in named(folders):
+        try:
+            if (folder / STUDY).is_file():
+                rows["studies"].append(_study(folder, name))
+            elif (folder / PLAN).is_file():
+                rows["tunings"].append({"name": name, **_readings.of(folder, _tuning)})
+            else:
+                record = replace(_readings.of(folder, _record), name=name)
+                rows["runs"].append(_run(record, number=len(records)))
+                records.append(record)
+        except (UserError, OSError, *_DAMAGED) as error:
+            problem = _sentence(folder, error)
+            rows["runs"].append({"name": name, "state": "unreadable", "error": problem})
+    _readings.forget_others(folders)
+    return {
+        **rows,
+        "comparable": len(run_curves.by_tokenizer(records)) < 2,  # their losses
+        "differences": _differences(records),
+        **_figures(run_curves.charts(records)),
+    }
 
 
-def _row(folder: Path) -> dict[str, Any]:
-    run = Run(folder)
-    try:
-        losses = {name: points[-1] for name, points in run.losses().items()}
-        return {"name": str(folder), "done": run.result() is not None, "losses": losses}
-    except (OSError, UserError) as error:
-        return {"name": str(folder), "error": str(error)}
+def _record(folder: Path) -> RunRecord:
+    return read_run(Run.open(folder), folder.name)
+
+
+def _run(run: RunRecord, *, number: int) -> Json:
+    """How far a run is, how fast, and how good."""
+    total, pace = run.recipe.schedule.total, _seconds_a_step(run.clock)
+    state = activity(run.folder, done=run.done)
+    speeds = run.numbers.get("tokens_a_second", [])
+    names = dict.fromkeys((*run.held_out, *run.train))
+    return {
+        "name": run.name,
+        "colour": number,  # of its lines
+        "state": state,
+        "recipe": run.recipe.name,
+        "step": run.steps,
+        "steps": total,
+        "tokens": run.tokens,
+        "seconds": run.seconds,
+        "tokens_a_second": speeds[-1][1] if speeds else None,
+        "seconds_left": (total - run.steps) * pace if state == "running" and pace else None,
+        "limited_by": run.limited_by,
+        "losses": {name: _losses(run, name) for name in names if name not in run.untrained},
+        "probes": {name: points[-1][1] for name, points in run.probes.items()},
+        "findings": _readings.of(run.folder, _findings),
+    }
+
+
+def _losses(run: RunRecord, name: str) -> Json:
+    """The last loss of an objective, on held-out text and in training."""
+    curves = {"held_out": run.held_out.get(name), "train": run.train.get(name)}
+    return {where: points[-1][1] for where, points in curves.items() if points}
+
+
+def _seconds_a_step(clock: Sequence[Moment]) -> float | None:
+    """By the last lines of the log."""
+    if len(clock) < 2:
+        return None
+    lines = max(1, int(_RECENT * len(clock)))
+    first, last = clock[-1 - lines], clock[-1]
+    return (last.seconds - first.seconds) / max(last.step - first.step, 1)
+
+
+def _findings(folder: Path) -> list[Json]:
+    """What the doctor sees in the log alone, but for what is well."""
+    found = examine(read_case(str(folder), log_only=True)).findings
+    return [
+        {"level": one.level, "title": one.title, "evidence": one.evidence, "remedy": one.remedy}
+        for one in found
+        if one.level != "healthy"
+    ]
+
+
+def _tuning(folder: Path) -> Json:
+    """The fine-tunings of a model on a task: a table of their scores once they are done."""
+    task = read_json(folder / PLAN)["data"]["task"]
+    records = [*finetunings(folder, folder.name)]
+    if not records:
+        state = "running" if files.is_locked(folder) else "stopped"
+        done = len([*folder.glob("**/seed-*/result.json")])
+        return {"task": task, "state": state, "done": done}
+    scores = next(part for part in page.scores(records) if isinstance(part, PageTable))
+    return {"task": task, "state": "finished", "table": _table(scores)}
+
+
+def _study(folder: Path, name: str) -> Json:
+    row = _readings.of(folder, study_row)
+    tables = [{"title": title, **_table(content)} for title, content in row["tables"]]
+    return {"name": name, **row, "tables": tables, **_figures(row["charts"])}
+
+
+def _differences(runs: Sequence[RunRecord]) -> Json | None:
+    """Every setting in which some recipe differs from the first."""
+    if all(run.recipe == runs[0].recipe for run in runs):
+        return None
+    unknown = {run.name for run in runs if not run.tokenizer_known}
+    content = page.differences([(run.name, run.recipe) for run in runs], unknown=unknown)
+    return _table(content) if content.rows else None
+
+
+def _table(content: PageTable) -> Json:
+    """A table; a number has its value beside its text."""
+    rows = [
+        [
+            cell if isinstance(cell, str) else {"text": cell.text, "value": cell.value}
+            for cell in row
+        ]
+        for row in content.rows
+    ]
+    return {"columns": [*content.columns], "rows": rows, "note": content.note}
+
+
+def _figures(charts: Sequence[Chart]) -> Json:
+    """Curves as figures.js takes them, and the clocks of their runs."""
+    clocks: list[Sequence[Moment]] = []
+    data = [chart.data(clocks) for chart in charts]
+    return {"charts": data, "clocks": [clock_data(clock) for clock in clocks]}
+
+
+def _sentence(folder: Path, error: Exception) -> str:
+    """Why a folder cannot be shown."""
+    if not folder.exists():
+        return "the folder is gone"
+    return str(error) if isinstance(error, UserError) else "its records are not whole"

@@ -134,6 +134,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
         "variant": variant,
         "seed": job.cell.seed,
         "scores": _scores(job),
+        "constant": _constants(job),
         "tokens": tokens,
         "steps": result.get("steps", 0),
         "seconds": result.get("seconds", 0.0),
@@ -154,6 +155,15 @@ def _scores(job: CellJob) -> dict[str, float]:
             tunings = [*result["cells"][0]["seeds"].values()]
             scores |= tuning_scores(task, tunings, job.request.study.measures)
     return scores | dict(read_json(job.folder / MEASURED).get("scores", {}))
+
+
+def _constants(job: CellJob) -> dict[str, float]:
+    """What an answer that is always the same scores, by task and metric."""
+    scores: dict[str, float] = {}
+    for task in job.request.tasks():
+        result = Run(job.folder / TASKS / task).result() or {}
+        scores |= {f"{task}.{name}": score for name, score in result.get("constant", {}).items()}
+    return scores
 
 
 def tuning_scores(

@@ -45,6 +45,7 @@ class CellResult:
     cost: Mapping[str, float]  # by the names of COSTS
     failed: str | None = None
     shared: bool = False  # its pretraining is that of another variant
+    constant: Mapping[str, float] = field(default_factory=dict)  # what one answer for all scores
 
     @property
     def diverged(self) -> bool:
@@ -145,6 +146,11 @@ class StudyRecord:
             return {}
         ends = {seed: run.reached for (name, seed), run in self.runs.items() if name == variant}
         return {seed: x for seed, x in ends.items() if x is not None and x > LEFT * limit}
+
+    @property
+    def constant(self) -> dict[str, float]:
+        """What an answer that is always the same scores, by measure, where that is recorded."""
+        return {name: score for cell in self.cells for name, score in cell.constant.items()}
 
     def measures(self) -> list[str]:
         """Everything that is compared: the scores task by task, then the losses."""
@@ -309,6 +315,7 @@ def _results(cells: list[dict[str, Any]]) -> tuple[CellResult, ...]:
             cost={name: float(cell[name]) for name in COSTS if cell.get(name) is not None},
             failed=cell.get("failed"),
             shared=cell.get("pretrained_by", cell["variant"]) != cell["variant"],
+            constant=dict(cell.get("constant") or {}),
         )
         for cell in cells
     )

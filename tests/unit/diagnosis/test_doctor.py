@@ -19,6 +19,8 @@ from support.patients import examined, found, learning, trainer
 from support.texts import chinese, corpus, tokenizer
 
 from clozelab import data
+from clozelab.diagnosis.examine import examine
+from clozelab.diagnosis.reading import read_run
 from clozelab.diagnosis.text import bigram_entropy
 from clozelab.errors import UserError
 from clozelab.files import locked
@@ -85,6 +87,16 @@ def test_what_is_planted_is_all_that_is_found(tmp_path: Path) -> None:
     assert checks <= found(healthy, "healthy").keys()
     assert healthy.losses["bigram"] < healthy.losses["unigram"] < healthy.losses["uniform"]
     assert healthy.verdict.startswith("healthy: ") and healthy.state == "done, 240 steps"
+
+
+def test_a_log_alone_tells_the_same_and_guesses_nothing(tmp_path: Path) -> None:
+    place = patients.run(tmp_path / "run", loss=level)
+    alone = read_run(place, log_only=True)
+    plateau = found(examine(alone))["plateau"]
+    assert plateau == found(examined(place))["plateau"] and alone.text is None and not alone.tables
+    Run(Path(place)).remember({"data": [f"{tmp_path / 'gone'}:1"]})
+    assert "plateau" not in found(examine(read_run(place, log_only=True)))  # by no known entropy
+    assert "plateau" in found(examine(read_run(place)))
 
 
 @pytest.mark.thorough

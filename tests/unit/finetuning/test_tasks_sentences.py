@@ -437,3 +437,18 @@ def test_probabilities_are_those_of_the_logits_by_name() -> None:
 def test_what_cannot_be_is_refused_where_it_is(make: Any, word: str) -> None:
     with pytest.raises(UserError, match=word):
         make()
+
+
+def test_a_constant_answer_is_the_most_frequent_class_a_guess_or_no_correlation() -> None:
+    said = [
+        Sentences(str(n), "a", None, label) for n, label in enumerate(["yes", "no", "yes", None])
+    ]
+    kind = Classify(LABELS, metrics=("accuracy", "macro_f1", "matthews"))
+    assert kind.constant(said) == pytest.approx(
+        {"accuracy": 200 / 3, "macro_f1": 40.0, "matthews": 0.0}
+    )
+    assert kind.constant([said[-1]]) == {}
+    assert Regress().constant([]) == {"pearson": 0.0, "spearman": 0.0}
+    choices = [Choice("x", "a", ("b", "c"), 0), Choice("y", "a", ("b", "c", "d", "e"), 1)]
+    assert Choose().constant(choices) == pytest.approx({"accuracy": 37.5})
+    assert Tag(TAGS).constant([]) == {}

@@ -24,6 +24,7 @@ from clozelab.reporting.document import Page, PageTable, Section
 from clozelab.reporting.figures import DotRow, Line, curves, dots
 from clozelab.reporting.page import page
 from clozelab.reporting.records import FinetuneRecord, gather
+from clozelab.reporting.static import text_of
 from clozelab.runs.directory import PLAN, Run
 from clozelab.runs.record import RunRecord
 
@@ -305,7 +306,8 @@ def test_a_curve_is_called_what_it_is(tmp_path: Path) -> None:
     file.write_text("".join(line for line in lines if "held_out" not in line))
     alone, both = (html(*gather(places), title="x") for places in ([other], [held, other]))
     assert "<h3>masked lm: loss in training, in nats</h3>" in alone and "held-out" not in alone
-    assert "<h3>masked lm: loss on held-out text, in nats; faint: in training</h3>" in both
+    assert "<h3>masked lm: loss on held-out text, in nats</h3>" in both
+    assert '<p class="note">faint: in training</p>' in both
     assert "b (in training)</span>" in both and "a</span>" in both
 
 
@@ -333,12 +335,28 @@ def test_dots_of_one_value_are_drawn() -> None:
     assert drawn.count("<circle") == 2 and "nan" not in drawn
 
 
+def test_a_long_caption_stays_inside_its_figure() -> None:
+    rows = [DotRow("the mean of one accuracy and another", [1.0], 0.5, 1.5, 0)]
+    clauses = ["advantage of shared-128 over shared-full, in points", "the margin is −0.50",
+               "within ± 0.30 they count as equal"]  # fmt: skip
+    drawn = dots(rows, across="; ".join(clauses))
+    captions = re.findall(
+        r'text-anchor="middle" x="([\d.]+)" y="([\d.]+)">([^<]{12,})</text>', drawn
+    )
+    assert "; ".join(text for _, _, text in captions) == "; ".join(clauses) and len(captions) > 1
+    height = float(re.findall(r'viewBox="0 0 640 ([\d.]+)"', drawn)[0])
+    for x, y, text in captions:
+        assert float(x) - 3.3 * len(text) >= 0 and float(x) + 3.3 * len(text) <= 640
+        assert float(y) < height
+    assert len({y for _, y, _ in captions}) == len(captions)
+
+
 def test_many_lines_differ_in_colour_or_dashes() -> None:
     drawn = curves([Line(f"r{n}", [(1, 2.0), (2, n)], n) for n in range(32)], across="", up="")
     looks = re.findall('polyline class="line ([^"]*)"', drawn)
     assert len({*looks}) == 32 and looks[3:5] == ["c3", "c4 d1"] and looks[8] == "c0 d2"
     assert re.findall('<line class="line ([^"]*)"', drawn) == looks  # the legend's
-    style = (Path(commands.__file__).parent / "page.css").read_text()
+    style = text_of("figures.css")
     assert all(f".{word} {{" in style for look in looks for word in look.split())
 
 

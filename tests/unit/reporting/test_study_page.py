@@ -18,7 +18,7 @@ from clozelab.api import studies as looking
 from clozelab.cli import main
 from clozelab.errors import UserError
 from clozelab.markdown import plain
-from clozelab.reporting import document
+from clozelab.reporting import palette
 from clozelab.reporting.records import gather
 from clozelab.reporting.study import page, write_page
 from clozelab.reporting.study.claims import COLOURS
@@ -449,11 +449,9 @@ def test_an_interrupt_leaves_a_page_that_stands_still(
 
 def colours(dark: bool) -> dict[str, tuple[float, ...]]:
     """The page's named colours as light of three kinds."""
-    style = (Path(document.__file__).parent / "page.css").read_text(encoding="utf-8")
-    light, night = style.split("@media screen and (prefers-color-scheme: dark)")
-    found = re.findall(r"--(\w+): #(\w{6})", night.split("}")[0] if dark else light)
     channels = {
-        name: [int(code[at : at + 2], 16) / 255 for at in (0, 2, 4)] for name, code in found
+        name: [int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        for name, code in (palette.DARK if dark else palette.LIGHT).items()
     }
     return {
         name: tuple(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb)

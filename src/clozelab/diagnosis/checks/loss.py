@@ -87,8 +87,8 @@ def _beside_recorded(case: Case, loss: float) -> tuple[bool, str]:
     runs = f"{len(shares)} recorded run{'s' * (len(shares) > 1)} of about this size"
     among = f"{min(shares):.2f}" + (f" to {max(shares):.2f}" if len(shares) > 1 else "")
     said = f"{mine:.2f} of the plateau's loss; {runs} after as many tokens: {among}"
-    known = case.text is not None  # else the limit is a guess
-    return known and mine > max(shares) + _BEHIND, said
+    # Else the limit is a guess.
+    return case.unigram_known and mine > max(shares) + _BEHIND, said
 
 
 def plateau(case: Case) -> CheckResult | None:
@@ -99,13 +99,13 @@ def plateau(case: Case) -> CheckResult | None:
     ends, means = stretches(log)
     if np.isfinite(log.loss).sum() < _FEW:
         return None
-    known = f"{limit:.2f}" if case.text else f"about {limit:.2f} (as of English text)"
-    left = np.flatnonzero(means < (LEFT if case.text else _GUESSED) * limit)
+    known = f"{limit:.2f}" if case.unigram_known else f"about {limit:.2f} (as of English text)"
+    left = np.flatnonzero(means < (LEFT if case.unigram_known else _GUESSED) * limit)
     if len(left):
         step = int(ends[left[0]])
         title = f"left the unigram plateau before step {step:,}"
         return healthy(title, f"the plateau is {known}, the loss {means[-1]:.2f} by now")
-    reached = means <= (1.02 if case.text else 1.1) * limit
+    reached = means <= (1.02 if case.unigram_known else 1.1) * limit
     since = int(ends[np.flatnonzero(reached)[0]]) if reached.any() else int(ends[0])
     said = f"the loss is {means[-1]:.2f}, and frequencies and copying alone give {known};"
     said += f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_others(case)}"

@@ -191,6 +191,10 @@ class TaskKind(Checked, ABC):
         """One of the metrics, of labels and the first fields of the predictions of them."""
         raise NotImplementedError(f"{self.name} has neither measure() nor score()")
 
+    def constant(self, examples: Sequence[Any]) -> dict[str, float]:
+        """What an answer scores that is the same for all; nothing where there is no such answer."""
+        return {}
+
     def selects(self, scores: Mapping[str, float]) -> float:
         """The number that chooses the best model, larger being better: the mean of the metrics."""
         return fmean(scores[name] for name in self.metrics)

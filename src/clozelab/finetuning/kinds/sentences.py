@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -175,6 +176,14 @@ class Classify(SentenceKind):
         score: float = getattr(classes, metric)(gold, predicted)
         return score
 
+    def constant(self, examples: Sequence[Sentences]) -> dict[str, float]:
+        """The scores of the most frequent class."""
+        gold = [str(example.label) for example in examples if example.label is not None]
+        if not gold:
+            return {}
+        (majority, _), *_ = Counter(gold).most_common(1)
+        return {name: self.measure(name, gold, [majority] * len(gold)) for name in self.metrics}
+
     @classmethod
     def fields(cls, example: Sentences, prediction: Class) -> list[str]:
         """The class, how likely it is, and the text."""
@@ -216,6 +225,10 @@ class Regress(SentenceKind):
         """A correlation."""
         score: float = getattr(numbers, metric)(gold, predicted)
         return score
+
+    def constant(self, examples: Sequence[Sentences]) -> dict[str, float]:
+        """No correlation."""
+        return dict.fromkeys(self.metrics, 0.0)
 
     @classmethod
     def fields(cls, example: Sentences, prediction: Number) -> list[str]:

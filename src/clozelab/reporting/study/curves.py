@@ -6,44 +6,69 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from clozelab.reporting import figures
+from clozelab.reporting.charts import Chart
 from clozelab.reporting.document import Part
-from clozelab.reporting.figures import Line
-from clozelab.reporting.page import smooth
-from clozelab.runs.record import Points
+from clozelab.reporting.figures import Line, smooth
+from clozelab.reporting.run_curves import NUMBERS, by_tokenizer, group_titles, words
+from clozelab.runs.record import Points, RunRecord
 from clozelab.studies.records import StudyRecord
 
 
 def parts(record: StudyRecord) -> Iterator[Part]:
-    """A figure for each objective; each run under way is a faint line."""
+    """A figure for each objective and tokenizer; each run under way is a faint line."""
     runs = record.runs.values()
     names = dict.fromkeys(name for run in runs for name in (*run.held_out, *run.train))
     for name in names:
-        held_out = any(len(run.held_out.get(name, ())) > 1 for run in runs)
-        lines = [*_lines(record, name, held_out=held_out)]
-        if lines:
-            where = "on held-out text" if held_out else "in training"
-            yield ("heading", f"{name.replace('_', ' ')}: loss {where}, in nats")
-            yield ("figure", figures.curves(lines, across="tokens seen", up="loss"))
+        trained = [run for run in runs if name not in run.untrained]
+        held_out = any(len(run.held_out.get(name, ())) > 1 for run in trained)
+        where = "on held-out text" if held_out else "in training"
+        groups = by_tokenizer(run for run in trained if name in run.held_out or name in run.train)
+        for title, group in zip(group_titles(groups), groups, strict=True):
+            if lines := [*_lines(record, name, group, held_out=held_out)]:
+                said = f"{words(name)}: loss {where}, in nats"
+                yield Chart(said, lines, "tokens seen", "loss", base="tokens", note=title)
+    yield from _number_curves(record)
     if names:
         yield ("note", _note(record))
 
 
-def _lines(record: StudyRecord, name: str, *, held_out: bool) -> Iterator[Line]:
+def _lines(
+    record: StudyRecord, name: str, runs: Sequence[RunRecord], *, held_out: bool
+) -> Iterator[Line]:
     done = {(cell.variant, cell.seed) for cell in record.done}
     for colour, variant in enumerate(record.variants):
-        complete: list[Points] = []
+        complete: list[RunRecord] = []
         for cell, run in record.runs.items():
-            points = run.held_out.get(name, []) if held_out else smooth(run.train.get(name, []))
-            if cell[0] != variant.name or not points:
+            if cell[0] != variant.name or not any(run is one for one in runs):
+                continue
+            if not (points := _points(run, name, held_out=held_out)):
                 continue
             if cell in done:
-                complete.append(points)
+                complete.append(run)
             else:
-                yield Line(variant.name, points, colour, faint=True)
+                yield Line(variant.name, points, colour, faint=True, clock=run.clock)
         if complete:
-            mean, band = mean_and_band(complete)
-            yield Line(variant.name, mean, colour, band=band if len(complete) > 1 else ())
+            mean, band = mean_and_band([_points(run, name, held_out=held_out) for run in complete])
+            shown = band if len(complete) > 1 else ()
+            yield Line(variant.name, mean, colour, band=shown, clock=complete[0].clock)
+
+
+def _points(run: RunRecord, name: str, *, held_out: bool) -> Points:
+    return run.held_out.get(name, []) if held_out else smooth(run.train.get(name, []))
+
+
+def _number_curves(record: StudyRecord) -> Iterator[Chart]:
+    """Learning rate and gradient norm of each variant's first seed."""
+    for name, (title, up, noisy) in NUMBERS.items():
+        lines = []
+        for colour, variant in enumerate(record.variants):
+            own = [run for (named, _), run in record.runs.items() if named == variant.name]
+            if own and own[0].numbers.get(name):
+                points, clock = own[0].numbers[name], own[0].clock
+                lines.append(Line(variant.name, points, colour, clock=clock, noisy=noisy))
+        if lines and name != "tokens_a_second":
+            whole, note = name == "learning_rate", "of each variant's first seed"
+            yield Chart(title, lines, "tokens seen", up, whole=whole, base="tokens", note=note)
 
 
 def mean_and_band(curves: Sequence[Points]) -> tuple[Points, list[tuple[float, float, float]]]:

@@ -73,7 +73,7 @@ def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[
         yield Section("Claims and verdicts", [*parts])
     figures = [*curves.parts(record)]
     if figures:
-        yield Section("Loss", figures)
+        yield Section("Curves", figures)
     yield Section("Cost", [_cost(record)])
     yield Section("What each variant changes", [*_changes(record)])
     if record.failed:

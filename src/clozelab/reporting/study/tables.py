@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from clozelab.nearest import listed
@@ -22,7 +23,10 @@ def parts(record: StudyRecord) -> Iterator[Part]:
     """Means with their intervals, and differences from the first variant."""
     measures, first = record.measures(), record.variants[0]
     in_paper = {name for variant in record.variants for name in variant.paper}
-    yield _table(record, measures, _means, _note(record, in_paper - {*measures}))
+    table = _table(record, measures, _means, _note(record, in_paper - {*measures}))
+    if record.constant.keys() & {*measures}:
+        table = replace(table, rows=[*table.rows, _constant(record, measures)])
+    yield table
     # What the first variant lacks, such as a pair head, has no difference from it.
     measures = [measure for measure in measures if record.scores(first.name, measure)]
     if len(record.variants) > 1 and measures:
@@ -50,11 +54,22 @@ def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: s
     return PageTable(columns, rows, note, soft)
 
 
+def _constant(record: StudyRecord, measures: Sequence[str]) -> list[TableCell]:
+    """The row of an answer that is always the same."""
+    in_paper = {name for variant in record.variants for name in variant.paper}
+    row: list[TableCell] = ["a constant answer", GAP]
+    for measure in measures:
+        score = record.constant.get(measure)
+        row.append(GAP if score is None else NumberCell(f"{score:.{_digits(measure)}f}", score))
+        row += [GAP] if measure in in_paper else []
+    return row
+
+
 def _means(
     record: StudyRecord, variant: Variant, measure: str, seeds: int
 ) -> tuple[TableCell, TableCell]:
     paper = _paper(variant.paper.get(measure), measure)
-    values = [*record.scores(variant.name, measure).values()]
+    values = [] if _untrained(record, variant, measure) else _values(record, variant, measure)
     if not values:
         return GAP, paper
     digits = _digits(measure)
@@ -65,11 +80,22 @@ def _means(
     return ours, paper
 
 
+def _values(record: StudyRecord, variant: Variant, measure: str) -> list[float]:
+    return [*record.scores(variant.name, measure).values()]
+
+
+def _untrained(record: StudyRecord, variant: Variant, measure: str) -> bool:
+    """Whether a measure is of a head that the variant never trains, and so says nothing."""
+    kind, _, name = measure.partition(".")
+    runs = (run for (named, _), run in record.runs.items() if named == variant.name)
+    return kind in ("held_out", "pair") and any(name in run.untrained for run in runs)
+
+
 def _differences(
     record: StudyRecord, variant: Variant, measure: str, seeds: int
 ) -> tuple[TableCell, TableCell]:
     first = record.variants[0]
-    if variant is first:
+    if variant is first or any(_untrained(record, one, measure) for one in (variant, first)):
         return GAP, GAP
     a, b = variant.paper.get(measure), first.paper.get(measure)
     in_paper = None if a is None or b is None else a - b
@@ -82,6 +108,8 @@ def _note(record: StudyRecord, missing: set[str]) -> str:
     if missing:
         names = listed(map(label, sorted(missing)), conjunction="and")
         notes.append(f"{record.study.paper.name} also has {names}, not run here.")
+    if any(_untrained(record, v, m) for v in record.variants for m in record.measures()):
+        notes.append("A head that a variant does not train is not shown.")
     if record.base_masks:
         notes.append("The masked-LM loss of all variants is under the same masks, the base's.")
     tokenizers = any(key.startswith("tokenizer.") for key in record.changed())

@@ -1,0 +1,130 @@
+"""The curves of runs: losses, probes, learning rate, gradient norm and throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from clozelab.config.recipe import Recipe
+from clozelab.reporting.charts import Chart
+from clozelab.reporting.figures import Line
+from clozelab.runs.record import RunRecord
+
+NUMBERS = {  # by what a log calls them: the title, the vertical axis, whether it is noisy
+    "learning_rate": ("learning rate", "learning rate", False),
+    "norm": ("gradient norm before clipping", "norm", True),
+    "tokens_a_second": ("throughput", "tokens per second", True),
+}
+
+
+def charts(runs: Sequence[RunRecord]) -> list[Chart]:
+    """All curves of some runs."""
+    every = (*_loss_curves(runs), *_probe_curves(runs), *_number_curves(runs))
+    return [chart for chart in every if any(line.points for line in chart.lines)]
+
+
+def _loss_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
+    """Each objective's loss: on held-out text and, faintly, in training.
+
+    Runs with different tokenizers predict different things, and have figures of their own.
+    """
+    colours = {run.name: colour for colour, run in enumerate(runs)}
+    for name in dict.fromkeys(name for run in runs for name in _measured(run)):
+        groups = by_tokenizer([run for run in runs if name in _measured(run)])
+        for title, group in zip(group_titles(groups), groups, strict=True):
+            held_out = any(name in run.held_out for run in group)
+            lines = [
+                line
+                for run in group
+                for line in _loss_lines(run, name, colours[run.name], held_out)
+            ]
+            where = "on held-out text" if held_out else "in training"
+            faint = "faint: in training" if any(line.faint for line in lines) else ""
+            said = f"{words(name)}: loss {where}, in nats"
+            note = "; ".join(filter(None, (title, faint)))
+            yield Chart(said, lines, "tokens seen", "loss", base="tokens", note=note)
+
+
+def _loss_lines(run: RunRecord, name: str, colour: int, held_out: bool) -> Iterator[Line]:
+    if name in run.held_out:
+        yield Line(run.name, run.held_out[name], colour, clock=run.clock)
+    if name in run.train:
+        alone = name not in run.held_out
+        title = f"{run.name} (in training)" if held_out and alone else run.name
+        points = run.train[name]
+        yield Line(title, points, colour, faint=not alone, clock=run.clock, noisy=True)
+
+
+def _measured(run: RunRecord) -> list[str]:
+    """The objectives whose loss says something: heads that are not trained know nothing."""
+    names = dict.fromkeys((*run.held_out, *run.train))
+    return [name for name in names if name not in run.untrained]
+
+
+def by_tokenizer(runs: Iterable[RunRecord]) -> list[list[RunRecord]]:
+    """The runs, those with one tokenizer together."""
+    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+    for run in runs:
+        groups.setdefault(run.tokenizer_key, []).append(run)
+    return list(groups.values())
+
+
+def group_titles(groups: Sequence[Sequence[RunRecord]]) -> list[str]:
+    """What to say of each group's tokenizer; nothing where there is one group."""
+    if len(groups) < 2:
+        return [""] * len(groups)
+    runs = [group[0] for group in groups]
+    titles = [tokenizer_text(run.recipe) for run in runs]
+    if len({*titles}) < len(titles) or not all(run.tokenizer_known for run in runs):
+        titles = [
+            f"text {', '.join(Path(word.rpartition(':')[0] or word).name for word in data)}"
+            if (data := run.machine.get("data"))
+            else f"vocabulary of {run.recipe.tokenizer.vocabulary:,}"
+            for run in runs
+        ]
+    numbers = range(1, len(titles) + 1)
+    titles = told_apart(titles, [f"{a}, {n}" for a, n in zip(titles, numbers, strict=True)])
+    return titles
+
+
+def _number_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
+    """Learning rate, gradient norm and throughput."""
+    for name, (title, up, noisy) in NUMBERS.items():
+        lines = [
+            Line(run.name, run.numbers[name], colour, clock=run.clock, noisy=noisy)
+            for colour, run in enumerate(runs)
+            if run.numbers.get(name)
+        ]
+        yield Chart(title, lines, "tokens seen", up, whole=name == "learning_rate", base="tokens")
+
+
+def _probe_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
+    """What the layers of each run held of tasks as it was trained."""
+    for name in dict.fromkeys(name for run in runs for name in run.probes):
+        lines = [
+            Line(run.name, run.probes[name], colour, clock=run.clock)
+            for colour, run in enumerate(runs)
+            if name in run.probes
+        ]
+        title = f"probe of {words(name)}, of 100"
+        chances = {run.chance[name] for run in runs if name in run.chance}
+        marks = {"a constant answer": chances.pop()} if len(chances) == 1 else {}
+        yield Chart(title, lines, "tokens seen", "score", True, "tokens", marks)
+
+
+def words(name: str) -> str:
+    """A name of the records in words."""
+    return name.replace("_", " ")
+
+
+def tokenizer_text(recipe: Recipe) -> str:
+    """The tokenizer by its kind, case and size."""
+    table = recipe.tables()["tokenizer"]
+    case = "" if table["cased"] else ", uncased"
+    return f"{table['use']}{case}, {table['vocabulary']:,}"
+
+
+def told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """The names, in their longer form where two are equal."""
+    pairs = zip(names, longer, strict=True)
+    return [name if names.count(name) == 1 else more for name, more in pairs]

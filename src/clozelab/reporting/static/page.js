@@ -1,0 +1,2 @@
+// The tables of a page sort.
+document.querySelectorAll("table").forEach(sortable);

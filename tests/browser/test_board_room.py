@@ -1,0 +1,168 @@
+"""The board of runs in a real browser: it keeps up with the folders, sorts, and shows figures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from browser.chromium import PROGRAM, Chromium
+from browser.test_figures import EVIL, make_run
+from support.made_study import SCORES, study
+
+from clozelab import reporting, serving
+from clozelab.reporting import palette
+from clozelab.runs.directory import Run
+from clozelab.serving.board import board
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no chromium on this machine")
+
+STATIC = [Path(room.__path__[0]) / "static" for room in (serving, reporting)]
+PAGE = f"""<!doctype html><html lang="en"><head><title>Runs</title><link rel="icon" href="data:,">
+<meta name="viewport" content="width=device-width"><style>{palette.css()}
+.wide {{ overflow-x: auto; }}</style></head><body><main id="room"></main><script type="module">
+import {{ mountRuns }} from "/static/runs.js";
+const fetchJson = (path) => fetch(path).then((answer) => answer.json());
+window.leave = mountRuns(document.getElementById("room"), fetchJson);</script></body></html>"""
+TYPES = {".js": "text/javascript", ".css": "text/css"}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    opened = Chromium(tmp_path_factory.mktemp("chromium"))
+    opened.do("Accessibility.enable")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Two runs, one of them under way, and a study that is half done."""
+    runs = [
+        make_run(tmp_path, "low", recipe="roberta", loss=2.0, data="books:1"),
+        make_run(tmp_path, "high", recipe="bert", loss=3.0, data="books:1"),
+    ]
+    (runs[1] / "result.json").unlink()
+    lines = (runs[1] / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (runs[1] / "metrics.jsonl").write_text("".join(lines[:55]))
+    part = {**SCORES, "single": [None] * 3}
+    return [*runs, study(tmp_path / "study", scores=part, failed={("single", 0): EVIL})]
+
+
+@pytest.fixture
+def address(folders: list[Path]) -> Iterator[str]:
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body, kind = PAGE.encode(), "text/html"
+            if self.path == "/api/runs":
+                body, kind = json.dumps(board(folders)).encode(), "application/json"
+            elif self.path.startswith("/static/"):
+                name = Path(self.path).name
+                file = next(place / name for place in STATIC if (place / name).is_file())
+                body, kind = file.read_bytes(), TYPES[file.suffix]
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *words: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def shown(browser: Chromium, address: str) -> Iterator[Chromium]:
+    browser.size(1200, 900)
+    browser.emulate()
+    browser.visit(address)
+    browser.wait("document.querySelectorAll('.plot > svg path.line').length > 5")
+    yield browser
+    assert browser.logged() == []
+    assert all(url.startswith((address, "data:")) for url in browser.requests())
+
+
+RUNS = "document.querySelector('table[aria-label=runs]')"
+
+
+def rows(browser: Chromium) -> list[list[str]]:
+    cells = "[...row.cells].map((cell) => cell.innerText.trim())"
+    found = browser.ask(f"[...{RUNS}.tBodies[0].rows].map((row) => {cells})")
+    return [[str(cell) for cell in row] for row in found]
+
+
+def test_runs_are_shown_as_they_are(shown: Chromium) -> None:
+    low, high = rows(shown)
+    assert low[:4] == ["low", "finished", "roberta", "100 of 100"]
+    assert high[:4] == ["high", "running", "bert", "50 of 100"]
+    heads = shown.ask(f"[...{RUNS}.tHead.rows[0].cells].map((one) => one.innerText)")
+    assert high[heads.index("left")] == "3 min" and low[heads.index("left")] == "–"
+    assert low[heads.index("masked lm loss")] == "2.050"
+    assert shown.ask("document.querySelector('.lead').innerText").startswith("1 running, 1 stopped")
+
+
+def test_it_keeps_up_and_keeps_the_zoom(shown: Chromium, folders: list[Path]) -> None:
+    shown.click(f"{RUNS}.tHead.rows[0].cells[3]")  # by step
+    assert [row[0] for row in rows(shown)] == ["high", "low"]
+    figure = "[...document.querySelectorAll('figure')].at(-1)"
+    shown.drag(f"{figure}.querySelector('.plot > svg')", 0.5, 0.8)
+    assert shown.ask(f"{figure}.querySelector('.tools button').hidden") is False
+    step = {"loss": 2.5}
+    Run(folders[1]).append({"kind": "step", "step": 51, "masked_lm": step, "tokens": 10_000,
+                            "seconds": 3.0, "tokens_a_second": 1.0})  # fmt: skip
+    shown.wait(f"{RUNS}.innerText.includes('51 of 100')")
+    assert [row[0] for row in rows(shown)] == ["high", "low"]
+    assert shown.ask(f"{figure}.querySelector('.tools button').hidden") is False
+    shutil.rmtree(folders[0])
+    shown.wait(f"{RUNS}.innerText.includes('the folder is gone')")
+    assert shown.ask("document.querySelectorAll('.plot > svg').length") > 3
+
+
+def test_a_run_can_be_hidden_in_all_figures(shown: Chromium) -> None:
+    lines = "[...document.querySelectorAll('.legend button')].map((one) => one.innerText)"
+    before = shown.ask(lines).count("high")
+    assert before >= 4
+    shown.click("document.querySelector('input[data-run=high]')")
+    assert shown.ask(lines).count("high") == 0
+    assert shown.ask("document.activeElement.dataset.run") == "high"
+    shown.click("document.querySelector('input[data-run=high]')")
+    assert shown.ask(lines).count("high") == before
+
+
+def test_a_study_fills_cell_by_cell(shown: Chromium) -> None:
+    cells = "[...document.querySelector('.cells').tBodies[0].rows].map((row) => row.innerText)"
+    found = [row.split() for row in shown.ask(cells)]
+    assert found[0][:4] == ["static", "done", "done", "done"]
+    assert found[2][:4] == ["single", "failed", "waiting", "waiting"]
+    assert "6 of 9 cells are done, 1 failed" in shown.ask(
+        "document.querySelector('.far').innerText"
+    )
+    assert shown.ask("document.querySelector('.cells td[title]').title") == EVIL
+    assert shown.ask("document.querySelector('main img')") is None
+
+
+def test_everything_has_a_name_and_a_telephone_will_do(shown: Chromium) -> None:
+    named = shown.named()
+    controls = ("button", "combobox", "slider", "checkbox", "progressbar", "application")
+    assert all(name for role, name in named if role in controls)
+    assert ("checkbox", "show high in the figures") in named
+    assert ("columnheader", "state") in named
+    shown.size(360, 740)
+    shown.wait("document.querySelector('.plot > svg').clientWidth < 360")
+    assert shown.ask("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_who_leaves_the_room_asks_no_more(shown: Chromium) -> None:
+    shown.ask("window.leave()")
+    shown.ask("window.fetch = () => { console.error('asked again'); }")
+    shown.ask("document.dispatchEvent(new Event('visibilitychange'))")

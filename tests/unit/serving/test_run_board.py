@@ -1,0 +1,230 @@
+"""The board: true to the folders, whatever becomes of them while it looks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.made_study import SCORES, study
+from support.processes import run_process
+
+from clozelab.config import recipe as recipes
+from clozelab.runs.directory import PLAN, Run
+from clozelab.serving import folder_state
+from clozelab.serving.board import board
+
+STEPS = 100
+
+
+def make_run(
+    folder: Path, *, steps: int = STEPS, loss: float = 2.0, overrides: tuple[str, ...] = ()
+) -> Run:
+    """A run so far, ten tokens and two seconds a step."""
+    changes = [f"schedule.steps={STEPS}", "schedule.warmup=10", *overrides]
+    made = recipes.read("bert", size="tiny", overrides=changes)
+    machine = {"seed": 0, "data": ["books:1"]}
+    run = Run.create(folder, recipe_toml=recipes.to_toml(made), machine=machine)
+    for step in range(1, steps + 1):
+        both = {"masked_lm": {"loss": loss + 5 / step}, "next_sentence": {"loss": 0.7}}
+        more = {"learning_rate": 1e-3, "norm": 1.0, "tokens": 10, "seconds": 2.0}
+        run.append({"kind": "step", "step": step, **both, **more, "tokens_a_second": 5.0})
+    if steps == STEPS:
+        run.write_result({"steps": STEPS, "tokens": 10 * STEPS, "seconds": 2.0 * STEPS})
+    return run
+
+
+def look(*places: Path) -> dict[str, Any]:
+    """The board as a browser gets it."""
+    found: dict[str, Any] = json.loads(json.dumps(board(places), allow_nan=False))
+    return found
+
+
+def age(folder: Path, seconds: float = 3600) -> None:
+    """As if nothing had been written for so long."""
+    then = time.time() - seconds
+    for file in folder.rglob("*"):
+        os.utime(file, (then, then))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    made = [tmp_path / name for name in ("done", "half")]
+    make_run(made[0])
+    make_run(made[1], steps=40, overrides=("objectives.1.weight=0.0",))
+    return made
+
+
+def test_a_run_is_finished_running_or_stopped(runs: list[Path]) -> None:
+    done, half = look(*runs)["runs"]
+    assert (done["state"], half["state"]) == ("finished", "running")
+    assert (half["step"], half["steps"], half["tokens"]) == (40, STEPS, 400)
+    assert half["seconds_left"] == pytest.approx(2.0 * 60) and done["seconds_left"] is None
+    assert half["tokens_a_second"] == 5.0
+    age(runs[1])
+    (half,) = look(runs[1])["runs"]
+    assert half["state"] == "stopped" and half["seconds_left"] is None
+    with Run(runs[1]).writing():  # however long its step takes
+        assert look(runs[1])["runs"][0]["state"] == "running"
+
+
+def test_heads_that_are_not_trained_are_not_shown(runs: list[Path]) -> None:
+    found = look(*runs)
+    done, half = found["runs"]
+    assert done["losses"]["next_sentence"] == {"train": 0.7}
+    assert "next_sentence" not in half["losses"]
+    (figure,) = [one for one in found["charts"] if one["title"].startswith("next sentence")]
+    assert [line["name"] for line in figure["lines"]] == ["done"]
+
+
+def test_curves_are_those_of_pages(runs: list[Path]) -> None:
+    found = look(*runs)
+    titles = [one["title"] for one in found["charts"]]
+    assert titles[-3:] == ["learning rate", "gradient norm before clipping", "throughput"]
+    loss = found["charts"][0]
+    assert [line["name"] for line in loss["lines"]] == ["done", "half"]
+    assert loss["lines"][1]["y"][-1] == 2 + 5 / 40
+    clock = found["clocks"][loss["lines"][1]["clock"]]
+    assert (clock["steps"][-1], clock["tokens"][-1], clock["seconds"][-1]) == (40, 400, 80)
+
+
+def test_losses_are_compared_only_under_one_tokenizer(runs: list[Path]) -> None:
+    assert look(*runs)["comparable"] is True
+    Run(runs[1]).remember({"tokenizer_digest": "another"})
+    found = look(*runs)
+    assert found["comparable"] is False
+    lines = [len(one["lines"]) for one in found["charts"] if one["title"].startswith("masked lm")]
+    assert lines == [1, 1]
+
+
+def test_differences_of_recipes(runs: list[Path]) -> None:
+    (row,) = look(*runs)["differences"]["rows"]
+    assert row == ["objectives.1.weight", "1.0", "0.0"]
+    assert look(runs[0])["differences"] is None
+
+
+def test_the_doctor_is_heard(tmp_path: Path) -> None:
+    make_run(tmp_path / "well", loss=2.0)
+    ill = make_run(tmp_path / "ill", steps=60)
+    ill.append({"kind": "diverged", "step": 60, "what": "the loss of masked_lm"})
+    well, bad = (look(tmp_path / name)["runs"][0]["findings"] for name in ("well", "ill"))
+    assert any(one["level"] == "ill" for one in bad)
+    assert all(one["level"] != "healthy" and one["remedy"] for one in (*well, *bad))
+    assert not any("NaN" in one["title"] for one in well)
+
+
+def test_what_is_half_written_or_gone_is_no_error(runs: list[Path]) -> None:
+    log = runs[1] / "metrics.jsonl"
+    with log.open("a") as file:
+        file.write('{"kind": "step", "step": 41, "masked_lm": {"lo')
+    assert [one["state"] for one in look(*runs)["runs"]] == ["finished", "running"]
+    (runs[0] / "result.json").write_text('{"steps": 1')
+    rows = look(*runs)["runs"]
+    assert rows[0]["state"] == "unreadable" and "result.json" in rows[0]["error"]
+    shutil.rmtree(runs[0])
+    rows = look(*runs)["runs"]
+    assert rows[0] == {"name": "done", "state": "unreadable", "error": "the folder is gone"}
+    assert rows[1]["step"] == 40
+
+
+def test_a_folder_that_vanishes_while_it_is_read(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove_first(self: Run) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        raise FileNotFoundError(self.path)
+
+    monkeypatch.setattr(Run, "machine", remove_first)
+    rows = look(*runs)["runs"]
+    assert [one["error"] for one in rows] == ["the folder is gone"] * 2
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "machine.toml", "metrics.jsonl", "result.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[1]", b"{}", b'{"kind": "step"}\n'])
+def test_damaged_records_leave_the_others_alone(
+    name: str, content: bytes, runs: list[Path]
+) -> None:
+    (runs[0] / name).write_bytes(content)
+    rows = look(*runs)["runs"]
+    assert rows[1]["step"] == 40 and "state" in rows[0]
+
+
+def test_nothing_is_read_twice_until_it_changes(
+    runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = look(*runs)
+    reads: list[Path] = []
+    whole = Run.events
+    monkeypatch.setattr(
+        Run, "events", lambda self, kind=None: reads.append(self.path) or whole(self, kind)
+    )
+    assert look(*runs) == before and not reads
+    Run(runs[1]).append({"kind": "held_out", "step": 40, "masked_lm": {"loss": 1.5}})
+    after = look(*runs)
+    assert {*reads} == {runs[1]} and after["runs"][1]["losses"]["masked_lm"]["held_out"] == 1.5
+
+
+def test_it_only_reads(runs: list[Path], tmp_path: Path) -> None:
+    study(tmp_path / "study")
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
+    look(*runs, tmp_path / "study")
+    assert files == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
+
+
+def test_a_study_fills_cell_by_cell(tmp_path: Path) -> None:
+    part = {**SCORES, "dynamic": [SCORES["dynamic"][0], None, None], "single": [None] * 3}
+    place = study(tmp_path / "s", scores=part, failed={("single", 0): "gave up"},
+                  begun=[("dynamic", 1), ("dynamic", 2)])  # fmt: skip
+    age(place / "cells/dynamic/seed-2")
+    (found,) = look(place)["studies"]
+    assert (found["done"], found["failed"], found["planned"], found["state"]) == (
+        4,
+        1,
+        9,
+        "stopped",
+    )
+    cells = {one["name"]: [cell["state"] for cell in one["cells"]] for one in found["variants"]}
+    assert cells == {
+        "static": ["done"] * 3,
+        "dynamic": ["done", "running", "stopped"],
+        "single": ["failed", "waiting", "waiting"],
+    }
+    assert found["variants"][1]["cells"][1]["share"] < 0.5
+    assert found["verdicts"] and found["tables"][0]["columns"][0] == "variant" and found["charts"]
+    Run(place).write_result({"study": "s", "cells": []})
+    assert look(place)["studies"][0]["done"] == 0
+
+
+def test_fine_tunings_have_their_scores(tmp_path: Path) -> None:
+    spread = {"best": 90.0, "median": 85.0, "mean": 85.0, "runs": 1}
+    cell = {"name": "", "settings": {}, "selected": spread, "scores": {"accuracy": spread}}
+    cell |= {"seeds": {"0": {"accuracy": 85.0}}, "diverged": 0}
+    recipe = recipes.to_toml(recipes.read("bert", size="tiny"))
+    Run.create(tmp_path / "t/seed-0", recipe_toml=recipe, machine={}).write_result({"seconds": 6.0})
+    data = {"task": "sst2", "train": None, "dev": None}
+    plan = {"model": "runs/a", "fresh": False, "data": data, "tuning": {"learning_rate": 1e-5}}
+    (tmp_path / "t" / PLAN).write_text(json.dumps(plan))
+    (row,) = look(tmp_path / "t")["tunings"]
+    assert row == {"name": "t", "task": "sst2", "state": "stopped", "done": 1}
+    result = {"task": "sst2", "best": "seed-0", "selected": 85.0, "cells": [cell]}
+    Run(tmp_path / "t").write_result({**result, "constant": {"accuracy": 50.9}})
+    (row,) = look(tmp_path / "t")["tunings"]
+    assert [one[:2] for one in row["table"]["rows"]] == [
+        ["a", {"text": "85.0", "value": 85.0}],
+        ["a constant answer", {"text": "50.9", "value": 50.9}],
+    ]
+
+
+def test_it_needs_no_torch_and_forgets_what_is_not_asked_for(runs: list[Path]) -> None:
+    code = "import sys, clozelab.serving.board; sys.exit('torch' in sys.modules)"
+    run_process([sys.executable, "-c", code], check=True)
+    readings = folder_state.Readings()
+    for place in runs:
+        readings.of(place, lambda one: one.name)
+    readings.forget_others([runs[0]])
+    assert {place for place, _ in readings._known} == {runs[0]}
