@@ -263,7 +263,7 @@ def test_looking_at_things_needs_no_torch() -> None:
     modules = "clozelab.cli.views.recipes, clozelab.pretraining.masks, clozelab.text.building"
     modules += ", clozelab.diagnosis.examine, clozelab.diagnosis.foreign, clozelab.serving.app"
     modules += ", clozelab.reporting.study, clozelab.studies.verdicts, clozelab.cli.views.studies"
-    modules += ", clozelab.serving.board"
+    modules += ", clozelab.serving.overview"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     run_process([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
 

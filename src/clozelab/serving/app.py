@@ -24,7 +24,7 @@ from starlette.routing import Route
 from clozelab import reporting
 from clozelab.errors import UserError
 from clozelab.options import debugging
-from clozelab.serving import board, cloze, masks, surprisal
+from clozelab.serving import cloze, masks, overview, surprisal
 from clozelab.serving.fields import Fields, count_of, fields_of, is_count, name_of, text_of
 from clozelab.serving.folders import Folders
 from clozelab.serving.models import Models, free_memory
@@ -35,7 +35,7 @@ _SCORED = 1000  # characters of a text that is scored: each token is a copy of i
 _MOST_GUESSES = 20
 _LOOK = 0.5  # seconds between looks whether the asker is still there
 _OURS = Path(__file__).parent / "static"
-_FIGURES = Path(reporting.__file__).parent / "static"  # the figures of pages are those of the board
+_FIGURES = Path(reporting.__file__).parent / "static"  # the figures of pages are those of runs
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
@@ -46,7 +46,7 @@ class App:
         self.folders = folders
         self.models = Models(folders, free_memory=memory)
         self._reading = WorkQueue("this server")  # what needs no model
-        self._watching = WorkQueue("the board")  # logs may be long
+        self._watching = WorkQueue("the overview of runs")  # logs may be long
 
     async def list_models(self, request: Request) -> Response:
         """The models, with the steps that each has a checkpoint of."""
@@ -106,9 +106,9 @@ class App:
         return await self._read(request, work)
 
     async def runs(self, request: Request) -> Response:
-        """The board of runs and studies."""
+        """The overview of runs and studies."""
         paths = [folder.path for folder in self.folders.of("run", "tuning", "study")]
-        return await _answered(request, self._watching.submit(_written(board.board, paths)))
+        return await _answered(request, self._watching.submit(_written(overview.overview, paths)))
 
     async def _read(self, request: Request, work: Callable[[], Any]) -> Response:
         """Do what needs no model, outside the loop that answers others."""

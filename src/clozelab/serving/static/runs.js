@@ -1,4 +1,4 @@
-// Runs: a live board of runs, fine-tunings and studies. It only reads; figures are those of pages.
+// Runs: a live overview of runs, fine-tunings and studies. It only reads; figures are those of pages.
 import { el, whole } from "./dom.js";
 import { lineKey, mountFigure } from "./figures.js";
 import { sortable } from "./tables.js";
@@ -260,7 +260,7 @@ export function mountRuns(element, fetchJson) {
 
   const seen = () => { if (!document.hidden) look(); };
   document.addEventListener("visibilitychange", seen);
-  element.append(el("div", { class: "board" }, el("h1", {}, "Runs"), far, problem, Object.values(parts)));
+  element.append(el("div", { class: "overview" }, el("h1", {}, "Runs"), far, problem, Object.values(parts)));
   look();
   return () => {
     gone = true;

@@ -1,4 +1,4 @@
-"""A study on the board: its cells as they fill, its tables so far, and its verdicts."""
+"""A study in the overview: its cells as they fill, its tables so far, and its verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The board of runs in a real browser: it keeps up with the folders, sorts, and shows figures."""
+"""The overview of runs in a real browser: it keeps up with the folders, sorts, and shows figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.made_study import SCORES, study
 from clozelab import reporting, serving
 from clozelab.reporting import palette
 from clozelab.runs.directory import Run
-from clozelab.serving.board import board
+from clozelab.serving.overview import overview
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no chromium on this machine")
 
@@ -60,7 +60,7 @@ def address(folders: list[Path]) -> Iterator[str]:
         def do_GET(self) -> None:
             body, kind = PAGE.encode(), "text/html"
             if self.path == "/api/runs":
-                body, kind = json.dumps(board(folders)).encode(), "application/json"
+                body, kind = json.dumps(overview(folders)).encode(), "application/json"
             elif self.path.startswith("/static/"):
                 name = Path(self.path).name
                 file = next(place / name for place in STATIC if (place / name).is_file())

@@ -1,4 +1,4 @@
-"""The board: runs, fine-tunings and studies as their folders show them, while they are written.
+"""The overview: runs, fine-tunings and studies as their folders show them, while they are written.
 
 It only reads. A folder may vanish under it, and a line be half written: then a row says so, or is
 without that line. Nothing here needs torch.
@@ -22,7 +22,7 @@ from clozelab.reporting.records import finetunings, named
 from clozelab.runs.directory import PLAN, STUDY, Run, read_json
 from clozelab.runs.record import Moment, RunRecord, read_run
 from clozelab.serving.folder_state import Readings, activity
-from clozelab.serving.study_board import study_row
+from clozelab.serving.study_overview import study_row
 
 _RECENT = 0.1  # of the lines of a log: those that tell how fast a run is
 _DAMAGED = (AttributeError, IndexError, KeyError, TypeError, ValueError)  # what bad records raise
@@ -30,7 +30,7 @@ _readings = Readings()
 Json = dict[str, Any]
 
 
-def board(folders: Sequence[Path]) -> Json:
+def overview(folders: Sequence[Path]) -> Json:
     """What there is to tell of some folders, as JSON has it."""
     records: list[RunRecord] = []
     rows: dict[str, list[Json]] = {"runs": [], "tunings": [], "studies": []}

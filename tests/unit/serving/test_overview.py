@@ -1,4 +1,4 @@
-"""The board: true to the folders, whatever becomes of them while it looks."""
+"""The overview: true to the folders, whatever becomes of them while it looks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.processes import run_process
 from clozelab.config import recipe as recipes
 from clozelab.runs.directory import PLAN, Run
 from clozelab.serving import folder_state
-from clozelab.serving.board import board
+from clozelab.serving.overview import overview
 
 STEPS = 100
 
@@ -40,8 +40,8 @@ def make_run(
 
 
 def look(*places: Path) -> dict[str, Any]:
-    """The board as a browser gets it."""
-    found: dict[str, Any] = json.loads(json.dumps(board(places), allow_nan=False))
+    """The overview as a browser gets it."""
+    found: dict[str, Any] = json.loads(json.dumps(overview(places), allow_nan=False))
     return found
 
 
@@ -221,7 +221,7 @@ def test_fine_tunings_have_their_scores(tmp_path: Path) -> None:
 
 
 def test_it_needs_no_torch_and_forgets_what_is_not_asked_for(runs: list[Path]) -> None:
-    code = "import sys, clozelab.serving.board; sys.exit('torch' in sys.modules)"
+    code = "import sys, clozelab.serving.overview; sys.exit('torch' in sys.modules)"
     run_process([sys.executable, "-c", code], check=True)
     readings = folder_state.Readings()
     for place in runs:
