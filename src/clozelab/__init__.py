@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clozelab.api.scoring import score
     from clozelab.api.studies import Study, merge_studies, report, study
     from clozelab.api.tasks import finetune, tasks
+    from clozelab.api.tracking import track
     from clozelab.api.training import distil, pretrain, resume
     from clozelab.api.vocabularies import add_to_vocabulary, show_vocabulary, trim_vocabulary
     from clozelab.config.recipe import Recipe
@@ -86,6 +87,7 @@ __all__ = [
     "show_vocabulary",
     "study",
     "tasks",
+    "track",
     "trim_vocabulary",
 ]
 
@@ -107,6 +109,7 @@ _HOMES = {
     "clozelab.api.scoring": ("score",),
     "clozelab.api.studies": ("Study", "merge_studies", "report", "study"),
     "clozelab.api.tasks": ("finetune", "tasks"),
+    "clozelab.api.tracking": ("track",),
     "clozelab.api.training": ("distil", "pretrain", "resume"),
     "clozelab.api.vocabularies": ("add_to_vocabulary", "show_vocabulary", "trim_vocabulary"),
     "clozelab.config.recipe": ("Recipe",),
