@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clozelab.runs.directory import Run
     from clozelab.text.store import Corpus
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Corpus",
     "Model",
