@@ -39,9 +39,9 @@ DIFF_WIDTH = 100
 INDEX = """\
 # The papers
 
-Each system of the family is a recipe, and a recipe is the few keys by which it differs from another.
-A page has the idea, that difference, what is masked, and what studies here found of the paper's
-claims. Not sure which one? [Which recipe should I use?](../questions/which-recipe.md)
+Each system of the family is a recipe, and a recipe is the few keys by which it differs from
+another. A page has the idea, that difference, what is masked, and what studies here found of the
+paper's claims. Not sure which one? [Which recipe should I use?](../questions/which-recipe.md)
 
 | | recipe | the idea | keys it changes | claims recorded here |
 |---|---|---|---|--:|
@@ -80,8 +80,9 @@ CHANGES = """\
 PICTURE = """\
 ![Masks of {title} in two epochs]({name}.svg)
 
-Blue is hidden, red replaced by another token, green kept but predicted:
-`clozelab mask {name} TEXT`."""
+{colours}: `clozelab mask {name} TEXT`."""
+COLOURED = "Blue is hidden, red replaced by another token, green kept but predicted"
+ORDER = "Blue is predicted, one token after another in a random order; nothing is hidden"
 NO_PICTURE = "Nothing: no token of the input is hidden or replaced."
 HEAD = "| study | claim | verdict | advantage, 95 % interval | p |\n|---|---|---|---|--:|"
 WHERE = (
@@ -139,7 +140,10 @@ def page(name: str, claims: dict[str, list[str]], has_picture: bool) -> str:
     """One paper."""
     own, base = entry(name), against(name)
     change = CHANGES.format(base=base, name=name, diff=diff(base, name)) if base else ""
-    picture = PICTURE.format(name=name, title=own["name"]) if has_picture else NO_PICTURE
+    ordered = recipes.read(name).tables()["masking"]["use"] == "partial"
+    colours = ORDER if ordered else COLOURED
+    picture = PICTURE.format(name=name, title=own["name"], colours=colours)
+    picture = picture if has_picture else NO_PICTURE
     return PAGE.format(
         name=name,
         title=own["name"],
