@@ -62,7 +62,7 @@ pages: setup  ## make the pages again that are made of the source and of records
 docs: setup  ## the site, in site/: mkdocs over docs/, strictly
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python tools/site_source.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## measure training and the text path beside transformers and datasets
 	$(BIN)/pip install --quiet --constraint constraints.txt '.[bench]'

@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +28,8 @@ def main() -> None:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         place(page).parent.mkdir(parents=True, exist_ok=True)
-        place(page).write_text(LINK.sub(lambda link: _linked(page, link), text), encoding="utf-8")
+        text = LINK.sub(partial(_linked, page), text)
+        place(page).write_text(text, encoding="utf-8")
     for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
         file = place(notebook).with_suffix(".md")
         file.parent.mkdir(parents=True, exist_ok=True)
