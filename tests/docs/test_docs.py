@@ -32,6 +32,7 @@ PAGES = [
 # Pages on speed measure it, beside transformers; the others take half a minute and more.
 SLOW = {
     "benchmarks/README.md",
+    "docs/questions/compare.md",
     *(
         f"docs/{n}.md"
         for n in ("speed", "tasks", "training", "probing", "other-sequences", "sentence-vectors")
