@@ -57,30 +57,48 @@ def test_what_agents_are_told_is_there() -> None:
         assert (ROOT / place).exists(), place
 
 
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Sdist and wheel, built as a release is: the wheel of what is in the sdist."""
+    folder = tmp_path_factory.mktemp("released")
+    run_process([sys.executable, "-m", "venv", str(folder / "tools")], check=True)
+    python = str(folder / "tools" / "bin" / "python")
+    run_process([python, "-m", "pip", "install", "-q", "build"], check=True)
+    words = [python, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    run_process(words, check=True, capture_output=True)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_wheel_runs_the_demo_in_a_bare_environment(tmp_path: Path) -> None:
-    """Built as a release is: the sdist first, the wheel of what is in it."""
-    tools, bare = tmp_path / "tools", tmp_path / "bare"
-    for place in (tools, bare):
-        run_process([sys.executable, "-m", "venv", str(place)], check=True)
-    build = [str(tools / "bin" / "python"), "-m", "build", "--outdir", str(tmp_path), str(ROOT)]
-    run_process([str(tools / "bin" / "pip"), "install", "-q", "build"], check=True)
-    run_process(build, check=True, capture_output=True)
-    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+def test_a_release_has_what_it_needs_and_no_more(released: tuple[Path, Path]) -> None:
+    sdist, wheel = released
     with tarfile.open(sdist) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    assert {"src/clozelab/py.typed", "LICENSE", "README.md"} <= names
-    assert not [name for name in names if name.startswith(("tests", "results", "."))]
+    assert {"src/clozelab/py.typed", "LICENSE", "README.md", "CITATION.cff"} <= names
+    assert not [name for name in names if name.startswith(("tests", "results", "docs"))]
     with zipfile.ZipFile(wheel) as packed_wheel:
         inside = set(packed_wheel.namelist())
-    assert {"clozelab/py.typed", "clozelab/reporting/page.css"} <= inside
-    assert not [name for name in inside if not name.startswith("clozelab")]
-    install = ["install", "-q", "--constraint", str(ROOT / "constraints.txt"), str(wheel)]
-    run_process([str(bare / "bin" / "pip"), *install], check=True, timeout=900)
+    source = ROOT / "src"
+    files = {str(file.relative_to(source)) for file in source.rglob("*") if file.is_file()}
+    kept = {name for name in files if "__pycache__" not in name and ".egg-info" not in name}
+    assert kept == {name for name in inside if ".dist-info/" not in name}
+    assert any(name.endswith("licences/wordnet-base.txt") for name in inside)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_wheel_runs_the_demo_in_a_bare_environment(
+    released: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run_process([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True)
+    constraint = ["--constraint", str(ROOT / "constraints.txt")]
+    pip = [str(tmp_path / "bare" / "bin" / "pip"), "install", "-q"]
+    run_process([*pip, *constraint, str(released[1])], check=True, timeout=900)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    demo = [str(bare / "bin" / "clozelab"), "demo", "--budget", "4s", "--out", "demo"]
+    demo = [str(tmp_path / "bare" / "bin" / "clozelab"), "demo", "--budget", "4s", "--out", "demo"]
     done = run_process(demo, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "demo" / "page.html").stat().st_size > 10_000
-    assert "licence of the text | public domain" in (tmp_path / "demo/hf/README.md").read_text()
+    card = (tmp_path / "demo" / "hf" / "README.md").read_text(encoding="utf-8")
+    assert "| licence of the text | public domain |" in card
