@@ -96,7 +96,14 @@ def test_the_wheel_runs_the_demo_in_a_bare_environment(
     pip = [str(tmp_path / "bare" / "bin" / "pip"), "install", "-q"]
     run_process([*pip, *constraint, str(released[1])], check=True, timeout=900)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    demo = [str(tmp_path / "bare" / "bin" / "clozelab"), "demo", "--budget", "4s", "--out", "demo"]
+    demo = [
+        str(tmp_path / "bare" / "bin" / "clozelab"),
+        "demo",
+        "--budget",
+        "8steps",
+        "--out",
+        "demo",
+    ]
     done = run_process(demo, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "demo" / "page.html").stat().st_size > 10_000

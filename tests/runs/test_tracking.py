@@ -100,10 +100,12 @@ def test_a_resumed_run_can_go_on_without(tmp_path: Path, fake: type[Fake]) -> No
     place = tmp_path / "a"
     went(task("roberta", steps=2), place, saving=saving("wandb"))
     fake.told.clear()
-    without = saving("none")
+    events, without = list[Any](), saving("none")
     for _ in range(2):  # which is recorded, too
-        list(resume(starting.resumed(place), place, machine=MACHINE, saving=without))
+        events += resume(starting.resumed(place), place, machine=MACHINE, saving=without)
         without = QUIET
+    assert not [said.text for said in of(Said, events) if "goes on without" in said.text]
+    assert Run(place).machine()["tracking"] == {}
     assert fake.told == []
 
 
