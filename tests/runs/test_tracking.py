@@ -26,7 +26,7 @@ from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Said
 from clozelab.runs.options import SaveOptions
-from clozelab.runs.tracked import rows
+from clozelab.runs.tracked import rows, runs_at
 from clozelab.tracking import TrackedRun, numbers
 
 torch.set_num_threads(1)
@@ -117,6 +117,9 @@ def test_trials_of_a_fine_tuning_are_a_group(
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
     clozelab.finetune(base(), "classify", **files, **options, out=tmp_path / "t", track="wandb")
     runs = [each[1] for each in fake.told if each[0] == "begin"]
+    # A folder above may be called as one of ours is.
+    place = (tmp_path / "t").rename(tmp_path / "checkpoints")
+    assert [run.path.name for run in runs_at(place)] == ["seed-0", "seed-1"]
     assert [run.name for run in runs] == ["t/seed-0", "t/seed-1"]
     assert {run.group for run in runs} == {"t"} and "finetune" in runs[0].tags
     assert len({run.id for run in runs}) == 2

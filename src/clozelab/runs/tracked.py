@@ -80,7 +80,10 @@ def runs_at(place: Path) -> list[Run]:
     if (place / STUDY).exists():
         place = place / CELLS
     folders = sorted(file.parent for file in place.glob("**/recipe.toml"))
-    runs = [Run(folder) for folder in folders if "checkpoints" not in folder.parts]
+    inside = [
+        folder.relative_to(place).parts for folder in folders
+    ]  # a checkpoint has a recipe, too
+    runs = [Run(place.joinpath(*parts)) for parts in inside if "checkpoints" not in parts]
     if not runs:
         raise UserError(f"{place}: has no run; name the folder of a run by pretrain or finetune")
     return runs
