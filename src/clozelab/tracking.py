@@ -105,7 +105,7 @@ class Wandb:
             reinit="create_new",
             settings=wandb.Settings(console="off", silent=True),
         )
-        return str(self.run.url or self.run.dir)
+        return str(self.run.dir if self.run.offline else self.run.url)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """One row."""
