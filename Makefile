@@ -13,7 +13,7 @@ TWO := -n 2 --dist worksteal
 # Tests start many processes: none of them is to compile the source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo quick test slow faults test-all check format bench clean
+.PHONY: help setup demo quick test slow faults test-all check format pages docs bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,10 +52,22 @@ format: setup  ## format the code
 	$(BIN)/ruff check --fix src tests benchmarks tools
 	$(BIN)/ruff format src tests benchmarks tools
 
+pages: setup  ## make the pages again that are made of the source and of records
+	$(BIN)/python tools/api_docs.py
+	$(BIN)/python tools/draw_rooms.py
+	$(BIN)/python tools/paper_pages.py
+	$(BIN)/python tools/costs_page.py
+	$(BIN)/python tools/llms_txt.py
+
+docs: setup  ## the site, in site/: mkdocs over docs/, strictly
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python tools/site_source.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: setup  ## measure training and the text path beside transformers and datasets
 	$(BIN)/pip install --quiet --constraint constraints.txt '.[bench]'
 	$(BIN)/clozelab bench --against transformers
 	$(BIN)/python benchmarks/text.py
 
 clean:  ## remove what was made
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo build site

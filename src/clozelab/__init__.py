@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from clozelab.api.serving import serve
     from clozelab.api.studies import Study, merge_studies, report, study
     from clozelab.api.tasks import finetune, tasks
+    from clozelab.api.tracking import track
     from clozelab.api.training import distil, pretrain, resume
     from clozelab.api.vocabularies import add_to_vocabulary, show_vocabulary, trim_vocabulary
     from clozelab.config.recipe import Recipe
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from clozelab.runs.directory import Run
     from clozelab.text.store import Corpus
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Corpus",
     "Model",
@@ -88,6 +89,7 @@ __all__ = [
     "show_vocabulary",
     "study",
     "tasks",
+    "track",
     "trim_vocabulary",
 ]
 
@@ -110,6 +112,7 @@ _HOMES = {
     "clozelab.api.serving": ("serve",),
     "clozelab.api.studies": ("Study", "merge_studies", "report", "study"),
     "clozelab.api.tasks": ("finetune", "tasks"),
+    "clozelab.api.tracking": ("track",),
     "clozelab.api.training": ("distil", "pretrain", "resume"),
     "clozelab.api.vocabularies": ("add_to_vocabulary", "show_vocabulary", "trim_vocabulary"),
     "clozelab.config.recipe": ("Recipe",),

@@ -58,8 +58,9 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"nearest", "errors"},
     **{part: GROUND for part in PARTS},
     "config": GROUND | PARTS,
-    "runs": GROUND | PARTS | {"config", "options", "__init__"},
+    "runs": GROUND | PARTS | {"config", "options", "tracking", "__init__"},
     "options": {"errors", "nearest", "config.toml", "remote.access"},
+    "tracking": {"errors", "nearest", "options"},
     # A model with a task is opened by the room that tuned it.
     # The methods of public objects are the public functions: they go through the package's door.
     "models": BELOW | {"finetuning.loading", "__init__"},
@@ -86,7 +87,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"models", "pretraining", "scoring", "studies", "reporting", "diagnosis", "options"},
     "api": BELOW
     | {"models", "pretraining", "finetuning", "scoring", "studies", "benching", "reporting"}
-    | {"diagnosis", "serving", "options"},
+    | {"diagnosis", "serving", "options", "tracking"},
     "cli": BELOW
     | {"api", "options", "pretraining", "finetuning", "scoring", "studies", "reporting"}
     | {"diagnosis", "__init__"},

@@ -1,4 +1,4 @@
-"""The overview of runs in a real browser: it keeps up with the folders, sorts, and shows figures."""
+"""The overview of runs in a real browser: it keeps up with the folders, sorts, shows figures."""
 
 from __future__ import annotations
 

@@ -121,6 +121,7 @@ def build_corpus(
     segmentation: bool = True,
     held_out: float = 0.01,
     words: int = 30_000,
+    license: str | None = None,
     workers: Few | None = None,
     on: str | None = None,
     tokenizing: TokenizerOptions,
@@ -142,6 +143,7 @@ def build_corpus(
         segmentation: segment Chinese into words
         held_out: share of the tokens that is held out (0.01)
         words: whole words kept for ELMo (30,000)
+        license (NAME): of the text; recorded, and put on the cards of models trained on it
         workers: processes (one a core), or tasks at once on a cluster
         on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
@@ -158,6 +160,7 @@ def build_corpus(
         phrases=phrases,
         held_out=held_out,
         words=words,
+        license=license,
         workers=workers,
         on=on,
         **cleaning.chosen(),
@@ -175,6 +178,7 @@ def add_to_corpus(
     input: Places,
     *,
     held_out: float | None = None,
+    license: str | None = None,
     workers: Few | None = None,
     on: str | None = None,
     cleaning: CleaningOptions,
@@ -190,6 +194,7 @@ def add_to_corpus(
         corpus: its folder
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
         held_out: share of the new tokens that is held out (as when it was built)
+        license (NAME): of the new text
         workers: processes (one a core), or tasks at once on a cluster
         on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
@@ -202,6 +207,7 @@ def add_to_corpus(
     options = BuildOptions(
         reading=Reading(**asdict(reading)),
         held_out=share if held_out is None else held_out,
+        license=license,
         workers=workers,
         on=on,
         **cleaning.chosen(),
@@ -352,6 +358,7 @@ def _facts(corpus: Corpus) -> dict[str, str]:
 
     from clozelab.diagnosis.text import tokens_a_word
     from clozelab.runs.diagnostics import unigram_entropy
+    from clozelab.text.store.manifest import NOT_STATED
 
     manifest, documents = corpus.manifest, corpus.documents("train")
     marks, lengths = documents.marks[:_SAMPLE], np.diff(documents.sentences)
@@ -377,6 +384,7 @@ def _facts(corpus: Corpus) -> dict[str, str]:
         "units": ", ".join(f"{number:,} {kind} units" for kind, number in units.items()),
         **_notes(manifest),
         "made from": ", ".join(inputs[:6]) + more,
+        "licence": corpus.license or NOT_STATED,
         "fingerprint": manifest["fingerprint"][:16],
         "before text was added": _before(corpus),
     }

@@ -13,7 +13,7 @@ from clozelab.nearest import remedy
 from clozelab.options import CopyTo, Few, LocalFolder, ModelPlace, Place, Settings, command, option
 from clozelab.remote.access import is_url, shown
 from clozelab.runs.directory import Run
-from clozelab.runs.options import MachineOptions, SaveOptions
+from clozelab.runs.options import MachineOptions, SaveOptions, TrackOptions
 
 if TYPE_CHECKING:
     from clozelab.finetuning.files.named import Named
@@ -64,6 +64,7 @@ def finetune(
     grid: Settings | None = None,
     at_once: Few = 1,
     files: TaskFiles,
+    tracking: TrackOptions,
     machine: MachineOptions,
     watch: Watch,
 ) -> Run:
@@ -103,7 +104,8 @@ def finetune(
 
     from clozelab.training.world import is_distributed
 
-    on: dict[str, Any] = {"machine": machine_of(machine), "watch": watch}
+    saving = SaveOptions(track=tracking.track, tags=tracking.tags)
+    on: dict[str, Any] = {"machine": machine_of(machine), "saving": saving, "watch": watch}
     if after is not None:  # which random weights, if asked for, came before
         if is_distributed():
             raise UserError(
@@ -126,6 +128,7 @@ def _tune(
     seeds: int = 1,
     at_once: int = 1,
     copy_to: str | None = None,
+    saving: SaveOptions,
     machine: Any,
     watch: Watch,
 ) -> Run:
@@ -134,7 +137,7 @@ def _tune(
     from clozelab.runs.events import Ended
 
     plan = planned(request, grid=grid, seeds=seeds, out=place)
-    running = follow(plan, place, machine=machine, saving=SaveOptions(), at_once=at_once)
+    running = follow(plan, place, machine=machine, saving=saving, at_once=at_once)
     trials = [order.name for order in plan.orders()]
     several = len(trials) > 1
     with copying(place, copy_to, watch) as update, resumable(running), watch.bars() as bars:

@@ -119,6 +119,7 @@ COMMANDS: dict[str, Command] = {
     "matrix": Command(clozelab.matrix, "scores.matrix"),
     "score": Command(clozelab.score, "scores.scores"),
     "probe": Command(clozelab.probe, "scores.probes"),
+    "track": Command(clozelab.track),
     "doctor": Command(clozelab.doctor, "diagnosis.diagnosis"),
     "tasks": Command(clozelab.tasks, "tasks.known"),
     "finetune": Command(clozelab.finetune, "tasks.tuned"),

@@ -55,7 +55,8 @@ def demo(*, out: Place = "demo", budget: str = "40s") -> None:
     if (corpus / "manifest.json").exists():
         _say("corpus", "show", corpus)
     else:
-        _say("corpus", "build", text, "--out", corpus, "--vocabulary", "8000", "--phrases")
+        how = ("--vocabulary", "8000", "--phrases", "--license", "public domain")
+        _say("corpus", "build", text, "--out", corpus, *how)
     _say("diff", "bert", "roberta")
     for recipe in ("bert", "spanbert"):
         _say("mask", recipe, _TEXT, "--corpus", corpus, "--epoch", "0")

@@ -9,6 +9,7 @@ from typing import Any
 from clozelab.models.model import Model
 from clozelab.runs.adaptation import AdaptationRecord, read_adaptation
 from clozelab.runs.directory import PLAN, Run
+from clozelab.text.store.manifest import NOT_STATED
 from clozelab.training.checkpoint import CHECKSUMS
 
 _FAR = 32  # models back; a chain that is longer goes in a circle
@@ -18,6 +19,7 @@ def data(model: Model) -> dict[str, object]:
     """What the model learned from."""
     facts = _facts(model)
     entries: dict[str, object] = {"corpora": _corpora(facts), "from": facts.get("from")}
+    license = _license(facts)
     if model.task is not None:
         before = (_corpora(run.machine()) for _, run in _before(model) if run)
         entries = {
@@ -25,6 +27,8 @@ def data(model: Model) -> dict[str, object]:
             "training examples": facts.get("examples"),
             "corpora of its pretraining": next(filter(None, before), None),
         }
+        license = next((_license(run.machine()) for _, run in _before(model) if run), NOT_STATED)
+    entries["licence of the text"] = license
     entries |= {"teacher": facts.get("teacher"), "seed": facts.get("seed")}
     return {name: fact for name, fact in entries.items() if fact not in (None, "")}
 
@@ -126,6 +130,11 @@ def _spread(run: Run, metric: str) -> str:
             interval = f"{score['low']:.4g} to {score['high']:.4g} at 95 %"
             return f"; the mean of {score['runs']} seeds is {score['mean']:.4g} ({interval})"
     return ""
+
+
+def _license(facts: Mapping[str, Any]) -> str:
+    """That of the corpora, as it was stated where they were built."""
+    return ", ".join(dict.fromkeys(map(str, facts.get("license") or [NOT_STATED])))
 
 
 def _corpora(facts: Mapping[str, Any]) -> str:

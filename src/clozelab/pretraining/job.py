@@ -32,6 +32,7 @@ from clozelab.runs.machine import Machine
 from clozelab.runs.saving import begin_with, plainly, save, set_weights
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store, store_identity
+from clozelab.text.store.manifest import NOT_STATED
 from clozelab.text.store.mixture import shares
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
@@ -339,10 +340,16 @@ class PretrainTrainer:
             "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
             "data": [f"{store['path']}:{store['weight']:g}" for store in self.identity()],
             "fingerprint": [store["made"] for store in self.identity()],
+            "license": self._licenses(),
             "from": None if self.job.teacher else origin,
             "teacher": origin if self.job.teacher else None,
             "adaptation": adapts.facts(followed_objective(self.recipe)) if adapts else None,
         }
+
+    def _licenses(self) -> list[str] | None:
+        """Those of its corpora, if any is stated."""
+        stated = [corpus.license for corpus, _ in self.job.stores]
+        return [each or NOT_STATED for each in stated] if any(stated) else None
 
     def identity(self) -> list[dict[str, Any]]:
         """The stores a run was started with: going on with others would be another run."""

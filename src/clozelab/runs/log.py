@@ -1,34 +1,40 @@
-"""A run's log: means over stretches of steps, into metrics.jsonl and TensorBoard."""
+"""A run's log: means over stretches of steps, into metrics.jsonl and to trackers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clozelab.config.tables import flat
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means
+from clozelab.runs.tracked import begin_tracking, entry_numbers, recorded
+from clozelab.tracking import Sender, Status, numbers
 from clozelab.training.loop import Measured, Step
 
 _LINES = 2000  # at most, for a whole run
 
 
 class Log:
-    """Writes where `write` says so: in one process of the run; `board` asks for curves as well."""
+    """Writes where `write` says so: in one process of the run. A run goes on with its trackers."""
 
-    def __init__(self, run: Run, total: int, *, write: bool, board: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        total: int,
+        *,
+        write: bool,
+        trackers: Sequence[str] = (),
+        tags: Sequence[str] = (),
+    ) -> None:
         self.run, self.write = run, write
         self.every = max(1, total // _LINES)
-        self.notes = list[str]()
-        self._board: Any = None
-        if board and write and find_spec("tensorboard") is None:
-            self.notes = ["no curves for TensorBoard: pip install tensorboard to have them"]
-        elif board and write:
-            writer = import_module("tensorboard.summary").Writer
-            self._board = writer(str(run.path / "tensorboard"))
         self._steps: list[Step] = []
+        self._last = 0  # the step of the last entry
+        self._senders = list[Sender]()
+        names = (trackers or recorded(run)) if write else ()
+        if names:
+            known = begin_tracking(run, names, tags=tags)
+            self._senders = [Sender(name, own) for name, own in known.items()]
 
     def step(self, step: Step) -> None:
         """Note a step; every so many are written as one line."""
@@ -46,11 +52,26 @@ class Log:
         if not any(entry["step"] == number for entry in self.run.events(kind)):
             self._add(kind, number, values)
 
+    def ended(self, result: Mapping[str, Any], *, whole: bool) -> None:
+        """Tell trackers what came out; a run that is stopped has taken some of its steps."""
+        self._flush()
+        for sender in self._senders if whole else ():
+            sender.log(self._last, numbers(result, "result"))
+        self._end("finished" if whole else "stopped")
+
     def close(self) -> None:
         """Write what is left."""
         self._flush()
-        if self._board is not None:
-            self._board.close()
+        self._end("failed")
+
+    def notes(self) -> list[str]:
+        """What trackers have to say."""
+        return [line for sender in self._senders for line in sender.notes()]
+
+    def _end(self, status: Status) -> None:
+        """End each tracker, once."""
+        for sender in self._senders:
+            sender.end(status)
 
     def _flush(self) -> None:
         if not self._steps:
@@ -79,6 +100,6 @@ class Log:
         if not self.write:
             return
         self.run.append({"kind": kind, "step": number, **values})
-        if self._board is not None:
-            for name, value in flat({kind: dict(values)}):
-                self._board.add_scalar(name.replace(".", "/"), value, number)
+        self._last = number
+        for sender in self._senders:
+            sender.log(number, entry_numbers(kind, values))

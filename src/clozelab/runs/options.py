@@ -5,12 +5,15 @@ Nothing here needs torch: the command line reads these for its help.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from clozelab.config.renamed import OldNameWarning
 from clozelab.errors import UserError
 from clozelab.options import Few, OneOf, Place, Words, option, whole
 from clozelab.ranges import CheckedOptions, at_least
+from clozelab.tracking import TrackerNames, tracker
 
 if TYPE_CHECKING:
     from clozelab.training.schedule import Schedule
@@ -37,7 +40,17 @@ class MachineOptions(CheckedOptions):
 
 
 @dataclass(frozen=True)
-class SaveOptions(CheckedOptions):
+class TrackOptions(CheckedOptions):
+    """Where a run is logged beside its own folder. A tracker that fails does not stop it."""
+
+    track: TrackerNames = option(
+        "log to trackio, wandb, mlflow or tensorboard as well; none: no longer", (), metavar="NAME"
+    )
+    tags: Words = option("tags of the run there", (), metavar="TAG,…")
+
+
+@dataclass(frozen=True)
+class SaveOptions(TrackOptions):
     """How often a run saves and evaluates, in steps; 0 is only at the end, the default ten times.
 
     On a budget of time it evaluates less often where that would take over a tenth of it.
@@ -53,13 +66,20 @@ class SaveOptions(CheckedOptions):
     probe_every: int | None = option("steps between probes; 0: at the end (total/10)")
     probe_examples: int | None = option("texts to fit a probe on, and pairs to score (4,096)")
     task_data: Place | None = option("where the data of these tasks lies (CLOZELAB_DATA)")
-    tensorboard: bool = option("write curves for TensorBoard as well", False)
+    tensorboard: bool = option("the old name of --track tensorboard", False)
     max_seconds_between_saves: float | None = 600  # it saves after as long in any case
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.probe and (self.probe_every, self.probe_examples) != (None, None):
             raise UserError("--probe-every and --probe-examples: name tasks by --probe TASK,…")
+
+        if self.tensorboard:
+            today = "--tensorboard is called --track tensorboard today; write that"
+            warnings.warn(today, OldNameWarning, stacklevel=3)
+            own = dict.fromkeys([*self.track, tracker("tensorboard", "--track")])
+            object.__setattr__(self, "track", tuple(own))
+            object.__setattr__(self, "tensorboard", False)
 
     def probing(self) -> dict[str, Any]:
         """What machine.toml records of the probes, so that a resumed run goes on with them."""

@@ -137,9 +137,16 @@ class Session:
         recorded = self.run.machine()
         self._settings = self._settings or {name: recorded.get(name) for name in SETTINGS}
         self._before = self._before or self._settings
-        log = Log(self.run, self.trainer.schedule.total, write=is_main, board=saving.tensorboard)
-        for line in [*(self.trainer.notes() if not first else []), *log.notes]:
+        for line in self.trainer.notes() if not first else ():
             yield Said(line)
+        total = self.trainer.schedule.total
+        log = Log(self.run, total, write=is_main, trackers=saving.track, tags=saving.tags)
+        with closing(log):
+            yield from self._go(first, cursor, began, log)
+
+    def _go(self, first: int, cursor: Cursor, began: Began, log: Log) -> Iterator[Event]:
+        """The same, with a log."""
+        is_main, saving = self.trainer.world.is_main, self.saving
         self._recall(first)
         number = first
         self.times.add("setup", self._watch.read())
@@ -147,7 +154,7 @@ class Session:
             yield from self._evaluate(0, log)
             yield from self._probed(0, log)
             self.times.add("evaluation", self._watch.read())
-        with stopping() as stopped, closing(log):
+        with stopping() as stopped:
             if first == self.trainer.schedule.total:
                 yield from self._lost(log)
             for event in self._train(first, cursor):
@@ -157,6 +164,7 @@ class Session:
                 number = event.number
                 self._count(event, keep=float(number - first > FIRST_TIMED))
                 log.step(event)
+                yield from map(Said, log.notes())
                 yield from self._warn(event)
                 # What one process has to do, all of them do.
                 limit = saving.max_seconds_between_saves
@@ -190,6 +198,8 @@ class Session:
         # A run that was done before has its result already.
         if is_main and number == total and (self.last or self.run.result() is None):
             self.run.write_result(result)
+        log.ended(result, whole=number == total)
+        yield from map(Said, log.notes())
         yield Ended(number, number == total, result, signal=sign)
 
     def _end_early(self, number: int) -> Iterator[Refitted]:

@@ -23,6 +23,8 @@ VOCABULARY = 30_000  # ids, unless asked otherwise
 
 _SIMILARITY = Range(lambda value: 0 < value <= 1, "must be a similarity above 0, at most 1")
 
+_LINE = Range(lambda value: value.strip() and value.isprintable(), "must be one line of text")
+
 Level = Literal["lines", "paragraphs", "documents"]  # of text that may repeat
 
 
@@ -42,6 +44,7 @@ class BuildOptions(CheckedOptions):
     exclude: tuple[str, ...] = ()  # evaluation files, to be kept out
     exclude_ngram: PositiveInt = 13  # words in a row that a line must share with one
     words: int = 30_000  # size of the vocabulary of whole words
+    license: Annotated[str, _LINE] | None = None  # of the text, as whoever builds it states it
     workers: PositiveInt | None = 1  # None: one a core, of all nodes
     on: str | None = None  # a Ray cluster to build on
 

@@ -14,7 +14,6 @@ from clozelab.errors import UserError
 from clozelab.files import write_text
 from clozelab.runs import directory as records
 from clozelab.runs.directory import Run, machine_facts
-from clozelab.runs.log import Log
 
 
 def create(path: Path, recipe: str = 'name = "bert"\n') -> Run:
@@ -203,28 +202,3 @@ def test_records_need_no_torch() -> None:
     )
     source = Path(records.__file__).parents[1]
     run_process([sys.executable, "-c", code], check=True, cwd=source)
-
-
-# --- TensorBoard ---
-
-
-def test_curves_are_written_for_tensorboard_where_it_is_installed(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    log = Log(create(tmp_path), 3, write=True, board=True)
-    for number in range(3):
-        log.measured("dev", number, {"masked_lm": {"loss": 2.0 - number}, "rate": float("nan")})
-    log.close()
-    assert log.notes == []
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    assert file.read_bytes().count(b"dev/masked_lm/loss") == 3
-
-
-def test_without_tensorboard_nothing_is_written_and_a_note_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clozelab.runs.log.find_spec", lambda name: None)
-    log = Log(create(tmp_path), 1, write=True, board=True)
-    log.measured("dev", 1, {"loss": 1.0})
-    log.close()
-    assert "pip install tensorboard" in log.notes[0]
-    assert not (tmp_path / "tensorboard").exists()

@@ -30,7 +30,7 @@ from clozelab.text.encoding import Tokenised
 from clozelab.text.loading import load
 from clozelab.text.store import fetching
 from clozelab.text.store import manifest as manifests
-from clozelab.text.store.manifest import REMEDY, SPLITS
+from clozelab.text.store.manifest import NOT_STATED, REMEDY, SPLITS
 from clozelab.text.units import NgramTable, mark_ngrams, mark_phrases
 from clozelab.text.vocabulary import describe, letters
 
@@ -84,6 +84,14 @@ class Corpus:
     def __repr__(self) -> str:
         tokens = sum(split["tokens"] for split in self.manifest["splits"].values())
         return f"Corpus({self.name!r}, {tokens:,} tokens, {self.manifest['vocabulary']:,} ids)"
+
+    @property
+    def license(self) -> str | None:
+        """The licences of its text, as they were stated where it was built and added to."""
+        parts = [self.manifest, *self.manifest.get("added", [])]
+        stated = [part["options"].get("license") for part in parts]
+        words = dict.fromkeys(str(each or NOT_STATED) for each in stated)
+        return ", ".join(words) if any(stated) else None
 
     @property
     def place(self) -> str:

@@ -254,6 +254,7 @@ def _recorded(options: dict[str, Any]) -> dict[str, Any]:
     left_out = {"workers", "on", "reading"}
     left_out |= set() if options["exclude"] else {"exclude", "exclude_ngram"}
     left_out |= set() if options["near_duplicates"] else {"near_duplicates"}
+    left_out |= set() if options["license"] else {"license"}
     recorded = {name: value for name, value in options.items() if name not in left_out}
     if "exclude" in recorded:
         recorded["exclude"] = [access.shown(place) for place in recorded["exclude"]]

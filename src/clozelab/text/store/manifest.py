@@ -21,6 +21,7 @@ PARENT = "parent.json"  # beside the files of a corpus that text was added to: i
 VERSION = 2
 SPLITS = ("train", "held_out")
 ARRAYS = ("ids", "marks", "sentences", "documents")
+NOT_STATED = "not stated"  # of a licence
 REMEDY = "restore it from a copy, or remove the folder and build it again"
 
 _UNSEALED = 1

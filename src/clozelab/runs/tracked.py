@@ -1,0 +1,98 @@
+"""A run as trackers are told of it: what it is, its numbers by step, what came out."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from clozelab.config.tables import flat
+from clozelab.errors import UserError
+from clozelab.runs.directory import CELLS, PLAN, STUDY, TASK, Run
+from clozelab.tracking import NONE, TrackedRun, numbers
+
+_KEY = (
+    "tracking"  # in machine.toml: the trackers that have the run, and the id by which each knows it
+)
+_NAMES = {"step": "train"}  # of a kind of entry, where trackers have another word
+_EVENTS = ("step", "held_out", "general", "dev", "probe")
+
+
+def recorded(run: Run) -> list[str]:
+    """The trackers that have the run."""
+    return list(run.machine().get(_KEY, {}))
+
+
+def begin_tracking(
+    run: Run, names: Sequence[str], *, tags: Sequence[str] = (), anew: Sequence[str] = ()
+) -> dict[str, TrackedRun]:
+    """Record that these trackers have a run from now on; what each is told of it."""
+    before = {name: id for name, id in run.machine().get(_KEY, {}).items() if name not in anew}
+    ids = {name: str(before.get(name) or uuid4().hex[:8]) for name in names if name != NONE}
+    run.remember({_KEY: ids})
+    known = _described(run, tags)
+    return {name: replace(known, id=identity) for name, identity in ids.items()}
+
+
+def _described(run: Run, tags: Sequence[str]) -> TrackedRun:
+    """A run by its files."""
+    config = {**_tables(run.recipe_text()), **_machine(run)}
+    if (run.path / TASK).exists():
+        task = _tables(run.read(TASK).decode())
+        config |= {f"task.{key}": value for key, value in task.items()}
+    path = run.path.resolve()
+    group = next((each for each in path.parents[:2] if (each / PLAN).exists()), None)
+    verb = "pretrain" if group is None else "finetune"
+    return TrackedRun(
+        folder=run.path,
+        name=path.name if group is None else str(path.relative_to(group.parent)),
+        id="",
+        config=config,
+        tags=[verb, *[str(config["name"])] * ("name" in config), *tags],
+        group=None if group is None else group.name,
+    )
+
+
+def entry_numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an entry of the log, as trackers call them."""
+    own = {name: value for name, value in values.items() if name not in ("kind", "step")}
+    return numbers(own, _NAMES.get(kind, kind))
+
+
+def rows(run: Run) -> Iterator[tuple[int, dict[str, float]]]:
+    """All that a run has recorded, by step, and what came out at its last."""
+    entries = [entry for entry in run.events() if entry["kind"] in _EVENTS]
+    entries.sort(key=lambda entry: int(entry["step"]))
+    last = entries[-1]["step"] if entries else 0
+    for entry in entries:
+        yield entry["step"], entry_numbers(entry["kind"], entry)
+    if (result := run.result()) is not None:
+        yield last, numbers(result, "result")
+
+
+def runs_at(place: Path) -> list[Run]:
+    """The runs at a place: one, the trials of a fine-tuning, the cells of a study."""
+    if (place / "recipe.toml").exists():
+        return [Run.open(place)]
+    if (place / STUDY).exists():
+        place = place / CELLS
+    folders = sorted(file.parent for file in place.glob("**/recipe.toml"))
+    inside = [
+        folder.relative_to(place).parts for folder in folders
+    ]  # a checkpoint has a recipe, too
+    runs = [Run(place.joinpath(*parts)) for parts in inside if "checkpoints" not in parts]
+    if not runs:
+        raise UserError(f"{place}: has no run; name the folder of a run by pretrain or finetune")
+    return runs
+
+
+def _tables(text: str) -> dict[str, Any]:
+    return dict(flat(tomllib.loads(text)))
+
+
+def _machine(run: Run) -> dict[str, Any]:
+    facts = {name: fact for name, fact in run.machine().items() if name != _KEY}
+    return {f"machine.{name}": value for name, value in flat(facts)}

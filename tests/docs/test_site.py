@@ -1,0 +1,69 @@
+"""Pages that are made of recipes and records are up to date, and the site has all pages."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import pytest
+from support.processes import run_process
+
+from clozelab.config import recipe as recipes
+
+ROOT = Path(__file__).parents[2]
+NAV = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+
+
+def tool(name: str) -> dict[str, Any]:
+    return run_path(str(ROOT / "tools" / f"{name}.py"))
+
+
+def test_the_papers_pages_are_up_to_date() -> None:
+    made: dict[str, str] = tool("paper_pages")["pages"]()
+    folder = ROOT / "docs" / "papers"
+    kept = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
+    stale = sorted(name for name in {*made, *kept} if made.get(name) != kept.get(name))
+    assert stale == [], "run python tools/paper_pages.py"
+    assert all(len(text) < 16_000 for text in made.values())
+
+
+def test_what_it_costs_is_up_to_date_and_goes_by_the_price() -> None:
+    costs = tool("costs_page")
+    page = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
+    assert page == costs["page"](), "run python tools/costs_page.py"
+    # 357 seconds at four dollars an hour, and at eight.
+    assert "| 6.0 | 0.40 | `swift" in page and "| 6.0 | 0.79 | `swift" in costs["page"](8.0)
+
+
+def test_the_list_for_language_models_is_up_to_date() -> None:
+    kept = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    assert kept == tool("llms_txt")["text"](), "run python tools/llms_txt.py"
+
+
+def test_every_recipe_and_guide_is_in_the_navigation() -> None:
+    named = set(re.findall(r"(\S+\.md)$", NAV, re.MULTILINE))
+    for name in recipes.names():
+        assert f"docs/papers/{name}.md" in named, name
+    for page in (ROOT / "docs").rglob("*.md"):
+        place = str(page.relative_to(ROOT))
+        assert place in named or "decisions" in place, f"{place}: name it in mkdocs.yml"
+    for notebook in (ROOT / "examples").glob("*.ipynb"):
+        assert f"examples/{notebook.stem}.md" in named, notebook
+
+
+def test_every_idea_is_of_a_recipe() -> None:
+    assert set(tool("paper_pages")["ENTRIES"]) <= set(recipes.names())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("material") is None, reason="needs the extra docs")
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
+    tool("site_source")["main"]()
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = run_process(words, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "docs" / "papers" / "bert.html").exists()
