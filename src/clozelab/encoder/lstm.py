@@ -65,7 +65,7 @@ class Lstm(Checked, EncoderPart):
 
         return CharacterLstm(self)
 
-    def training_flops(self, length: float) -> float:
+    def training_flops(self, length: float, *, read: float = 1.0) -> float:
         """Of the LSTMs."""
         layer = 2 * (8 * self.inner * self.width + self.inner * self.width)
         return float(6 * self.layers * layer)

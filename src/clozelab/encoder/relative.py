@@ -72,7 +72,7 @@ class Relative(Checked, EncoderPart):
 
         return Streams(self, vocabulary)
 
-    def training_flops(self, length: float) -> float:
+    def training_flops(self, length: float, *, read: float = 1.0) -> float:
         """Of the dense layers and of attention, in the content stream."""
         layer = 4 * self.width * self.width + 2 * self.width * self.inner
         return float(6 * self.layers * layer + 12 * self.layers * self.width * length)

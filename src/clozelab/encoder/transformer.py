@@ -49,7 +49,7 @@ class Transformer(Checked, EncoderPart):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset(
-        {"token_vectors", "shared_embeddings", "projections", "causal_reading"}
+        {"token_vectors", "shared_embeddings", "projections", "causal_reading", "chosen_tokens"}
     )
 
     block_settings: ClassVar[frozenset[str]] = frozenset(
@@ -288,14 +288,16 @@ class Transformer(Checked, EncoderPart):
 
         return Stack(self, vocabulary)
 
-    def training_flops(self, length: float) -> float:
+    def training_flops(self, length: float, *, read: float = 1.0) -> float:
         """Of the dense layers and of attention."""
         matrices = 3 if self.gated else 2
-        layer = 4 * self.width * self.width + matrices * self.width * self.inner
+        projections = 3 * self.width * self.width
+        rest = self.width * self.width + matrices * self.width * self.inner
+        products = self.layers * projections + (self.layers - 1 + read) * rest
         windows = (self.window_of(number) for number in range(self.layers))
         seen = sum(min(length, window + 1) if window else length for window in windows)
         distances = self.layers * len(self.position_roles) * self.position_rows
-        return float(6 * self.layers * layer + self.width * (12 * seen + 6 * distances))
+        return float(6 * products + self.width * (12 * seen + 6 * distances))
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """How many parameters each of its modules has, for a vocabulary of that size."""

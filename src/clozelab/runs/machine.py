@@ -12,7 +12,7 @@ import torch
 
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import ObjectivePart
+from clozelab.contracts import MOST_CHOSEN, ObjectivePart
 from clozelab.errors import UserError
 from clozelab.runs.options import MachineOptions
 
@@ -174,17 +174,29 @@ def flops_a_token(
     """Useful operations for each token of a step, forward and backward.
 
     `length` is what a token sees, `predicted` the share of tokens that each objective predicts: of
-    the recipe, or of a student whose teacher it is.
+    the recipe, or of a student whose teacher it is. Without any, every state is read.
     """
     encoder = recipe.encoder
-    flops = encoder.training_flops(length)
+    named = {slots.use("objectives", part): part for part in recipe.objectives}
+    parts = {name: named.get(name, ObjectivePart()) for name in predicted}
+    flops = encoder.training_flops(length, read=_read(encoder, parts, predicted))
     if encoder.reads == "words":  # whose softmax is sampled
         return flops
-    parts = {slots.use("objectives", part): part for part in recipe.objectives}
-    for name, share in predicted.items():
-        part = parts.get(name, ObjectivePart())
+    for name, part in parts.items():
+        share = predicted[name]
         flops += part.training_flops(encoder, vocabulary, length=length, predicted=share)
     return flops
+
+
+def _read(
+    encoder: Any, parts: Mapping[str, ObjectivePart], predicted: Mapping[str, float]
+) -> float:
+    """The share of tokens whose states the objectives read."""
+    columns = [part.reads for part in parts.values() if not part.generates_input]
+    if "chosen_tokens" not in encoder.provides or not columns or None in columns:
+        return 1.0
+    read = sum(predicted[name] * len(part.reads or ()) for name, part in parts.items())
+    return read if read <= MOST_CHOSEN else 1.0
 
 
 def peak(device: torch.device, precision: str) -> float | None:
