@@ -121,18 +121,22 @@ class Stack(nn.Module):
     def states_at(self, batch: Input, at: Tensor) -> Encoded:
         """As `forward`, of one token of each block: the last layer has no other queries.
 
-        Blocks are full, and `at` [B] has the packed positions; the states are [B, W].
+        Blocks are full, and `at` [B] has the packed positions; the states are [B, W]. Blocks may be
+        copies of one another but for a token or two: what the first layer reads, and its queries,
+        keys and values, are computed once for all tokens that are alike.
         """
         assert batch.dense
         assert not self.shape.causal
         assert not batch.causal
-        table, x, layout = self._read(batch)
+        some, like = _distinct(batch)
+        table, x, layout = self._read(batch, some)
         scopes, chosen = self.scopes(batch), Chosen(at, alone=True)
-        states = _layers(self, x, layout, scopes, keep=self.decodes, chosen=chosen)
+        states = _layers(self, x, layout, scopes, keep=self.decodes, chosen=chosen, like=like)
         encoded = Encoded(states[-1], table)
         if not self.decodes:
             return encoded
-        decoded = self._decoded(batch, (x, *states)[-2], layout, scopes[-1], chosen)
+        before = states[-2] if len(states) > 1 else x.index_select(0, like)
+        decoded = self._decoded(batch, before, layout, scopes[-1], chosen)
         return encoded._replace(decoded=decoded)
 
     @property
@@ -154,13 +158,13 @@ class Stack(nn.Module):
             scopes[window] = Scope(window, turns, self.slopes, relative)
         return [scopes[window] for window in windows]
 
-    def _read(self, batch: Input) -> tuple[Tensor, Tensor, Layout]:
-        """The table of tokens, [N, W] what the first layer reads, and how it lies."""
+    def _read(self, batch: Input, some: Input | None = None) -> tuple[Tensor, Tensor, Layout]:
+        """The table of tokens, [N, W] what the first layer reads, or of some, and how it lies."""
         table = self.embeddings.table
         dtype = self.precision or table.dtype
         adds = self.slopes is not None or self.relative is not None
         layout = lay_out(batch, dtype, adds=adds, causal=self.shape.causal)
-        return table, self.embeddings(batch, table, dtype), layout
+        return table, self.embeddings(batch if some is None else some, table, dtype), layout
 
     def _add_relative(self) -> None:
         """Make the table of distances, if it has one."""
@@ -248,17 +252,22 @@ def _layers(
     *,
     keep: bool,
     chosen: Chosen | None = None,
+    like: Tensor | None = None,
 ) -> list[Tensor]:
-    """What the last layer puts out, perhaps of some tokens alone; with `keep` what each does."""
+    """What the last layer puts out, perhaps of some tokens alone; with `keep` what each does.
+
+    `like` is [N] the row of x that each token has, where x has a row for tokens that are alike.
+    """
     states: list[Tensor] = []
     first: Tensor | None = None  # the values of the first layer
     for number, scope in enumerate(scopes):
         last = number == len(scopes) - 1
-        arguments = (stack, number, x, first, layout, scope, chosen if last else None)
+        arguments = (stack, number, x, first, layout, scope, chosen if last else None, None, like)
         if stack.recompute and stack.training:
             x, values = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
             x, values = _layer(*arguments)
+        like = None
         if number == 0 and stack.shape.value_residual:
             first = values
         if keep:
@@ -277,7 +286,8 @@ def _layer(
     scope: Scope,
     chosen: Chosen | None,
     asks: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    like: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """One layer, and its values: normalised after each half's sum (BERT), or before each half.
 
     `asks` are the states that it goes on from, if not those that it attends to.
@@ -285,11 +295,14 @@ def _layer(
     attention, ffn = stack.halves(number)
     rate, training, pre = stack.shape.dropout, stack.training, stack.norm is not None
     alone = None if chosen is None or not chosen.alone else chosen.at
+    normal = attention.normalised(x) if pre else x
+    x = x if like is None else x.index_select(0, like)
     if asks is None and alone is not None:
         asks = x.index_select(0, alone)
-    normal = attention.normalised(x) if pre else x
     asking = attention.normalised(asks) if pre and asks is not None else asks
-    heads, values = attention(normal, layout, scope, first_NHA=first, asks=asking, at_B=alone)
+    heads, values = attention(
+        normal, layout, scope, first_NHA=first, asks=asking, at_B=alone, like=like
+    )
     x, rows = x if asks is None else asks, None
     if chosen is not None and alone is None:
         rows = Rows(chosen.at, x.shape[0])
@@ -299,3 +312,15 @@ def _layer(
         return x + drop(ffn(ffn.norm(x)), rate, training, rows), values
     x = attention.normalised(x)
     return ffn.norm(x + drop(ffn(x), rate, training, rows)), values
+
+
+def _distinct(batch: Input) -> tuple[Input, Tensor]:
+    """One token of each kind that the embeddings tell apart, and [N] the one that each is like."""
+    names = ("position_ids", "segments")
+    kinds = batch.ids
+    for values in (getattr(batch, name) for name in names):
+        kinds = kinds * (values.max() + 1) + values
+    found, like = kinds.unique(return_inverse=True)
+    one = torch.empty_like(found).scatter_(0, like, torch.arange(len(like), device=like.device))
+    some = {name: getattr(batch, name).index_select(0, one) for name in ("ids", *names)}
+    return batch._replace(**some), like
