@@ -97,6 +97,23 @@ def test_the_end_of_a_half_is_a_sum_and_its_norm(
     assert_same([one.grad for one in (x, h, *vectors)], [one.grad for one in (X, H, B, W, S)])
 
 
+def test_what_is_dropped_of_some_rows_goes_by_their_numbers() -> None:
+    at = torch.tensor([30, 2, 2, 0, 17], device=DEVICE)
+    x, h = numbers(37, 24), numbers(37, 24, seed=1)
+    vectors = {
+        name: numbers(24, seed=seed) for seed, name in enumerate(("bias", "weight", "shift"))
+    }
+    facts = {"seed": SEED, "rate": 0.3, "epsilon": 1e-5}
+    whole = [one[at] for one in sums.add_norm(x, h, **vectors, **facts)]
+    some = sums.add_norm(x[at], h[at], **vectors, **facts, numbers=at)
+    torch.testing.assert_close([*some], whole)
+    given, gradients = [x, h, *vectors.values()], []
+    for total, normal in (whole, some):
+        loss = (normal * numbers(5, 24, seed=5) + total * numbers(5, 24, seed=6)).sum()
+        gradients.append(torch.autograd.grad(loss, given, retain_graph=True))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-5)
+
+
 def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "PROGRAMS", 2)
     monkeypatch.setattr(sums, "HELD", 64)

@@ -132,7 +132,9 @@ class Attention(nn.Module):
         (q_BHA,) = self._some(asks_BW, 0, 1)
         weight = self.qkv.weight.to(x_NW.dtype).view(3, *q_BHA.shape[1:], -1)
         asks_BHW = torch.einsum("bha,haw->bhw", q_BHA, weight[1])
-        sums_BHW = attend_folded(asks_BHW, x_NW, layout, scope=scope, at_B=at_B, size=q_BHA.shape[2])
+        sums_BHW = attend_folded(
+            asks_BHW, x_NW, layout, scope=scope, at_B=at_B, size=q_BHA.shape[2]
+        )
         heads_BHA = torch.einsum("bhw,haw->bha", sums_BHW, weight[2])
         if self.qkv.bias is not None:
             heads_BHA = heads_BHA + self.qkv.bias.to(x_NW.dtype).view(3, *q_BHA.shape[1:])[2]

@@ -133,7 +133,8 @@ def _add_norm(
     block, each, warps = _shares(width)
     _sums_forward_kernel[(triton.cdiv(rows, each),)](
         x, h, weight if bias is None else bias, weight, weight if shift is None else shift, seed,
-        seed if numbers is None else numbers, total, normal, mean, deviation, rows, epsilon, threshold(rate), scale(rate),
+        seed if numbers is None else numbers, total, normal, mean, deviation, rows, epsilon,
+        threshold(rate), scale(rate),
         WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, NUMBERED=numbers is not None,
         BIASED=bias is not None, CENTRED=centred, SHIFTED=shift is not None, num_warps=warps,
     )  # fmt: skip
@@ -155,7 +156,8 @@ def _(x, h, bias, weight, shift, seed, numbers, rate, epsilon, centred):
 @torch.library.custom_op("clozelab::add_norm_backward", mutates_args=())
 def _add_norm_backward(
     by_normal: Tensor, by_total: Tensor | None, total: Tensor, weight: Tensor, seed: Tensor,
-    numbers: Tensor | None, mean: Tensor, deviation: Tensor, rate: float, biased: bool, shifted: bool,
+    numbers: Tensor | None, mean: Tensor, deviation: Tensor, rate: float, biased: bool,
+    shifted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x and h (if something is dropped), and of scale, bias and shift as rows."""
     rows, width = total.shape
@@ -168,9 +170,10 @@ def _add_norm_backward(
     _sums_backward_kernel[(programs,)](
         by_normal, by_normal if by_total is None else by_total.contiguous(), total, weight, seed,
         seed if numbers is None else numbers, mean, deviation, by_x, by_h, parts, rows,
-        threshold(rate), scale(rate), WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs,
-        DROPS=rate > 0, NUMBERED=numbers is not None, BOTH=by_total is not None, BIASED=biased, CENTRED=len(mean) > 0,
-        SHIFTED=shifted, num_warps=warps,
+        threshold(rate), scale(rate),
+        WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs, DROPS=rate > 0,
+        NUMBERED=numbers is not None, BOTH=by_total is not None, BIASED=biased,
+        CENTRED=len(mean) > 0, SHIFTED=shifted, num_warps=warps,
     )  # fmt: skip
     return by_x, by_h, parts.sum(0)
 
@@ -211,7 +214,8 @@ def add_norm(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x + dropout(h + bias), and its norm; `seed` is a 64-bit number on the device.
 
-    What is dropped goes by the numbers of the rows, where x has only some of a tensor's. `centred` is a layer norm; without it rows are divided by the root of their mean square.
+    `centred` is a layer norm; without it rows are divided by the root of their mean square.
+    `numbers` are those of the rows, where x has only some of a tensor's: draws go by them.
     """
     given = (x, h, bias, weight, shift, seed, numbers)
     total, normal, _, _ = _add_norm(*given, rate, epsilon, centred)

@@ -13,7 +13,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.keys import root
 from clozelab.objectives import PARTS, language_models
-from clozelab.objectives.heads.reading import Reading, Reads, reading
+from clozelab.objectives.heads.reading import Reads, StatesRead, reading
 
 WORDS = "encoder.embeddings.words.weight"  # the table of tokens
 DELTA = "encoder.embeddings.delta"  # what the encoder adds to a table that is its generator's
@@ -69,7 +69,7 @@ class PretrainingModel(nn.Module):
             sums |= self._distilled(encoded, batch, teacher_asked)
         return sums, encoded.memory
 
-    def _reading(self, batch: Batch) -> Reading | None:
+    def _reading(self, batch: Batch) -> StatesRead | None:
         """The tokens whose states are read, where the encoders compute those of some alone."""
         encoders: list[Any] = [self.encoder, *(teacher.encoder for teacher in self.teacher)]
         if any("chosen_tokens" not in encoder.shape.provides for encoder in encoders):

@@ -179,7 +179,8 @@ def flops_a_token(
     encoder = recipe.encoder
     named = {slots.use("objectives", part): part for part in recipe.objectives}
     parts = {name: named.get(name, ObjectivePart()) for name in predicted}
-    flops = encoder.training_flops(length, read=_read(encoder, parts, predicted))
+    read = _read(encoder, parts, predicted)
+    flops = encoder.training_flops(length, **({} if read is None else {"read": read}))
     if encoder.reads == "words":  # whose softmax is sampled
         return flops
     for name, part in parts.items():
@@ -190,13 +191,13 @@ def flops_a_token(
 
 def _read(
     encoder: Any, parts: Mapping[str, ObjectivePart], predicted: Mapping[str, float]
-) -> float:
-    """The share of tokens whose states the objectives read."""
-    columns = [part.reads for part in parts.values() if not part.generates_input]
+) -> float | None:
+    """The share of tokens whose states are computed; None: all."""
+    columns = [part.reads for part in parts.values()]
     if "chosen_tokens" not in encoder.provides or not columns or None in columns:
-        return 1.0
+        return None
     read = sum(predicted[name] * len(part.reads or ()) for name, part in parts.items())
-    return read if read <= MOST_CHOSEN else 1.0
+    return read if read <= MOST_CHOSEN else None
 
 
 def peak(device: torch.device, precision: str) -> float | None:

@@ -15,8 +15,8 @@ from clozelab.objectives.heads import generator
 from clozelab.objectives.heads.reading import reading
 
 torch.set_num_threads(1)
-# Of these recipes' states some are read; of the others all or nearly all, at the beginning of a run,
-# or their encoder has no last layer for some.
+# Of these recipes' states some are read; of the others all, or nearly all in a first step, or their
+# encoder has no last layer for some.
 SOME = {
     *("bert", "bert_cased", "bert_chinese", "bert_multilingual", "bert_whole_word", "albert"),
     *("roberta", "roberta_wwm", "swift", "modernbert", "mosaicbert", "neobert", "ernie", "dna"),

@@ -16,14 +16,14 @@ Reads = Mapping[str, tuple[str, ...] | None]  # by objective, as the part states
 _IDLE = 16  # rows where no state is read: kernels want some, and processes every gradient
 
 
-class Reading(NamedTuple):
+class StatesRead(NamedTuple):
     """The tokens whose states are read."""
 
     at: Tensor  # [T] packed positions, one column after another; a token may be there twice
     targets: dict[str, dict[str, Tensor]]  # their positions counted among these
 
 
-def reading(targets: Columns, reads: Reads, tokens: int) -> Reading | None:
+def reading(targets: Columns, reads: Reads, tokens: int) -> StatesRead | None:
     """What the objectives that `reads` names read of so many tokens; None: all, or nearly all."""
     columns = [
         (name, column, targets[name][column]) for name in reads for column in reads[name] or ()
@@ -39,5 +39,5 @@ def reading(targets: Columns, reads: Reads, tokens: int) -> Reading | None:
         begin = end
     if not size:
         some = next(values for of in targets.values() for values in of.values())
-        return Reading(torch.zeros(_IDLE, dtype=torch.long, device=some.device), counted)
-    return Reading(torch.cat([at for _, _, at in columns]), counted)
+        return StatesRead(torch.zeros(_IDLE, dtype=torch.long, device=some.device), counted)
+    return StatesRead(torch.cat([at for _, _, at in columns]), counted)
