@@ -109,7 +109,7 @@ class Rows(NamedTuple):
     """Some rows of a tensor that is not computed whole."""
 
     at: Tensor  # [T] which
-    count: int  # of how many
+    of: int  # how many it would have
 
 
 def drop(x: Tensor, rate: float, training: bool, rows: Rows | None = None) -> Tensor:
@@ -121,7 +121,7 @@ def drop(x: Tensor, rate: float, training: bool, rows: Rows | None = None) -> Te
     """
     if not (training and rate):
         return x
-    shape = x.shape if rows is None else (rows.count, *x.shape[1:])
+    shape = x.shape if rows is None else (rows.of, *x.shape[1:])
     size = math.prod(shape)
     if not x.is_cuda or size % 4:
         if rows is None:

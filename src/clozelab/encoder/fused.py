@@ -103,6 +103,7 @@ def _attended(
     from clozelab.kernels.attention import LONG, SHORT, attend
     from clozelab.kernels.heads import WIDTHS
 
+    heads: Tensor
     rate = attention.rate if attention.training else 0.0
     # Long blocks without dropout and windows take the library's kernels, which are made for them,
     # but know no distances.
@@ -112,7 +113,7 @@ def _attended(
     if long or masked or not _knows(stack.shape, {**_ATTENTION, "head_size": WIDTHS}):
         heads, _ = attention(x, layout, scope)
         return heads
-    return attend(
+    heads = attend(
         attention.qkv(x).view(x.shape[0], 3, attention.heads, -1),
         layout.cu_seqlens,
         seed=seed,
@@ -123,6 +124,7 @@ def _attended(
         rotation=scope.rotation,
         distances=attention.distances(scope.relative),
     )
+    return heads
 
 
 def _expanded(ffn: FeedForward, x: Tensor) -> Tensor:
