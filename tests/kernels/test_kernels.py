@@ -541,7 +541,8 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     for bias, weight, shift in (vectors, (None, vectors[1], None)):
         for centred in (True, False):
-            given = (x, h, bias, weight, shift, SEED, rate, 1e-5, centred)
+            rows = None if centred else torch.tensor([9, 2, 2, 0, 7, 1], device=DEVICE)
+            given = (x, h, bias, weight, shift, SEED, rows, rate, 1e-5, centred)
             torch.library.opcheck(sums._add_norm, given, test_utils=tests)
         for gated in (False, True):
             torch.library.opcheck(activation._activate, (x, bias, 0, gated), test_utils=tests)
@@ -589,11 +590,11 @@ for width in (256, 768, 2048):
     block, rows, warps = sums._shares(width)
     for whole in (True, False):
         known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
-        known |= {"BIASED": whole, "CENTRED": whole, "SHIFTED": whole}
-        types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
+        known |= {"BIASED": whole, "CENTRED": whole, "SHIFTED": whole, "NUMBERED": not whole}
+        types = f"{h} {h} {f} {f} {f} *i64 *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
         made(sums._sums_forward_kernel, types, known, num_warps=warps)
         known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
-        types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
+        types = f"{h} {h} {h} {f} *i64 *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
         made(sums._sums_backward_kernel, types, known, num_warps=warps)
 
 
