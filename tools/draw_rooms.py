@@ -19,7 +19,8 @@ PICTURE = ROOT / "docs" / "pictures" / "rooms.svg"
 FLOORS = (
     ("cli",),
     ("api",),
-    ("reporting", "benching"),
+    ("serving",),
+    ("reporting", "benching", "diagnosis"),
     ("studies",),
     ("scoring",),
     ("pretraining", "finetuning"),

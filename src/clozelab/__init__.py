@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clozelab.api.predicting import answer, predict
     from clozelab.api.recipes import diff, mask, read, show_blocks
     from clozelab.api.scoring import score
+    from clozelab.api.serving import serve
     from clozelab.api.studies import Study, merge_studies, report, study
     from clozelab.api.tasks import finetune, tasks
     from clozelab.api.training import distil, pretrain, resume
@@ -81,6 +82,7 @@ __all__ = [
     "report",
     "resume",
     "score",
+    "serve",
     "show_blocks",
     "show_corpus",
     "show_vocabulary",
@@ -105,6 +107,7 @@ _HOMES = {
     "clozelab.api.predicting": ("answer", "predict"),
     "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),
     "clozelab.api.scoring": ("score",),
+    "clozelab.api.serving": ("serve",),
     "clozelab.api.studies": ("Study", "merge_studies", "report", "study"),
     "clozelab.api.tasks": ("finetune", "tasks"),
     "clozelab.api.training": ("distil", "pretrain", "resume"),

@@ -4,7 +4,7 @@ but the error that a mistake raises.
 Everything is batched and packed: many documents, or many blocks, lie one after another in flat
 arrays, and an array of offsets says where each begins. Shape letters used throughout:
 N tokens, B blocks, S sentences, D documents, V vocabulary, K chosen positions; of tensors also
-H heads, A the width of a head, E the embedding's width, W the width of a vector, L the longest
+H heads, A the size of a head, E the embedding size, W the hidden size, L the longest
 block, C characters, R queries, P distances, T target slots. A tensor's name may end in its shape.
 """
 
@@ -287,10 +287,10 @@ class EncoderPart:
     """An encoder of a recipe: what the rest of clozelab needs to know of it, the part states here.
 
     A part inherits from this and states what is different. It is a frozen dataclass with the fields
-    `layers` and `width` (of a layer's vectors), and with `embedding`, the width of its embedding
-    table.
+    `layers` and `hidden_size`, and with `embedding_size`, the columns of its embedding table.
     """
 
+    hidden_size: int
     provides: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
     needs: ClassVar[frozenset[str]] = frozenset()
     # Words come with their characters, in Input.characters.
@@ -319,8 +319,8 @@ class EncoderPart:
 
     @property
     def vector_width(self) -> int:
-        """Elements of a vector that a head reads."""
-        raise NotImplementedError
+        """Elements of a vector that a head reads: the hidden size, unless a part says otherwise."""
+        return self.hidden_size
 
     @property
     def max_positions(self) -> int | None:
@@ -357,7 +357,7 @@ class EncoderPart:
         """How the texts of a task are laid out."""
         return TextLayout()
 
-    def resized(self, layers: int, width: int) -> Any:
+    def resized(self, layers: int, hidden_size: int) -> Any:
         """The same encoder at another size."""
         raise NotImplementedError
 
@@ -463,7 +463,7 @@ class ObjectivePart:
         A token sees `length` others; `predicted` is the share of tokens that are targets, which
         meet the vocabulary.
         """
-        head = encoder.width * encoder.embedding + encoder.embedding * vocabulary
+        head = encoder.hidden_size * encoder.embedding_size + encoder.embedding_size * vocabulary
         return float(6 * head * predicted)
 
 
@@ -486,7 +486,7 @@ class PlanStretch(NamedTuple):
     The rows of all stretches joined, and the counts added, are the plan, however it is divided.
     """
 
-    columns: Mapping[str, Array]
+    columns: Mapping[str, Any]  # arrays, each of a type of its own
     counts: Mapping[str, int]
 
 

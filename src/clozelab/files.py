@@ -19,7 +19,7 @@ from datetime import datetime
 from glob import escape
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -277,6 +277,17 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def read_json(file: Path, *, fix: str = "fetch it again") -> dict[str, Any]:
+    """The object in a file of JSON from elsewhere; `fix` is what to do where it holds none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file}: not JSON ({error}); {fix}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: not a JSON object; {fix}")
+    return content
 
 
 def sha256(file: Path) -> str:

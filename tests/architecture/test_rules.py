@@ -81,9 +81,12 @@ ALLOWED: dict[str, set[str]] = {
     "reporting": GROUND
     | {"text", "config", "runs.directory", "runs.record", "runs.adaptation", "studies"}
     | {"__init__"},
+    # The web app shows what others compute: it opens models, scores, masks, and reads records.
+    "serving": BELOW
+    | {"models", "pretraining", "scoring", "studies", "reporting", "diagnosis", "options"},
     "api": BELOW
     | {"models", "pretraining", "finetuning", "scoring", "studies", "benching", "reporting"}
-    | {"diagnosis", "options"},
+    | {"diagnosis", "serving", "options"},
     "cli": BELOW
     | {"api", "options", "pretraining", "finetuning", "scoring", "studies", "reporting"}
     | {"diagnosis", "__init__"},
@@ -258,8 +261,9 @@ def test_no_bare_except_and_no_swallowed_error() -> None:
 
 def test_looking_at_things_needs_no_torch() -> None:
     modules = "clozelab.cli.views.recipes, clozelab.pretraining.masks, clozelab.text.building"
-    modules += ", clozelab.diagnosis.examine, clozelab.diagnosis.foreign"
+    modules += ", clozelab.diagnosis.examine, clozelab.diagnosis.foreign, clozelab.serving.app"
     modules += ", clozelab.reporting.study, clozelab.studies.verdicts, clozelab.cli.views.studies"
+    modules += ", clozelab.serving.board"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     run_process([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
 

@@ -60,8 +60,12 @@ class Chromium:
 
     def open(self, page: Path) -> None:
         """Load a page from disk, wholly."""
+        self.visit(page.resolve().as_uri())
+
+    def visit(self, url: str) -> None:
+        """Load a page from its address, wholly."""
         self.events.clear()
-        self.do("Page.navigate", url=page.resolve().as_uri())
+        self.do("Page.navigate", url=url)
         while not any(one.get("method") == "Page.loadEventFired" for one in self.events):
             self.events.append(self._read())
 
@@ -113,6 +117,33 @@ class Chromium:
     def printed(self) -> bytes:
         """The page as PDF."""
         return base64.b64decode(self.do("Page.printToPDF", printBackground=False)["data"])
+
+    def drag_to(self, first: str, last: str) -> None:
+        """Press the mouse on what one expression finds, and release it on what another does."""
+        self.ask(f"{first}.scrollIntoView({{block: 'center'}})")
+        middle = "(({x, y, width, height}) => [x + width / 2, y + height / 2])"
+        ends = [self.ask(f"{middle}({end}.getBoundingClientRect())") for end in (first, last)]
+        (x, y), (to_x, to_y) = ends
+        mouse = {"button": "left", "clickCount": 1}
+        self.do("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, **mouse)
+        for part in range(1, 9):
+            way = {"x": x + (to_x - x) * part / 8, "y": y + (to_y - y) * part / 8}
+            self.do("Input.dispatchMouseEvent", type="mouseMoved", buttons=1, **way)
+        self.do("Input.dispatchMouseEvent", type="mouseReleased", x=to_x, y=to_y, **mouse)
+
+    def strike(self, key: str, *, shift: bool = False) -> None:
+        """A key with what it does of itself: Enter and Space press a button, Tab moves on."""
+        held, codes = {"modifiers": 8 if shift else 0}, {"Enter": 13, " ": 32, "Tab": 9}
+        codes |= {"ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
+        typed = {"text": "\r" if key == "Enter" else key} if key in ("Enter", " ") else {}
+        code = {"windowsVirtualKeyCode": codes[key]} if key in codes else {}
+        self.do("Input.dispatchKeyEvent", type="keyDown", key=key, **held, **typed, **code)
+        self.do("Input.dispatchKeyEvent", type="keyUp", key=key, **held, **code)
+
+    def write(self, field: str, text: str) -> None:
+        """Put a text into a field in place of what is there, as a reader does."""
+        self.ask(f"({field}.focus(), {field}.select())")
+        self.do("Input.insertText", text=text)
 
     def logged(self) -> list[dict[str, Any]]:
         """What the page's console and the browser had to say."""

@@ -14,10 +14,12 @@ from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from urllib.request import urlopen
 
 import pytest
 from support.processes import run_process
 from support.referring import stories
+from support.served import serving
 
 from clozelab import data
 from clozelab.cli import main
@@ -148,7 +150,9 @@ def run(lines: str) -> None:
         words = shortened(line.split("#")[0].strip())
         if "--near-duplicates" in words and find_spec("rensa") is None:
             continue
-        if words.startswith("clozelab"):
+        if words.startswith("clozelab serve"):
+            served(globbed(words)[2:])
+        elif words.startswith("clozelab"):
             assert main(globbed(words)[1:]) == 0, words
         elif words.startswith(sys.executable):
             launched(words)
@@ -159,6 +163,12 @@ def run(lines: str) -> None:
             assert re.match(
                 r"(make|git|pip install|python benchmarks|PYTHONPATH=src)\b|$", words
             ), words
+
+
+def served(words: list[str]) -> None:
+    """Start the web app, open it, and end it by Ctrl-C, which must end it with 130."""
+    with serving([], *words) as (url, _), urlopen(f"{url}api/models", timeout=60) as answer:
+        assert json.load(answer)
 
 
 def globbed(words: str) -> list[str]:

@@ -198,13 +198,14 @@ def result(name: str) -> dict[str, Any]:
     }
 
 
+OTHERS = {"unfinished", "board"}  # folders of results that are no records themselves
 SECTIONS: dict[str, tuple[Callable[[str], dict[str, Any]], Sequence[str]]] = {
     "pretraining": (pretraining, [*RUNS]),
     "dropout": (dropout, [*DROPOUT]),
     "fine-tuning": (tuning, [*TUNINGS]),
     "results": (
         result,
-        sorted(one.name for one in RESULTS.iterdir() if one.is_dir() and one.name != "unfinished"),
+        sorted(one.name for one in RESULTS.iterdir() if one.is_dir() and one.name not in OTHERS),
     ),
 }
 

@@ -132,6 +132,7 @@ COMMANDS: dict[str, Command] = {
     "generate": Command(clozelab.generate, "models.generated"),
     "embed": Command(clozelab.embed, "models.embedded", one_of=("out", "near")),
     "report": Command(clozelab.report),
+    "serve": Command(clozelab.serve),
     "bench": Command(clozelab.bench, "bench.measured"),
     "demo": Command(demo.demo),
     "completion": Command(shell.completion),

@@ -5,7 +5,6 @@ trainer_state.json has the log: loss, learning_rate and grad_norm of some steps,
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from clozelab.diagnosis.reading import mask_token
 from clozelab.diagnosis.text import facts_of, retokenised
 from clozelab.diagnosis.weights import checkpoints, tables
 from clozelab.errors import UserError
+from clozelab.files import read_json
 from clozelab.text.loading import load
 from clozelab.text.store.corpus import open_stores
 
@@ -89,15 +89,7 @@ def _beside(path: Path, home: Path, name: str) -> Path:
 
 def _settings(file: Path) -> dict[str, Any]:
     """A file of JSON, whose numbers may be NaN; none, if it is not there."""
-    if not file.is_file():
-        return {}
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file}: not JSON ({error}); fetch it again") from None
-    if not isinstance(settings, dict):
-        raise UserError(f"{file}: not a JSON object; fetch it again")
-    return settings
+    return read_json(file) if file.is_file() else {}
 
 
 def _tokenizer(path: Path, home: Path) -> Tokenizer | None:

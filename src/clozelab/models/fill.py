@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,11 @@ from tokenizers import Tokenizer, decoders
 from torch import Tensor
 
 from clozelab.config import slots
-from clozelab.contracts import Counts, Ids, Input, Ints
+from clozelab.contracts import Ids, Input, Ints
 from clozelab.errors import UserError
 from clozelab.models.model import Model
 from clozelab.models.reader import packed
 from clozelab.objectives import PARTS, language_models
-from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.vocabulary import ROLES
 from clozelab.training.world import join
 
@@ -41,6 +40,7 @@ class Filled:
     blanks: tuple[tuple[TokenPrediction, ...], ...]
     parts: tuple[str, ...]  # the text, cut before and after every blank's best
     left_only: bool  # a blank was guessed from what stands to its left
+    asked: tuple[TokenPrediction, ...] = ()  # for each blank the token that was asked about
 
     @property
     def text(self) -> str:
@@ -50,6 +50,18 @@ class Filled:
 
 def fill(model: Model, text: str, *, top: int = 5, device: str | None = None) -> Filled:
     """Fill the blanks of a text, written [MASK], <mask> or as the tokenizer writes its own."""
+    return fill_between(model, _cut(model, text), top=top, device=device)
+
+
+def fill_between(
+    model: Model,
+    around_blanks: list[str],
+    *,
+    top: int = 5,
+    about: Sequence[int] = (),
+    device: str | None = None,
+) -> Filled:
+    """Fill the blanks between the parts of a text; `about` has a token for each, to ask about."""
     if model.recipe.encoder.reads == "words":
         name = slots.use("encoder", model.recipe.encoder)
         raise UserError(
@@ -63,7 +75,6 @@ def fill(model: Model, text: str, *, top: int = 5, device: str | None = None) ->
         )
     if top < 1:
         raise UserError(f"--top {top}: at least 1")
-    around_blanks = _cut(model, text)
     kind = str(PARTS[heads[0]].language_model)
     ids, at = _tokens(model, around_blanks, masked=kind == "masked")
     most = model.reader().limit
@@ -73,12 +84,14 @@ def fill(model: Model, text: str, *, top: int = 5, device: str | None = None) ->
             f" shorten it to {most:,}"
         )
     with join(device) as world:
-        model.module.to(world.device)
+        if model.device != world.device:
+            model.module.to(world.device)
         with torch.inference_mode():
             logits = _WAYS[kind](model, model.module.heads[heads[0]], ids, at=at).cpu()
     blanks = _guesses(model, logits, top)
     parts = _put(model.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
-    return Filled(tuple(blanks), tuple(parts), kind == "causal")
+    asked = _chances_of(model, logits, about) if about else ()
+    return Filled(tuple(blanks), tuple(parts), kind == "causal", asked)
 
 
 def _cut(model: Model, text: str) -> list[str]:
@@ -95,9 +108,9 @@ def _tokens(model: Model, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]
     """The text's tokens with one for each blank, and where the blanks are."""
     roles = model.vocabulary.roles
     mask = model.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
-    encoded = CachedTokenizer(model.tokenizer, segment=False, counts=Counts()).encode(parts)
-    ids = np.insert(encoded.ids, encoded.starts[1:-1], mask)
-    return ids, encoded.starts[1:-1] + np.arange(len(parts) - 1)
+    pieces = model.reader().pieces(parts)
+    ids: Ids = np.insert(pieces.columns["ids"], pieces.starts[1:-1], mask)
+    return ids, pieces.starts[1:-1] + np.arange(len(parts) - 1)
 
 
 def from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
@@ -167,6 +180,16 @@ def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPredicti
         )
         for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
+
+
+def _chances_of(
+    model: Model, logits: Tensor, numbers: Sequence[int]
+) -> tuple[TokenPrediction, ...]:
+    """How likely a token is in each blank."""
+    rows = torch.arange(len(numbers))
+    chances = logits.double().softmax(-1)[rows, torch.tensor(numbers)].tolist()
+    names = [written(model.tokenizer, number)[0] for number in numbers]
+    return tuple(map(TokenPrediction, names, numbers, chances))
 
 
 def _put(tokenizer: Tokenizer, parts: list[str], numbers: list[int]) -> Iterator[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from clozelab.scoring.likelihood import Likelihoods, TextScorer
 
 Unit = Literal["token", "word", "sentence"]
+LEVELS = (0.0, 1.0, 3.0, 5.0, 8.0, 12.0)  # nats, from expected to unexpected: a colour for each
 _ENDS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
 
 
@@ -30,6 +31,11 @@ class ScoredPiece:
     def surprisal(self) -> float:
         """How unexpected it is, in nats."""
         return 0.0 if self.log_likelihood is None else -self.log_likelihood
+
+    @property
+    def level(self) -> int:
+        """The last of `LEVELS` that its surprisal has reached."""
+        return max(sum(self.surprisal >= nats for nats in LEVELS) - 1, 0)
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,15 @@ class ScoredText:
     def perplexity(self) -> float:
         """exp of the mean surprisal of a token."""
         return _exp(-self.log_likelihood / self.predicted)
+
+    def strip(self, by: Unit) -> Iterator[tuple[str, ScoredPiece | None]]:
+        """The whole text in its order: tokens or words, and what stands between them."""
+        end, pieces = 0, {"token": self.tokens, "word": self.words, "sentence": ()}[by]
+        for piece in pieces:
+            yield self.text[end : max(end, piece.start)], None
+            yield self.text[max(end, piece.start) : piece.stop], piece
+            end = max(end, piece.stop)
+        yield self.text[end:], None
 
     def as_json(self) -> dict[str, Any]:
         """All of it; pieces as [text, log-likelihood]."""

@@ -8,7 +8,6 @@ CamemBERT with fairseq's numbers.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from clozelab.errors import UserError
+from clozelab.files import read_json
 from clozelab.text.vocabulary import BERT, ROLES, bert_like, check_ids, finished
 
 # The files of a tokenizer, the best first; old checkpoints have one of the later ones alone.
@@ -70,15 +70,7 @@ def load(place: str | Path) -> Tokenizer:
 
 def _settings(path: Path) -> dict[str, Any]:
     """A file of settings, if there is one."""
-    if not path.is_file():
-        return {}
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON; fix it or take it away ({error})") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{path}: not a JSON object; fix it or take it away")
-    return settings
+    return read_json(path, fix="fix it or take it away") if path.is_file() else {}
 
 
 def _flag(path: Path, key: str, default: bool | None) -> bool | None:

@@ -71,6 +71,22 @@ def begins(text: str, firsts: Sequence[int]) -> list[bool]:
     ]
 
 
+def words(text: str) -> list[tuple[int, int]]:
+    """The words of a text, [first character, the one after its last), segmented ones as one."""
+    kinds = list(map(kind, text))
+    places = [at for at, each in enumerate(kinds) if each != "space"]
+    inside = np.zeros(len(text), dtype=bool)
+    if "ideograph" in kinds and segmenter():
+        inside, _ = inside_segments(text)
+    found: list[tuple[int, int]] = []
+    for at, first in zip(places, begins(text, places), strict=True):
+        if not found or (first and not inside[at]):
+            found.append((at, at + 1))
+        else:
+            found[-1] = (found[-1][0], at + 1)
+    return found
+
+
 def segmenter() -> str | None:
     """The Chinese segmenter at hand, by name and version; none where it is not installed."""
     if find_spec("rjieba") is None:

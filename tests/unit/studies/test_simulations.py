@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from clozelab.statistics import contrast, item_error
-from clozelab.studies.power import claim_power, claim_powers
+from clozelab.studies.power import claim_powers
 from clozelab.studies.records import CellResult, StudyRecord, packed_items
 from clozelab.studies.spec import Claim, Paper, StudySpec, Variant
 from clozelab.studies.verdicts import judge
@@ -147,10 +148,13 @@ def test_without_an_effect_at_most_one_in_twenty_has_a_verdict(world: str, seeds
 def power_reached(seeds: int, many: int) -> tuple[float, float]:
     """The power that a plan states for the first claim, and how often the claim is confirmed."""
     one = next(studies(World(), seeds=seeds, many=1))
-    stated = claim_powers(one.study, noise={LOSS: 1.0}, sizes={"held_out": 1e12})[0]
-    effect = stated.detectable
+    known: dict[str, Any] = {"noise": {LOSS: 1.0}, "sizes": {"held_out": 1e12}}
+    effect = claim_powers(one.study, **known)[0].detectable
     assert effect is not None
-    plan = claim_power(one.study, 0, effect=effect, noise={LOSS: 1.0}, sizes={"held_out": 1e12})
+    first, *rest = one.study.claims
+    planned = replace(one.study, claims=(replace(first, effect=effect), *rest))
+    plan = claim_powers(planned, **known)[0].at_effect
+    assert plan is not None
     found = [judge(s)[0] for s in studies(World(), seeds=seeds, many=many, effect=effect)]
     return plan, float(np.mean([each.verdict == "confirmed" for each in found]))
 

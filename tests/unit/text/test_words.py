@@ -12,6 +12,7 @@ from support.tries import tries
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from clozelab.contracts import Counts, Mark
+from clozelab.text import words as text_words
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.words import after_space, begins, inside_segments, kind, segmenter
 
@@ -218,3 +219,21 @@ def test_the_segmenter_matches_the_sample_corpus() -> None:
     _marks(tokenizer("chars"), list(chinese()), counts)
     assert "sentences whose segmentation did not match" not in counts.numbers
     assert counts.numbers["sentences segmented"] == len(chinese())
+
+
+def test_a_text_is_cut_into_its_words_without_a_tokenizer() -> None:
+    text = " It's 3.5 km,\n我们住在北京 ok "
+    cut = [text[a:b] for a, b in text_words.words(text)]
+    assert cut == ["It", "'", "s", "3", ".", "5", "km", ",", "我们", "住", "在", "北京", "ok"]
+    assert text_words.words("") == text_words.words(" \n") == []
+
+
+@given(st.text(max_size=40))
+@tries(200)
+def test_every_character_but_space_is_in_one_word(text: str) -> None:
+    found = text_words.words(text)
+    inside = [at for start, stop in found for at in range(start, stop)]
+    assert inside == sorted({*inside}) and all(start < stop for start, stop in found)
+    assert {at for at, one in enumerate(text) if kind(one) != "space"} <= {*inside}
+    for start, stop in found:
+        assert kind(text[start]) != "space" and kind(text[stop - 1]) != "space"

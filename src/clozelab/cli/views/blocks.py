@@ -13,7 +13,8 @@ from tokenizers import Tokenizer
 from clozelab.api.corpora import show_corpus
 from clozelab.cli.views import Values, facts, table
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Mark, Plan
+from clozelab.contracts import Blocks, Corrupted, Mark, Plan
+from clozelab.pretraining.shown_masks import UNITS, ShownToken, known_units, piece, shown_blocks
 
 if TYPE_CHECKING:
     from clozelab.api.corpora import CorpusSummary
@@ -26,10 +27,6 @@ _STYLES = {
     Corrupted.MASK: "white on blue",
     Corrupted.RANDOM: "bold red",
     Corrupted.SAME: "bold green",
-}
-_UNITS = {  # what a kind of unit is called, and how a corpus comes to know it
-    "phrase": ("phrases", "a --corpus built with --phrases"),
-    "entity": ("names", "a --corpus built with --entities"),
 }
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _SEGMENTS = ("cyan", "yellow", "magenta")
@@ -113,10 +110,10 @@ def _epoch(result: MaskedText, masked: Masked, *, name: str) -> Group:
     free = int((~drawn.fixed).sum())
     spans = f"{len(hidden.spans)} span{'s' * (len(hidden.spans) != 1)}"
     head = f"{name}: {len(hidden.positions)} of {free} tokens in {spans}"
-    segmented = getattr(result.recipe.masking, "words", "tokenizer") == "segmenter"
-    words = (drawn.marks & (Mark.SEGMENT if segmented else Mark.WORD)) != 0
-    gaps = _gaps(drawn, words, masked.joined)
-    lines = [_block(drawn, row, masked, result.tokenizer, gaps) for row in range(len(drawn))]
+    lines = [
+        _line(tokens)
+        for tokens in shown_blocks(result.laid, masked, result.recipe, result.tokenizer)
+    ]
     if masked.levels:
         levels = zip(masked.levels, lines, strict=True)
         lines = [Text(f"{level}: ") + line for level, line in levels]
@@ -125,23 +122,10 @@ def _epoch(result: MaskedText, masked: Masked, *, name: str) -> Group:
 
 def _known(result: MaskedText) -> Iterator[Text]:
     """The phrases and names of a text that a recipe would hide whole, a line for each kind."""
-    drawn, units = result.laid.blocks, result.laid.units
-    words = (drawn.marks & Mark.WORD) != 0
-    gaps = _gaps(drawn, words, np.ones_like(words))
-    for kind in getattr(result.recipe.masking, "units", ()):
-        if kind not in _UNITS:
-            continue
-        name, remedy = _UNITS[kind]
-        texts = [
-            "".join(
-                gaps[at] * (at > first) + _piece(result.tokenizer, int(drawn.ids[at]))
-                for at in range(first, stop)
-                if not drawn.fixed[at]
-            )
-            for first, stop in units.get(kind, np.zeros((0, 2), dtype=np.int64)).tolist()
-        ]
-        nothing = "none" if kind in units else f"none: it takes {remedy}"
-        yield Text(f"{name} known in this text: {',  '.join(texts) or nothing}")
+    for kind, texts in known_units(result.laid, result.recipe, result.tokenizer):
+        name, remedy = UNITS[kind]
+        nothing = f"none: it takes {remedy}" if texts is None else "none"
+        yield Text(f"{name} known in this text: {',  '.join(texts or ()) or nothing}")
 
 
 def _legend(recipe: Recipe) -> Text:
@@ -161,56 +145,25 @@ def _legend(recipe: Recipe) -> Text:
     )
 
 
-def _gaps(blocks: Blocks, words: Bools, joined: Bools) -> list[str]:
-    """[N] what stands before each token: a space, or a sign where it goes with its neighbour."""
-    signs = np.where(words, np.where(joined, "‿", " "), "·")
-    signs[blocks.fixed] = " "
-    signs[1:][blocks.fixed[:-1]] = " "
-    return [str(sign) for sign in signs]
-
-
-def _block(blocks: Blocks, row: int, masked: Masked, tokenizer: Tokenizer, gaps: list[str]) -> Text:
-    hidden, corrupted = masked.hidden, masked.corrupted
-    first, stop = int(blocks.starts[row]), int(blocks.starts[row + 1])
-    begin, end = set(hidden.spans[:, 0].tolist()), set(hidden.spans[:, 1].tolist())
-    places = {int(at): number for number, at in enumerate(hidden.positions)}
-    ranks = _ranks(hidden)
+def _line(tokens: list[ShownToken]) -> Text:
+    """A block under its mask."""
     line = Text()
-    for at in range(first, stop):
-        if at > first:
-            inside = at in places and at not in begin
-            line.append(gaps[at], style=line.spans[-1].style if inside else "dim")
-        piece = _piece(tokenizer, int(blocks.ids[at]))
-        if at not in places:
-            line.append(piece, style="dim" if blocks.fixed[at] else "")
+    for number, token in enumerate(tokens):
+        if number:
+            inside = token.decision is not None and not token.opens
+            line.append(token.gap, style=line.spans[-1].style if inside else "dim")
+        if token.decision is None:
+            line.append(token.text, style="dim" if token.special else "")
             continue
-        ordered = hidden.order is not None
-        decision = Corrupted.MASK if ordered else int(corrupted.decisions[places[at]])
-        if decision == Corrupted.RANDOM:
-            piece = f"{piece}→{_piece(tokenizer, int(corrupted.ids[at]))}"
-        elif decision == Corrupted.SAME:
-            piece = f"={piece}"
-        piece += str(ranks[at]).translate(_SUBSCRIPTS) if at in ranks else ""
-        piece = ("⟦" if at in begin else "") + piece + ("⟧" if at + 1 in end else "")
-        line.append(piece, style=_STYLES[decision])
+        text = token.text
+        if token.decision == Corrupted.RANDOM:
+            text = f"{text}→{token.replacement}"
+        elif token.decision == Corrupted.SAME:
+            text = f"={text}"
+        text += "" if token.rank is None else str(token.rank).translate(_SUBSCRIPTS)
+        text = ("⟦" if token.opens else "") + text + ("⟧" if token.closes else "")
+        line.append(text, style=_STYLES[token.decision])
     return line
-
-
-def _ranks(hidden: Hidden) -> dict[int, int]:
-    """The order in which positions are predicted, from 1, where there is one."""
-    if hidden.order is None:
-        return {}
-    order = np.argsort(hidden.order[hidden.positions], kind="stable")
-    return {int(hidden.positions[at]): rank + 1 for rank, at in enumerate(order)}
-
-
-def _piece(tokenizer: Tokenizer, number: int) -> str:
-    """A token as a reader would write it: without signs of continuation or space."""
-    piece = tokenizer.id_to_token(number) or "?"
-    if tokenizer.decoder is not None and not piece.startswith(("[", "<")):
-        decoded = tokenizer.decode([number], skip_special_tokens=False)
-        piece = decoded if decoded.strip() and "�" not in decoded else piece
-    return piece.removeprefix("##").removesuffix("</w>").replace("▁", "").strip() or "␣"
 
 
 def _pass(plan: Plan, recipe: Recipe) -> Iterator[Text]:
@@ -234,5 +187,5 @@ def _text(blocks: Blocks, row: int, tokenizer: Tokenizer) -> Text:
         if line and (blocks.marks[at] & Mark.WORD or blocks.fixed[at]):
             line.append(" ")
         style = "dim" if blocks.fixed[at] else _SEGMENTS[int(blocks.segments[at])]
-        line.append(_piece(tokenizer, int(blocks.ids[at])), style=style)
+        line.append(piece(tokenizer, int(blocks.ids[at])), style=style)
     return line

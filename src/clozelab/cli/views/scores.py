@@ -16,20 +16,20 @@ from clozelab.cli.console import out
 from clozelab.cli.views import Values, or_dash, table
 from clozelab.scoring.facts import FactScores, Precisions
 from clozelab.scoring.pairs import Accuracy, PairScores
-from clozelab.scoring.texts import ScoredText, TextScores
+from clozelab.scoring.texts import LEVELS, ScoredText, TextScores, Unit
 
 if TYPE_CHECKING:
     from clozelab.pretraining.matrix import MaskMatrix, MatrixCell
     from clozelab.scoring.probe import Probes
 
-# From expected to unexpected: nats from which a colour is taken, and the colour.
+# Of the levels of surprisal.
 _COLOURS = (
-    (0.0, "black on #ffffff"),
-    (1.0, "black on #fff3d6"),
-    (3.0, "black on #fed98e"),
-    (5.0, "black on #fe9929"),
-    (8.0, "white on #cc4c02"),
-    (12.0, "white on #7f1d1d"),
+    "black on #ffffff",
+    "black on #fff3d6",
+    "black on #fed98e",
+    "black on #fe9929",
+    "white on #cc4c02",
+    "white on #7f1d1d",
 )
 
 
@@ -63,24 +63,18 @@ def _texts(result: TextScores, values: Values, *, as_json: bool) -> Iterator[Ren
         )
     if coloured:
         legend = Text("nats from ", style="dim")
-        for nats, style in _COLOURS:
+        for nats, style in zip(LEVELS, _COLOURS, strict=True):
             legend.append(f" {nats:g} ", style=style)
         yield legend
 
 
-def strip(text: ScoredText, *, by: str, coloured: bool) -> Text:
+def strip(text: ScoredText, *, by: Unit, coloured: bool) -> Text:
     """The text with a colour behind each piece, or without colours the nats behind it."""
-    line, end = Text(), 0
-    pieces = text.tokens if by == "token" else text.words
-    for piece in () if by == "sentence" else pieces:
-        line.append(text.text[end : max(end, piece.start)])
-        shown = text.text[max(end, piece.start) : piece.stop]
-        style = [colour for nats, colour in _COLOURS if piece.surprisal >= nats][-1:]
-        line.append(shown, style=style[0] if coloured and style else "")
-        if not coloured and piece.log_likelihood is not None:
+    line = Text()
+    for part, piece in text.strip(by):
+        line.append(part, style=_COLOURS[piece.level] if coloured and piece else "")
+        if not coloured and piece is not None and piece.log_likelihood is not None:
             line.append(f"({piece.surprisal:.1f})")
-        end = max(end, piece.stop)
-    line.append(text.text[end:])
     return line
 
 

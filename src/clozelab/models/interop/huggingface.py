@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
-from clozelab.files import write_tensors
+from clozelab.files import read_json, write_tensors
 from clozelab.models.interop.exporting import Exported
 from clozelab.models.interop.tokenizer import tokenizer_config, with_special_tokens
 
@@ -145,13 +145,7 @@ def _first(error: Exception) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{path}: no such file; give a directory of a Hugging Face checkpoint")
-    try:
-        read: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}); fetch it again") from error
-    if not isinstance(read, dict):
-        raise UserError(f"{path}: not a JSON object; fetch it again")
-    return read
+    return read_json(path)
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -28,7 +28,6 @@ from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
 from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading.layouts import RawDocument, Reading
-from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
 from clozelab.text.reading.sources import BytesRead, documents, listing, text_bytes, total_bytes
 from clozelab.text.store import manifest as manifests
@@ -36,7 +35,7 @@ from clozelab.text.store import shards
 from clozelab.text.store.adding import check_addition
 from clozelab.text.store.comparing import Comparison
 from clozelab.text.store.corpus import Corpus
-from clozelab.text.store.engines import Engine, engine
+from clozelab.text.store.engines import engine
 from clozelab.text.store.finish import finish
 from clozelab.text.store.manifest import NAME
 from clozelab.text.store.workers import tokenised
@@ -76,7 +75,7 @@ def build(
             tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
         _check_tokenizer(tokenizer)
         settings = _settings(tokenizer, names, comparison, options=options, counts=counts)
-        plan = yield from _planned(
+        plan = yield from tokenised(
             inputs, folder, settings, spans, reading=options.reading, counts=counts, where=where
         )
         for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
@@ -128,7 +127,7 @@ def add(
             counts.add("additions that had been finished before they were stopped")
             return parent
         settings = _settings_of(parent, comparison)
-        plan = yield from _planned(
+        plan = yield from tokenised(
             inputs, folder, settings, {}, reading=options.reading, counts=counts, where=where
         )
         files.write_text(note, f"{request} {parent.manifest['fingerprint']}\n")
@@ -144,25 +143,6 @@ def _check_places(inputs: Sequence[str], options: BuildOptions) -> None:
     listing(inputs, options.reading)
     if options.on is not None:
         cluster.known(options.on)
-
-
-def _planned(
-    inputs: list[str],
-    folder: Path,
-    settings: shards.TokenisingSettings,
-    spans: dict[str, shards.Spans],
-    *,
-    reading: Reading,
-    counts: Counts,
-    where: Engine,
-) -> Generator[BuildProgress, None, shards.ShardPlan]:
-    """Tokenise all text into shards, and say which they are."""
-    names = yield from tokenised(
-        inputs, folder, settings, spans=spans, reading=reading, counts=counts, where=where
-    )
-    read = [name for name, *_ in listing(inputs, reading)]
-    sources = ["standard input" if Path(name).parent == folder else shown(name) for name in read]
-    return shards.ShardPlan(folder, settings, names, sources)
 
 
 @contextmanager

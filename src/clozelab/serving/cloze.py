@@ -1,0 +1,140 @@
+"""Cloze: a text as words, and what a model guesses where some of them are hidden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clozelab.errors import UserError
+from clozelab.text.vocabulary import ROLES
+from clozelab.text.words import words
+
+if TYPE_CHECKING:
+    from clozelab.models.fill import TokenPrediction
+    from clozelab.models.model import Model
+
+_BLANK = re.compile("|".join(map(re.escape, ROLES["mask"])))
+_SPACES = "▁Ġ"  # a token of a space alone puts nothing into a text
+_MOST_HIDDEN = 64  # words; each may have several tokens
+
+
+class TextWord(NamedTuple):
+    """A word of a text."""
+
+    start: int
+    stop: int
+    blank: bool  # the user wrote a blank there, not a word
+
+
+def words_of(text: str) -> list[TextWord]:
+    """The words of a text, the same for every model; a blank that is written in it is one."""
+    found, end = [], 0
+    for blank in _BLANK.finditer(text):
+        found += _between(text, end, blank.start())
+        found.append(TextWord(*blank.span(), True))
+        end = blank.end()
+    return [*found, *_between(text, end, len(text))]
+
+
+def _between(text: str, first: int, last: int) -> list[TextWord]:
+    return [TextWord(first + a, first + b, False) for a, b in words(text[first:last])]
+
+
+def as_json(text: str) -> dict[str, Any]:
+    """A text as words, each with what stands before it, and what stands behind the last."""
+    found = words_of(text)
+    ends = [0, *(word.stop for word in found)]
+    return {
+        "words": [
+            {
+                "before": text[end : word.start],
+                "text": text[word.start : word.stop],
+                "blank": word.blank,
+            }
+            for end, word in zip(ends, found, strict=False)
+        ],
+        "after": text[ends[-1] :],
+    }
+
+
+class _Blanks(NamedTuple):
+    """A text with words hidden, for one model."""
+
+    parts: list[str]  # what stands around the blanks
+    word: list[int]  # of each blank, the number of its word
+    tokens: list[int | None]  # of each blank, the token that stood there
+
+
+def guesses(model: Model, text: str, hidden: Sequence[int], *, top: int) -> dict[str, Any]:
+    """What a model would put in place of some words, given by their numbers.
+
+    A word is hidden with as many blanks as it has tokens to the model, as whole-word masking does.
+    """
+    from clozelab.models.fill import fill_between
+    from clozelab.models.generator import predicting
+
+    asked = predicting(model)
+    blanks = _blanks(asked, text, hidden)
+    known = [0 if number is None else number for number in blanks.tokens]
+    filled = fill_between(asked, blanks.parts, top=top, about=known)
+    if not all(isfinite(best[0].probability) for best in filled.blanks):
+        raise UserError(f"{model.place}: computes NaN, its training diverged; try an earlier step")
+    rows = zip(blanks.word, blanks.tokens, filled.blanks, filled.asked, strict=True)
+    return {
+        "step": asked.step,
+        "left_only": filled.left_only,
+        "generator": asked is not model,
+        "blanks": [
+            {
+                "word": word,
+                "guesses": [_guess(asked, each) for each in best],
+                "hidden": None if number is None else _guess(asked, stood),
+            }
+            for word, number, best, stood in rows
+        ],
+    }
+
+
+def _guess(model: Model, prediction: TokenPrediction) -> dict[str, Any]:
+    """A token as it goes into a text, whether it goes on the word before it, and how likely."""
+    from clozelab.models.fill import written
+
+    text, joins = written(model.tokenizer, prediction.number)
+    text = text.removeprefix("##").strip(_SPACES) and text.removeprefix("##")
+    return {"text": text, "joins": joins, "probability": prediction.probability}
+
+
+def _blanks(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
+    """The text cut where words are hidden."""
+    found, chosen = words_of(text), sorted({*hidden})
+    if not chosen:
+        raise UserError("no word is hidden: choose one")
+    if len(chosen) > _MOST_HIDDEN:
+        raise UserError(f"{len(chosen)} words are hidden; hide {_MOST_HIDDEN} at most")
+    if chosen[-1] >= len(found):
+        raise UserError(f"the text has {len(found)} words, and word {chosen[-1]} is to be hidden")
+    spans, ids = _tokens(model, text)
+    unknown = model.vocabulary.roles.get("unk")
+    parts, word_of, tokens = list[str](), list[int](), list[int | None]()
+    for before, number in pairwise([None, *chosen]):
+        assert number is not None
+        word = found[number]
+        end = 0 if before is None else found[before].stop
+        parts.append(text[end : word.start])
+        own = [at for at, (first, _) in enumerate(spans) if word.start <= first < word.stop]
+        whole = all(spans[at][1] <= word.stop for at in own) and not word.blank
+        stood = [ids[at] if whole and ids[at] != unknown else None for at in own]
+        stood = [None] if word.blank or not own else stood
+        parts += [""] * (len(stood) - 1)
+        word_of += [number] * len(stood)
+        tokens += stood
+    return _Blanks([*parts, text[found[chosen[-1]].stop :]], word_of, tokens)
+
+
+def _tokens(model: Model, text: str) -> tuple[list[list[int]], list[int]]:
+    """The characters that each token covers, and its id."""
+    pieces = model.reader().pieces([text])
+    return pieces.spans.tolist(), pieces.columns["ids"].tolist()

@@ -1,0 +1,93 @@
+"""Masks: what a recipe would hide of a text, epoch after epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clozelab.config import recipe as recipes
+from clozelab.config.recipe import Recipe
+from clozelab.contracts import Corrupted
+from clozelab.errors import UserError
+from clozelab.nearest import remedy
+from clozelab.pretraining import masks
+from clozelab.pretraining.shown_masks import UNITS, known_units, shown_blocks
+from clozelab.runs.directory import Run
+from clozelab.serving.folders import Folders
+from clozelab.text.store import Corpus
+
+MOST_EPOCHS = 12
+_DECISIONS = {Corrupted.MASK: "mask", Corrupted.RANDOM: "random", Corrupted.SAME: "same"}
+
+
+def choices(folders: Folders) -> dict[str, Any]:
+    """The recipes by name, those of the runs here, and the corpora."""
+    names = [{"name": name, "title": recipes.read(name).title} for name in recipes.names()]
+    runs = [{"name": folder.name, "title": "of a run"} for folder in folders.of("run")]
+    return {"recipes": names + runs, "corpora": [one.name for one in folders.of("corpus")]}
+
+
+def masked(
+    folders: Folders,
+    *,
+    recipe: str,
+    text: str,
+    corpus: str | None,
+    epochs: int,
+    seed: int,
+    changes: Sequence[str],
+) -> dict[str, Any]:
+    """The tokens of a text in each of the first epochs, with what is hidden of them."""
+    if not 1 <= epochs <= MOST_EPOCHS:
+        raise UserError(f"{epochs} epochs: from 1 to {MOST_EPOCHS}")
+    read = _recipe(folders, recipe).override(changes)
+    store = Corpus.open(folders.named(corpus, "corpus").path, trusting=True) if corpus else None
+    laid = masks.lay(text, read, store)
+    tokenizer = masks.tokenizer_of(read, store, text=text)
+    hidden = masks.masked(laid, read, epochs=list(range(epochs)), seed=seed)
+    return {
+        "name": read.name,
+        "title": read.title,
+        "ordered": read.masking.provides >= {"order_of_prediction"},
+        "hides": bool(read.masking.provides),
+        "copies": read.corruption.copies,
+        "units": [_unit(kind, texts) for kind, texts in known_units(laid, read, tokenizer)],
+        "free": int((~laid.blocks.fixed).sum()),
+        "epochs": [
+            {
+                "epoch": each.epoch,
+                "copy": read.corruption.copy(each.epoch) if read.corruption.copies else None,
+                "hidden": len(each.hidden.positions),
+                "spans": len(each.hidden.spans),
+                "levels": each.levels,
+                "blocks": [
+                    [_token(token) for token in block]
+                    for block in shown_blocks(laid, each, read, tokenizer)
+                ],
+            }
+            for each in hidden
+        ],
+    }
+
+
+def _recipe(folders: Folders, name: str) -> Recipe:
+    """A recipe by its name, or that of a run here; never a file of another place."""
+    if name in recipes.names():
+        return recipes.read(name)
+    if any(name == folder.name for folder in folders.of("run")):
+        return Run.open(folders.named(name, "run").path).recipe()
+    raise UserError(f"recipe {name}: is unknown; {remedy(name, recipes.names())}")
+
+
+def _token(token: Any) -> dict[str, Any]:
+    """What is worth telling of a token: the rest goes without saying."""
+    told = {name: value for name, value in asdict(token).items() if value not in (None, "", False)}
+    if token.decision is not None:
+        told["decision"] = _DECISIONS[token.decision]
+    return told
+
+
+def _unit(kind: str, texts: list[str] | None) -> dict[str, Any]:
+    name, remedy_words = UNITS[kind]
+    return {"name": name, "texts": texts, "remedy": remedy_words}

@@ -1,0 +1,137 @@
+"""The models: each opened when it is first asked, once, and asked one thing at a time."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from clozelab.errors import UserError
+from clozelab.serving.folders import Folder, Folders
+from clozelab.serving.queues import WorkQueue
+
+if TYPE_CHECKING:
+    from clozelab.models.model import Model
+
+_ROOM = 2.0  # bytes of memory for each byte of weights: they are read, then set
+_SPARE = 256 << 20  # bytes that stay free for what is computed
+_MOST_OPEN = 32  # models, however small
+# Parameters up to which one thread computes. Of 2 x 128, beside other programs on two cores, a fill
+# took two threads 103 ms of processor time, nearly all of it spent waiting, and one thread 4 ms.
+_SMALL = 20_000_000
+
+T = TypeVar("T")
+
+
+class Models:
+    """The models in the folders, and those of them that are open."""
+
+    def __init__(self, folders: Folders, *, free_memory: Callable[[], int | None]) -> None:
+        self.folders = folders
+        self._free_memory = free_memory
+        self._open: OrderedDict[Path, Model] = OrderedDict()  # the longest unused first
+        self._queues: dict[str, WorkQueue] = {}
+        self._lock = Lock()
+
+    def ask(self, name: str, step: int | None, work: Callable[[Model], T]) -> Future[T]:
+        """What some work with a model will come to; raises where too much waits for it."""
+        if name not in self._queues:
+            self._folder(name)  # which is refused where it was not given
+        with self._lock:
+            if name not in self._queues:
+                self._queues[name] = WorkQueue(name)
+            queue = self._queues[name]
+
+        def job() -> T:
+            model = self._opened(self._folder(name).checkpoint(step))
+            _set_threads(model)
+            return work(model)
+
+        return queue.submit(job)
+
+    def _folder(self, name: str) -> Folder:
+        return self.folders.named(name, "run", "tuning", "model")
+
+    def _opened(self, place: Path) -> Model:
+        """The model at a place, which one thread alone asks for."""
+        with self._lock:
+            if place in self._open:
+                self._open.move_to_end(place)
+                return self._open[place]
+        self._make_room(place)
+        _all_threads()  # before any are set
+
+        from clozelab.models.load import load
+
+        try:
+            model = load(str(place))
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "memory" not in str(error):
+                raise
+            raise UserError(f"{place}: does not fit into the memory; serve a smaller one") from None
+        except FileNotFoundError:
+            raise UserError(f"{place}: was removed; choose another model") from None
+        with self._lock:
+            self._open[place] = model
+        return model
+
+    def _make_room(self, place: Path) -> None:
+        """Close models until there is memory for one more; refuse it where there is none."""
+        size = sum(file.stat().st_size for file in weights(place))
+        needed = int(_ROOM * size) + _SPARE
+        while True:
+            free = self._free_memory()
+            with self._lock:
+                fits = free is None or free >= needed
+                if fits and len(self._open) < _MOST_OPEN:
+                    return
+                if not self._open:
+                    break
+                self._open.popitem(last=False)
+            gc.collect()  # modules refer to one another
+        raise UserError(
+            f"{place}: its weights are {size / 1e9:.1f} GB, and {(free or 0) / 1e9:.1f} GB of"
+            " memory are free; close other programs, or serve it on a larger machine"
+        )
+
+
+def _set_threads(model: Model) -> None:
+    """How many threads torch has for what this one asks of it."""
+    import torch
+
+    size = sum(weight.numel() for weight in model.module.parameters())
+    torch.set_num_threads(1 if size <= _SMALL else _all_threads())
+
+
+@cache
+def _all_threads() -> int:
+    """As many as torch takes by itself: as many as cores, unless its user said otherwise."""
+    import torch
+
+    return torch.get_num_threads()
+
+
+def weights(place: Path) -> list[Path]:
+    """The files that a model's weights are read from, safe ones first."""
+    safe = [*place.glob("model*.safetensors")]
+    return safe or [*place.glob("pytorch_model*.bin")]
+
+
+def free_memory() -> int | None:
+    """Bytes that may still be used, where the system says it."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            sizes = dict(line.split(":") for line in lines)
+        return int(sizes["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
