@@ -64,6 +64,7 @@ class Work:
     squares: int  # of the lengths of the blocks, summed up
     targets: int
     layers: int
+    read: float  # the share of tokens whose last layer is computed behind attention
     width: int
     inner: int  # both halves of a gated one
     vocabulary: int
@@ -73,7 +74,7 @@ class Work:
     def ideal(self) -> dict[str, tuple[float, float]]:
         """Operations and bytes of each group; what is not named should not be there."""
         states = self.tokens * self.width * HALF * self.layers
-        inner = self.tokens * self.inner * HALF * self.layers
+        behind = self.tokens * HALF * (self.layers - 1 + self.read)  # attention, a number
         attention = 2 * self.squares * self.width * self.layers  # of one of its products
         logits = self.targets * self.vocabulary * HALF
         return {
@@ -83,8 +84,8 @@ class Work:
             # Five products, since the probabilities are not kept.
             "attention, backward": (5 * attention, 8 * states),
             # Two of them a layer: two read, a sum or a norm written, and back with three and two.
-            "sums and norms": (0, 2 * (3 + 5) * states),
-            "activations": (0, (2 + 3) * inner),
+            "sums and norms": (0, 2 * (3 + 5) * behind * self.width),
+            "activations": (0, (2 + 3) * behind * self.inner),
             "cross-entropy": (0, 2 * logits),
             # Parameters and two moments are read and written, the gradient is read.
             "optimiser": (0, 7 * SINGLE * self.parameters),
@@ -96,12 +97,17 @@ def work(prepared: Iterable[Prepared], job: PretrainJob, began: Any) -> Work:
     steps = [*prepared]
     batches = [batch.input for step in steps for batch in step.batches]
     encoder: Any = job.recipe.encoder
+    tokens = sum(batch.ids.numel() for batch in batches) // len(steps)
+    told = {name: sum(step.counts[name] for step in steps) for name in steps[0].counts}
+    shares = {name: count / (tokens * len(steps)) for name, count in told.items()}
+    read = machines.share_read(job.recipe, shares)
     return Work(
-        tokens=sum(batch.ids.numel() for batch in batches) // len(steps),
+        tokens=tokens,
         squares=sum(int(batch.cu_seqlens.diff().long().square().sum()) for batch in batches)
         // len(steps),
         targets=sum(sum(step.counts.values()) for step in steps) // len(steps),
         layers=encoder.layers,
+        read=1.0 if read is None else read,
         width=encoder.hidden_size,
         inner=encoder.intermediate_size * (2 if getattr(encoder, "gated", False) else 1),
         vocabulary=job.recipe.tokenizer.vocabulary,

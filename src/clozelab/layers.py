@@ -6,10 +6,11 @@ whole precision of a run is the type of its activations and needs no context aro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -104,19 +105,33 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
-def drop(x: Tensor, rate: float, training: bool) -> Tensor:
+class Rows(NamedTuple):
+    """Some rows of a tensor that is not computed whole."""
+
+    at: Tensor  # [T] which
+    of: int  # how many it would have
+
+
+def drop(x: Tensor, rate: float, training: bool, rows: Rows | None = None) -> Tensor:
     """Dropout, which costs nothing where there is none.
 
-    On a GPU drawing is what dropout costs: there one draw of 64 bits serves four numbers, and the
-    rate is kept to 1 / 65 536.
+    If x has only some rows of a tensor, what is dropped there is what would be dropped of all. On a
+    GPU drawing is what dropout costs: there one draw of 64 bits serves four numbers, and the rate
+    is kept to 1 / 65 536.
     """
     if not (training and rate):
         return x
-    if not x.is_cuda or x.numel() % 4:
-        return functional.dropout(x, rate, training=True)
-    drawn = torch.randint(-(2**63), 2**63 - 1, (x.numel() // 4,), device=x.device)
+    shape = x.shape if rows is None else (rows.of, *x.shape[1:])
+    size = math.prod(shape)
+    if not x.is_cuda or size % 4:
+        if rows is None:
+            return functional.dropout(x, rate, training=True)
+        factors = functional.dropout(x.new_ones(shape), rate, training=True)
+        return x * factors.index_select(0, rows.at)
+    drawn = torch.randint(-(2**63), 2**63 - 1, (size // 4,), device=x.device)
     dropped = round(rate * 2**16)
-    stays = drawn.view(torch.int16).view(x.shape) >= dropped - 2**15
+    stays = drawn.view(torch.int16).view(shape) >= dropped - 2**15
+    stays = stays if rows is None else stays.index_select(0, rows.at)
     return torch.where(stays, x * (2**16 / (2**16 - dropped)), 0)
 
 

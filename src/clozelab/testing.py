@@ -202,6 +202,13 @@ def check_objective(part: Any) -> None:
     _hold({"loss", "count"} <= whole.keys(), "the head's sums have a loss and a count")
     _hold(whole["count"] > 0, "nothing is counted")
     _hold(all(value == 0 for value in none.values()), "no targets give something else than 0")
+    if part.reads is not None:
+        unread = torch.ones(len(states), dtype=torch.bool)
+        for column in part.reads:
+            unread[columns[column]] = False
+        encoded = encoded._replace(hidden_states=states.masked_fill(unread[:, None], torch.nan))
+        same = sums(slice(0, count)) == whole
+        _hold(same, f"it reads states that reads = {part.reads} does not name")
     if getattr(part, "chained", False) or part.contrasts or "words" in part.needs:
         return  # one target reads another, or they are judged or sampled together
     first, second = sums(slice(0, count // 2)), sums(slice(count // 2, count))

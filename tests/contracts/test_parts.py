@@ -13,6 +13,7 @@ from clozelab.config import slots
 from clozelab.contracts import Blocks, Documents, Hidden, Plan, Vocabulary
 from clozelab.masking.token import Token
 from clozelab.objectives.language_models import MaskedLm
+from clozelab.objectives.spans import SpanBoundary
 from clozelab.testing import check_part, example_blocks
 from clozelab.training.optimiser import Adamw, Optimiser
 
@@ -78,6 +79,13 @@ class Miscounted(MaskedLm):
 
 
 @dataclass(frozen=True)
+class OneSided(SpanBoundary):
+    """It reads both neighbours of a span and speaks of one."""
+
+    reads: ClassVar[tuple[str, ...]] = ("left",)
+
+
+@dataclass(frozen=True)
 class Upwards(Adamw):
     """It climbs."""
 
@@ -104,6 +112,7 @@ class Unfrozen:
         ("masking", Greedy(), "a special is hidden"),
         ("blocks", Long(20), "longer than length"),
         ("objectives", Miscounted, "miscounts"),
+        ("objectives", OneSided, "reads states that"),
         ("optimiser", Upwards(1e-2), "quadratic"),
     ],
 )

@@ -82,11 +82,11 @@ def batch(*lengths: int) -> Input:
 
 
 def run(
-    model: Stack, given: Input, *, keep: bool = False
+    model: Stack, given: Input, *, keep: bool = False, at: Tensor | None = None
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Every state, and every gradient of a sum with weights of its own."""
     model.zero_grad()
-    encoded = model(given, keep=keep)
+    encoded = model(given, keep=keep, at=at)
     states = list(encoded.layers) if keep else [encoded.hidden_states]
     loss = sum(
         (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
@@ -140,6 +140,36 @@ def test_so_they_are_of_a_batch_that_is_read_causally(lengths: tuple[int, ...]) 
     last = torch.tensor(lengths).cumsum(0)[torch.tensor(lengths) > 0] - 1
     assert not torch.allclose(causal[0], both[0], rtol=1e-3)  # of a token that others follow
     assert torch.isfinite(causal[last]).all()
+
+
+@pytest.mark.parametrize(
+    ("case", "lengths"),
+    [
+        ("BERT", (10, 10)),
+        *(
+            pytest.param(case, (9, 4, 0, 7), marks=[pytest.mark.slow] * (case == "DeBERTa"))
+            for case in CASES
+        ),
+    ],
+)
+def test_chosen_tokens_have_the_states_and_the_gradients_that_they_have_among_all(
+    case: str, lengths: tuple[int, ...]
+) -> None:
+    model, given = stack(dropout=0.2, **CASES[case]), batch(*lengths)
+    model.fused = True
+    at = torch.tensor([19, 0, 4, 0, 8, 13, 0], device=DEVICE)  # with slots that are filled up
+    found = []
+    for chosen in (None, at):
+        model.zero_grad()
+        torch.manual_seed(3)
+        states = model(given, at=chosen).hidden_states
+        states = states if chosen is not None else states[at]
+        (
+            states * torch.linspace(-1, 1, states.numel(), device=DEVICE).view_as(states)
+        ).sum().backward()
+        found.append([states.detach(), *(p.grad for p in model.parameters())])
+    assert len(found[1][0]) == len(at)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -334,15 +364,21 @@ def test_long_blocks_without_dropout_and_window_take_the_library_s_kernel_and_ot
 
 
 @pytest.mark.parametrize(
-    "case", ["BERT", "ModernBERT", pytest.param("NeoBERT", marks=pytest.mark.slow), "DeBERTa"]
+    ("case", "at"),
+    [
+        *(("BERT", None), ("ModernBERT", None), ("DeBERTa", None)),
+        pytest.param("NeoBERT", None, marks=pytest.mark.slow),
+        *(("BERT", (13, 2, 0, 0)), ("ModernBERT", (13, 2, 0, 0))),
+    ],
 )
-def test_a_fused_model_compiles_whole(case: str) -> None:
+def test_a_fused_model_compiles_whole(case: str, at: tuple[int, ...] | None) -> None:
     torch._dynamo.reset()
     model, given = stack(**CASES[case]), batch(9, 5)
+    some = None if at is None else torch.tensor(at, device=DEVICE)
     model.fused = True
-    plain, plain_gradients = run(model, given)
+    plain, plain_gradients = run(model, given, at=some)
     model.compile(fullgraph=True, dynamic=False, backend="aot_eager")
-    ours, gradients = run(model, given)
+    ours, gradients = run(model, given, at=some)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-4)
     torch._dynamo.reset()

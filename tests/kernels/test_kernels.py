@@ -97,6 +97,23 @@ def test_the_end_of_a_half_is_a_sum_and_its_norm(
     assert_same([one.grad for one in (x, h, *vectors)], [one.grad for one in (X, H, B, W, S)])
 
 
+def test_what_is_dropped_of_some_rows_goes_by_their_numbers() -> None:
+    at = torch.tensor([30, 2, 2, 0, 17], device=DEVICE)
+    x, h = numbers(37, 24), numbers(37, 24, seed=1)
+    vectors = {
+        name: numbers(24, seed=seed) for seed, name in enumerate(("bias", "weight", "shift"))
+    }
+    facts = {"seed": SEED, "rate": 0.3, "epsilon": 1e-5}
+    whole = [one[at] for one in sums.add_norm(x, h, **vectors, **facts)]
+    some = sums.add_norm(x[at], h[at], **vectors, **facts, numbers=at)
+    torch.testing.assert_close([*some], whole)
+    given, gradients = [x, h, *vectors.values()], []
+    for total, normal in (whole, some):
+        loss = (normal * numbers(5, 24, seed=5) + total * numbers(5, 24, seed=6)).sum()
+        gradients.append(torch.autograd.grad(loss, given, retain_graph=True))
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-5)
+
+
 def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "PROGRAMS", 2)
     monkeypatch.setattr(sums, "HELD", 64)
@@ -524,7 +541,8 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     for bias, weight, shift in (vectors, (None, vectors[1], None)):
         for centred in (True, False):
-            given = (x, h, bias, weight, shift, SEED, rate, 1e-5, centred)
+            rows = None if centred else torch.tensor([9, 2, 2, 0, 7, 1], device=DEVICE)
+            given = (x, h, bias, weight, shift, SEED, rows, rate, 1e-5, centred)
             torch.library.opcheck(sums._add_norm, given, test_utils=tests)
         for gated in (False, True):
             torch.library.opcheck(activation._activate, (x, bias, 0, gated), test_utils=tests)
@@ -572,11 +590,11 @@ for width in (256, 768, 2048):
     block, rows, warps = sums._shares(width)
     for whole in (True, False):
         known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
-        known |= {"BIASED": whole, "CENTRED": whole, "SHIFTED": whole}
-        types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
+        known |= {"BIASED": whole, "CENTRED": whole, "SHIFTED": whole, "NUMBERED": not whole}
+        types = f"{h} {h} {f} {f} {f} *i64 *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
         made(sums._sums_forward_kernel, types, known, num_warps=warps)
         known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
-        types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
+        types = f"{h} {h} {h} {f} *i64 *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
         made(sums._sums_backward_kernel, types, known, num_warps=warps)
 
 

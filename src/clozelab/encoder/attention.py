@@ -163,13 +163,35 @@ def attend_at(
         x.view(blocks, layout.max_seqlen, heads, width).transpose(1, 2) for x in (k_NHA, v_NHA)
     )
     q_BH1A = q_BHA[:, :, None]
-    queries = (at_B % layout.max_seqlen).int()
-    ahead = _columns(layout, q_BHA.device) - queries[:, None, None, None]
+    ahead = _ahead_of(at_B, layout)
     added = _added(q_BH1A, k_BHLA, ahead, scope, distances)
     mask = _mask(ahead, layout, scope, added)
     scale = None if distances is None else distances.scale
     attended = functional.scaled_dot_product_attention(q_BH1A, k_BHLA, v_BHLA, mask, scale=scale)
     return attended.reshape(blocks, heads * width)
+
+
+def attend_folded(
+    asks_BHW: Tensor, x_NW: Tensor, layout: Layout, *, scope: Scope, at_B: Tensor, size: int
+) -> Tensor:
+    """[B, H, W] sums of states by one token of each full block, for heads of that size.
+
+    Each head asks the states themselves.
+    """
+    x_B1LW = x_NW.view(asks_BHW.shape[0], 1, layout.max_seqlen, -1)
+    ahead = _ahead_of(at_B, layout)
+    added = _added(asks_BHW[:, :, None], x_B1LW, ahead, scope, None)
+    mask = _mask(ahead, layout, scope, added)
+    mask = None if mask is None else mask.transpose(1, 2)  # where heads are, queries would be
+    return functional.scaled_dot_product_attention(
+        asks_BHW[:, None], x_B1LW, x_B1LW, mask, scale=size**-0.5
+    )[:, 0]
+
+
+def _ahead_of(at_B: Tensor, layout: Layout) -> Tensor:
+    """[B, 1, 1, L] the position of a key less that of its block's query."""
+    queries = (at_B % layout.max_seqlen).int()
+    return _columns(layout, at_B.device) - queries[:, None, None, None]
 
 
 def _columns(layout: Layout, device: torch.device) -> Tensor:

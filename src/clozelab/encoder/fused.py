@@ -40,16 +40,23 @@ def _knows(shape: Transformer, facts: Mapping[str, tuple[Any, ...]]) -> bool:
 
 
 def layers(
-    stack: Stack, x: Tensor, layout: Layout, scopes: list[Scope], *, keep: bool
+    stack: Stack,
+    x: Tensor,
+    layout: Layout,
+    scopes: list[Scope],
+    *,
+    keep: bool,
+    at: Tensor | None = None,
 ) -> list[Tensor]:
-    """What the last layer puts out; with `keep` what each does."""
+    """What the last layer puts out, perhaps `at` some tokens alone; with `keep` what each does."""
     shape, states = stack.shape, []
     seeds = torch.randint(2**63 - 1, (shape.layers, 3), device=x.device)
     normal = x if stack.norm is None else stack.halves(0)[0].normalised(x)
     for number, scope in enumerate(scopes):
         last = number == shape.layers - 1
         after = stack.norm if last or stack.norm is None else stack.halves(number + 1)[0].norm
-        arguments = (stack, stack.halves(number), after, x, normal, layout, scope, seeds[number])
+        inputs = (x, normal, layout, scope, at if last else None, seeds[number])
+        arguments = (stack, stack.halves(number), after, *inputs)
         if stack.recompute and stack.training:
             x, normal = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
@@ -67,28 +74,36 @@ def _layer(
     normal: Tensor,
     layout: Layout,
     scope: Scope,
+    at: Tensor | None,
     seeds: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """One layer: the sum it leaves, and that sum normalised; in BERT's they are the same."""
+    """One layer: the sum it leaves, and that sum normalised; in BERT's they are the same.
+
+    `at` some tokens what follows attention is computed for these alone.
+    """
     attention, ffn = halves
     rate = stack.shape.dropout if stack.training else 0.0
     first, second = (attention.norm, ffn.norm) if after is None else (ffn.norm, after)
     assert first is not None, "only the first layer of a pre-norm stack may lack a norm"
-    attended = _attended(stack, attention, normal, layout, scope, seeds[0])
-    x, normal = _add_norm(x, attended, attention.output, first, rate, seeds[1])
+    heads = _attended(stack, attention, normal, layout, scope, seeds[0])
+    if at is not None:
+        x, heads = x.index_select(0, at), heads.index_select(0, at)
+    attended = _product(attention.output, heads)
+    x, normal = _add_norm(x, attended, attention.output, first, rate, seeds[1], at)
     x = normal if after is None else x
     expanded = _expanded(ffn, normal)
-    x, normal = _add_norm(x, expanded, ffn.output, second, rate, seeds[2])
+    x, normal = _add_norm(x, expanded, ffn.output, second, rate, seeds[2], at)
     return (normal, normal) if after is None else (x, normal)
 
 
 def _attended(
     stack: Stack, attention: Attention, x: Tensor, layout: Layout, scope: Scope, seed: Tensor
 ) -> Tensor:
-    """Attention up to its last product, which lacks its bias."""
+    """The sums of all heads."""
     from clozelab.kernels.attention import LONG, SHORT, attend
     from clozelab.kernels.heads import WIDTHS
 
+    heads: Tensor
     rate = attention.rate if attention.training else 0.0
     # Long blocks without dropout and windows take the library's kernels, which are made for them,
     # but know no distances.
@@ -96,20 +111,20 @@ def _attended(
     long = layout.max_seqlen > (SHORT if layout.dense else LONG) and not ours
     masked = layout.dense and layout.attention_mask is not None
     if long or masked or not _knows(stack.shape, {**_ATTENTION, "head_size": WIDTHS}):
-        out, _ = attention(x, layout, scope)
-    else:
-        out = attend(
-            attention.qkv(x).view(x.shape[0], 3, attention.heads, -1),
-            layout.cu_seqlens,
-            seed=seed,
-            max_seqlen=layout.max_seqlen,
-            rate=rate,
-            causal=layout.causal,
-            window=scope.window,
-            rotation=scope.rotation,
-            distances=attention.distances(scope.relative),
-        )
-    return _product(attention.output, out)
+        heads, _ = attention(x, layout, scope)
+        return heads
+    heads = attend(
+        attention.qkv(x).view(x.shape[0], 3, attention.heads, -1),
+        layout.cu_seqlens,
+        seed=seed,
+        max_seqlen=layout.max_seqlen,
+        rate=rate,
+        causal=layout.causal,
+        window=scope.window,
+        rotation=scope.rotation,
+        distances=attention.distances(scope.relative),
+    )
+    return heads
 
 
 def _expanded(ffn: FeedForward, x: Tensor) -> Tensor:
@@ -122,7 +137,13 @@ def _expanded(ffn: FeedForward, x: Tensor) -> Tensor:
 
 
 def _add_norm(
-    x: Tensor, addend: Tensor, linear: Linear, norm: Norm, rate: float, seed: Tensor
+    x: Tensor,
+    addend: Tensor,
+    linear: Linear,
+    norm: Norm,
+    rate: float,
+    seed: Tensor,
+    at: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """What a half adds to x, the bias of its last product included, and the norm of that."""
     from clozelab.kernels.sums import add_norm
@@ -134,6 +155,7 @@ def _add_norm(
         weight=norm.weight,
         shift=norm.bias,
         seed=seed,
+        numbers=at,
         rate=rate,
         epsilon=norm.eps,
         centred=norm.kind == "layer",

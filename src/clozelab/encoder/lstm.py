@@ -73,7 +73,7 @@ class Lstm(Checked, EncoderPart):
 
         return CharacterLstm(self)
 
-    def training_flops(self, length: float) -> float:
+    def training_flops(self, length: float, *, read: float = 1.0) -> float:
         """Of the LSTMs."""
         layer = 2 * (8 * self.cell_size * self.hidden_size + self.cell_size * self.hidden_size)
         return float(6 * self.layers * layer)

@@ -73,7 +73,7 @@ class Relative(Checked, EncoderPart):
 
         return Streams(self, vocabulary)
 
-    def training_flops(self, length: float) -> float:
+    def training_flops(self, length: float, *, read: float = 1.0) -> float:
         """Of the dense layers and of attention, in the content stream."""
         width = self.hidden_size
         layer = 4 * width * width + 2 * width * self.intermediate_size

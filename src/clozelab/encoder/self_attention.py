@@ -15,6 +15,7 @@ from clozelab.encoder.attention import (
     Scope,
     attend,
     attend_at,
+    attend_folded,
 )
 from clozelab.encoder.positions import rotate
 from clozelab.layers import Linear, drop, norm_of
@@ -53,14 +54,18 @@ class Attention(nn.Module):
         first_NHA: Tensor | None = None,
         asks: Tensor | None = None,
         at_B: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The sums of all heads, and the values; the output projection is the caller's.
+        like: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The sums of all heads, and the values, if any; the output projection is the caller's.
 
         `first_NHA` are the values of the first layer, which are mixed into its own. `asks` are the
         states that queries are of, x unless given: [N, W], or with `at_B` [B, W], those of one
-        token of each full block.
+        token of each full block. `like` is [N] the row of x of each token, where it is not its own.
         """
-        q, k_NHA, v_NHA = self._project(x_NW, asks)
+        if asks is not None and at_B is not None and self._folds(scope):
+            x_NW = x_NW if like is None else x_NW.index_select(0, like)
+            return self._folded(asks, x_NW, layout, scope, at_B), None
+        q, k_NHA, v_NHA = self._project(x_NW, asks, like)
         if self.query_norm is not None and self.key_norm is not None:
             q, k_NHA = self.query_norm(q), self.key_norm(k_NHA)
         if scope.rotation is not None:
@@ -97,13 +102,43 @@ class Attention(nn.Module):
                 )
         return PositionHeads(relative.rows, heads.get("query"), heads.get("key"))
 
-    def _project(self, x_NW: Tensor, asks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, x_NW: Tensor, asks: Tensor | None, like: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values by head; the queries may be of other states."""
         # By the whole product first: where weights are sharded, that gathers them.
-        q, k_NHA, v_NHA = self._headed(self.qkv(x_NW if asks is None else asks), 3)
+        product = self.qkv(x_NW if asks is None else asks)
+        if asks is None and like is not None:
+            product = product.index_select(0, like)
+        q, k_NHA, v_NHA = self._headed(product, 3)
         if asks is not None:
+            x_NW = x_NW if like is None else x_NW.index_select(0, like)
             k_NHA, v_NHA = self._some(x_NW, 1, 3)
         return q, k_NHA, v_NHA
+
+    def _folds(self, scope: Scope) -> bool:
+        """Whether nothing is done to keys and values but what products do."""
+        changed = self.key_norm is not None or self.value_residual or scope.relative is not None
+        return not changed and scope.rotation is None
+
+    def _folded(
+        self, asks_BW: Tensor, x_NW: Tensor, layout: Layout, scope: Scope, at_B: Tensor
+    ) -> Tensor:
+        """[B, W] attended sums of one token of each full block, by products with these alone.
+
+        A score is q · (K x) = (Kᵀ q) · x but for what all keys have in common, and a sum of values
+        is the value of the sum: so no key and no value of another token is computed.
+        """
+        (q_BHA,) = self._some(asks_BW, 0, 1)
+        weight = self.qkv.weight.to(x_NW.dtype).view(3, *q_BHA.shape[1:], -1)
+        asks_BHW = torch.einsum("bha,haw->bhw", q_BHA, weight[1])
+        sums_BHW = attend_folded(
+            asks_BHW, x_NW, layout, scope=scope, at_B=at_B, size=q_BHA.shape[2]
+        )
+        heads_BHA = torch.einsum("bhw,haw->bha", sums_BHW, weight[2])
+        if self.qkv.bias is not None:
+            heads_BHA = heads_BHA + self.qkv.bias.to(x_NW.dtype).view(3, *q_BHA.shape[1:])[2]
+        return heads_BHA.flatten(1)
 
     def _some(self, x_NW: Tensor, begin: int, end: int) -> tuple[Tensor, ...]:
         """Of queries, keys and values those from one number up to another, [N, H, A] each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,19 @@ from clozelab.encoder.attention import DistanceTable, Layout, Scope, lay_out, re
 from clozelab.encoder.embeddings import Embeddings
 from clozelab.encoder.positions import alibi_slopes, rotation, rows_of_distances
 from clozelab.encoder.self_attention import Attention
-from clozelab.layers import FeedForward, drop, initialise, norm_of
+from clozelab.layers import FeedForward, Rows, drop, initialise, norm_of
 
 if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer
 
 _DECODING = 2  # how often the last layer is applied in a mask decoder (DeBERTa's code)
+
+
+class Chosen(NamedTuple):
+    """The tokens that the last layer is computed for."""
+
+    at: Tensor  # [T] packed positions
+    alone: bool = False  # one of every full block, in order: there are no other queries
 
 
 class Stack(nn.Module):
@@ -63,21 +70,31 @@ class Stack(nn.Module):
         initialise(self, shape.hidden_size)
         self._scale_outputs()
 
-    def forward(self, batch: Input, *, keep: bool = False, project: int | None = None) -> Encoded:
-        """The states of every token; with `keep` those of every layer as well.
+    def forward(
+        self,
+        batch: Input,
+        *,
+        keep: bool = False,
+        project: int | None = None,
+        at: Tensor | None = None,
+    ) -> Encoded:
+        """The states of every token, or of those `at` [T] positions; with `keep` of every layer.
 
-        `project` asks for queries, keys and values of a layer; -1 is the last.
+        What follows attention in the last layer is computed at these positions alone. `project`
+        asks for queries, keys and values of a layer, those of every token; -1 is the last.
         """
+        assert at is None or not keep
+        chosen = None if at is None else Chosen(at)
         table, x, layout = self._read(batch)
         keeps, scopes = keep or project is not None or self.decodes, self.scopes(batch)
         if self.fused and fused.serves(self.shape):
-            states = fused.layers(self, x, layout, scopes, keep=keeps)
+            states = fused.layers(self, x, layout, scopes, keep=keeps, at=at)
         else:
-            states = _layers(self, x, layout, scopes, keep=keeps)
+            states = _layers(self, x, layout, scopes, keep=keeps, chosen=chosen)
         encoded = Encoded(states[-1], table, (x, *states) if keep else ())
         if self.decodes:
-            before = (x, *states)[-2]
-            encoded = encoded._replace(decoded=self._decoded(batch, before, layout, scopes[-1]))
+            decoded = self._decoded(batch, (x, *states)[-2], layout, scopes[-1], chosen)
+            encoded = encoded._replace(decoded=decoded)
         if project is None:
             return encoded
         number = project % self.shape.layers
@@ -102,20 +119,24 @@ class Stack(nn.Module):
             self.embeddings.words.weight, self.embeddings.delta = table, None
 
     def states_at(self, batch: Input, at: Tensor) -> Encoded:
-        """As `forward`, but the last layer is computed only where a token is asked for.
+        """As `forward`, of one token of each block: the last layer has no other queries.
 
-        Blocks are full, and `at` [B] has one packed position of each; the states are [B, W].
+        Blocks are full, and `at` [B] has the packed positions; the states are [B, W]. Blocks may be
+        copies of one another but for a token or two: what the first layer reads, and its queries,
+        keys and values, are computed once for all tokens that are alike.
         """
         assert batch.dense
         assert not self.shape.causal
         assert not batch.causal
-        table, x, layout = self._read(batch)
-        scopes = self.scopes(batch)
-        states = _layers(self, x, layout, scopes, keep=self.decodes, at=at)
+        some, like = _distinct(batch)
+        table, x, layout = self._read(batch, some)
+        scopes, chosen = self.scopes(batch), Chosen(at, alone=True)
+        states = _layers(self, x, layout, scopes, keep=self.decodes, chosen=chosen, like=like)
         encoded = Encoded(states[-1], table)
         if not self.decodes:
             return encoded
-        decoded = self._decoded(batch, (x, *states)[-2], layout, scopes[-1], at=at)
+        before = states[-2] if len(states) > 1 else x.index_select(0, like)
+        decoded = self._decoded(batch, before, layout, scopes[-1], chosen)
         return encoded._replace(decoded=decoded)
 
     @property
@@ -137,13 +158,13 @@ class Stack(nn.Module):
             scopes[window] = Scope(window, turns, self.slopes, relative)
         return [scopes[window] for window in windows]
 
-    def _read(self, batch: Input) -> tuple[Tensor, Tensor, Layout]:
-        """The table of tokens, [N, W] what the first layer reads, and how it lies."""
+    def _read(self, batch: Input, some: Input | None = None) -> tuple[Tensor, Tensor, Layout]:
+        """The table of tokens, [N, W] what the first layer reads, or of some, and how it lies."""
         table = self.embeddings.table
         dtype = self.precision or table.dtype
         adds = self.slopes is not None or self.relative is not None
         layout = lay_out(batch, dtype, adds=adds, causal=self.shape.causal)
-        return table, self.embeddings(batch, table, dtype), layout
+        return table, self.embeddings(batch if some is None else some, table, dtype), layout
 
     def _add_relative(self) -> None:
         """Make the table of distances, if it has one."""
@@ -178,17 +199,20 @@ class Stack(nn.Module):
         return DistanceTable(states_PW.to(self.precision or states_PW.dtype), rows)
 
     def _decoded(
-        self, batch: Input, x_NW: Tensor, layout: Layout, scope: Scope, at: Tensor | None = None
+        self, batch: Input, x_NW: Tensor, layout: Layout, scope: Scope, chosen: Chosen | None
     ) -> Tensor:
         """What predicts tokens: the last layer over the states before it, asked with positions.
 
-        The released code's: it is applied twice, each time with what came out as the queries.
+        The released code's: it is applied twice, each time with what came out as the queries. They
+        are those of all tokens, unless only one of each block asks.
         """
         assert self.embeddings.positions is not None
         asks: Tensor = x_NW + self.embeddings.positions(batch.position_ids).to(x_NW.dtype)
-        asks = asks if at is None else asks.index_select(0, at)
-        for _ in range(_DECODING):
-            asks, _ = _layer(self, self.shape.layers - 1, x_NW, None, layout, scope, at, asks)
+        alone = chosen if chosen is not None and chosen.alone else None
+        asks = asks if alone is None else asks.index_select(0, alone.at)
+        for last in (False,) * (_DECODING - 1) + (True,):
+            where = chosen if last else alone
+            asks, _ = _layer(self, self.shape.layers - 1, x_NW, None, layout, scope, where, asks)
         return asks if self.norm is None else self.norm(asks)
 
     def _projected(self, batch: Input, x_NW: Tensor, number: int) -> Projections:
@@ -227,18 +251,23 @@ def _layers(
     scopes: list[Scope],
     *,
     keep: bool,
-    at: Tensor | None = None,
+    chosen: Chosen | None = None,
+    like: Tensor | None = None,
 ) -> list[Tensor]:
-    """What the last layer puts out, perhaps `at` some tokens alone; with `keep` what each does."""
+    """What the last layer puts out, perhaps of some tokens alone; with `keep` what each does.
+
+    `like` is [N] the row of x that each token has, where x has a row for tokens that are alike.
+    """
     states: list[Tensor] = []
     first: Tensor | None = None  # the values of the first layer
     for number, scope in enumerate(scopes):
         last = number == len(scopes) - 1
-        arguments = (stack, number, x, first, layout, scope, at if last else None)
+        arguments = (stack, number, x, first, layout, scope, chosen if last else None, None, like)
         if stack.recompute and stack.training:
             x, values = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
             x, values = _layer(*arguments)
+        like = None
         if number == 0 and stack.shape.value_residual:
             first = values
         if keep:
@@ -255,22 +284,43 @@ def _layer(
     first: Tensor | None,
     layout: Layout,
     scope: Scope,
-    at: Tensor | None,
+    chosen: Chosen | None,
     asks: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    like: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """One layer, and its values: normalised after each half's sum (BERT), or before each half.
 
     `asks` are the states that it goes on from, if not those that it attends to.
     """
     attention, ffn = stack.halves(number)
     rate, training, pre = stack.shape.dropout, stack.training, stack.norm is not None
-    if asks is None and at is not None:
-        asks = x.index_select(0, at)
+    alone = None if chosen is None or not chosen.alone else chosen.at
     normal = attention.normalised(x) if pre else x
+    x = x if like is None else x.index_select(0, like)
+    if asks is None and alone is not None:
+        asks = x.index_select(0, alone)
     asking = attention.normalised(asks) if pre and asks is not None else asks
-    heads, values = attention(normal, layout, scope, first_NHA=first, asks=asking, at_B=at)
-    x = (x if asks is None else asks) + drop(attention.output(heads), rate, training)
+    heads, values = attention(
+        normal, layout, scope, first_NHA=first, asks=asking, at_B=alone, like=like
+    )
+    x, rows = x if asks is None else asks, None
+    if chosen is not None and alone is None:
+        rows = Rows(chosen.at, x.shape[0])
+        x, heads = x.index_select(0, rows.at), heads.index_select(0, rows.at)
+    x = x + drop(attention.output(heads), rate, training, rows)
     if pre:
-        return x + drop(ffn(ffn.norm(x)), rate, training), values
+        return x + drop(ffn(ffn.norm(x)), rate, training, rows), values
     x = attention.normalised(x)
-    return ffn.norm(x + drop(ffn(x), rate, training)), values
+    return ffn.norm(x + drop(ffn(x), rate, training, rows)), values
+
+
+def _distinct(batch: Input) -> tuple[Input, Tensor]:
+    """One token of each kind that the embeddings tell apart, and [N] the one that each is like."""
+    names = ("position_ids", "segments")
+    kinds = batch.ids
+    for values in (getattr(batch, name) for name in names):
+        kinds = kinds * (values.max() + 1) + values
+    found, like = torch.unique(kinds, return_inverse=True)
+    one = torch.empty_like(found).scatter_(0, like, torch.arange(len(like), device=like.device))
+    some = {name: getattr(batch, name).index_select(0, one) for name in ("ids", *names)}
+    return batch._replace(**some), like

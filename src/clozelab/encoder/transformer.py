@@ -49,7 +49,7 @@ class Transformer(Checked, EncoderPart):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset(
-        {"token_vectors", "shared_embeddings", "projections", "causal_reading"}
+        {"token_vectors", "shared_embeddings", "projections", "causal_reading", "chosen_tokens"}
     )
 
     block_settings: ClassVar[frozenset[str]] = frozenset(
@@ -290,15 +290,16 @@ class Transformer(Checked, EncoderPart):
 
         return Stack(self, vocabulary)
 
-    def training_flops(self, length: float) -> float:
+    def training_flops(self, length: float, *, read: float = 1.0) -> float:
         """Of the dense layers and of attention."""
         matrices = 3 if self.gated else 2
         width = self.hidden_size
-        layer = 4 * width * width + matrices * width * self.intermediate_size
+        rest = width * width + matrices * width * self.intermediate_size  # behind attention
+        products = self.layers * 3 * width * width + (self.layers - 1 + read) * rest
         windows = (self.window_of(number) for number in range(self.layers))
         seen = sum(min(length, window + 1) if window else length for window in windows)
         distances = self.layers * len(self.position_roles) * self.position_rows
-        return float(6 * self.layers * layer + width * (12 * seen + 6 * distances))
+        return float(6 * products + width * (12 * seen + 6 * distances))
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """How many parameters each of its modules has, for a vocabulary of that size."""

@@ -19,10 +19,10 @@ PROGRAMS = 1056  # that share the rows backward: eight for each of an H200's pro
 
 @triton.jit
 def _sums_forward_kernel(
-    x, h, bias, weight, shift, seed, total, normal, mean, deviation,
+    x, h, bias, weight, shift, seed, numbers, total, normal, mean, deviation,
     rows, epsilon, lost, grown,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DROPS: tl.constexpr,
-    BIASED: tl.constexpr, CENTRED: tl.constexpr, SHIFTED: tl.constexpr,
+    NUMBERED: tl.constexpr, BIASED: tl.constexpr, CENTRED: tl.constexpr, SHIFTED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
@@ -33,7 +33,10 @@ def _sums_forward_kernel(
         added += tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
     if DROPS:
         drawn = tl.load(seed)
-        rows_drawn = row_keys(drawn, drawn * 0, row)
+        number = row
+        if NUMBERED:
+            number = tl.load(numbers + row, mask=row < rows, other=0)
+        rows_drawn = row_keys(drawn, drawn * 0, number)
         columns_drawn = column_keys(drawn, drawn * 0, column)
         keep = kept(rows_drawn[:, None], columns_drawn[None, :], lost)
         added = tl.where(keep, added * grown, 0.0)
@@ -57,10 +60,10 @@ def _sums_forward_kernel(
 
 @triton.jit
 def _sums_backward_kernel(
-    by_normal, by_total, total, weight, seed, mean, deviation, by_x, by_h, parts,
+    by_normal, by_total, total, weight, seed, numbers, mean, deviation, by_x, by_h, parts,
     rows, lost, grown,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
-    DROPS: tl.constexpr, BOTH: tl.constexpr,
+    DROPS: tl.constexpr, NUMBERED: tl.constexpr, BOTH: tl.constexpr,
     BIASED: tl.constexpr, CENTRED: tl.constexpr, SHIFTED: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
@@ -94,7 +97,10 @@ def _sums_backward_kernel(
             by_sum += tl.load(by_total + cell, mask=here, other=0.0).to(tl.float32)
         tl.store(by_x + cell, by_sum.to(by_x.dtype.element_ty), mask=here)
         if DROPS:
-            rows_drawn = row_keys(drawn, drawn * 0, row)
+            number = row
+            if NUMBERED:
+                number = tl.load(numbers + row, mask=row < rows, other=0)
+            rows_drawn = row_keys(drawn, drawn * 0, number)
             keep = kept(rows_drawn[:, None], columns_drawn[None, :], lost)
             by_sum = tl.where(keep, by_sum * grown, 0.0)
             tl.store(by_h + cell, by_sum.to(by_h.dtype.element_ty), mask=here)
@@ -117,7 +123,7 @@ def _shares(width: int) -> tuple[int, int, int]:
 @torch.library.custom_op("clozelab::add_norm", mutates_args=())
 def _add_norm(
     x: Tensor, h: Tensor, bias: Tensor | None, weight: Tensor, shift: Tensor | None, seed: Tensor,
-    rate: float, epsilon: float, centred: bool,
+    numbers: Tensor | None, rate: float, epsilon: float, centred: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """[N, W] sum and norm, and [N] mean and inverse deviation of each row."""
     rows, width = x.shape
@@ -127,9 +133,10 @@ def _add_norm(
     block, each, warps = _shares(width)
     _sums_forward_kernel[(triton.cdiv(rows, each),)](
         x, h, weight if bias is None else bias, weight, weight if shift is None else shift, seed,
-        total, normal, mean, deviation, rows, epsilon, threshold(rate), scale(rate),
-        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, BIASED=bias is not None,
-        CENTRED=centred, SHIFTED=shift is not None, num_warps=warps,
+        seed if numbers is None else numbers, total, normal, mean, deviation, rows, epsilon,
+        threshold(rate), scale(rate),
+        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, NUMBERED=numbers is not None,
+        BIASED=bias is not None, CENTRED=centred, SHIFTED=shift is not None, num_warps=warps,
     )  # fmt: skip
     return total, normal, mean, deviation
 
@@ -142,14 +149,15 @@ def _row_facts(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
 
 
 @_add_norm.register_fake
-def _(x, h, bias, weight, shift, seed, rate, epsilon, centred):
+def _(x, h, bias, weight, shift, seed, numbers, rate, epsilon, centred):
     return torch.empty_like(x), torch.empty_like(x), *_row_facts(x, centred)
 
 
 @torch.library.custom_op("clozelab::add_norm_backward", mutates_args=())
 def _add_norm_backward(
     by_normal: Tensor, by_total: Tensor | None, total: Tensor, weight: Tensor, seed: Tensor,
-    mean: Tensor, deviation: Tensor, rate: float, biased: bool, shifted: bool,
+    numbers: Tensor | None, mean: Tensor, deviation: Tensor, rate: float, biased: bool,
+    shifted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x and h (if something is dropped), and of scale, bias and shift as rows."""
     rows, width = total.shape
@@ -161,40 +169,40 @@ def _add_norm_backward(
     parts = total.new_empty((programs, 1 + biased + shifted, width), dtype=torch.float32)
     _sums_backward_kernel[(programs,)](
         by_normal, by_normal if by_total is None else by_total.contiguous(), total, weight, seed,
-        mean, deviation, by_x, by_h, parts, rows, threshold(rate), scale(rate),
-        WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs,
-        DROPS=rate > 0, BOTH=by_total is not None, BIASED=biased, CENTRED=len(mean) > 0,
-        SHIFTED=shifted, num_warps=warps,
+        seed if numbers is None else numbers, mean, deviation, by_x, by_h, parts, rows,
+        threshold(rate), scale(rate),
+        WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs, DROPS=rate > 0,
+        NUMBERED=numbers is not None, BOTH=by_total is not None, BIASED=biased,
+        CENTRED=len(mean) > 0, SHIFTED=shifted, num_warps=warps,
     )  # fmt: skip
     return by_x, by_h, parts.sum(0)
 
 
 @_add_norm_backward.register_fake
-def _(by_normal, by_total, total, weight, seed, mean, deviation, rate, biased, shifted):
+def _(by_normal, by_total, total, weight, seed, numbers, mean, deviation, rate, biased, shifted):
     by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
     vectors = total.new_empty((1 + biased + shifted, total.shape[1]), dtype=torch.float32)
     return torch.empty_like(total), by_h, vectors
 
 
 def _keep(ctx, inputs, output):
-    _, _, bias, weight, shift, seed, ctx.rate, _, _ = inputs
+    _, _, bias, weight, shift, seed, numbers, ctx.rate, _, _ = inputs
     total, _, mean, deviation = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(mean, deviation)
-    ctx.save_for_backward(total, weight, seed, mean, deviation)
+    ctx.save_for_backward(total, weight, seed, numbers, mean, deviation)
     ctx.biased, ctx.shifted = bias is not None, shift is not None
 
 
 def _return(ctx, by_total, by_normal, *_):
-    total, weight, seed, mean, deviation = ctx.saved_tensors
-    by_x, by_h, vectors = _add_norm_backward(
-        by_normal, by_total, total, weight, seed, mean, deviation, ctx.rate, ctx.biased, ctx.shifted
-    )
+    total, weight, seed, numbers, mean, deviation = ctx.saved_tensors
+    given = (by_normal, by_total, total, weight, seed, numbers, mean, deviation)
+    by_x, by_h, vectors = _add_norm_backward(*given, ctx.rate, ctx.biased, ctx.shifted)
     by_weight, *rest = vectors.to(weight.dtype)
     by_bias = rest.pop(0) if ctx.biased else None
     by_shift = rest.pop(0) if ctx.shifted else None
     by_h = by_h if ctx.rate > 0 else by_x
-    return by_x, by_h, by_bias, by_weight, by_shift, None, None, None, None
+    return by_x, by_h, by_bias, by_weight, by_shift, None, None, None, None, None
 
 
 _add_norm.register_autograd(_return, setup_context=_keep)
@@ -202,11 +210,13 @@ _add_norm.register_autograd(_return, setup_context=_keep)
 
 def add_norm(
     x: Tensor, h: Tensor, *, bias: Tensor | None, weight: Tensor, shift: Tensor | None,
-    seed: Tensor, rate: float, epsilon: float, centred: bool = True,
+    seed: Tensor, rate: float, epsilon: float, centred: bool = True, numbers: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x + dropout(h + bias), and its norm; `seed` is a 64-bit number on the device.
 
     `centred` is a layer norm; without it rows are divided by the root of their mean square.
+    `numbers` are those of the rows, where x has only some of a tensor's: draws go by them.
     """
-    total, normal, _, _ = _add_norm(x, h, bias, weight, shift, seed, rate, epsilon, centred)
+    given = (x, h, bias, weight, shift, seed, numbers)
+    total, normal, _, _ = _add_norm(*given, rate, epsilon, centred)
     return total, normal

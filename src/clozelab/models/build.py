@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -13,18 +13,25 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.keys import root
 from clozelab.objectives import PARTS, language_models
+from clozelab.objectives.heads.reading import Reads, StatesRead, reading
 
 WORDS = "encoder.embeddings.words.weight"  # the table of tokens
 DELTA = "encoder.embeddings.delta"  # what the encoder adds to a table that is its generator's
 
 
 class PretrainingModel(nn.Module):
-    """`forward(batch)` gives each objective's sums, and the memory for the batch after."""
+    """`forward(batch)` gives each objective's sums, and the memory for the batch after.
 
-    def __init__(self, encoder: nn.Module, heads: dict[str, nn.Module]) -> None:
+    `reads` is what the objectives state of the states that they read; without, they read all.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, heads: dict[str, nn.Module], reads: Reads | None = None
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
+        self.reads = {name: (reads or {}).get(name) for name in heads}
         # The objectives that compare it with a teacher, and the head of both by which, if by one.
         self.taught: dict[str, str | None] = {}
         for name in heads:
@@ -48,20 +55,36 @@ class PretrainingModel(nn.Module):
         for name in self.writers:
             inputs, sums[name] = self.heads[name](batch.input, batch.targets[name])
             batch = batch._replace(input=inputs)
-        asked = self.asked[0] if self.teacher else {}
-        encoded: Encoded = self.encoder(batch.input, **asked)._replace(ids=batch.input.ids)
+        asked, teacher_asked = self.asked if self.teacher else ({}, {})
+        ids = batch.input.ids
+        read = self._reading(batch)
+        if read is not None:
+            batch, ids = batch._replace(targets=read.targets), ids.index_select(0, read.at)
+            asked, teacher_asked = {**asked, "at": read.at}, {**teacher_asked, "at": read.at}
+        encoded: Encoded = self.encoder(batch.input, **asked)._replace(ids=ids)
         for name, head in self.heads.items():
             if name not in self.taught and name not in self.writers:
                 sums[name] = head(encoded, batch.targets[name])
         if self.teacher:
-            sums |= self._distilled(encoded, batch)
+            sums |= self._distilled(encoded, batch, teacher_asked)
         return sums, encoded.memory
 
-    def _distilled(self, encoded: Encoded, batch: Batch) -> dict[str, Sums]:
+    def _reading(self, batch: Batch) -> StatesRead | None:
+        """The tokens whose states are read, where the encoders compute those of some alone."""
+        encoders: list[Any] = [self.encoder, *(teacher.encoder for teacher in self.teacher)]
+        if any("chosen_tokens" not in encoder.shape.provides for encoder in encoders):
+            return None
+        apart = {*self.writers, *(() if self.teacher else self.taught)}
+        reads = {name: self.reads[name] for name in self.heads if name not in apart}
+        return reading(batch.targets, reads, len(batch.input.ids))
+
+    def _distilled(
+        self, encoded: Encoded, batch: Batch, asked: Mapping[str, Any]
+    ) -> dict[str, Sums]:
         """The sums of the objectives that compare the model with its teacher."""
         (teacher,) = self.teacher
         with torch.no_grad():
-            teacher_encoded: Encoded = teacher.encoder(batch.input, **self.asked[1])
+            teacher_encoded: Encoded = teacher.encoder(batch.input, **asked)
         sums = {}
         for name, head in self.taught.items():
             logits: dict[str, Any] = {}
@@ -113,7 +136,8 @@ def build(
                 heads[name] = heads[part.head_of]  # saved once, under that name
             else:
                 heads[name] = part.build(encoder, vocabulary, **options)
-        model = PretrainingModel(encoder.build(vocabulary), heads)
+        reads = {slots.use("objectives", part): part.reads for part in parts}
+        model = PretrainingModel(encoder.build(vocabulary), heads, reads)
     for name in model.writers:
         writer: Any = model.heads[name]
         writer.share_with(model.encoder)

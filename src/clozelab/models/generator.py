@@ -35,7 +35,8 @@ def generator_of(model: Model) -> Model | None:
     if not isinstance(module, PretrainingModel) or "generator" not in module.heads:
         return None
     generator: Any = module.heads["generator"]
-    alone = PretrainingModel(generator.encoder, {"masked_lm": generator.head}).eval()
+    heads, reads = {"masked_lm": generator.head}, {"masked_lm": MaskedLm.reads}
+    alone = PretrainingModel(generator.encoder, heads, reads).eval()
     recipe = replace(model.recipe, encoder=generator.encoder.shape, objectives=(MaskedLm(),))
     return replace(model, recipe=recipe, module=alone, origin=None)
 

@@ -46,6 +46,11 @@ class Contrastive(Weighted):
                 " trains others; set projection = false"
             )
 
+    @property
+    def reads(self) -> tuple[str, ...] | None:
+        """The first token of each text; a mean is of all."""
+        return ("left",) if self.pooling == "cls" else None
+
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
         width = encoder.hidden_size

@@ -24,6 +24,7 @@ class Distillation(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+    reads: ClassVar[tuple[str, ...]] = ("at",)
     needs_teacher: ClassVar[bool] = True
     compares: ClassVar[Literal["masked"]] = "masked"
 

@@ -69,6 +69,7 @@ class MaskedLm(_TableObjective):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+    reads: ClassVar[tuple[str, ...]] = ("at",)
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "masked"
 
     weighting: Literal["even", "inverse_rate"] = field(default="even", metadata={"later": True})
@@ -97,6 +98,7 @@ class CausalLm(_TableObjective):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"causal_blocks", "token_vectors"})
+    reads: ClassVar[tuple[str, ...]] = ("at",)
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "causal"
 
     head: Literal["plain", "transform", "shared"] = "plain"
@@ -162,6 +164,7 @@ class BidirectionalLm(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"words", "two_directions"})
+    reads: ClassVar[tuple[str, ...]] = ("at",)
 
     words: PositiveInt = 793471
     samples: PositiveInt = 8192

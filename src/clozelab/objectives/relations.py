@@ -25,6 +25,7 @@ class Relations(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"projections"})
+    reads: ClassVar[tuple[str, ...]] = ()  # what the last layer reads, and not what it puts out
     needs_teacher: ClassVar[bool] = True
     own_size: ClassVar[bool] = True
 

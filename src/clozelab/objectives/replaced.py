@@ -56,6 +56,7 @@ class Generator(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "shared_embeddings"})
+    reads: ClassVar[tuple[str, ...]] = ()  # of the encoder that it writes for
     generates_input: ClassVar[bool] = True
 
     share: Annotated[float, _NARROW] = 0.25
@@ -115,7 +116,7 @@ class Generator(Weighted):
         """Of its encoder and its head."""
         shape = self.shape(encoder)
         head = super().training_flops(shape, vocabulary, length=length, predicted=predicted)
-        return float(shape.training_flops(length) + head)
+        return float(shape.training_flops(length, read=predicted) + head)
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class ReplacedToken(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+    reads: ClassVar[tuple[str, ...]] = ("at",)
     detects_replaced: ClassVar[bool] = True
 
     over: Literal["tokens", "targets"] = "tokens"
@@ -157,6 +159,7 @@ class AllTokensLm(Weighted):
     """Every token, original or replaced, by a copy of what is read or by BERT's head (§3.4)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+    reads: ClassVar[tuple[str, ...]] = ("at",)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

@@ -22,6 +22,7 @@ class NextSentence(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"next", "token_vectors"})
+    reads: ClassVar[tuple[str, ...]] = ("at",)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

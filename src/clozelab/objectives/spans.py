@@ -27,6 +27,7 @@ class SpanBoundary(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"spans", "token_vectors"})
+    reads: ClassVar[tuple[str, ...]] = ("left", "right")
     chained: ClassVar[bool] = False  # whether the head reads the token before as well
 
     positions: PositiveInt = 200

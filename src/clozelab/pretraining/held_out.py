@@ -147,7 +147,7 @@ def evaluate(
     asked = [slots.use("objectives", part) for part in recipe.objectives]
     with join(device) as world:
         heads = {name: head for name, head in whole.heads.items() if name in asked}
-        model = PretrainingModel(whole.encoder, heads).to(world.device).eval()
+        model = PretrainingModel(whole.encoder, heads, whole.reads).to(world.device).eval()
         held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
         return held_out.measure(model, world, tokens=TOKENS)
 

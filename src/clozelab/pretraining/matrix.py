@@ -173,7 +173,8 @@ def _masks(
     except UserError:
         return None, size
     held_out = HeldOut(asked, corpus, blocks=form, count=blocks)
-    model = PretrainingModel(whole.encoder, {_OBJECTIVE: whole.heads[_OBJECTIVE]})
+    heads = {_OBJECTIVE: whole.heads[_OBJECTIVE]}
+    model = PretrainingModel(whole.encoder, heads, whole.reads)
     return _measured(held_out, lambda sample: sample.measure(model, world, tokens=TOKENS)), (
         held_out.size
     )
@@ -188,7 +189,7 @@ def _pairs(
         return None
     shape: Any = recipe.blocks
     held_out = HeldOut(recipe, corpus, blocks=FORMATS[name](length=shape.length), count=count)
-    model = PretrainingModel(whole.encoder, heads)
+    model = PretrainingModel(whole.encoder, heads, whole.reads)
     return _measured(held_out, lambda sample: sample.measure(model, world, tokens=TOKENS))
 
 

@@ -12,7 +12,7 @@ import torch
 
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import ObjectivePart
+from clozelab.contracts import MOST_CHOSEN, ObjectivePart
 from clozelab.errors import UserError
 from clozelab.runs.options import MachineOptions
 
@@ -176,17 +176,32 @@ def flops_a_token(
     """Useful operations for each token of a step, forward and backward.
 
     `length` is what a token sees, `predicted` the share of tokens that each objective predicts: of
-    the recipe, or of a student whose teacher it is.
+    the recipe, or of a student whose teacher it is. Without any, every state is read.
     """
-    encoder = recipe.encoder
-    flops = encoder.training_flops(length)
+    encoder, read = recipe.encoder, share_read(recipe, predicted)
+    flops = encoder.training_flops(length, **({} if read is None else {"read": read}))
     if encoder.reads == "words":  # whose softmax is sampled
         return flops
-    parts = {slots.use("objectives", part): part for part in recipe.objectives}
-    for name, share in predicted.items():
-        part = parts.get(name, ObjectivePart())
+    for name, part in _parts(recipe, predicted).items():
+        share = predicted[name]
         flops += part.training_flops(encoder, vocabulary, length=length, predicted=share)
     return flops
+
+
+def share_read(recipe: Recipe, predicted: Mapping[str, float]) -> float | None:
+    """The share of tokens whose states are read, and computed; None: all."""
+    parts = _parts(recipe, predicted)
+    columns = [part.reads for part in parts.values()]
+    if "chosen_tokens" not in recipe.encoder.provides or not columns or None in columns:
+        return None
+    read = sum(predicted[name] * len(part.reads or ()) for name, part in parts.items())
+    return read if read <= MOST_CHOSEN else None
+
+
+def _parts(recipe: Recipe, predicted: Mapping[str, float]) -> dict[str, ObjectivePart]:
+    """The objectives; of one that the recipe has not, what all have in common."""
+    parts = {slots.use("objectives", part): part for part in recipe.objectives}
+    return {name: parts.get(name, ObjectivePart()) for name in predicted}
 
 
 def peak(device: torch.device, precision: str) -> float | None:

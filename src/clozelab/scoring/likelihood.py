@@ -39,6 +39,7 @@ from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import PARTS, language_models
 from clozelab.runs.events import drained
+from clozelab.scoring.threads import side_by_side
 from clozelab.training.world import join
 
 Method = Literal["original", "within_word_l2r", "causal"]
@@ -288,7 +289,6 @@ def read(asked: TextScorer, texts: Sequence[str], *, places: Callable[[int], str
     return pieces
 
 
-@torch.inference_mode()
 def follow(
     asked: TextScorer,
     pieces: Pieces,
@@ -302,16 +302,24 @@ def follow(
     marks = sum(len(part["ids"]) for part in asked.marks)
     copies = lengths if asked.kind == "masked" else np.ones_like(lengths)
     total, done = int((copies * (lengths + marks)).sum()), 0
-    way = _WAYS[asked.kind]
-    with join(device) as world, computing(asked, world.device, precision):
+
+    def jobs() -> Iterator[tuple[Rectangle, Ints]]:
         for length in np.unique(lengths)[::-1]:  # the longest first: what memory lacks shows early
             texts = _rectangle(pieces, np.flatnonzero(lengths == length))
             rows = np.arange(len(texts) * (length if asked.kind == "masked" else 1))
             for some in stretches(asked, rows, int(length + marks)):
-                at, values = way(asked, texts, some)
-                nats[at] = values
-                done += len(some) * int(length + marks)
-                yield done, total
+                yield texts, some
+
+    @torch.inference_mode()
+    def computed(job: tuple[Rectangle, Ints]) -> tuple[Ints, Nats, int]:
+        texts, some = job
+        return *_WAYS[asked.kind](asked, texts, some), len(some) * (texts.length + marks)
+
+    with join(device) as world, computing(asked, world.device, precision):
+        for at, values, tokens in side_by_side(computed, jobs(), device=world.device):
+            nats[at] = values
+            done += tokens
+            yield done, total
     return Likelihoods(nats, pieces, asked.method)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from clozelab.contracts import Input
 from clozelab.encoder import attention
 from clozelab.encoder.positions import alibi_slopes
-from clozelab.encoder.stack import Stack
+from clozelab.encoder.stack import Stack, _distinct
 from clozelab.encoder.transformer import Transformer
 from clozelab.errors import UserError
 
@@ -293,6 +293,45 @@ def test_the_last_layer_at_some_tokens_is_that_of_all(case: str) -> None:
     at = torch.tensor([0, 11 + 10, 22 + 4])
     some = stack.states_at(given, at).hidden_states
     torch.testing.assert_close(some, stack(given).hidden_states[at], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("case", [*(c for c in CASES if not CASES[c].get("causal")), "decoder"])
+@torch.no_grad()
+def test_copies_of_a_text_are_read_like_texts_of_their_own(case: str, layers: int) -> None:
+    fields = {**DISENTANGLED, "absolute_positions": "decoder"} if case == "decoder" else CASES[case]
+    stack = shaken(Transformer(**{**fields, "layers": layers}).build(VOCABULARY))
+    given = batch([7] * 7)
+    at = torch.arange(7) * 8  # a token of each copy, which is another there
+    ids, other = given.ids[:7].repeat(7), given.ids[7:14]
+    copies = given._replace(ids=ids.index_copy(0, at, other), segments=given.segments[:7].repeat(7))
+    assert len(_distinct(copies)[0].ids) <= 14
+    some, every = stack.states_at(copies, at), stack(copies)
+    torch.testing.assert_close(some.predicting, every.predicting[at], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(("dropout", "recompute"), [(0.0, False), (0.3, False), (0.3, True)])
+@pytest.mark.parametrize(("lengths", "idle"), [(LENGTHS, 0), (LENGTHS, 6), ([7, 7, 7], 0)])
+@pytest.mark.parametrize("case", [*CASES, "decoder"])
+def test_chosen_tokens_have_the_states_and_the_gradients_that_they_have_among_all(
+    case: str, lengths: list[int], idle: int, dropout: float, recompute: bool
+) -> None:
+    fields = {**DISENTANGLED, "absolute_positions": "decoder"} if case == "decoder" else CASES[case]
+    rates = {"dropout": dropout, "attention_dropout": dropout}
+    stack = shaken(Transformer(**fields, **rates).build(VOCABULARY)).train()
+    stack.recompute, given = recompute, batch(lengths, idle=idle)
+    at = torch.tensor([8, 0, 3, 3, 17, 10])  # not in order, and one twice
+    found = []
+    for chosen in (None, at):
+        stack.zero_grad()
+        torch.manual_seed(4)
+        encoded = stack(given, at=chosen, project=-1)
+        states = encoded.predicting if chosen is not None else encoded.predicting[at]
+        assert states.shape == (6, 16) and encoded.projections is not None
+        weights = torch.linspace(-1, 1, states.numel(), dtype=states.dtype).view_as(states)
+        ((weights * states).sum() + encoded.projections.qkv.square().mean()).backward()
+        found.append([states.detach(), *(p.grad for p in stack.parameters())])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
 
 
 def flash(

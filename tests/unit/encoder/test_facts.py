@@ -121,3 +121,27 @@ def test_facts_hold_for_the_module(name: str) -> None:
     assert part.causal == (name == "gpt") and part.recurrent == (name == "elmo")
     assert (part.reads == "words") == ("words" in part.needs)
     assert part.vector_width == part.hidden_size * (2 if "two_directions" in part.provides else 1)
+
+
+def test_operations_of_the_last_layer_are_counted_where_states_are_read() -> None:
+    recipe = recipes.read("spanbert", size="tiny")  # masked_lm and span_boundary
+    shape: Any = recipe.encoder
+    after = 6 * (
+        shape.hidden_size**2 + 2 * shape.hidden_size * shape.intermediate_size
+    )  # attention, a token
+    base = shape.training_flops(64)
+    assert shape.training_flops(64, read=0.25) == pytest.approx(base - 0.75 * after)
+    shares = {"masked_lm": 0.15, "span_boundary": 0.1}
+
+    def encoder_alone(**changed: float) -> float:
+        predicted = {**shares, **changed}
+        heads = sum(
+            part.training_flops(shape, 100, length=64, predicted=share)
+            for part, share in zip(recipe.objectives, predicted.values(), strict=True)
+        )
+        return flops_a_token(recipe, 100, length=64, predicted=predicted) - heads
+
+    # A span's token reads both of its neighbours.
+    assert encoder_alone() == pytest.approx(base - 0.65 * after)
+    assert encoder_alone(masked_lm=0.6) == pytest.approx(base)  # nearly all: all are computed
+    assert flops_a_token(recipe, 100, length=64, predicted={}) == base

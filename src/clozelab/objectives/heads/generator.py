@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.objectives.heads.chunks import LOGITS
+from clozelab.objectives.heads.reading import reading
 from clozelab.objectives.heads.vocabulary import VocabularyHead, wide
 from clozelab.objectives.replaced import BITS
 
@@ -33,8 +34,10 @@ class GeneratorModule(nn.Module):
 
     def forward(self, batch: Input, targets: dict[str, Tensor]) -> tuple[Input, Sums]:
         """What the encoder reads, and the sums of the masked language model."""
-        encoded: Encoded = self.encoder(batch)
-        logits_KV, sums = self.head.predict(encoded, targets)
+        read = reading({"masked_lm": targets}, {"masked_lm": ("at",)}, len(batch.ids))
+        encoded: Encoded = self.encoder(batch, at=None if read is None else read.at)
+        counted = targets if read is None else read.targets["masked_lm"]
+        logits_KV, sums = self.head.predict(encoded, counted)
         samples_K = sampled(logits_KV, targets["draws"])
         return batch._replace(ids=_written(batch.ids, samples_K, targets)), sums
 
