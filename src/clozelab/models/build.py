@@ -49,7 +49,7 @@ class PretrainingModel(nn.Module):
             inputs, sums[name] = self.heads[name](batch.input, batch.targets[name])
             batch = batch._replace(input=inputs)
         asked = self.asked[0] if self.teacher else {}
-        encoded: Encoded = self.encoder(batch.input, **asked)._replace(ids=batch.input.ids)
+        encoded: Encoded = self.encoder(batch.input, **asked)._replace(input=batch.input)
         for name, head in self.heads.items():
             if name not in self.taught and name not in self.writers:
                 sums[name] = head(encoded, batch.targets[name])

@@ -72,14 +72,20 @@ def test_keys_of_samples_are_their_own_and_never_those_of_batch_mates() -> None:
     made = [Corruption(mask=1.0, same=0.0).corrupt(blocks, hidden, key, vocabulary=vocabulary())
             for key in (5, 5, 6)]  # fmt: skip
     keys = [each.keys for each in made]
-    assert keys[0] is not None and len(np.unique(keys[0])) == len(hidden.positions)
+    assert keys[0] is not None and len(np.unique(keys[0])) == len(blocks.ids)
     assert np.array_equal(keys[0], keys[1]) and not np.isin(keys[2], keys[0]).any()
+
+
+def one_block(ids: torch.Tensor) -> Input:
+    """What an encoder has read."""
+    ends = torch.tensor([0, len(ids)], dtype=torch.int32)
+    return Input(ids, torch.arange(len(ids)), torch.zeros_like(ids), ends, len(ids))
 
 
 def batch_of(recipe: recipes.Recipe, *, idle: int = 0, seed: int = 0) -> Batch:
     """Two blocks with every objective's targets, and slots to spare."""
     case = complete(lay([[1, 2, 1, 1], [1, 1, 3, 1, 1]]), Token(mask_rate=0.4), seed=seed)
-    keys = mix(seed + 9, np.arange(len(case.hidden.positions)))
+    keys = mix(seed + 9, np.arange(len(case.blocks.ids)))
     case = replace(case, corrupted=replace(case.corrupted, keys=keys))
     blocks = case.blocks
     targets = {
@@ -297,7 +303,7 @@ def test_the_loss_of_detection_is_the_binary_cross_entropy() -> None:
     states = torch.randn(6, 8).double()
     targets = {"at": torch.tensor([0, 2, 5]), "labels": torch.tensor([7, 8, IGNORED])}
     read = torch.tensor([7, 1, 9, 1, 1, 1])  # the first is the original, the second is not
-    sums = model.head(Encoded(states, None, ids=read), targets)
+    sums = model.head(Encoded(states, None, input=one_block(read)), targets)
     scores = model.head.logits(states[[0, 2]]).squeeze(1)
     wanted = -(functional.logsigmoid(-scores[0]) + functional.logsigmoid(scores[1]))
     assert sums["loss"].item() == pytest.approx(wanted.item(), rel=1e-12)
@@ -311,7 +317,7 @@ def test_all_tokens_mix_a_copy_and_a_softmax() -> None:
     states = torch.randn(5, 8).double()
     targets = {"at": torch.tensor([0, 1, 3]), "labels": torch.tensor([6, 6, IGNORED])}
     read = torch.tensor([6, 9, 1, 1, 1])
-    sums = model.head(Encoded(states, model.table, ids=read), targets)
+    sums = model.head(Encoded(states, model.table, input=one_block(read)), targets)
     copy = torch.sigmoid(model.head.copy(states[:2])).squeeze(1)
     p = model.head.logits(states[:2], model.table).softmax(1) * (1 - copy[:, None])
     p[0, 6] += copy[0]

@@ -98,5 +98,5 @@ class CopyHead(VocabularyHead):
 
 def _read(encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
     """[K] what the encoder read at the targets."""
-    assert encoded.ids is not None, "this head needs what the encoder read"
-    return encoded.ids.index_select(0, targets["at"])
+    assert encoded.input is not None, "this head needs what the encoder read"
+    return encoded.input.ids.index_select(0, targets["at"])
