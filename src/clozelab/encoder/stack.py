@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,7 @@ class Stack(nn.Module):
     precision: torch.dtype | None = None
     recompute: bool = False
     fused: bool = False
+    takes_rows: ClassVar[bool] = True  # it may be asked for some rows of the last layer alone
     slopes: Tensor | None  # [H] of ALiBi
     rows: Tensor | None  # [2 · positions − 1] of disentangled attention: each distance's
 
@@ -63,15 +64,26 @@ class Stack(nn.Module):
         initialise(self, shape.width)
         self._scale_outputs()
 
-    def forward(self, batch: Input, *, keep: bool = False, project: int | None = None) -> Encoded:
+    def forward(
+        self,
+        batch: Input,
+        *,
+        keep: bool = False,
+        project: int | None = None,
+        rows: Tensor | None = None,
+    ) -> Encoded:
         """The states of every token; with `keep` those of every layer as well.
 
-        `project` asks for queries, keys and values of a layer; -1 is the last.
+        `project` asks for queries, keys and values of a layer; -1 is the last. Where the last
+        layer's are read in some `rows` alone, the others need not be right, and may be zero.
         """
         table, x, layout = self._read(batch)
         keeps, scopes = keep or project is not None or self.decodes, self.scopes(batch)
         if self.fused and fused.serves(self.shape):
             states = fused.layers(self, x, layout, scopes, keep=keeps)
+        elif rows is not None and not keeps:
+            (last,) = _layers(self, x, layout, scopes, keep=False, rows=rows)
+            states = [_put_back(last, rows, size=len(x))]
         else:
             states = _layers(self, x, layout, scopes, keep=keeps)
         encoded = Encoded(states[-1], table, (x, *states) if keep else ())
@@ -220,6 +232,17 @@ class Stack(nn.Module):
         return attention, ffn
 
 
+def _put_back(some_RW: Tensor, rows_R: Tensor, *, size: int) -> Tensor:
+    """[N, W] the states of some rows in their places, zeros elsewhere.
+
+    A row may be named often: one of them is taken, so that its gradient is there once.
+    """
+    numbers_R = torch.arange(len(rows_R), device=rows_R.device)
+    source_N = rows_R.new_full((size,), len(rows_R)).scatter(0, rows_R, numbers_R)
+    zero_1W = some_RW.new_zeros(1, some_RW.shape[1])
+    return torch.cat([some_RW, zero_1W]).index_select(0, source_N)
+
+
 def _layers(
     stack: Stack,
     x: Tensor,
@@ -228,13 +251,16 @@ def _layers(
     *,
     keep: bool,
     at: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> list[Tensor]:
-    """What the last layer puts out, perhaps `at` some tokens alone; with `keep` what each does."""
+    """What the last layer puts out, perhaps `at` some tokens or in some `rows` alone; with `keep`
+    what each does."""
     states: list[Tensor] = []
     first: Tensor | None = None  # the values of the first layer
     for number, scope in enumerate(scopes):
         last = number == len(scopes) - 1
-        arguments = (stack, number, x, first, layout, scope, at if last else None)
+        where = (at, None, rows) if last else (None, None, None)
+        arguments = (stack, number, x, first, layout, scope, *where)
         if stack.recompute and stack.training:
             x, values = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
@@ -257,10 +283,12 @@ def _layer(
     scope: Scope,
     at: Tensor | None,
     asks: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """One layer, and its values: normalised after each half's sum (BERT), or before each half.
 
-    `asks` are the states that it goes on from, if not those that it attends to.
+    `asks` are the states that it goes on from, if not those that it attends to; behind attention
+    only some `rows` may be gone on with.
     """
     attention, ffn = stack.halves(number)
     rate, training, pre = stack.shape.dropout, stack.training, stack.norm is not None
@@ -269,7 +297,10 @@ def _layer(
     normal = attention.normalised(x) if pre else x
     asking = attention.normalised(asks) if pre and asks is not None else asks
     heads, values = attention(normal, layout, scope, first_NHA=first, asks=asking, at_B=at)
-    x = (x if asks is None else asks) + drop(attention.output(heads), rate, training)
+    x = x if asks is None else asks
+    if rows is not None:
+        x, heads = x.index_select(0, rows), heads.index_select(0, rows)
+    x = x + drop(attention.output(heads), rate, training)
     if pre:
         return x + drop(ffn(ffn.norm(x)), rate, training), values
     x = attention.normalised(x)

@@ -48,7 +48,7 @@ class PretrainingModel(nn.Module):
         for name in self.writers:
             inputs, sums[name] = self.heads[name](batch.input, batch.targets[name])
             batch = batch._replace(input=inputs)
-        asked = self.asked[0] if self.teacher else {}
+        asked = self.asked[0] if self.teacher else self._rows(batch)
         encoded: Encoded = self.encoder(batch.input, **asked)._replace(input=batch.input)
         for name, head in self.heads.items():
             if name not in self.taught and name not in self.writers:
@@ -56,6 +56,15 @@ class PretrainingModel(nn.Module):
         if self.teacher:
             sums |= self._distilled(encoded, batch)
         return sums, encoded.memory
+
+    def _rows(self, batch: Batch) -> dict[str, Tensor]:
+        """The rows of the last layer that are read, where the only head says which."""
+        names = [name for name in self.heads if name not in self.writers]
+        head: Any = self.heads[names[0]] if len(names) == 1 else None
+        if not hasattr(head, "rows") or not getattr(self.encoder, "takes_rows", False):
+            return {}
+        rows: Tensor | None = head.rows(batch.targets[names[0]])
+        return {} if rows is None else {"rows": rows}
 
     def _distilled(self, encoded: Encoded, batch: Batch) -> dict[str, Sums]:
         """The sums of the objectives that compare the model with its teacher."""

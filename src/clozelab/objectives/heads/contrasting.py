@@ -50,6 +50,10 @@ class Contrasting(nn.Module):
             correct = ((right_K == scores_KK.amax(dim=1)) & first_K).sum()
         return {"loss": loss, "count": count, "correct": correct}
 
+    def rows(self, targets: dict[str, Tensor]) -> Tensor | None:
+        """[K] the states that it reads, where these are few: a last layer needs no others."""
+        return targets["left"] if self.pooling == "cls" else None
+
     def _pooled(self, x_NW: Tensor, left_K: Tensor, right_K: Tensor) -> Tensor:
         """[K, W] of each block the vector that stands for it; idle slots have some vector."""
         if self.pooling == "cls":
