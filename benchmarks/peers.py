@@ -269,7 +269,7 @@ def main() -> None:
     words.add_argument("--texts", required=True, help="a sentence a line")
     words.add_argument("--out", help="the record")
     words.add_argument("--work", default="runs/peers", help="for the corpus and the model")
-    words.add_argument("--size", default="4x256", help="LAYERSxWIDTH (4x256)")
+    words.add_argument("--size", default="2x128", help="LAYERSxWIDTH (2x128)")
     words.add_argument("--vocabulary", type=int, default=8000)
     words.add_argument("--length", type=int, help="tokens of a block (32, or 128 to adapt)")
     words.add_argument("--batch-size", type=int, default=64)
@@ -292,6 +292,7 @@ def main() -> None:
         for side in SIDES:
             found[side].append(taken(side, sys.argv[1:], given))
     paces = {side: median(each["pace"] for each in found[side]) for side in SIDES}
+    cores = {side: median(each["pace_of_a_core"] for each in found[side]) for side in SIDES}
     most = {side: max(each["memory_gib"] for each in found[side]) for side in SIDES}
     record = {
         "machine": machine_facts(),
@@ -299,13 +300,15 @@ def main() -> None:
         "unit": "texts a second" if given.what == "contrastive" else "tokens a second",
         "pace": paces,
         "ratio": paces["clozelab"] / paces["peer"],
+        "pace_of_a_core": cores,
+        "ratio_of_a_core": cores["clozelab"] / cores["peer"],
         "memory_gib": most,
         "memory_ratio": most["clozelab"] / most["peer"],
         "turns": found,
     }
     if given.out:
         write_text(Path(given.out), json.dumps(record, indent=1) + "\n")
-    print(json.dumps({key: record[key] for key in ("pace", "ratio", "memory_gib")}))
+    print(json.dumps({key: record[key] for key in ("pace", "ratio", "ratio_of_a_core", "memory_gib")}))
 
 
 if __name__ == "__main__":

@@ -79,8 +79,13 @@ def lay_out(
         return bare._replace(attention_mask=batch.attention_mask[:, None, None, :])
     if batch.dense or flash:
         return bare
-    cells, cell, seen = rectangle(batch)
-    return bare._replace(cells=cells, cell=cell, attention_mask=seen[:, None, None, :])
+    longest = batch.max_seqlen
+    if batch.ids.device.type == "cpu" and not torch.compiler.is_compiling():
+        # No wider than the longest block that is there; elsewhere shapes are better constant.
+        longest = max(1, int(batch.cu_seqlens.diff().max()))
+    cells, cell, seen = rectangle(batch._replace(max_seqlen=longest))
+    mask = seen[:, None, None, :]
+    return bare._replace(max_seqlen=longest, cells=cells, cell=cell, attention_mask=mask)
 
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
