@@ -308,7 +308,8 @@ def main() -> None:
     }
     if given.out:
         write_text(Path(given.out), json.dumps(record, indent=1) + "\n")
-    print(json.dumps({key: record[key] for key in ("pace", "ratio", "ratio_of_a_core", "memory_gib")}))
+    shown = ("pace", "ratio", "ratio_of_a_core", "memory_gib")
+    print(json.dumps({key: record[key] for key in shown}))
 
 
 if __name__ == "__main__":

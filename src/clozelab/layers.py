@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clozelab.contracts import Input
+
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "silu", "tanh"]
 Normalisation = Literal["layer", "rms"]
 
@@ -102,6 +104,16 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
         x = functional.relu(x)
         return x if activation == "relu" else x.square()
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+def row_length(batch: Input) -> int:
+    """Cells of a row where blocks are laid out as rows: as many as the longest block may have.
+
+    On a CPU no more than the longest one has; elsewhere shapes are better constant.
+    """
+    if batch.ids.device.type != "cpu" or torch.compiler.is_compiling():
+        return batch.max_seqlen
+    return max(1, int(batch.cu_seqlens.diff().max()))
 
 
 def drop(x: Tensor, rate: float, training: bool) -> Tensor:

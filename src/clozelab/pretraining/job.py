@@ -79,6 +79,7 @@ class PretrainTrainer:
         self.model = self._model()
         self.train_state = self._train_state()
         self.steps = self._steps()
+        self._check_texts()
         self._held_out: dict[tuple[str, int], HeldOut | str] = {}
         self.kept: KeptWeights | None = None
         if job.adaptation is not None:
@@ -233,7 +234,13 @@ class PretrainTrainer:
             said.append(passes_note(self.job.stores, total, budget=self.job.budget))
         wanted = self.recipe.schedule.batch_size_at(0)
         there = sum(source.size for source in self.sources(0))
-        if there < wanted:
+        group = rows_of_a_group(self.recipe, wanted)
+        if there < group:
+            said.append(
+                f"texts in the corpus: {there:,}; {group:,} are told apart, so a text is also its"
+                " own negative: give more text, or make a smaller schedule.batch_size"
+            )
+        elif there < wanted:
             said.append(f"blocks in the corpus: {there:,}; a step takes {wanted:,}, so they repeat")
         return said
 
@@ -363,6 +370,13 @@ class PretrainTrainer:
     def identity(self) -> list[dict[str, Any]]:
         """The stores a run was started with: going on with others would be another run."""
         return [store_identity(store) for store in self.job.stores]
+
+    def _check_texts(self) -> None:
+        if rows_of_a_group(self.recipe, 2) > 1 and sum(each.size for each in self.sources(0)) < 2:
+            raise UserError(
+                f"{self.job.stores[0][0].name}: has one text, and {self.recipe.name} tells a text"
+                " from others; give more text"
+            )
 
     def _check_rows(self) -> None:
         sequences, size = self.recipe.schedule.batch_size, self.world.size

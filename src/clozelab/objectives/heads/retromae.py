@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
-from clozelab.layers import FeedForward, Linear, drop, initialise, norm_of
+from clozelab.layers import FeedForward, Linear, drop, initialise, norm_of, row_length
 from clozelab.objectives.heads.vocabulary import VocabularyHead
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class RetroMaeDecoder(nn.Module):
 
 def _laid_out(batch: Input, at_K: Tensor) -> Rows:
     """The blocks as rows, and where in them the targets are."""
-    size, length = len(batch.ids), batch.max_seqlen
+    size, length = len(batch.ids), row_length(batch)
     column_L = torch.arange(length, device=at_K.device)
     first_B, lengths_B = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
     tokens_BL = (first_B[:, None] + column_L).clamp(max=size - 1)
