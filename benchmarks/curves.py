@@ -4,7 +4,8 @@
 
 "plain" is single precision without the compiler, our kernels and CUDA graphs; "fast" is whatever
 suits the device. Both have the same weights, order and masks, and no dropout. Several run at once,
-so their speed is no figure. A student's teacher is a fast bert.
+so their speed is no figure. A student's teacher is a fast bert. FILE has a list of records, to
+which this one is added.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ def main() -> None:
     words.add_argument("--at-once", type=int, default=4)
     words.add_argument("--set", action="append", default=[], help="KEY=VALUE, for all")
     given = words.parse_args()
+    records = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else []
     record: dict[str, Any] = {"size": given.size, "steps": given.steps, "set": given.set}
     record |= {"machine": machine_facts(), "curves": {}}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.at_once) as pool:
@@ -111,7 +113,7 @@ def main() -> None:
                 failed.append(f"{name}, seed {seed}, {way}: {problem}")
                 continue
             record["curves"].setdefault(name, {}).setdefault(seed, {})[way] = curves
-            given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            given.out.write_text(json.dumps([*records, record], indent=1) + "\n", encoding="utf-8")
             ends = ", ".join(f"{key} {fmean(curve[-LAST:]):.4f}" for key, curve in curves.items())
             print(f"{name}, seed {seed}, {way}: {ends}", flush=True)
         if failed:

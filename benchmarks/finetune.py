@@ -197,7 +197,7 @@ def main() -> None:
     words.add_argument("--train", required=True)
     words.add_argument("--dev", required=True)
     words.add_argument("--pairs", action="store_true")
-    words.add_argument("--size", default="12x768", help="LAYERSxWIDTH (12x768)")
+    words.add_argument("--size", default="12x768", help="LAYERSxHIDDEN (12x768)")
     words.add_argument("--sequences", type=int, default=32)
     words.add_argument("--seconds", type=float, default=2.1, help="of a window (2.1)")
     words.add_argument("--out", type=Path)

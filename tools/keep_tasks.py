@@ -17,7 +17,7 @@ from typing import Any
 
 from keep_results import keep
 
-from clozelab.finetuning.finetune import spread
+from clozelab.statistics import summary
 
 ARMS = ("pretrained", "random")
 MAIN = {"squad1": "f1", "stsb": "pearson", "mrpc": "accuracy"}
@@ -45,7 +45,7 @@ def read(folder: Path) -> dict[str, Any]:
         "steps": next(iter(runs.values()))["steps"],
         "seconds": {seed: round(result["seconds"], 1) for seed, result in runs.items()},
         "seeds": scores,
-        "spread": {name: spread([one[name] for one in scores.values()]) for name in metrics},
+        "spread": {name: summary([one[name] for one in scores.values()]) for name in metrics},
     }
 
 

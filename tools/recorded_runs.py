@@ -46,7 +46,7 @@ def row(name: str, run: RunRecord, level: float) -> Iterator[dict[str, Any]]:
     points = [[round(tokens), round(loss, 3)] for tokens, loss in run.held_out.get(OBJECTIVE, [])]
     if len(points) > 1 and points[0][0]:
         encoder = run.recipe.encoder
-        size = {"layers": encoder.layers, "width": encoder.width}
+        size = {"layers": encoder.layers, "hidden_size": encoder.hidden_size}
         yield {"name": name, **size, "level": round(level, 3), "points": points}
 
 

@@ -17,7 +17,7 @@ from clozelab import __version__, interrupts, registry
 from clozelab.errors import UserError
 
 LOCAL = "local"
-_ANSWER = 60  # seconds that a node has to say whether clozelab is there
+_ANSWER = 60  # seconds that a node has to say whether clozelab is there; not tuned
 T = TypeVar("T")
 Job = TypeVar("Job")
 
@@ -75,8 +75,10 @@ def _connect(ray: Any, address: str) -> None:
             f"--on {address}: needs Ray's client ({error}); install it by pip install clozelab[ray]"
         ) from None
     except (ConnectionError, RuntimeError, TimeoutError) as error:
-        told = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise UserError(f"--on {address}: cannot be reached ({told}); check the address") from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UserError(
+            f"--on {address}: cannot be reached ({reason}); check the address"
+        ) from None
 
 
 @contextmanager
@@ -104,13 +106,13 @@ def _check_nodes(ray: Any, address: str) -> None:
     answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=_ANSWER) if asked else ([], [])
     for answer in answered:
         try:
-            found = f"clozelab {ray.get(answer)}"
+            installed = f"clozelab {ray.get(answer)}"
         except ImportError as error:
-            found = f"no clozelab that can be imported ({error.args[-1]})"
+            installed = f"no clozelab that can be imported ({error.args[-1]})"
         except ray.exceptions.RayError:  # a node that has just died gets no work either
             continue
-        if found != f"clozelab {__version__}":
+        if installed != f"clozelab {__version__}":
             raise UserError(
-                f"--on {address}: the node {asked[answer]['NodeManagerAddress']} has {found};"
+                f"--on {address}: the node {asked[answer]['NodeManagerAddress']} has {installed};"
                 f" install clozelab {__version__} on every node"
             )

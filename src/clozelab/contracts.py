@@ -4,7 +4,7 @@ but the error that a mistake raises.
 Everything is batched and packed: many documents, or many blocks, lie one after another in flat
 arrays, and an array of offsets says where each begins. Shape letters used throughout:
 N tokens, B blocks, S sentences, D documents, V vocabulary, K chosen positions; of tensors also
-H heads, A the width of a head, E the embedding's width, W the width of a vector, L the longest
+H heads, A the size of a head, E the embedding size, W the hidden size, L the longest
 block, C characters, R queries, P distances, T target slots. A tensor's name may end in its shape.
 """
 
@@ -283,8 +283,7 @@ class EncoderPart:
     """An encoder of a recipe: what the rest of clozelab needs to know of it, the part states here.
 
     A part inherits from this and states what is different. It is a frozen dataclass with the fields
-    `layers` and `width` (of a layer's vectors), and with `embedding`, the width of its embedding
-    table.
+    `layers` and `hidden_size`, and with `embedding_size`, the columns of its embedding table.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
@@ -353,7 +352,7 @@ class EncoderPart:
         """How the texts of a task are laid out."""
         return TextLayout()
 
-    def resized(self, layers: int, width: int) -> Any:
+    def resized(self, layers: int, hidden_size: int) -> Any:
         """The same encoder at another size."""
         raise NotImplementedError
 
@@ -446,7 +445,7 @@ class ObjectivePart:
         A token sees `length` others; `predicted` is the share of tokens that are targets, which
         meet the vocabulary.
         """
-        head = encoder.width * encoder.embedding + encoder.embedding * vocabulary
+        head = encoder.hidden_size * encoder.embedding_size + encoder.embedding_size * vocabulary
         return float(6 * head * predicted)
 
 

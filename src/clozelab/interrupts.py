@@ -20,7 +20,7 @@ from clozelab.errors import UserError
 
 _HOLDS = hasattr(signal, "pthread_sigmask")
 _LOOK = 0.2  # seconds that a signal waits at most while others work
-_GRACE = 3.5  # seconds that a process has to save after its parent's end
+_GRACE = 3.5  # seconds to save after a parent's end: all are to be gone within five (docs/tasks.md)
 
 T = TypeVar("T")
 Found = TypeVar("Found", bound=Collection[Any])

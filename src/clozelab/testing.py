@@ -179,14 +179,14 @@ def check_objective(part: Any) -> None:
         if name in Targets.POSITIONS:
             inside = (values >= 0) & (values < np.repeat(sizes, np.diff(targets.starts)))
             _hold(bool(inside.all()), f"column {name} points outside its block")
-    widths = {"width": 8, "embedding": 8}  # of an encoder
+    widths = {"hidden_size": 8, "embedding_size": 8}  # of an encoder
     block = {"activation": "gelu", "epsilon": 1e-12, "bias": True, "normalisation": "layer"}
     shape = SimpleNamespace(**widths, **block, heads=2, dropout=0.0, max_positions=300)
     torch.manual_seed(0)
     head = part.build(shape, _SIZE).double()
     _check_counted(head, part.parameters(shape, _SIZE))
-    table = torch.randn(_SIZE, shape.embedding, dtype=torch.float64)
-    width = shape.width * (2 if "words" in part.needs else 1)
+    table = torch.randn(_SIZE, shape.embedding_size, dtype=torch.float64)
+    width = shape.hidden_size * (2 if "words" in part.needs else 1)
     states = torch.randn(int(sizes.sum()), width, dtype=torch.float64)
     read = torch.from_numpy(blocks.ids.astype("i8"))
     read[hidden.positions[::2]] = _SPECIAL["unk"]  # half of the hidden tokens were replaced
@@ -218,7 +218,14 @@ def check_generator(part: Any) -> None:
 
     from clozelab.encoder import Transformer
 
-    encoder = Transformer(layers=1, heads=2, width=16, inner=32, embedding=8, positions=300)
+    encoder = Transformer(
+        layers=1,
+        heads=2,
+        hidden_size=16,
+        intermediate_size=32,
+        embedding_size=8,
+        positions=300,
+    )
     torch.manual_seed(0)
     whole = encoder.build(_SIZE).double().eval()
     module = part.build(encoder, _SIZE).double().eval()

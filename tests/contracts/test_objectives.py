@@ -71,7 +71,7 @@ MASKINGS = (SpanMasking(mask_rate=0.3), WholeWord(mask_rate=0.5), Token())
 
 def shape_of(part: Objective) -> Shape:
     plain = isinstance(part, CausalLm) and part.head == "plain"
-    return Shape() if plain or "words" in part.needs else Shape(width=8, embedding=6)
+    return Shape() if plain or "words" in part.needs else Shape(hidden_size=8, embedding_size=6)
 
 
 def test_every_objective_has_an_example() -> None:

@@ -18,9 +18,15 @@ from clozelab.training.optimiser import Adamw, Optimiser
 
 # What a part cannot be without.
 NEEDED: dict[str, dict[str, Any]] = {
-    "transformer": {"layers": 1, "heads": 2, "width": 8, "inner": 16, "embedding": 8},
-    "relative": {"layers": 1, "heads": 2, "width": 8, "inner": 16},
-    "lstm": {"layers": 1, "width": 8, "inner": 16, "filters": ((1, 4), (2, 4))},
+    "transformer": {
+        "layers": 1,
+        "heads": 2,
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "embedding_size": 8,
+    },
+    "relative": {"layers": 1, "heads": 2, "hidden_size": 8, "intermediate_size": 16},
+    "lstm": {"layers": 1, "hidden_size": 8, "cell_size": 16, "filters": ((1, 4), (2, 4))},
     **{name: {"learning_rate": 1e-3} for name in ("adamw", "bert_adam", "lamb", "muon")},
     "steps": {"steps": 20, "warmup": 4, "batch_size": 8},
     "stream_pair": {"length": 24, "reuse": 10, "rows": 4},

@@ -25,7 +25,7 @@ ASKED = {
     *("span-length", "next-negatives", "independence", "cls"),
     *("masked-or-replaced", "masked-or-replaced-seconds", "generator-size"),
     *("modern-block", "mask-rate-schedule", "long-context", "causal-then-masked"),
-    *("embedding-sharing", "swift-choices"),
+    *("embedding-sharing", "swift-choices", "swift-objective"),
 }
 every_study = pytest.mark.parametrize("name", studies.names())
 
@@ -99,7 +99,7 @@ def test_students_have_fewer_layers_than_their_teachers(name: str) -> None:
                 taught = study.recipe_of(one, size=size).encoder
                 teacher = study.recipe_of(one.teacher, size=size).encoder
                 assert 2 * taught.layers == teacher.layers
-                assert taught.width == teacher.width
+                assert taught.hidden_size == teacher.hidden_size
 
 
 @every_study

@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add-a-part.md").read_text(encoding="utf-8")
 FILE = re.compile(r"^`every-nth/([\w.]+)`.*?^```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = "import sys; from clozelab.cli import main; sys.exit(any(map(main, {})))"
-SMALL = "encoder.layers=1 encoder.width=32 encoder.heads=2 encoder.inner=64 encoder.embedding=32"
+SMALL = (
+    "encoder.layers=1 encoder.hidden_size=32 encoder.heads=2 encoder.intermediate_size=64"
+    " encoder.embedding_size=32"
+)
 
 
 def run(*words: str, cwd: Path, site: Path | None) -> subprocess.CompletedProcess[str]:

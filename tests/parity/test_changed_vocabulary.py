@@ -95,7 +95,7 @@ NEW = "The plasmation of gastrology is a plasmation."
 OLD = "The river was wide, and slow."
 # The last four share their tokenizers or their heads with others.
 RECIPES = ["bert", "roberta", "albert", "electra", "gpt", "xlnet", "deberta", "modernbert"]
-SHAPES = {"gpt": ["encoder.inner=128"]}  # as transformers has it
+SHAPES = {"gpt": ["encoder.intermediate_size=128"]}  # as transformers has it
 
 
 @pytest.fixture(scope="module")

@@ -181,7 +181,7 @@ def test_of_a_published_file_what_has_no_place_is_left_aside() -> None:
         ({"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd = 'batch_norm' must be one of none, layer"),
         ({"embedding_size": 8}, "embedding_size = 8 must be 16 here"),
         ({"attention_head_size": 4}, "attention_head_size = 4 must be 8 here"),
-        ({"num_attention_heads": 3}, "heads = 3: must divide width = 16"),
+        ({"num_attention_heads": 3}, "heads = 3: must divide hidden_size = 16"),
         (
             {"position_buckets": 64},
             "position_buckets = 64: must be even, and half of it at most 10",

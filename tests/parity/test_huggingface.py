@@ -216,7 +216,7 @@ ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
 IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.int32))
 PAIR = ("masked_lm", "next_sentence")
 ORDER = ("masked_lm", "sentence_order")
-STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding_size", "positions")}
 MODERN = {
     **SHAPE, "layers": 4, "types": 0, "norm": "pre", "position_embedding": "rotary", "gated": True,
     "bias": False, "first_norm": False,
@@ -266,23 +266,23 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
         "RobertaPreLayerNormForMaskedLM",
     ),
     "albert": (
-        Transformer(**SHAPE | {"embedding": 8}, sharing="all", activation="gelu_tanh"),
+        Transformer(**SHAPE | {"embedding_size": 8}, sharing="all", activation="gelu_tanh"),
         ORDER,
         "AlbertForPreTraining",
     ),
     "albert in groups": (
-        Transformer(**SHAPE | {"embedding": 8, "layers": 4}, sharing="all", groups=2),
+        Transformer(**SHAPE | {"embedding_size": 8, "layers": 4}, sharing="all", groups=2),
         ("masked_lm",),
         "AlbertForMaskedLM",
     ),
     "albert at full width": (Transformer(**SHAPE, sharing="all"), ORDER, "AlbertForPreTraining"),
     "albert unshared": (
-        Transformer(**SHAPE | {"embedding": 8}, types=0),
+        Transformer(**SHAPE | {"embedding_size": 8}, types=0),
         ("masked_lm",),
         "AlbertForMaskedLM",
     ),
     "electra": (
-        Transformer(**SHAPE | {"embedding": 8}),
+        Transformer(**SHAPE | {"embedding_size": 8}),
         ("replaced_token",),
         "ElectraForPreTraining",
     ),
@@ -295,7 +295,7 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
     "distilbert": (Transformer(**SHAPE, types=0), ("masked_lm",), "DistilBertForMaskedLM"),
     "xlnet": (Relative(**STREAMS), ("permutation_lm",), "XLNetLMHeadModel"),
     "gpt": (
-        Transformer(**GPTS | {"inner": 64}, activation="gelu_tanh", epsilon=1e-5),
+        Transformer(**GPTS | {"intermediate_size": 64}, activation="gelu_tanh", epsilon=1e-5),
         ("causal_lm",),
         "OpenAIGPTLMHeadModel",
     ),

@@ -23,10 +23,10 @@ MODERN = {
     "gated": True, "position_embedding": "rotary", "normalisation": "rms", "value_residual": 0.5,
 }  # fmt: skip
 DISENTANGLED = {**SHAPE, "position_embedding": "disentangled", "position_norm": True}
-STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding_size", "positions")}
 MODELS: dict[str, tuple[Encoder, str | None]] = {
     "bert": (Transformer(**SHAPE), "masked_lm"),
-    "electra": (Transformer(**SHAPE | {"embedding": 8}), "replaced_token"),
+    "electra": (Transformer(**SHAPE | {"embedding_size": 8}), "replaced_token"),
     "roberta": (Transformer(**SHAPE, types=0, position_offset=2), None),
     "gpt, half shared": (Transformer(**GPTS, norm="pre", sharing="attention"), "causal_lm"),
     "modernbert": (Transformer(**MODERN, window=4, global_every=2), "masked_lm"),

@@ -39,7 +39,7 @@ torch.set_num_threads(1)
 
 ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
 IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.int32))
-STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding_size", "positions")}
 ROBERTAS = ("roberta", "roberta-prelayernorm")
 GPT = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True, "epsilon": 1e-5}
 MODERN = {
@@ -52,8 +52,8 @@ ENCODERS: dict[str, Encoder] = {
     "roberta-prelayernorm": Transformer(
         **SHAPE, norm="pre", position_offset=2, types=0, epsilon=1e-5
     ),
-    "albert": Transformer(**SHAPE | {"embedding": 8}, sharing="all", activation="gelu_tanh"),
-    "electra": Transformer(**SHAPE | {"embedding": 8}),
+    "albert": Transformer(**SHAPE | {"embedding_size": 8}, sharing="all", activation="gelu_tanh"),
+    "electra": Transformer(**SHAPE | {"embedding_size": 8}),
     "deberta-v2": Transformer(
         **SHAPE,
         types=0,
@@ -63,7 +63,7 @@ ENCODERS: dict[str, Encoder] = {
     ),
     "distilbert": Transformer(**SHAPE, types=0),
     "xlnet": Relative(**STREAMS),
-    "openai-gpt": Transformer(**GPT | {"inner": 64}, activation="gelu_tanh"),
+    "openai-gpt": Transformer(**GPT | {"intermediate_size": 64}, activation="gelu_tanh"),
     "gpt2": Transformer(**GPT, norm="pre"),
     "modernbert": Transformer(
         **SHAPE, **MODERN, types=0, norm="pre", bias=False, gated=True, epsilon=1e-5
@@ -134,7 +134,7 @@ class Tuned(nn.Module):
     def __init__(self, encoder: Encoder, task: TaskHead, vocabulary: int = VOCABULARY) -> None:
         super().__init__()
         self.encoder = encoder.build(vocabulary)
-        head = kind_of(task).build(encoder.width)
+        head = kind_of(task).build(encoder.hidden_size)
         self.heads = nn.ModuleDict({task.kind: head})
         self.task, self.shape = task, encoder
 

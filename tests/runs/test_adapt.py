@@ -79,7 +79,7 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
     for of_text in ("held_out", "general"):
         assert [entry["step"] for entry in run.events(of_text)] == [0, 3, 6]
     record = read_adaptation(run)
-    assert record is not None and record.kept == 6 and record.gain > 0
+    assert record is not None and record.best_step == 6 and record.gain > 0
     # Before is what the model has on its own, after is what the run has.
     ends = [dict(record.losses[text])[step] for text in ("held_out", "general") for step in (0, 6)]
     alone = [
@@ -108,7 +108,7 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     assert code == 0, err
     run = Run(out)
     assert [entry["step"] for entry in run.events("held_out")] == [0, 1, 2]
-    assert run.recipe().schedule.total == 2 and (run.result() or {})["kept"] == 0
+    assert run.recipe().schedule.total == 2 and (run.result() or {})["best_step"] == 0
     assert "no step made the loss of new lower; the model is as it was" in err
     before, after = (load(str(place)).module.state_dict() for place in (model, out))
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -159,12 +159,12 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
     assert again.adaptation.general is not None
     rest = list(resume(again, halved, machine=MACHINE, saving=OFTEN))
     (ended,) = of(Ended, rest)
-    assert ended.whole and ended.result["kept"] == of(Ended, events)[0].result["kept"]
-    assert ended.result["kept"] == 0  # such steps are too long
+    assert ended.whole and ended.result["best_step"] == of(Ended, events)[0].result["best_step"]
+    assert ended.result["best_step"] == 0  # such steps are too long
     last = Run(straight).recipe().schedule.total
     assert last == 6 == Run(halved).recipe().schedule.total
     assert_same(checkpoint(straight, last), checkpoint(halved, last))
-    assert any(name.startswith("kept.") for name in checkpoint(halved, 4).tensors())
+    assert any(name.startswith("best.") for name in checkpoint(halved, 4).tensors())
     assert Run(straight).losses("general") == Run(halved).losses("general")
     # A share of the tokens, whatever the sizes of the two.
     from clozelab.text.store.mixture import shares
@@ -186,7 +186,7 @@ def test_a_folder_of_transformers_is_adapted_by_a_detour(
         budget="4steps", evaluate_every=1, **HERE,
     )  # fmt: skip
     steps = [entry["step"] for entry in out.events("held_out")]
-    assert steps[:3] == [0, 1, 2] and (out.result() or {})["kept"] not in (1, 2)
+    assert steps[:3] == [0, 1, 2] and (out.result() or {})["best_step"] not in (1, 2)
     assert not out.events("general")  # nobody knows what it was trained on
     record = read_adaptation(out)
     assert record is not None and record.forgetting is None and "causal" in str(record.changes)
@@ -227,7 +227,10 @@ def test_measures_that_were_stopped_go_on(
         ("adapt @model --data @new --out @out --tasks sst2 --task-data @nowhere", "SST-2"),
         ("adapt @model --data @new --out @out --tasks sst3", "sst3"),
         ("adapt @model --data @new --out @out --texts @empty", "is empty; give it a text a line"),
-        ("adapt @model --data @new --out @out --set encoder.width=64", "brings its own encoder"),
+        (
+            "adapt @model --data @new --out @out --set encoder.hidden_size=64",
+            "brings its own encoder",
+        ),
         ("adapt @model --resume @model", "is resumed as it was started; leave"),
         ("adapt --resume @model", "is no adaptation; go on with clozelab pretrain --resume"),
     ],

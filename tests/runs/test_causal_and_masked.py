@@ -252,7 +252,12 @@ def test_a_teacher_that_predicts_one_place_earlier_is_refused(run: Runs) -> None
 @pytest.mark.slow
 def test_both_directions_are_learned_and_each_at_its_own_place() -> None:
     """A text by heart; what was trained one place earlier knows little at the token itself."""
-    wide = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
+    wide = [
+        "encoder.hidden_size=64",
+        "encoder.intermediate_size=256",
+        "encoder.embedding_size=64",
+        "encoder.layers=2",
+    ]
     course = ["masking.course=[]", "schedule.causal=[[0.5, 1.0]]", "objectives.1.weight=1.0"]
     rate = "optimiser.learning_rate=3e-3"
     recipe = shrunk("gpt_bert", *wide, *course, rate, steps=200, batch_size=16)

@@ -84,7 +84,7 @@ def test_diff_tells_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
     assert rows["blocks.use"] == ['"segment_pair"', '"full_sentences"']
     assert rows["corruption.copies"] == ["10", "0"]
-    assert "encoder.width" not in rows
+    assert "encoder.hidden_size" not in rows
     assert said(capsys, "diff", "bert", "bert") == "bert and bert are the same\n"
 
 

@@ -122,7 +122,7 @@ def test_a_generator_of_another_width_is_refused(hf: Path, tmp_path: Path) -> No
     settings = {"hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 1}
     config = transformers.DebertaV2Config.from_pretrained(hf / "generator", **settings)
     transformers.DebertaV2ForMaskedLM(config).save_pretrained(tmp_path / "hf" / "generator")
-    with pytest.raises(UserError, match="generator: embedding = 16, and the generator of an enc"):
+    with pytest.raises(UserError, match="generator: embedding_size = 16, and the generator of an"):
         load(str(tmp_path / "hf"))
 
 

@@ -40,7 +40,9 @@ SILENT: dict[str, Any] = {"progress": False}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("electra") / "run"
-    went(task("electra", "encoder.embedding=16", "encoder.layers=2", "blocks.length=64"), place)
+    went(
+        task("electra", "encoder.embedding_size=16", "encoder.layers=2", "blocks.length=64"), place
+    )
     return place
 
 
@@ -77,7 +79,9 @@ def test_blanks_are_filled_and_texts_scored_by_the_generator(
 
 def test_vectors_are_the_encoder_s_and_probes_read_them(run: Path) -> None:
     model = load(str(run))
-    assert clozelab.embed(model, [TEXT], **SILENT).vectors.shape[1] == model.recipe.encoder.width
+    assert (
+        clozelab.embed(model, [TEXT], **SILENT).vectors.shape[1] == model.recipe.encoder.hidden_size
+    )
     before = clozelab.embed(model, [TEXT], **SILENT).vectors
     clozelab.fill(model, "A [MASK].", **SILENT)  # by modules that both share
     assert np.array_equal(clozelab.embed(model, [TEXT], **SILENT).vectors, before)
@@ -152,10 +156,16 @@ def beside(hf: Path, folder: Path, **settings: Any) -> Path:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"hidden_size": 64}, r"hf: generator: width = 64 is more than the encoder's 32; give the"),
+        (
+            {"hidden_size": 64},
+            r"hf: generator: hidden_size = 64 is more than the encoder's 32; give the",
+        ),
         ({"num_hidden_layers": 3}, r"generator: layers = 3 is more than the encoder's 2; give the"),
-        ({"intermediate_size": 8}, r"generator: inner = 8, and .* of width 32 has 32 here; give"),
-        ({"num_attention_heads": 2}, r"generator: heads = 2, and .* of width 32 has 1 here"),
+        (
+            {"intermediate_size": 8},
+            r"generator: intermediate_size = 8, and .* of hidden size 32 has 32 here; give",
+        ),
+        ({"num_attention_heads": 2}, r"generator: heads = 2, and .* of hidden size 32 has 1 here"),
         ({"tie_word_embeddings": False}, r"generator: its head has a table of its own; give the"),
         ({"vocab_size": 99}, r"generator: has 99 words, and the encoder "),
     ],
@@ -282,7 +292,7 @@ def test_the_published_sizes_have_the_parameters_of_transformers() -> None:
         recipe = recipes.read("electra", size=size)
         counts = recipe.parameters()
         shape: Any = recipe.objectives[0].shape(recipe.encoder)  # type: ignore[union-attr]
-        assert (shape.width, shape.heads, shape.layers) == (small, few, layers)
+        assert (shape.hidden_size, shape.heads, shape.layers) == (small, few, layers)
         common = {"embedding_size": narrow, "num_hidden_layers": layers}
         both = (
             ("ElectraForPreTraining", {"hidden_size": width, "num_attention_heads": heads,

@@ -191,7 +191,7 @@ def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
     [
         ([b"mask", b"bert", b"ab\xff"], b"the text: is not UTF-8 text"),
         ([b"show", b"caf\xe9.toml"], rb"caf\xe9.toml is no file"),
-        ([b"show", b"bert", b"--set", b"encoder.width=\xff"], rb"\xff"),
+        ([b"show", b"bert", b"--set", b"encoder.hidden_size=\xff"], rb"\xff"),
         ([b"corpus", b"show", b"caf\xe9"], rb"caf\xe9"),
         ([b"corpus", b"build", b"caf\xe9.txt", b"--out", b"c"], rb"caf\xe9.txt"),
         ([b"report", b"caf\xe9", b"--out", b"p.html"], rb"caf\xe9"),

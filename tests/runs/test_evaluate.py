@@ -9,8 +9,12 @@ import torch
 from support.learning import store, task, went
 
 from clozelab import cli
+from clozelab.api.training import _stand
+from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.pretraining.held_out import evaluate
+from clozelab.reporting import board
+from clozelab.runs.directory import Run
 from clozelab.runs.events import means
 from clozelab.training.loop import Measured
 
@@ -72,3 +76,24 @@ def test_the_command_takes_a_recipe_s_masks(place: str, capsys: pytest.CaptureFi
         told.append(capsys.readouterr().out)
     loss = means(measured(place, "roberta"))["masked_lm"]["loss"]
     assert f"{loss:.4f}" in told[1] and f"{loss:.4f}" not in told[0]
+
+
+def test_a_run_on_a_gpu_is_told_where_it_would_stand(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(Path(place))
+    _stand(run, Watch())
+    assert "board" not in capsys.readouterr().err  # on a CPU nothing is said
+    run.remember({"gpu": "NVIDIA H200", "budget_seconds": 300.0})
+    _stand(run, Watch())
+    assert "another text (fingerprint" in capsys.readouterr().err
+    (text,) = run.machine()["fingerprint"]
+    facts = ("a", "2026-12-01", "swift", "NVIDIA H200", 0.0, 3, "web", text)
+    entries = tuple(board.BoardEntry(*facts, {"own": loss}) for loss in (1.0, 99.0))
+    monkeypatch.setattr(board, "board", lambda: entries)
+    _stand(run, Watch())
+    said = capsys.readouterr().err
+    loss = means(evaluate(place, store("byte_bpe"), masks="roberta", blocks=4096, device="cpu"))
+    assert f"{loss['masked_lm']['loss']:.3f} nats" in said and "place 2 of 3" in said
+    _stand(run, Watch(progress=False))
+    assert not capsys.readouterr().err

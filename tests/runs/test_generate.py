@@ -136,7 +136,7 @@ def _ordered(found: Generated, step: int) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["bert", "electra", "albert"])
 def test_any_masked_language_model_generates(name: str, tmp_path: Path) -> None:
-    went(task(name, "encoder.embedding=16", steps=1), tmp_path / "run")
+    went(task(name, "encoder.embedding_size=16", steps=1), tmp_path / "run")
     found = clozelab.generate(str(tmp_path / "run"), length=5, prompt="a b", progress=False)
     assert len(found.steps) == 5 and found.text.startswith("a b")
 
@@ -155,7 +155,12 @@ def test_it_goes_out_as_roberta_which_says_the_same(
 
 @pytest.mark.slow
 def test_it_learns_a_text_and_says_what_stands_in_it(tmp_path: Path) -> None:
-    width = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
+    width = [
+        "encoder.hidden_size=64",
+        "encoder.intermediate_size=256",
+        "encoder.embedding_size=64",
+        "encoder.layers=2",
+    ]
     recipe = shrunk("diffusion", *width, "optimiser.learning_rate=3e-3", steps=150, batch_size=16)
     few = store("byte_bpe", documents=3, made="embedded")  # a text that it can learn by heart
     events = went(fresh(recipe, data=[few], seed=0), tmp_path / "run")

@@ -45,8 +45,11 @@ def test_a_student_of_another_size_is_distilled_and_exported(
     run = ["--data", store("wordpiece"), "--device", "cpu", "--out", str(tmp_path / "run")]
     assert main(["distil", teacher(), *words, *run, "--budget", "2steps"]) == 0
     found, taught_by = load(str(tmp_path / "run")), load(teacher()).recipe
-    assert (found.recipe.encoder.layers, found.recipe.encoder.width) == (3, 64)
-    assert taught_by.encoder.width == 32 and found.recipe.blocks.length == taught_by.blocks.length
+    assert (found.recipe.encoder.layers, found.recipe.encoder.hidden_size) == (3, 64)
+    assert (
+        taught_by.encoder.hidden_size == 32
+        and found.recipe.blocks.length == taught_by.blocks.length
+    )
     exchange.export(str(tmp_path / "run"), tmp_path / "hf")
     model = transformers.AutoModel.from_pretrained(tmp_path / "hf").double().eval()
     assert type(model).__name__ == "BertModel"
@@ -70,7 +73,7 @@ def test_a_student_has_the_block_of_its_teacher_but_its_own_size(tmp_path: Path)
     assert job.start is None and job.teacher is not None
     whole = recipes.read("minilm", overrides=["objectives.0.heads=8"])
     large = starting.taught(whole, place, data=[store("byte_bpe")], seed=0).recipe
-    assert (large.encoder.layers, large.encoder.width) == (6, 384)
+    assert (large.encoder.layers, large.encoder.hidden_size) == (6, 384)
     assert large.blocks.length == load(place).recipe.blocks.length
     went(job, tmp_path / "run")
     exchange.export(str(tmp_path / "run"), tmp_path / "hf")
@@ -78,7 +81,7 @@ def test_a_student_has_the_block_of_its_teacher_but_its_own_size(tmp_path: Path)
 
 
 def test_a_teacher_needs_no_head_and_may_be_of_transformers(tmp_path: Path) -> None:
-    place = run_of(tmp_path / "electra", "electra", "encoder.embedding=16", steps=1)
+    place = run_of(tmp_path / "electra", "electra", "encoder.embedding_size=16", steps=1)
     steps = of(Step, went(student(place, "wordpiece"), tmp_path / "run"))
     assert 0 < means(steps[-1].sums)["relations"]["loss"] < 3
     exchange.export(teacher(), tmp_path / "hf")
@@ -89,13 +92,19 @@ def test_a_teacher_needs_no_head_and_may_be_of_transformers(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--set", "objectives.0.heads=64"], "64 relation heads do not divide the teacher's width"),
+        (
+            ["--set", "objectives.0.heads=64"],
+            "64 relation heads do not divide the teacher's hidden size",
+        ),
         (
             ["--set", "objectives.0.heads=8", "--set", "objectives.0.teacher_layer=7"],
             "the teacher has the layers 0 to 1",
         ),
-        (["--size", "2x96"], "width that heads of 64 do not divide"),
-        (["--set", "objectives.0.heads=7"], "7 relation heads do not divide encoder.width = 384"),
+        (["--size", "2x96"], "hidden size that heads of 64 do not divide"),
+        (
+            ["--set", "objectives.0.heads=7"],
+            "7 relation heads do not divide encoder.hidden_size = 384",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_a_sentence(

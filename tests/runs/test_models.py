@@ -48,12 +48,12 @@ KINDS = {
     "modernbert": "byte_bpe",
 }
 FAMILIES = ["bert", "roberta", "swift", "albert", "xlnet", "gpt", "modernbert"]
-SMALL = ["encoder.layers=2", "encoder.width=32", "schedule.batch_size=8", "blocks.length=32"]
-ATTENTIVE = ["encoder.heads=2", "encoder.inner=128"]
-NARROW = ["encoder.embedding=32", "encoder.positions=32"]
+SMALL = ["encoder.layers=2", "encoder.hidden_size=32", "schedule.batch_size=8", "blocks.length=32"]
+ATTENTIVE = ["encoder.heads=2", "encoder.intermediate_size=128"]
+NARROW = ["encoder.embedding_size=32", "encoder.positions=32"]
 SETTINGS = {
     "xlnet": [*ATTENTIVE, "blocks.reuse=16", "blocks.rows=8"],
-    "elmo": ["encoder.inner=64"],
+    "elmo": ["encoder.cell_size=64"],
 }
 TEXT = "The first [MASK] of the <mask> was here."
 LINES = ["A small text.", "", "Another, rather longer text about nothing at all!", "x"]

@@ -22,14 +22,14 @@ COMMANDS = [
     "corpus build FILE --out NEW --tokenizer-from CORPUS --extend 3 --workers 1",
     "corpus show CORPUS",
     "corpus check CORPUS",
-    "show bert --size tiny --set encoder.width=64",
+    "show bert --size tiny --set encoder.hidden_size=64",
     "diff bert roberta",
     "mask bert text --epoch 0 --corpus CORPUS --seed 0 --set masking.mask_rate=0.3",
     "blocks bert --corpus CORPUS --count 1 --number 0 --size tiny --part train --epoch 0 --seed 0",
     "report FOLDER --out NEW.html --title Mine",
     "tasks mnli",
     "study roberta-masking --plan --size tiny --budget 2steps --seeds 1 --variants static"
-    " --tasks sst2 --task-data FOLDER --set encoder.width=64 --tune epochs=1",
+    " --tasks sst2 --task-data FOLDER --set encoder.hidden_size=64 --tune epochs=1",
     "pretrain bert --data CORPUS --out FILE --budget 1steps --size 1x64 --seed 0 --save-every 1"
     " --set schedule.batch_size=2 --keep 1 --evaluate-every 1 --micro-batch 1 --precision fp32"
     " --device cpu",

@@ -439,13 +439,13 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_student_of_another_width_learns_through_a_projection_and_loads(tmp_path: Path) -> None:
-    recipe = shrunk("distilbert", "encoder.width=16", "encoder.embedding=16", "encoder.inner=32",
-                    "objectives.1.start=random")  # fmt: skip
+    size = ("encoder.hidden_size=16", "encoder.embedding_size=16", "encoder.intermediate_size=32")
+    recipe = shrunk("distilbert", *size, "objectives.1.start=random")
     data = [store("wordpiece")]
     given = starting.taught(recipe, teacher(), data=data, seed=0, sized=True, budget="2steps")
     went(given, tmp_path / "run")
     found = load(str(tmp_path / "run"))
-    assert found.recipe.encoder.width == 16 and "masked_lm" in found.module.heads
+    assert found.recipe.encoder.hidden_size == 16 and "masked_lm" in found.module.heads
 
 
 def test_a_run_goes_on_from_a_directory_of_transformers(tmp_path: Path) -> None:
@@ -522,7 +522,7 @@ def test_a_student_is_as_wide_as_its_teacher_and_its_blocks_are_as_short() -> No
         recipes.read("distilbert"), teacher(), data=[store("wordpiece")], seed=0, budget="1steps"
     )
     before = load(teacher()).recipe
-    assert given.recipe.encoder.width == before.encoder.width
+    assert given.recipe.encoder.hidden_size == before.encoder.hidden_size
     assert given.recipe.encoder.layers == max(1, before.encoder.layers // 2)
     assert given.recipe.blocks.length == before.blocks.length < 512
     assert given.recipe.schedule.batch_size == before.schedule.batch_size
@@ -530,13 +530,13 @@ def test_a_student_is_as_wide_as_its_teacher_and_its_blocks_are_as_short() -> No
 
 def test_a_student_keeps_what_was_set_of_its_encoder() -> None:
     layers = load(teacher()).recipe.encoder.layers
-    recipe = shrunk("distilbert", f"encoder.layers={layers}", "encoder.inner=48")
+    recipe = shrunk("distilbert", f"encoder.layers={layers}", "encoder.intermediate_size=48")
     settings = {"data": [store("wordpiece")], "seed": 0}
     given = starting.taught(recipe, teacher(), own=["layers"], **settings)
     assert given.recipe.encoder.layers == layers
     assert starting.taught(recipe, teacher(), **settings).recipe.encoder.layers < layers
-    with pytest.raises(UserError, match="inner is 48"):
-        starting.taught(recipe, teacher(), own=["inner"], **settings)
+    with pytest.raises(UserError, match="intermediate_size is 48"):
+        starting.taught(recipe, teacher(), own=["intermediate_size"], **settings)
 
 
 @pytest.mark.parametrize("shaped", [False, True])

@@ -15,6 +15,7 @@ from support.probing import NOUNS, sentences, sst2
 
 import clozelab
 from clozelab import cli
+from clozelab.finetuning.request import Data
 from clozelab.models.load import load
 from clozelab.models.model import Model
 from clozelab.scoring.frozen import FrozenEncoder
@@ -166,6 +167,13 @@ def test_words_in_context_are_compared(model: Model, tmp_path: Path) -> None:
     root = wic(tmp_path)
     assert model.probe("wic", task_data=root, **QUIET)["wic"].scores["accuracy"] > 90
     assert len(ProbeTask.named("wic", root=str(root)).digests()) == 4
+    data = Data("wic", root=str(root))  # as it is tuned: a pair, the word before it
+    first = data.splits().read("dev")[0]
+    assert first.first.startswith("good: ") and first.second and first.label in "FT"
+    digests = data.digests()
+    write(root / "wic" / "dev.gold.txt", "T\n" * 60)
+    changed = {file for file, one in data.digests().items() if digests[file] != one}
+    assert [Path(file).name for file in changed] == ["dev.gold.txt"] and len(digests) == 4
     write(root / "wic" / "dev.data.txt", "good\tA\t0-9\ta b\tc d\n")
     write(root / "wic" / "dev.gold.txt", "T\n")
     message = refusal(lambda: model.probe("wic", task_data=root, **QUIET))

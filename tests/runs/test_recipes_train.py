@@ -66,10 +66,15 @@ CASES = {
     "elmo": ("elmo", "encoder.dropout=0.1", "objectives.0.samples=50"),
     "gpt": ("gpt", "encoder.dropout=0.1"),
     "distilbert": ("distilbert", "encoder.dropout=0.1"),
-    "minilm": ("minilm", "encoder.dropout=0.1", "encoder.width=16", "encoder.embedding=16"),
+    "minilm": (
+        "minilm",
+        "encoder.dropout=0.1",
+        "encoder.hidden_size=16",
+        "encoder.embedding_size=16",
+    ),
     "spanbert": ("spanbert",),
     "ernie": ("ernie",),
-    "electra": ("electra", "encoder.dropout=0.1", "encoder.embedding=16"),
+    "electra": ("electra", "encoder.dropout=0.1", "encoder.embedding_size=16"),
     "deberta": ("deberta", "encoder.layers=2", "encoder.dropout=0.1"),
     "deberta's mask decoder": (
         *("deberta", "encoder.dropout=0.1", "encoder.absolute_positions=decoder"),

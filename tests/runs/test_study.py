@@ -346,6 +346,11 @@ def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) ->
     assert time.unit == "seconds"
     assert time.seconds("long") == pytest.approx(time.seconds("static") or 0, rel=0.01)
     assert time.steps("static") == pytest.approx(2 * time.steps("long"), rel=0.01)
+    # One that is alone keeps its seconds as it goes; side by side, steps are counted.
+    assert time.budget("static") == time.budget("long") == f"{time.amount:.3f}s"
+    beside = replace(time, at_once=2)
+    assert beside.budget("long") == f"{time.steps('long')}steps"
+    assert steps.budget("long") == f"{steps.steps('long')}steps"
     with pytest.raises(UserError, match="set --budget"):
         plan_of(made(tmp_path, equal="time"), budget=None)
 
@@ -381,6 +386,11 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
     plan.write(out)
     more = plan_of(study.narrowed(seeds=4), out, budget="10m")
     assert more.amount == plan.amount and len(more.request.cells()) == 8
+    # The power is that which was stated first, until there are more seeds.
+    (claim, stated), altered = *plan.powers.items(), tmp_path / "altered"
+    replace(plan, powers={claim: {**stated, "power": 0.123}}).write(altered)
+    assert plan_of(study, altered, budget="10m").powers[claim]["power"] == 0.123
+    assert more.powers[claim]["seeds"] == 4 != stated["seeds"]
     first, before = made(tmp_path, STATIC, LONG, equal="time"), len(timed)
     plan_of(first, budget="10m").write(tmp_path / "time")
     plan_of(first, tmp_path / "time", budget="10m")

@@ -93,12 +93,12 @@ def test_what_is_wrong_outside_the_variants_is_too(
 
 
 def test_layers_and_width_are_multiples_of_the_size_asked_for(tmp_path: Path) -> None:
-    half = {"name": "half", "says": "half", "layers": 0.5, "width": 0.5}
+    half = {"name": "half", "says": "half", "layers": 0.5, "hidden_size": 0.5}
     study = made(tmp_path, STATIC, half, set=[])
     for size, layers, width in (("small", 3, 256), ("base", 6, 384), ("tiny", 1, 64)):
         found = study.recipe_of("half", size=size).encoder
-        assert (found.layers, found.width) == (layers, width)
-        assert study.recipe_of("static", size=size).encoder.width == 2 * width
+        assert (found.layers, found.hidden_size) == (layers, width)
+        assert study.recipe_of("static", size=size).encoder.hidden_size == 2 * width
 
 
 def test_a_student_keeps_its_share_of_its_teachers_layers(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_context_is_extended_where_positions_have_no_weights(
     recipe = Run.open(tmp_path / "long").recipe()
     shape: Any = recipe.encoder
     assert (shape.positions, shape.rope_theta, recipe.blocks.length) == (160, 7.0, 160)
-    assert shape.width == 32
+    assert shape.hidden_size == 32
     student: Any = starting.taught(
         shrunk("distilbert"), str(tmp_path / "long"), data=[store("byte_bpe")], seed=0
     ).recipe.encoder

@@ -38,11 +38,12 @@ TOKENIZERS = {
 }  # fmt: skip
 LENGTH = 64
 TRANSFORMER = [
-    "encoder.heads=2", "encoder.inner=128", "encoder.embedding=32", f"encoder.positions={LENGTH}",
+    "encoder.heads=2", "encoder.intermediate_size=128", "encoder.embedding_size=32",
+    f"encoder.positions={LENGTH}",
 ]  # fmt: skip
 SETTINGS = {
     "xlnet": [*TRANSFORMER[:2], f"blocks.reuse={LENGTH // 2}", "encoder.memory=0"],
-    "elmo": ["encoder.inner=64"],
+    "elmo": ["encoder.cell_size=64"],
 }
 LABELS = ("noun.plant", "noun.act", "否定")  # not sorted, and not in the letters of one language
 HEADS: dict[str, dict[str, Any]] = {
@@ -141,7 +142,7 @@ def save(folder: Path, recipe: recipes.Recipe, model: torch.nn.Module, tokenizer
 
 def opened(name: str) -> tuple[recipes.Recipe, Tokenizer]:
     tokenizer = Tokenizer.from_file(str(data.tokenizer(TOKENIZERS[name])))
-    changes = ["encoder.layers=1", "encoder.width=32", f"blocks.length={LENGTH}"]
+    changes = ["encoder.layers=1", "encoder.hidden_size=32", f"blocks.length={LENGTH}"]
     changes += [*SETTINGS.get(name, TRANSFORMER)]
     changes.append(f"tokenizer.vocabulary={describe(tokenizer).size}")
     return recipes.read(name, size="tiny", overrides=changes), tokenizer

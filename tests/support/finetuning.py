@@ -32,10 +32,10 @@ QUICK = ("batch_size=8", "learning_rate=2e-3", "length=64", "epochs=12", *STILL)
 SHORT = ("batch_size=8", "learning_rate=1e-3", "length=64", "steps=2", *STILL)
 _SHAPE = {
     "layers": 2,
-    "width": 64,
+    "hidden_size": 64,
     "heads": 2,
-    "inner": 128,
-    "embedding": 64,
+    "intermediate_size": 128,
+    "embedding_size": 64,
     "positions": 64,
 }
 

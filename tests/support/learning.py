@@ -46,12 +46,18 @@ STORES = {
     "ernie": "units",
 }
 _SHAPES = {
-    "transformer": {"layers": 1, "width": 32, "heads": 2, "inner": 64, "embedding": 32},
-    "relative": {"layers": 2, "width": 32, "heads": 2, "inner": 64, "memory": 16},
+    "transformer": {
+        "layers": 1,
+        "hidden_size": 32,
+        "heads": 2,
+        "intermediate_size": 64,
+        "embedding_size": 32,
+    },
+    "relative": {"layers": 2, "hidden_size": 32, "heads": 2, "intermediate_size": 64, "memory": 16},
     "lstm": {
         "layers": 2,
-        "width": 16,
-        "inner": 32,
+        "hidden_size": 16,
+        "cell_size": 32,
         "filters": "[[1, 8], [2, 8], [3, 16]]",
         "highways": 1,
     },
@@ -84,7 +90,7 @@ def shrunk(name: str, *overrides: str, steps: int = 4, batch_size: int = 4) -> R
     whole = read(name, size="tiny").tables()
     shape = dict(_SHAPES[whole["encoder"]["use"]])
     if name == "albert":
-        shape["embedding"] = 16
+        shape["embedding_size"] = 16
     settings = {f"encoder.{key}": value for key, value in shape.items()}
     for key in ("dropout", "attention_dropout"):
         if key in whole["encoder"]:
@@ -142,7 +148,12 @@ def steps_of(trainer: PretrainTrainer) -> list[Step]:
 
 def assert_detects(name: str, *, steps: int) -> None:
     """A recipe learns which tokens of a few documents were replaced, not just how many."""
-    width = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
+    width = [
+        "encoder.hidden_size=64",
+        "encoder.intermediate_size=256",
+        "encoder.embedding_size=64",
+        "encoder.layers=2",
+    ]
     recipe = shrunk(name, *width, "optimiser.learning_rate=3e-3", steps=steps, batch_size=16)
     few = store(STORES[name], documents=3, made="embedded")  # a text that it can learn by heart
     trainer = PretrainTrainer(starting.fresh(recipe, data=[few], seed=0), MACHINE, HERE)

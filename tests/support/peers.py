@@ -16,7 +16,14 @@ from clozelab.objectives import PARTS, CausalLm
 
 VOCABULARY = 40
 LENGTHS = (7, 4, 9)  # of the batch's texts
-SHAPE = {"layers": 3, "heads": 2, "width": 16, "inner": 24, "embedding": 16, "positions": 12}
+SHAPE = {
+    "layers": 3,
+    "heads": 2,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "embedding_size": 16,
+    "positions": 12,
+}
 
 
 class Model(nn.Module):

@@ -38,8 +38,8 @@ VOCABULARY = WORDS.size
 class Shape:
     """An encoder as heads see it."""
 
-    width: int = 8
-    embedding: int = 8
+    hidden_size: int = 8
+    embedding_size: int = 8
     activation: Any = "gelu"
     epsilon: float = 1e-12
     bias: bool = True
@@ -115,7 +115,7 @@ class Alone(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.head = part.build(shape, VOCABULARY).double()
-        self.table = nn.Parameter(torch.randn(VOCABULARY, shape.embedding).double())
+        self.table = nn.Parameter(torch.randn(VOCABULARY, shape.embedding_size).double())
         self.taught = isinstance(part, Distillation)
         self.student = VocabularyHead(shape, VOCABULARY).double() if self.taught else None
         # In a tuple: the teacher's weights are not trained.
@@ -165,6 +165,6 @@ class Alone(nn.Module):
 def states(part: Objective, blocks: Blocks, shape: Shape, *, seed: int = 0) -> Tensor:
     """Random states for every token, or both directions' for every word."""
     generator = torch.Generator().manual_seed(seed)
-    width = shape.width * (2 if "words" in part.needs else 1)
+    width = shape.hidden_size * (2 if "words" in part.needs else 1)
     size = (int(lengths(part, blocks).sum()), width)
     return torch.randn(size, generator=generator, dtype=torch.float64).requires_grad_()

@@ -117,7 +117,12 @@ class Small(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         shape = Transformer(
-            layers=layers, heads=2, width=WIDTH, inner=16, embedding=WIDTH, positions=64
+            layers=layers,
+            heads=2,
+            hidden_size=WIDTH,
+            intermediate_size=16,
+            embedding_size=WIDTH,
+            positions=64,
         )
         self.encoder = shape.build(SIZE)
         self.head = kind.build(WIDTH)

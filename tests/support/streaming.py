@@ -18,8 +18,8 @@ def shape(
     return Relative(
         layers=layers,
         heads=heads,
-        width=width,
-        inner=inner,
+        hidden_size=width,
+        intermediate_size=inner,
         memory=memory,
         dropout=0.0,
         attention_dropout=0.0,

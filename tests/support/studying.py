@@ -21,8 +21,13 @@ from clozelab.studies.spec import StudySpec
 
 SAVE_OPTIONS = SaveOptions(save_every=1, evaluate_every=0, evaluate_blocks=16, keep=1)
 SMALL = (
-    *("encoder.layers=2", "encoder.width=32", "encoder.heads=2", "encoder.inner=64"),
-    *("encoder.embedding=32", "encoder.dropout=0.0", "encoder.attention_dropout=0.0"),
+    *(
+        "encoder.layers=2",
+        "encoder.hidden_size=32",
+        "encoder.heads=2",
+        "encoder.intermediate_size=64",
+    ),
+    *("encoder.embedding_size=32", "encoder.dropout=0.0", "encoder.attention_dropout=0.0"),
     *("blocks.length=32", "schedule.warmup=0", "schedule.batch_size=4", "schedule.phases=[]"),
 )
 TUNED = ("batch_size=8", "length=32", "steps=2")

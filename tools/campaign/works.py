@@ -15,7 +15,7 @@ from clozelab import data
 from clozelab.runs.directory import Run
 
 OUT = "out"  # the folder that every command makes, in a folder of its own
-_SHAPE = ("layers=1", "width=32", "heads=2", "inner=64", "embedding=32")
+_SHAPE = ("layers=1", "hidden_size=32", "heads=2", "intermediate_size=64", "embedding_size=32")
 _SMALL = (
     *(f"encoder.{one}" for one in _SHAPE),
     *("blocks.length=32", "schedule.batch_size=4", "schedule.warmup=0", "schedule.phases=[]"),

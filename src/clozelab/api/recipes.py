@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class RecipeOptions:
     """How a recipe is changed."""
 
-    size: str | None = option("tiny, mini, small, LAYERSxWIDTH, or a released size")
+    size: str | None = option("tiny, mini, small, LAYERSxHIDDEN, or a released size")
     set: Settings = option("change the recipe once", (), metavar="KEY=VALUE")
 
     def read(self, recipe: str | Recipe, watch: Watch | None = None) -> Recipe:

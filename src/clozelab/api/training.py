@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from clozelab.api.corpora import fetch_corpora
 from clozelab.api.recipes import RecipeOptions
-from clozelab.api.watching import Watch, copying, follow_run, noticed
+from clozelab.api.watching import Watch, copying, follow_run, noticed, speaks
 from clozelab.errors import UserError
 from clozelab.options import (
     CopyTo,
@@ -81,6 +81,7 @@ def pretrain(
         raise UserError(
             "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
         )
+    from clozelab.config.overrides import keys_set
     from clozelab.pretraining import starting
     from clozelab.text.store.mixture import tempered
 
@@ -93,12 +94,11 @@ def pretrain(
     elif changes.size is not None:
         raise UserError("--from brings its own encoder: leave --size out")
     else:
-        keys = [change.partition("=")[0] for change in changes.set]
         job = starting.continued(
             read,
             from_,
-            shaped=any(key.startswith(("blocks.", "schedule.")) for key in keys),
-            own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
+            shaped=any(change.startswith(("blocks.", "schedule.")) for change in changes.set),
+            own=keys_set(changes.set, "encoder", read.encoder),
             **source,
         )
     return trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
@@ -150,18 +150,19 @@ def distil(
         out (DIR): the run's folder
         recipe: of the student (distilbert)
     """
+    from clozelab.config.overrides import keys_set
     from clozelab.pretraining import starting
 
-    keys = [change.partition("=")[0] for change in changes.set]
+    read = changes.read(recipe, watch)
     fetch_corpora(data, watch)
     job = starting.taught(
-        changes.read(recipe, watch),
+        read,
         teacher,
         data=data,
         seed=seed,
         budget=budget,
         sized=changes.size is not None,
-        own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
+        own=keys_set(changes.set, "encoder", read.encoder),
     )
     on = machine_of(machine, shard=shard)
     return trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
@@ -195,7 +196,41 @@ def trained(
         events = train(job, place, machine=machine, saving=saving)
         verb = "pretrain" if job.adaptation is None else "adapt"
         follow_run(noticed(events, update), place, watch, verb=verb)
+    if job.adaptation is None:
+        _stand(Run(place), watch)
     return Run(place)
+
+
+def _stand(run: Run, watch: Watch) -> None:
+    """Say where a run of some minutes on one GPU would stand among those that are recorded."""
+    from clozelab.reporting import board
+
+    machine, result = run.machine(), run.result() or {}
+    if not watch.progress or not speaks() or not board.concerns(run.recipe().name, machine):
+        return
+    minutes = result.get("times", {}).get("training", 0.0) / 60
+    reason = board.obstacle(machine, minutes)
+    if reason is not None:
+        watch.say(f"board: {reason}, so this run has no place on it (results/board/README.md)")
+        return
+
+    from clozelab.pretraining.held_out import evaluate
+    from clozelab.runs.events import means
+    from clozelab.runs.machine import recorded_device
+
+    data = machine["data"][0].rpartition(":")[0]
+    how: dict[str, Any] = {"masks": board.MASKS, "blocks": board.BLOCKS}
+    try:
+        losses = means(evaluate(str(run.path), data, **how, device=recorded_device(machine)))
+    except UserError as error:  # it predicts something else, or its corpus has moved
+        watch.say(f"board: this run has no place on it, since {error}")
+        return
+    if "masked_lm" not in losses:
+        watch.say("board: this run predicts no masked tokens, so it has no loss to compare")
+        return
+    loss = losses["masked_lm"]["loss"]
+    for line in board.standing(loss, minutes, board.rivals(machine, minutes)):
+        watch.say(line)
 
 
 def _probing(

@@ -124,11 +124,11 @@ def add_to_vocabulary(
     loaded = _start(model, out, least, watch)
     check_extendable(loaded.tokenizer)
     usage = _read(loaded, input, reading, watch)
-    found = usage.words.ranked(least=least)
-    made = with_words(loaded, found, usage, words=words, initialisation=init, seed=seed)
+    candidates = usage.words.ranked(least=least)
+    extended = with_words(loaded, candidates, usage, words=words, initialisation=init, seed=seed)
     note = f"{words:,} words were added ({init}); results below are those before"
-    added = tuple(each.text for each in found[:words])
-    return _written(loaded, made, out, usage=usage, note=note, watch=watch, added=added)
+    added = tuple(each.text for each in candidates[:words])
+    return _written(loaded, extended, out, usage=usage, note=note, watch=watch, added=added)
 
 
 @command
@@ -157,9 +157,9 @@ def trim_vocabulary(
 
     loaded = _start(model, out, least, watch)
     usage = _read(loaded, input, reading, watch)
-    made = without_unused(loaded, usage, least=least, size=size)
-    note = f"trimmed from {loaded.vocabulary.size:,} tokens to {made.vocabulary.size:,}"
-    return _written(loaded, made, out, usage=usage, note=note, watch=watch)
+    trimmed = without_unused(loaded, usage, least=least, size=size)
+    note = f"trimmed from {loaded.vocabulary.size:,} tokens to {trimmed.vocabulary.size:,}"
+    return _written(loaded, trimmed, out, usage=usage, note=note, watch=watch)
 
 
 def _start(model: Any, out: str, least: int, watch: Watch) -> Model:

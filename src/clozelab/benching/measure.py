@@ -141,7 +141,7 @@ class _Trial:
         return {
             "what": {
                 "recipe": recipe.name,
-                "size": self.row.size or f"{encoder.layers}x{encoder.width}",
+                "size": self.row.size or f"{encoder.layers}x{encoder.hidden_size}",
                 "length": recipe.blocks.length,
                 "dropout": encoder.dropout,
                 "sequences": recipe.schedule.batch_size,

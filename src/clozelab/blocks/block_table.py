@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -106,15 +106,9 @@ class TableFormat(PlannedFormat):
             # Where the last table ended is where this one begins.
             yield PlanStretch({**columns, "first": first[min(number, 1) :]}, counts)
 
-    def opened(
-        self,
-        documents: Documents,
-        key: int,
-        columns: Mapping[str, Any],
-        counts: Mapping[str, int],
-    ) -> Plan:
-        """The plan that some columns are."""
-        blocks = len(columns["first"]) - 1
+    def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
+        """The plan that a table is."""
+        blocks = len(table.columns["first"]) - 1
         if not blocks:
             raise UserError(
                 "the corpus gives not one block of this format: add text, or use shorter blocks"
@@ -122,9 +116,9 @@ class TableFormat(PlannedFormat):
             )
         told = {
             name: number / blocks if name in self.shares else number
-            for name, number in counts.items()
+            for name, number in table.counts.items()
         }
-        return BlockTable(documents, **columns, notes={"blocks": blocks, **told})
+        return BlockTable(documents, **table.columns, notes={"blocks": blocks, **told})
 
 
 def tabulate(

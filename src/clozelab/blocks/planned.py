@@ -6,9 +6,8 @@ Joined in memory the stretches are the plan of a small corpus; appended to files
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,14 +33,8 @@ class PlannedFormat(Part):
         """
         raise NotImplementedError
 
-    def opened(
-        self,
-        documents: Documents,
-        key: int,
-        columns: Mapping[str, Any],
-        counts: Mapping[str, int],
-    ) -> Plan:
-        """The plan that some columns are; they may be mapped."""
+    def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
+        """The plan that the whole table of a pass is; its columns may be mapped."""
         raise NotImplementedError
 
     def plan(self, documents: Documents, key: int) -> Plan:
@@ -54,4 +47,4 @@ class PlannedFormat(Part):
         counts = Counter[str]()
         for stretch in stretches:
             counts.update(stretch.counts)
-        return self.opened(documents, key, columns, counts)
+        return self.opened(documents, key, PlanStretch(columns, counts))

@@ -20,7 +20,7 @@ from clozelab.contracts import Array, Documents, Ints
 from clozelab.keys import mix
 from clozelab.packed import offsets, ranges
 
-_BUCKET = 1 << 20  # units and parts that are sorted at a time
+_BUCKET = 1 << 20  # units and parts that are sorted at a time: some tens of megabytes
 _PIECE = 1 << 20  # parts that are dealt at a time, and for each bucket some more: writes stay long
 
 

@@ -5,10 +5,10 @@ The end of a longer sentence is dropped, as its vector is to be that of what a m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -67,21 +67,15 @@ class SentenceRows(SingleSentences):
 
     views: Annotated[int, between(2, 3, "a row is a pair, 2, or a pair and its negative, 3")] = 2
 
-    def opened(
-        self,
-        documents: Documents,
-        key: int,
-        columns: Mapping[str, Any],
-        counts: Mapping[str, int],
-    ) -> Plan:
-        """The plan that some columns are; refused without a row, which has a reason of its own."""
-        if len(columns["first"]) == 1 and len(documents.ids):
+    def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
+        """The plan that a table is; refused without a row, which has a reason of its own."""
+        if len(table.columns["first"]) == 1 and len(documents.ids):
             what = "a text, its positive and its negative" if self.views == 3 else "pairs"
             raise UserError(
                 f"the corpus has no document of {self.views} sentences, and blocks.views ="
                 f" {self.views} makes rows of them; add text in which each document is {what}"
             )
-        return super().opened(documents, key, columns, counts)
+        return super().opened(documents, key, table)
 
     @property
     def _left_out(self) -> str:
@@ -92,6 +86,6 @@ class SentenceRows(SingleSentences):
         whole = super()._refined(visits)
         counts = np.diff(whole.bounds)
         place = np.arange(len(whole)) - whole.bounds[whole.documents]
-        kept = (counts >= self.views)[whole.documents] & (place < self.views)
-        left = entries(whole.starts, np.where(kept, whole.sizes, 0), whole.documents)
+        wanted = (counts >= self.views)[whole.documents] & (place < self.views)
+        left = entries(whole.starts, np.where(wanted, whole.sizes, 0), whole.documents)
         return replace(left, dropped=len(visits.bounds) - 1 - (len(left.bounds) - 1))

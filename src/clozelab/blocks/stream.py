@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -124,15 +124,9 @@ class Causal(StreamFormat):
 
     length: Annotated[int, at_least(2, "a block needs two tokens to predict one")] = 512
 
-    def opened(
-        self,
-        documents: Documents,
-        key: int,
-        columns: Mapping[str, Any],
-        counts: Mapping[str, int],
-    ) -> StreamCuts:
-        """The plan that some columns are."""
-        stream = Stream(documents, key, **columns)
+    def opened(self, documents: Documents, key: int, table: PlanStretch) -> StreamCuts:
+        """The plan that a table is."""
+        stream = Stream(documents, key, **table.columns)
         stream.check(2)
         return StreamCuts(stream, self.length)
 
@@ -254,14 +248,8 @@ class StreamPair(StreamFormat):
         """The documents in sentences."""
         return sentences_of(documents)
 
-    def opened(
-        self,
-        documents: Documents,
-        key: int,
-        columns: Mapping[str, Any],
-        counts: Mapping[str, int],
-    ) -> StreamRows:
-        """The plan that some columns are."""
-        plan = StreamRows(Stream(documents, key, **columns), self)
+    def opened(self, documents: Documents, key: int, table: PlanStretch) -> StreamRows:
+        """The plan that a table is."""
+        plan = StreamRows(Stream(documents, key, **table.columns), self)
         plan.stream.check(plan.forward * self.length)
         return plan

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -74,17 +74,11 @@ class WordSentences(TableFormat):
             first = chain.follow(window, stops)
             yield tabulate(window, np.array([[first, stops[first - window.first]]]))
 
-    def opened(
-        self,
-        documents: Documents,
-        key: int,
-        columns: Mapping[str, Any],
-        counts: Mapping[str, int],
-    ) -> Plan:
-        """The plan that some columns are."""
+    def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
+        """The plan that a table is."""
         assert documents.spelling is not None
-        table = super().opened(documents, key, columns, counts)
-        return WordBlocks(table, documents.spelling, self.characters)
+        plan = super().opened(documents, key, table)
+        return WordBlocks(plan, documents.spelling, self.characters)
 
 
 def _by_words(documents: Documents, visits: VisitOrder, *, room: int) -> VisitOrder:

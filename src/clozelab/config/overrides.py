@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 from clozelab import registry
-from clozelab.config.renamed import current
+from clozelab.config.renamed import current, recorded
 from clozelab.config.slots import TABLES
 from clozelab.config.toml import Table
 from clozelab.errors import UserError
@@ -60,6 +61,15 @@ def override(tables: Table, change: str, *, place: str) -> None:
         known = set(at) if part is None else {"use", *(field.name for field in fields(part))}
         for name in at.keys() - known:
             del at[name]
+
+
+def keys_set(changes: Iterable[str], table: str, part: Any) -> list[str]:
+    """The keys of a table that changes set, by today's names; `part` is what the table holds."""
+    keys = (change.partition("=")[0].strip() for change in changes)
+    known = [field.name for field in fields(part)]
+    with recorded():  # who reads the changes warns
+        today = [current(key, known) for key in keys]
+    return [key.removeprefix(f"{table}.") for key in today if key.startswith(f"{table}.")]
 
 
 def _step(at: Any, word: str, *, place: str, key: str) -> Any:

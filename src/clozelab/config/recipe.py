@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from clozelab import registry
 from clozelab.config import slots, toml
 from clozelab.config.overrides import override
-from clozelab.config.renamed import recorded
+from clozelab.config.renamed import recorded, renamed
 from clozelab.config.sizes import DIAL, derived
 from clozelab.config.tables import build, flat, plain
 from clozelab.config.toml import RECIPES, Source, Table, written
@@ -268,7 +268,11 @@ def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:
     """
     if size not in released:
         return derived(recipe, size, released=list(released))
-    tables = recipe.tables()
+    tables, place = recipe.tables(), f"{recipe.name} at {size}"
+
+    def change(table: Table, changes: Table, key: str) -> None:
+        table.update(renamed(changes, table, place=place, key=key))
+
     for key, value in released[size].items():
         if key == "objectives":
             named = {table["use"]: table for table in tables[key]}
@@ -276,9 +280,9 @@ def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:
                 if name not in named:
                     fix = remedy(name, named)
                     raise UserError(f"{recipe.name}: sizes.{size}.{key}.{name} is unknown; {fix}")
-                named[name].update(changes)
+                change(named[name], changes, name)
         elif isinstance(value, dict):
-            tables[key] = {**tables.get(key, {}), **value}
+            change(tables.setdefault(key, {}), value, key)
         else:
-            tables["encoder"][key] = value
-    return recipe._rebuilt(tables, f"{recipe.name} at {size}")
+            change(tables["encoder"], {key: value}, "encoder")
+    return recipe._rebuilt(tables, place)

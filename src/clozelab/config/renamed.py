@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from clozelab.config.toml import Table
@@ -20,6 +20,9 @@ RENAMED = {
     "matrix_rate": ("matrix_learning_rate",),
     "decay": ("weight_decay",),
     "sequences": ("batch_size",),
+    "width": ("hidden_size",),
+    "inner": ("intermediate_size", "cell_size"),
+    "embedding": ("embedding_size",),
 }
 _FIRST = {name: old for old, names in RENAMED.items() for name in names}
 
@@ -60,5 +63,12 @@ def recorded() -> Iterator[None]:
 
 def first_names(text: str) -> str:
     """Tables written by `repr`, by their first names, so that a digest stays what it was."""
-    pattern = rf"'({'|'.join(_FIRST)})':"
-    return re.sub(pattern, lambda match: f"'{_FIRST[match[1]]}':", text)
+    pattern = rf"(\\*')({'|'.join(_FIRST)})\1:"  # a text inside a text has its quotes escaped
+    return re.sub(pattern, lambda match: f"{match[1]}{_FIRST[match[2]]}{match[1]}:", text)
+
+
+def first_keys(changes: Iterable[str]) -> tuple[str, ...]:
+    """Changes, key=value, by the first names of their keys, to be compared."""
+    split = (change.partition("=") for change in changes)
+    keys = ((*key.strip().rpartition("."), sign + value) for key, sign, value in split)
+    return tuple(f"{path}{dot}{_FIRST.get(name, name)}{rest}" for path, dot, name, rest in keys)

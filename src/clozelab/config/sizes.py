@@ -1,7 +1,7 @@
 """The one dial: how any recipe becomes a run that fits a machine, by written-out rules.
 
-A size is a word of the dial below, one of the recipe's own released sizes, or layers x width, as
-in 2x128, which gives BERT's miniatures (Turc et al. 2019) and their like in every recipe.
+A size is a word of the dial below, one of the recipe's own released sizes, or layers x hidden
+size, as in 2x128, which gives BERT's miniatures (Turc et al. 2019) and their like in every recipe.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dial:
-    """One setting: layers × width as in BERT's miniatures, and a schedule to go with them."""
+    """One setting: layers × hidden size as in BERT's miniatures, and a schedule to go with them."""
 
     layers: int
-    width: int
+    hidden_size: int
     length: int
     batch_size: int
     learning_rate: float
 
 
 DIAL = {
-    "tiny": Dial(layers=2, width=128, length=64, batch_size=32, learning_rate=1e-3),
-    "mini": Dial(layers=4, width=256, length=128, batch_size=128, learning_rate=1e-3),
-    "small": Dial(layers=6, width=512, length=128, batch_size=256, learning_rate=7e-4),
+    "tiny": Dial(layers=2, hidden_size=128, length=64, batch_size=32, learning_rate=1e-3),
+    "mini": Dial(layers=4, hidden_size=256, length=128, batch_size=128, learning_rate=1e-3),
+    "small": Dial(layers=6, hidden_size=512, length=128, batch_size=256, learning_rate=7e-4),
 }
 
 
 def derived(recipe: Recipe, size: str, *, released: list[str]) -> Recipe:
-    """The recipe at a size of the dial or at layers x width; `released` are its others."""
+    """The recipe at a size of the dial or at layers x hidden size; `released` are its others."""
     if size in DIAL:
         return _turned(recipe, DIAL[size])
     match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
     if match is None:
-        words, also = [*DIAL, *released], "layers x width, as in 4x256"
+        words, also = [*DIAL, *released], "layers x hidden size, as in 4x256"
         fix = remedy(size, words)
         more = f" ({', '.join(words)} or {also})" if fix.startswith("did") else f", or {also}"
         raise UserError(f"{recipe.name}: size {size} is unknown; {fix}{more}")
@@ -49,16 +49,16 @@ def derived(recipe: Recipe, size: str, *, released: list[str]) -> Recipe:
     if width % 64:
         near = max(64, round(width / 64) * 64)
         raise UserError(
-            f"{recipe.name}: size {size} has a width that heads of 64 do not divide;"
+            f"{recipe.name}: size {size} has a hidden size that heads of 64 do not divide;"
             f" did you mean {layers}x{near}?"
         )
     return replace(recipe, encoder=recipe.encoder.resized(layers, width))
 
 
 def _turned(recipe: Recipe, dial: Dial) -> Recipe:
-    """Layers, width, length, batch size and learning rate by the dial, the rest by the recipe."""
+    """Five settings by the dial, the rest by the recipe."""
     length = min(dial.length, recipe.blocks.length)
-    encoder = recipe.encoder.resized(dial.layers, dial.width)
+    encoder = recipe.encoder.resized(dial.layers, dial.hidden_size)
     # What else counts tokens keeps its share of the length; a stream's rows are its batch.
     tokens = {name: _scaled(recipe, name, length) for name in ("reuse", "memory")}
     # Windows are even, and at most an eighth of the block, as ModernBERT's are at 1,024 tokens.
@@ -69,7 +69,7 @@ def _turned(recipe: Recipe, dial: Dial) -> Recipe:
         encoder=_with(encoder, {"memory": tokens["memory"], "window": window}),
         blocks=_with(recipe.blocks, blocks),
         # A softmax over whole words would dwarf a small encoder.
-        objectives=tuple(part.with_words(256 * dial.width) for part in recipe.objectives),
+        objectives=tuple(part.with_words(256 * dial.hidden_size) for part in recipe.objectives),
         optimiser=replace(recipe.optimiser, learning_rate=dial.learning_rate),
         schedule=replace(recipe.schedule, batch_size=dial.batch_size, phases=(), ramp=()),
     )

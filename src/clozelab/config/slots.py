@@ -166,10 +166,10 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
                 ' or set its head = "transform"'
             )
         plain = getattr(part, "head", None) == "plain"
-        if plain and recipe.encoder.embedding != recipe.encoder.width:
+        if plain and recipe.encoder.embedding_size != recipe.encoder.hidden_size:
             yield (
-                f"objective {name} has a plain head, which needs encoder.embedding ="
-                f' {recipe.encoder.width}, the width; or set its head = "transform"'
+                f"objective {name} has a plain head, which needs encoder.embedding_size ="
+                f' {recipe.encoder.hidden_size}, the hidden size; or set its head = "transform"'
             )
     decodes = getattr(recipe.encoder, "absolute_positions", "none") == "decoder"
     if decodes and not any(part.language_model == "masked" for part in recipe.objectives):

@@ -17,7 +17,7 @@ from clozelab.masking import Corruption
 from clozelab.runs.diagnostics import StepTimes, copying_loss, plateau_level
 
 Floats = NDArray[np.float64]
-_YOUNG = 0.3  # of the steps
+_YOUNG = 0.3  # of the steps: as _EARLY in runs/diagnostics.py
 _END = 0.05  # of the log: its last lines, whose mean is the loss by now
 # The unigram entropy as a share of ln(vocabulary): of English text by 8,192 pieces 0.77, by 30,522
 # pieces 0.71 (results/README.md). For whoever has no corpus at hand.
@@ -110,7 +110,7 @@ class Case:
     language_model: bool = False  # the loss is nats a token
     predicts_masks: bool = False
     origin: str | None = None  # the model that it started from, or learns from
-    size: tuple[int, int] | None = None  # layers and width
+    size: tuple[int, int] | None = None  # layers and hidden size
     vocabulary: int | None = None  # rows of the embedding table
     masked_share: float | None = None  # counted in the text
     mask_token: MaskToken | None = None

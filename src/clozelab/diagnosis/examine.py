@@ -12,6 +12,6 @@ from clozelab.diagnosis.result import LEVELS, Diagnosis
 def examine(case: Case) -> Diagnosis:
     """What every check finds, the gravest first."""
     results = [(name, check(case)) for name, check in CHECKS.items()]
-    found = [replace(result, check=name) for name, result in results if result is not None]
-    found.sort(key=lambda finding: LEVELS.index(finding.level))
-    return Diagnosis(case.place, case.kind, case.state, found, case.losses, case.unknown)
+    findings = [replace(result, check=name) for name, result in results if result is not None]
+    findings.sort(key=lambda finding: LEVELS.index(finding.level))
+    return Diagnosis(case.place, case.kind, case.state, findings, case.losses, case.unknown)

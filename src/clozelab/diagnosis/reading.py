@@ -51,7 +51,7 @@ def read_run(place: str, data: Sequence[str] = ()) -> Case:
         language_model=language_model,
         predicts_masks=masks,
         origin=machine.get("from") or machine.get("teacher"),
-        size=(encoder.layers, encoder.width),
+        size=(encoder.layers, encoder.hidden_size),
         vocabulary=recipe.tokenizer.vocabulary,
         mask_token=mask_token(_tokenizer(path, stores)) if masks else None,
         tables=tables(path),
@@ -119,9 +119,11 @@ def _stores(
         return [], ["the text: the run names none; give it by --data CORPUS"]
     if gone := [one for one in recorded if not exists(one.rpartition(":")[0])]:
         return [], [f"the text: {gone[0].rpartition(':')[0]} is gone; give it by --data CORPUS"]
-    made = machine.get("fingerprint") or [""] * len(recorded)
+    fingerprints = machine.get("fingerprint") or [""] * len(recorded)
     try:
-        return open_stores([as_it_was(*one) for one in zip(recorded, made, strict=True)]), []
+        return open_stores(
+            [as_it_was(*one) for one in zip(recorded, fingerprints, strict=True)]
+        ), []
     except UserError as error:  # the log is worth reading without it
         return [], [f"the text: {error}"]
 
@@ -190,13 +192,13 @@ def _tokens(steps: Any, tokens: Any, result: Mapping[str, Any]) -> Any:
 
 def _not_finite(run: Run, rows: Sequence[Entry], name: str) -> list[tuple[int, str]]:
     """What a run stopped at, and what went on without a number."""
-    found = [(entry["step"], str(entry.get("what", ""))) for entry in run.events("diverged")]
-    found += [(row["step"], f"the loss of {name}") for row in rows if row[name]["loss"] is None]
+    problems = [(entry["step"], str(entry.get("what", ""))) for entry in run.events("diverged")]
+    problems += [(row["step"], f"the loss of {name}") for row in rows if row[name]["loss"] is None]
     # A loss scaler skips a step whose gradient is not finite, now and then on purpose.
     skipped = [row["step"] for row in rows if "norm" in row and row["norm"] is None]
     if len(skipped) > len(rows) / 10:
-        found += [(step, "the gradient's norm") for step in skipped]
-    return sorted(found)
+        problems += [(step, "the gradient's norm") for step in skipped]
+    return sorted(problems)
 
 
 def _times(entries: Sequence[Entry]) -> StepTimes | None:

@@ -15,7 +15,7 @@ import numpy as np
 from clozelab import data
 from clozelab.runs.diagnostics import LEFT
 
-_ALIKE = 5.0  # times as many parameters in the layers, or as few
+_ALIKE = 5.0  # times as many parameters in the layers, or as few; not tuned
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RecordedRun:
 
     name: str
     layers: int
-    width: int
+    hidden_size: int
     level: float  # the loss of frequencies and copying alone
     points: Sequence[tuple[int, float]]
 
@@ -54,5 +54,5 @@ def alike(size: tuple[int, int]) -> list[RecordedRun]:
     return [
         run
         for run in recorded()
-        if 1 / _ALIKE <= run.layers * run.width**2 / mine <= _ALIKE
+        if 1 / _ALIKE <= run.layers * run.hidden_size**2 / mine <= _ALIKE
     ]  # fmt: skip

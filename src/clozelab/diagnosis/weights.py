@@ -37,8 +37,8 @@ class EmbeddingTable:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run or a trainer, which may leave the last in its folder, by age."""
-    found = [*(folder / "checkpoints").glob("step-*"), *folder.glob("checkpoint-*")]
-    numbers = {path: path.name.rpartition("-")[2] for path in found}
+    folders = [*(folder / "checkpoints").glob("step-*"), *folder.glob("checkpoint-*")]
+    numbers = {path: path.name.rpartition("-")[2] for path in folders}
     numbered = sorted((int(number), path) for path, number in numbers.items() if number.isdigit())
     return [*(path for _, path in numbered), folder]
 

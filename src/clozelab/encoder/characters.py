@@ -44,7 +44,7 @@ class Characters(nn.Module):
             Filters(shape.character_width, count, wide) for wide, count in shape.filters
         )
         self.highways = nn.ModuleList(Highway(channels) for _ in range(shape.highways))
-        self.projection = Linear(channels, shape.width)
+        self.projection = Linear(channels, shape.hidden_size)
         nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
         for parameter in self.filters.parameters():
             nn.init.uniform_(parameter, -0.05, 0.05)
@@ -108,7 +108,7 @@ class BothWays(nn.Module):
 
     def __init__(self, shape: Lstm) -> None:
         super().__init__()
-        width, inner = shape.width, shape.inner
+        width, inner = shape.hidden_size, shape.cell_size
         self.inputs = nn.Parameter(torch.empty(2, width, 4 * inner))
         self.states = nn.Parameter(torch.empty(2, width, 4 * inner))
         self.bias = nn.Parameter(torch.zeros(2, 4 * inner))  # admit, new, keep, let out

@@ -26,14 +26,14 @@ class Embeddings(nn.Module):
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
-        narrow = shape.embedding
+        narrow = shape.embedding_size
         self.words = nn.Embedding(vocabulary, narrow)
         rows = shape.positions + shape.position_offset
         self.positions = nn.Embedding(rows, narrow) if shape.learns_positions else None
         self.types = nn.Embedding(shape.types, narrow) if shape.types else None
         self.norm = norm_of(shape, narrow) if shape.embedding_norm else None
-        projects = narrow != shape.width
-        self.projection = Linear(narrow, shape.width, bias=shape.bias) if projects else None
+        projects = narrow != shape.hidden_size
+        self.projection = Linear(narrow, shape.hidden_size, bias=shape.bias) if projects else None
         self.offset, self.rate = shape.position_offset, shape.dropout
         self.late = shape.absolute_positions == "decoder"  # it is the decoder that adds positions
         self.register_parameter("delta", None)

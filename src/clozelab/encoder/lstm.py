@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Lstm(Checked, EncoderPart):
     """A character CNN with highway layers, then `layers` LSTM layers each way, with residuals.
 
-    `width` is what every layer puts out, `inner` the cells of an LSTM before its projection to
-    `width`. `filters` lists (characters wide, how many); `alphabet` counts character ids,
+    `hidden_size` is what every layer puts out, `cell_size` the cells of an LSTM before its
+    projection to it. `filters` lists (characters wide, how many); `alphabet` counts character ids,
     `character_width` the numbers each is embedded in; `clip` bounds cells and projections.
     """
 
@@ -29,8 +29,8 @@ class Lstm(Checked, EncoderPart):
     layout: ClassVar[TextLayout] = TextLayout(summary=None)  # either end has read nothing one way
 
     layers: PositiveInt
-    width: PositiveInt
-    inner: PositiveInt
+    hidden_size: PositiveInt
+    cell_size: PositiveInt
     filters: tuple[tuple[int, int], ...]
     highways: NonNegativeInt = 2
     alphabet: PositiveInt = 261  # the bytes; block, word and padding marks
@@ -44,20 +44,28 @@ class Lstm(Checked, EncoderPart):
             raise UserError("filters: give pairs (characters wide, how many), each at least 1")
 
     @property
-    def embedding(self) -> int:
+    def embedding_size(self) -> int:
         """Words enter the LSTM, and are predicted, at full width."""
-        return self.width
+        return self.hidden_size
 
     @property
     def vector_width(self) -> int:
         """Both directions side by side."""
-        return 2 * self.width
+        return 2 * self.hidden_size
 
-    def resized(self, layers: int, width: int) -> Lstm:
-        """The same encoder at another size: cells and filters keep their ratio to the width."""
-        filters = tuple((wide, max(1, count * width // self.width)) for wide, count in self.filters)
-        inner = max(1, self.inner * width // self.width)
-        return replace(self, layers=layers, width=width, inner=inner, filters=filters)
+    def resized(self, layers: int, hidden_size: int) -> Lstm:
+        """The same encoder at another size: cells and filters keep their ratio to it."""
+
+        def scaled(count: int) -> int:
+            return max(1, count * hidden_size // self.hidden_size)
+
+        return replace(
+            self,
+            layers=layers,
+            hidden_size=hidden_size,
+            cell_size=scaled(self.cell_size),
+            filters=tuple((wide, scaled(count)) for wide, count in self.filters),
+        )
 
     def build(self, vocabulary: int) -> CharacterLstm:
         """The encoder with fresh weights; words are spelled out, whatever the vocabulary."""
@@ -67,20 +75,20 @@ class Lstm(Checked, EncoderPart):
 
     def training_flops(self, length: float) -> float:
         """Of the LSTMs."""
-        layer = 2 * (8 * self.inner * self.width + self.inner * self.width)
+        layer = 2 * (8 * self.cell_size * self.hidden_size + self.cell_size * self.hidden_size)
         return float(6 * self.layers * layer)
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """How many parameters each module has; spelled words cost nothing for a vocabulary."""
         channels = sum(count for _, count in self.filters)
         weights = sum(wide * count for wide, count in self.filters) * self.character_width
-        gates = 4 * self.inner * (2 * self.width + 1)
+        gates = 4 * self.cell_size * (2 * self.hidden_size + 1)
         counts = {
             "characters.embedding": self.alphabet * self.character_width,
             "characters.filters": weights + channels,
             "characters.highways": self.highways * 2 * (channels * channels + channels),
-            "characters.projection": channels * self.width + self.width,
-            "layers.forward": self.layers * (gates + self.inner * self.width),
-            "layers.backward": self.layers * (gates + self.inner * self.width),
+            "characters.projection": channels * self.hidden_size + self.hidden_size,
+            "layers.forward": self.layers * (gates + self.cell_size * self.hidden_size),
+            "layers.backward": self.layers * (gates + self.cell_size * self.hidden_size),
         }
         return {part: count for part, count in counts.items() if count}

@@ -35,8 +35,8 @@ class Relative(Checked, EncoderPart):
 
     layers: PositiveInt
     heads: PositiveInt
-    width: PositiveInt
-    inner: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
     memory: NonNegativeInt = 384
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu_tanh"
     epsilon: Annotated[float, above(0, "must be above 0, for instance 1e-12")] = 1e-12
@@ -45,26 +45,32 @@ class Relative(Checked, EncoderPart):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % (2 * self.heads):
+        if self.hidden_size % (2 * self.heads):
             # Sinusoids come in pairs, so a head's width is even.
             raise UserError(
-                f"heads = {self.heads}: must divide width = {self.width} into even parts,"
-                f" for instance {max(1, self.width // 64)}"
+                f"heads = {self.heads}: must divide hidden_size = {self.hidden_size} into even"
+                f" parts, for instance {max(1, self.hidden_size // 64)}"
             )
 
     @property
-    def embedding(self) -> int:
+    def embedding_size(self) -> int:
         """Tokens are embedded at full width."""
-        return self.width
+        return self.hidden_size
 
     @property
     def vector_width(self) -> int:
-        """The width of a layer."""
-        return self.width
+        """The hidden size."""
+        return self.hidden_size
 
-    def resized(self, layers: int, width: int) -> Relative:
-        """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width."""
-        return replace(self, layers=layers, width=width, heads=width // 64, inner=4 * width)
+    def resized(self, layers: int, hidden_size: int) -> Relative:
+        """The same encoder at another size: heads of 64, a feed-forward layer of 4 × its size."""
+        return replace(
+            self,
+            layers=layers,
+            hidden_size=hidden_size,
+            heads=hidden_size // 64,
+            intermediate_size=4 * hidden_size,
+        )
 
     def build(self, vocabulary: int) -> Streams:
         """The encoder with fresh weights, for a vocabulary of that size."""
@@ -74,12 +80,13 @@ class Relative(Checked, EncoderPart):
 
     def training_flops(self, length: float) -> float:
         """Of the dense layers and of attention, in the content stream."""
-        layer = 4 * self.width * self.width + 2 * self.width * self.inner
-        return float(6 * self.layers * layer + 12 * self.layers * self.width * length)
+        width = self.hidden_size
+        layer = 4 * width * width + 2 * width * self.intermediate_size
+        return float(6 * self.layers * layer + 12 * self.layers * width * length)
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """How many parameters each of its modules has, for a vocabulary of that size."""
-        width, inner = self.width, self.inner
+        width, inner = self.hidden_size, self.intermediate_size
         projections = 5 * width * width  # query, key, value, output, position
         vectors = 3 * width + 2 * width  # the query biases, the segment vectors
         return {

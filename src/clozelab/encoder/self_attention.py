@@ -30,14 +30,14 @@ class Attention(nn.Module):
 
     def __init__(self, shape: Transformer, *, normalises: bool = True) -> None:
         super().__init__()
-        self.qkv = Linear(shape.width, 3 * shape.width, bias=shape.bias)
-        self.output = Linear(shape.width, shape.width, bias=shape.bias)
-        self.norm = norm_of(shape, shape.width) if normalises else None
+        self.qkv = Linear(shape.hidden_size, 3 * shape.hidden_size, bias=shape.bias)
+        self.output = Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
+        self.norm = norm_of(shape, shape.hidden_size) if normalises else None
         self.query_norm = norm_of(shape, shape.head_size) if shape.qk_norm else None
         self.key_norm = norm_of(shape, shape.head_size) if shape.qk_norm else None
         own = shape.position_roles if shape.position_projections == "own" else ()
         self.position_query, self.position_key = (
-            Linear(shape.width, shape.width, bias=shape.bias) if role in own else None
+            Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias) if role in own else None
             for role in _ROLES
         )
         self.heads, self.rate = shape.heads, shape.attention_dropout

@@ -46,8 +46,8 @@ class Stack(nn.Module):
         )
         self.ffn = nn.ModuleList(
             FeedForward(
-                shape.width,
-                shape.inner,
+                shape.hidden_size,
+                shape.intermediate_size,
                 activation=shape.activation,
                 epsilon=shape.epsilon,
                 gated=shape.gated,
@@ -56,12 +56,12 @@ class Stack(nn.Module):
             )
             for _ in range(shape.copies("ffn"))
         )
-        self.norm = norm_of(shape, shape.width) if shape.norm == "pre" else None
+        self.norm = norm_of(shape, shape.hidden_size) if shape.norm == "pre" else None
         alibi = shape.position_embedding == "alibi"
         slopes = torch.tensor(alibi_slopes(shape.heads)) if alibi else None
         self.register_buffer("slopes", slopes, persistent=False)
         self._add_relative()
-        initialise(self, shape.width)
+        initialise(self, shape.hidden_size)
         self._scale_outputs()
 
     def forward(
@@ -162,8 +162,8 @@ class Stack(nn.Module):
         shape, rows = self.shape, None
         self.relative = self.relative_norm = None
         if shape.position_embedding == "disentangled":
-            self.relative = nn.Embedding(shape.position_rows, shape.width)
-            self.relative_norm = norm_of(shape, shape.width) if shape.position_norm else None
+            self.relative = nn.Embedding(shape.position_rows, shape.hidden_size)
+            self.relative_norm = norm_of(shape, shape.hidden_size) if shape.position_norm else None
             rows = rows_of_distances(
                 shape.positions,
                 span=shape.position_rows // 2,

@@ -47,8 +47,8 @@ class StreamEmbeddings(nn.Module):
 
     def __init__(self, shape: Relative, vocabulary: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(vocabulary, shape.width)
-        self.query = nn.Parameter(torch.empty(shape.width))
+        self.words = nn.Embedding(vocabulary, shape.hidden_size)
+        self.query = nn.Parameter(torch.empty(shape.hidden_size))
 
 
 class RelativeAttention(nn.Module):
@@ -56,7 +56,7 @@ class RelativeAttention(nn.Module):
 
     def __init__(self, shape: Relative) -> None:
         super().__init__()
-        width, heads = shape.width, shape.heads
+        width, heads = shape.hidden_size, shape.heads
         self.query = Linear(width, width, bias=False)
         self.key = Linear(width, width, bias=False)
         self.value = Linear(width, width, bias=False)
@@ -149,11 +149,14 @@ class Streams(nn.Module):
         self.attention = nn.ModuleList(RelativeAttention(shape) for _ in range(shape.layers))
         self.ffn = nn.ModuleList(
             FeedForward(
-                shape.width, shape.inner, activation=shape.activation, epsilon=shape.epsilon
+                shape.hidden_size,
+                shape.intermediate_size,
+                activation=shape.activation,
+                epsilon=shape.epsilon,
             )
             for _ in range(shape.layers)
         )
-        initialise(self, shape.width)
+        initialise(self, shape.hidden_size)
         # A vector, yet not a bias: it is drawn as the words are at full width.
         nn.init.trunc_normal_(self.embeddings.query, std=0.02, a=-0.04, b=0.04)
 
@@ -200,7 +203,7 @@ class Streams(nn.Module):
             return None
         from clozelab.kernels.heads import WIDTHS
 
-        if self.shape.width // self.shape.heads not in WIDTHS:
+        if self.shape.hidden_size // self.shape.heads not in WIDTHS:
             return None
         return torch.randint(2**63 - 1, (len(self.ffn), 2), device=device)
 
@@ -209,9 +212,9 @@ class Streams(nn.Module):
         weight = self.embeddings.words.weight
         length, keys = mask.visible.shape[-2:]
         distances = torch.arange(keys, -length, -1, device=weight.device, dtype=weight.dtype)
-        waves = sinusoids(distances, self.shape.width)
+        waves = sinusoids(distances, self.shape.hidden_size)
         if batch.reverse is not None:
-            waves = torch.cat([waves, sinusoids(-distances, self.shape.width)])
+            waves = torch.cat([waves, sinusoids(-distances, self.shape.hidden_size)])
         # Differs from XLNet's code: blocks read in the same direction share this dropout, so that
         # distances are projected once and not once for each block.
         return self._drop(waves)

@@ -43,9 +43,9 @@ class Transformer(Checked, EncoderPart):
 
     `positions` is the longest block; a table of learned ones has `position_offset` rows more
     (RoBERTa counts from the padding id). `types = 0` is an encoder without a type table.
-    `embedding` unlike `width` puts a projection after the embedding's norm. `sharing` says which
-    half of a layer is shared, norm included, within each of `groups` equal runs of layers. The
-    pooler belongs to the pair objectives, which alone train it.
+    `embedding_size` unlike `hidden_size` puts a projection after the embedding's norm. `sharing`
+    says which half of a layer is shared, norm included, within each of `groups` equal runs of
+    layers. The pooler belongs to the pair objectives, which alone train it.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset(
@@ -54,8 +54,14 @@ class Transformer(Checked, EncoderPart):
 
     block_settings: ClassVar[frozenset[str]] = frozenset(
         {
-            *("width", "heads", "inner", "embedding", "embedding_norm", "positions"),
-            *("position_offset", "position_embedding", "rope_theta", "local_rope_theta"),
+            *("hidden_size", "heads", "intermediate_size", "embedding_size", "embedding_norm"),
+            *(
+                "positions",
+                "position_offset",
+                "position_embedding",
+                "rope_theta",
+                "local_rope_theta",
+            ),
             *("window", "global_every", "activation", "gated", "bias", "norm", "first_norm"),
             *("normalisation", "epsilon", "qk_norm", "value_residual", *DISENTANGLED),
         }
@@ -63,9 +69,9 @@ class Transformer(Checked, EncoderPart):
 
     layers: PositiveInt
     heads: PositiveInt
-    width: PositiveInt
-    inner: PositiveInt
-    embedding: PositiveInt
+    hidden_size: PositiveInt
+    intermediate_size: PositiveInt
+    embedding_size: PositiveInt
     positions: PositiveInt = 512
     position_offset: NonNegativeInt = 0
     types: NonNegativeInt = 2
@@ -118,10 +124,10 @@ class Transformer(Checked, EncoderPart):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width % self.heads:
+        if self.hidden_size % self.heads:
             raise UserError(
-                f"heads = {self.heads}: must divide width = {self.width},"
-                f" for instance {max(1, self.width // 64)}"
+                f"heads = {self.heads}: must divide hidden_size = {self.hidden_size},"
+                f" for instance {max(1, self.hidden_size // 64)}"
             )
         if self.groups > self.layers:
             raise UserError(f"groups = {self.groups}: must be at most layers = {self.layers}")
@@ -139,8 +145,8 @@ class Transformer(Checked, EncoderPart):
     def _check_positions(self) -> None:
         if self.position_embedding == "rotary" and self.head_size % 2:
             raise UserError(
-                f"heads = {self.heads}: give each {self.head_size} elements of width ="
-                f" {self.width}, which rotary positions cannot turn in pairs; make it even"
+                f"heads = {self.heads}: give each {self.head_size} elements of hidden_size ="
+                f" {self.hidden_size}, which rotary positions cannot turn in pairs; make it even"
             )
         if self.position_embedding != "learned" and self.position_offset:
             raise UserError(
@@ -170,10 +176,11 @@ class Transformer(Checked, EncoderPart):
                 f" {self.reach - 2}, since {self.reach - 1} is the largest distance; 0 is none"
             )
 
-        if self.absolute_positions == "decoder" and self.embedding != self.width:
+        if self.absolute_positions == "decoder" and self.embedding_size != self.hidden_size:
             raise UserError(
-                f"embedding = {self.embedding}: a mask decoder adds positions to states of width ="
-                f' {self.width}; make them equal, or set absolute_positions = "none"'
+                f"embedding_size = {self.embedding_size}: a mask decoder adds positions to states"
+                f" of hidden_size = {self.hidden_size}; make them equal, or set"
+                ' absolute_positions = "none"'
             )
 
     def _refuse_disentangled(self) -> None:
@@ -187,13 +194,13 @@ class Transformer(Checked, EncoderPart):
 
     @property
     def vector_width(self) -> int:
-        """The width of a layer."""
-        return self.width
+        """The hidden size."""
+        return self.hidden_size
 
     @property
     def head_size(self) -> int:
         """Elements of a head."""
-        return self.width // self.heads
+        return self.hidden_size // self.heads
 
     @property
     def reach(self) -> int:
@@ -257,20 +264,20 @@ class Transformer(Checked, EncoderPart):
             return TextLayout()
         return TextLayout(after=("mask",), summary="last", fallback="eod", in_pretraining=False)
 
-    def resized(self, layers: int, width: int) -> Transformer:
-        """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width.
+    def resized(self, layers: int, hidden_size: int) -> Transformer:
+        """The same encoder at another size: heads of 64, a feed-forward layer of 4 × its size.
 
-        A gated one, which has three matrices, keeps its own share of the width, in eights.
+        A gated one, which has three matrices, keeps its own ratio to that, in eights.
         """
-        tied = self.embedding == self.width
-        inner = self.inner * width // self.width // 8 * 8 if self.gated else 4 * width
+        tied = self.embedding_size == self.hidden_size
+        scaled = self.intermediate_size * hidden_size // self.hidden_size
         return replace(
             self,
             layers=layers,
-            width=width,
-            heads=max(1, width // 64),
-            inner=inner,
-            embedding=width if tied else min(self.embedding, width),
+            hidden_size=hidden_size,
+            heads=max(1, hidden_size // 64),
+            intermediate_size=scaled // 8 * 8 if self.gated else 4 * hidden_size,
+            embedding_size=hidden_size if tied else min(self.embedding_size, hidden_size),
             groups=min(self.groups, layers),
         )
 
@@ -291,15 +298,16 @@ class Transformer(Checked, EncoderPart):
     def training_flops(self, length: float) -> float:
         """Of the dense layers and of attention."""
         matrices = 3 if self.gated else 2
-        layer = 4 * self.width * self.width + matrices * self.width * self.inner
+        width = self.hidden_size
+        layer = 4 * width * width + matrices * width * self.intermediate_size
         windows = (self.window_of(number) for number in range(self.layers))
         seen = sum(min(length, window + 1) if window else length for window in windows)
         distances = self.layers * len(self.position_roles) * self.position_rows
-        return float(6 * self.layers * layer + self.width * (12 * seen + 6 * distances))
+        return float(6 * self.layers * layer + width * (12 * seen + 6 * distances))
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """How many parameters each of its modules has, for a vocabulary of that size."""
-        width, inner, embedding = self.width, self.inner, self.embedding
+        width, inner, embedding = self.hidden_size, self.intermediate_size, self.embedding_size
         attention, ffn = self.copies("attention"), self.copies("ffn")
         bias = int(self.bias)
         vectors = 2 if self.bias and self.normalisation == "layer" else 1  # of a norm

@@ -182,7 +182,7 @@ def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Te
                 start[f"heads.{kind.name}.dense.{name.rpartition('.')[2]}"] = weights[name]
     if last_states and getattr(kind, "transform", False):
         trained = {n: w for n, w in weights.items() if n.startswith("heads.masked_lm.")}
-        width, dense = model.recipe.encoder.width, trained.get("heads.masked_lm.dense.weight")
+        width, dense = model.recipe.encoder.hidden_size, trained.get("heads.masked_lm.dense.weight")
         # One to another width, or with biases, is another.
         same = dense is not None and dense.shape == (width, width)
         for name in ("dense", "norm") if same and not model.recipe.encoder.bias else ():

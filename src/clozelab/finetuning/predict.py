@@ -20,7 +20,7 @@ from clozelab.remote.cache import local_file
 from clozelab.runs.events import drained
 from clozelab.training.world import join
 
-_TOKENS = 16_384  # at a time
+_TOKENS = 16_384  # at a time; not tuned: enough to fill a device
 
 
 def predict(loaded: Model, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:

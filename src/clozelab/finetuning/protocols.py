@@ -70,7 +70,7 @@ def protocol_for(recipe: Recipe, *, base: Recipe | None = None) -> str:
     ]
     protocol = min(suited)[1] if suited else _USUAL
     trains = _packaged()[protocol]["default"].get("features", "tuned") == "tuned"
-    return OURS if trains and recipe.encoder.width < _SMALL else protocol
+    return OURS if trains and recipe.encoder.hidden_size < _SMALL else protocol
 
 
 @cache

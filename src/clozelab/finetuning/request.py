@@ -14,6 +14,7 @@ from clozelab.files import sha256
 from clozelab.finetuning import protocols
 from clozelab.finetuning.files.columns import Source
 from clozelab.finetuning.files.hub import is_hub
+from clozelab.finetuning.files.sentences import gold_beside
 from clozelab.finetuning.files.splits import TaskSplits, find, own
 from clozelab.finetuning.files.tables import Table, located
 from clozelab.finetuning.kinds import own_words
@@ -76,6 +77,7 @@ class Data:
             sources = [splits[name].source for name in splits if wanted(name)]
             # By the name in the folder: a link there may lead to another file the next time.
             paths = [s.parent.resolve() / s.name for s in sources if isinstance(s, Path)]
+            paths += [gold for path in paths for gold in gold_beside(path)]
             return {str(path): _digest(path) for path in paths}
         digests = {}
         for split, file in self.files.items():

@@ -18,7 +18,7 @@ from clozelab.keys import key, mix
 from clozelab.packed import sums
 from clozelab.training.packing import BatchShape, PackedExamples, batch_shape
 
-_SAMPLE = 512  # groups that show how long examples are
+_SAMPLE = 512  # groups that show how long examples are: their mean to a few per cent
 
 
 class StepSampler:

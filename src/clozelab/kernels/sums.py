@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
 
-HELD = 1024  # numbers of a row or of several that a warp holds: rows need no exchange of warps
+HELD = 1024  # numbers that a warp holds, 32 a thread: rows up to this need no exchange of warps
 PROGRAMS = 1056  # that share the rows backward: eight for each of an H200's processors
 
 

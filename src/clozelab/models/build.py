@@ -114,7 +114,7 @@ def build(
         encoder: Any = recipe.encoder
         parts: tuple[Any, ...] = recipe.objectives
         shape: Any = teacher.encoder.shape if teacher else None
-        taught = {"teacher_width": shape.width if shape else None}
+        taught = {"teacher_width": shape.hidden_size if shape else None}
         heads: dict[str, nn.Module] = {}
         for part in sorted(parts, key=lambda part: part.head_of is not None):
             name, options = slots.use("objectives", part), taught if part.needs_teacher else {}

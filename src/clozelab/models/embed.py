@@ -60,14 +60,14 @@ class Neighbours:
     """The texts nearest to a query by the cosine of their vectors, the nearest first."""
 
     query: str
-    found: tuple[Neighbour, ...]
+    neighbours: tuple[Neighbour, ...]
     vectors: Vectors  # of all texts that were compared, a row each
 
     def __iter__(self) -> Iterator[Neighbour]:
-        return iter(self.found)
+        return iter(self.neighbours)
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.neighbours)
 
 
 def nearest(
@@ -83,10 +83,10 @@ def nearest(
     some = np.flatnonzero((sizes > 0) & [bool(text.strip()) for text in texts])
     cosines = rows[some] @ near.astype(np.float64) / np.maximum(sizes[some] * size, 1e-300)
     best = np.argsort(-cosines, kind="stable")[:top]
-    found = (
+    neighbours = (
         Neighbour(int(some[each]) + 1, texts[some[each]], float(cosines[each])) for each in best
     )
-    return Neighbours(query, tuple(found), embedded)
+    return Neighbours(query, tuple(neighbours), embedded)
 
 
 def follow(

@@ -85,8 +85,8 @@ def export_all(
             how: dict[str, Any] = {"family": family, "name": name, "changes": {}}
             written = _with_generator(model, folder / step.name, pool=_pooling(model, pool), **how)
             notes |= dict.fromkeys(written.notes)
-    if kept := run.machine().get("keep"):
-        note = f"{place}: keeps its last {kept} checkpoints; pretrain with --keep 0 keeps all"
+    if keep := run.machine().get("keep"):
+        note = f"{place}: keeps its last {keep} checkpoints; pretrain with --keep 0 keeps all"
         notes[note] = None
     return Exchanged(f"{len(steps)} steps, each {written.what}", (*notes,))
 
@@ -112,7 +112,7 @@ def _with_generator(
     generator = generator_of(model)
     whole = _export(model, folder, family=family, name=name, changes=changes)
     if pool is not None:
-        width, length = model.recipe.encoder.width, _length(model)
+        width, length = model.recipe.encoder.hidden_size, _length(model)
         sentence_transformers.write(folder, pool, width=width, length=length)
         whole = replace(whole, what=f"{whole.what}, and a model of sentence-transformers")
     if generator is None:

@@ -79,15 +79,15 @@ def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
     if disentangled:
         sharing, shared = "gradient_disentangled", {_WORDS}
     share, depth = (
-        getattr(other.encoder, size) / getattr(encoder, size) for size in ("width", "layers")
+        getattr(other.encoder, size) / getattr(encoder, size) for size in ("hidden_size", "layers")
     )
     part = Generator(share=share, sharing=sharing, depth=depth)
     for name, here in vars(part.shape(encoder)).items():
         there = getattr(other.encoder, name)
         if here != there:
             raise UserError(
-                f"{place}: {name} = {there}, and the generator of an encoder of width"
-                f" {encoder.width} has {here} here; {_REMEDY.format(place)}"
+                f"{place}: {name} = {there}, and the generator of an encoder of hidden size"
+                f" {encoder.hidden_size} has {here} here; {_REMEDY.format(place)}"
             )
     own = theirs["encoder"].keys() - (set() if sharing == "none" else shared)
     weights: dict[str, Tensor] = {}
@@ -104,7 +104,7 @@ def _check(imported: Imported, other: Imported, place: str) -> None:
     words = [len(one.weights[WORDS]) for one in (imported, other)]
     sizes = {
         size: (getattr(other.encoder, size), getattr(imported.encoder, size))
-        for size in ("width", "layers")
+        for size in ("hidden_size", "layers")
     }
     faults = {
         "has no head over the vocabulary, as a class ForMaskedLM has": (

@@ -179,7 +179,7 @@ class Model:
         rows = {
             "recipe": self.recipe.name,
             "task": self.task.name if self.task else "",
-            "size": f"{encoder.layers} layers of {encoder.width}",
+            "size": f"{encoder.layers} layers of {encoder.hidden_size}",
             "parameters": f"{sum(each.numel() for each in self.module.parameters()):,}",
             "tokenizer": f"{slots.use('tokenizer', tokenizer)}, {self.vocabulary.size:,} tokens",
             "from": f"{self.place}, step {self.step:,}" if self.step else self.place,

@@ -30,7 +30,7 @@ _TABLED = re.compile(
     r"(heads\.generator\.)?encoder\.embeddings\.(words\.weight|delta)"
     r"|heads\.(?!bidirectional_lm)\w+\.(head\.)?(bias|table)|idle_bias"
 )
-_SPREAD = 0.02  # of `random`
+_SPREAD = 0.02  # of `random`: BERT's
 
 
 class RowSource(NamedTuple):
@@ -80,11 +80,13 @@ def with_rows(
     seed: int = 0,
 ) -> dict[str, Tensor]:
     """The weights with tables of these rows."""
-    made = dict(weights)
+    resized = dict(weights)
     for name, value in weights.items():
         if is_table(name):
-            made[name] = _table(value, rows, spread=initialisation, key=root(seed, f"row {name}"))
-    return made
+            resized[name] = _table(
+                value, rows, spread=initialisation, key=root(seed, f"row {name}")
+            )
+    return resized
 
 
 def _table(old: Tensor, rows: Sequence[RowSource], *, spread: str, key: int) -> Tensor:

@@ -19,6 +19,7 @@ from clozelab.text.vocabulary import describe
 
 Floats = NDArray[np.float64]
 
+# Not tuned: the first two are word2vec's defaults.
 _WINDOW = 5  # tokens on either side that a token is used with
 _RARE = 5  # occurrences below which nothing is known of a token's use
 _DIMENSIONS = 64  # of a token's use
@@ -35,12 +36,12 @@ def similar(
     rows = [n for n in fresh if often[n]]
     if not len(others) or not rows:
         return {}
-    found = {}
+    neighbours = {}
     for number, cosines in zip(rows, vectors[rows] @ vectors[others].T, strict=True):
         weights = sparsemax(cosines)
         at = np.flatnonzero(weights)
-        found[number] = (others[at].tolist(), weights[at].tolist())
-    return found
+        neighbours[number] = (others[at].tolist(), weights[at].tolist())
+    return neighbours
 
 
 # Differs from FOCUS, whose vectors are fastText's: these are of counts, and need no training.
@@ -53,8 +54,8 @@ def _uses(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Floats, Bools]:
     from scipy.sparse.linalg import svds
 
     size = describe(tokenizer).size
-    found = CachedTokenizer(tokenizer, segment=False, counts=Counts()).encode(list(texts))
-    ids, row = found.ids, np.repeat(np.arange(len(texts)), np.diff(found.starts))
+    tokenised = CachedTokenizer(tokenizer, segment=False, counts=Counts()).encode(list(texts))
+    ids, row = tokenised.ids, np.repeat(np.arange(len(texts)), np.diff(tokenised.starts))
     counts = np.bincount(ids, minlength=size)
     matrix_of: Any = sparse.csr_matrix
     pairs = matrix_of((size, size))

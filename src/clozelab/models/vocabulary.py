@@ -32,7 +32,7 @@ from clozelab.text.usage import Tokenization, Usage, read
 from clozelab.text.vocabulary import describe
 
 _TIMED_LINES, _TIMED_TOKENS = 16, 128  # of a forward pass that is timed, and of a line of it
-_PASSES, _LEAST_PASSES = 8, 3  # of which the fastest counts
+_PASSES, _LEAST_PASSES = 8, 3  # of which the fastest counts: what disturbs one only slows it
 _SECONDS = 2.0  # after which no more are made
 _PREDICTED = 7  # one token in so many meets the vocabulary, as in pretraining
 
@@ -98,13 +98,13 @@ def without_unused(model: Model, usage: Usage, *, least: int = 1, size: int | No
 
 def figures(models: Sequence[Model], texts: Sequence[str] = ()) -> list[VocabularyFigures]:
     """The sizes of some models, and how they read some lines."""
-    found = [_size(model) for model in models]
+    sizes = [_size(model) for model in models]
     if not texts:
-        return found
+        return sizes
     speeds = _speeds(models, texts[:_TIMED_LINES])
     return [
         replace(size, text=read(model.tokenizer, list(texts)), words_per_second=speed)
-        for model, size, speed in zip(models, found, speeds, strict=True)
+        for model, size, speed in zip(models, sizes, speeds, strict=True)
     ]
 
 

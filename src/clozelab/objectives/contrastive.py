@@ -48,7 +48,7 @@ class Contrastive(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        width = encoder.width
+        width = encoder.hidden_size
         return {"projection": width * width + width} if self.projection else {}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
@@ -71,20 +71,20 @@ class Contrastive(Weighted):
         """The head with fresh weights."""
         from clozelab.objectives.heads.contrasting import Contrasting
 
-        return Contrasting(self, encoder.width)
+        return Contrasting(self, encoder.hidden_size)
 
     def check_encoder(self, encoder: Any) -> None:
         """One whose first token may stand for a text, and whose vectors have the sizes."""
         if "two_streams" in encoder.provides:
             raise UserError("an encoder of two streams reads an order; use encoder transformer")
-        if self.sizes and self.sizes[-1] >= encoder.width:
+        if self.sizes and self.sizes[-1] >= encoder.hidden_size:
             raise UserError(
-                f"sizes = {list(self.sizes)} must be below encoder.width = {encoder.width}, the"
-                " whole vector, whose loss is always there"
+                f"sizes = {list(self.sizes)} must be below encoder.hidden_size ="
+                f" {encoder.hidden_size}, the whole vector, whose loss is always there"
             )
 
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
         """Of the projection, forward and backward; nothing meets the vocabulary."""
-        return float(12 * encoder.width**2 * predicted) if self.projection else 0.0
+        return float(12 * encoder.hidden_size**2 * predicted) if self.projection else 0.0

@@ -56,7 +56,7 @@ class Distillation(Weighted):
         """The comparison; a teacher of another width adds a projection with fresh weights."""
         from clozelab.objectives.heads.teacher import Teaching
 
-        return Teaching(self, encoder.width, teacher_width)
+        return Teaching(self, encoder.hidden_size, teacher_width)
 
     def layer_choice(self, teacher_layers: int, student_layers: int) -> tuple[int, ...]:
         """The teacher layer that each layer of the student starts from; none if "random"."""

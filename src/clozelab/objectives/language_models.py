@@ -49,7 +49,7 @@ class _TableObjective(Weighted):
         counts = head_parameters(encoder, vocabulary)
         if self.head_kind != "transform":
             counts = {} if self.head_kind == "plain" else {"bias": counts["bias"]}
-        return counts | ({} if self.tied else {"table": vocabulary * encoder.embedding})
+        return counts | ({} if self.tied else {"table": vocabulary * encoder.embedding_size})
 
     def build(self, encoder: Tied, vocabulary: int) -> PlainHead:
         """The head with fresh weights."""
@@ -178,7 +178,7 @@ class BidirectionalLm(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        return {"words": self.words * encoder.width, "bias": self.words}
+        return {"words": self.words * encoder.hidden_size, "bias": self.words}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """At every word the next and the one before; from `words` on they are unknown words."""

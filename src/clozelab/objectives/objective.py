@@ -20,12 +20,12 @@ class Widths(Protocol):
     """
 
     @property
-    def width(self) -> int:
-        """The hidden size."""
+    def hidden_size(self) -> int:
+        """Of a layer's vectors."""
 
     @property
-    def embedding(self) -> int:
-        """The width of the embedding table."""
+    def embedding_size(self) -> int:
+        """Columns of the embedding table."""
 
     @property
     def bias(self) -> bool:
@@ -50,9 +50,9 @@ class Tied(Widths, Protocol):
 
 def head_parameters(encoder: Widths, vocabulary: int) -> dict[str, int]:
     """Those of BERT's head over the vocabulary (§3.1): dense to the table's width, norm, bias."""
-    width, bias = encoder.embedding, int(encoder.bias)
+    width, bias = encoder.embedding_size, int(encoder.bias)
     norm = width + width * (bias if encoder.normalisation == "layer" else 0)
-    return {"dense": encoder.width * width + bias * width, "norm": norm, "bias": vocabulary}
+    return {"dense": encoder.hidden_size * width + bias * width, "norm": norm, "bias": vocabulary}
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ class Relations(Weighted):
         return Relating(self)
 
     def check_encoder(self, encoder: Any) -> None:
-        """The relation heads divide the student's width."""
-        self._check_width(encoder.width, "encoder.width =")
+        """The relation heads divide the student's hidden size."""
+        self._check_width(encoder.hidden_size, "encoder.hidden_size =")
 
     def check_teacher(self, encoder: Any) -> None:
         """They divide the teacher's as well; it has queries, keys and values, and that layer."""
@@ -61,7 +61,7 @@ class Relations(Weighted):
                 "relations are between the queries, keys and values of tokens that see each other,"
                 " which this teacher does not have; use a bidirectional transformer"
             )
-        self._check_width(encoder.width, "the teacher's width of")
+        self._check_width(encoder.hidden_size, "the teacher's hidden size of")
         if not -encoder.layers <= self.teacher_layer < encoder.layers:
             raise UserError(
                 f"teacher_layer = {self.teacher_layer}: the teacher has the layers 0 to"
@@ -72,12 +72,12 @@ class Relations(Weighted):
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
         """Of the student's products, forward and backward; nothing meets the vocabulary."""
-        return float(18 * encoder.width * length)
+        return float(18 * encoder.hidden_size * length)
 
     def _check_width(self, width: int, whose: str) -> None:
         if width % self.heads:
             most = max(n for n in range(1, self.heads) if width % n == 0)
             raise UserError(
                 f"heads = {self.heads} relation heads do not divide {whose} {width}; use a divisor"
-                f" of the widths of student and teacher, for instance {most}"
+                f" of the hidden sizes of student and teacher, for instance {most}"
             )

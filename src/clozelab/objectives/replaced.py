@@ -68,15 +68,15 @@ class Generator(Weighted):
 
     def shape(self, encoder: Any) -> Any:
         """The generator's encoder, for that of a recipe."""
-        width = round(self.share * encoder.width)
+        width = round(self.share * encoder.hidden_size)
         if width < 1 or (width > _HEAD and width % (width // _HEAD)):
-            near = max(_HEAD, round(width / _HEAD) * _HEAD) / encoder.width
+            near = max(_HEAD, round(width / _HEAD) * _HEAD) / encoder.hidden_size
             raise UserError(
-                f"share = {self.share}: {width} of encoder.width = {encoder.width}, which heads of"
-                f" {_HEAD} do not divide; use for instance {min(near, 1.0):g}"
+                f"share = {self.share}: {width} of encoder.hidden_size = {encoder.hidden_size},"
+                f" which heads of {_HEAD} do not divide; use for instance {min(near, 1.0):g}"
             )
         layers = max(1, round(self.depth * encoder.layers))
-        return replace(encoder.resized(layers, width), embedding=encoder.embedding)
+        return replace(encoder.resized(layers, width), embedding_size=encoder.embedding_size)
 
     def check_encoder(self, encoder: Any) -> None:
         """Refuse an encoder of whose width the generator cannot have its share."""
@@ -92,7 +92,7 @@ class Generator(Weighted):
         for table in _SHARED[self.sharing]:
             counts.pop(f"encoder.embeddings.{table}", None)
         if self.sharing == "gradient_disentangled":
-            counts["delta"] = vocabulary * encoder.embedding
+            counts["delta"] = vocabulary * encoder.embedding_size
         head = head_parameters(shape, vocabulary)
         return counts | {f"head.{key}": n for key, n in head.items()}
 
@@ -132,7 +132,7 @@ class ReplacedToken(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        width = encoder.width
+        width = encoder.hidden_size
         return {"dense": width * width + width, "classifier": width + 1}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
@@ -149,7 +149,7 @@ class ReplacedToken(Weighted):
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
         """Of its dense layer."""
-        return float(6 * encoder.width * (encoder.width + 1) * predicted)
+        return float(6 * encoder.hidden_size * (encoder.hidden_size + 1) * predicted)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class AllTokensLm(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        return {**head_parameters(encoder, vocabulary), "copy": encoder.width + 1}
+        return {**head_parameters(encoder, vocabulary), "copy": encoder.hidden_size + 1}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """The original tokens."""

@@ -39,7 +39,7 @@ class RetroMae(Weighted):
 
     def parameters(self, encoder: Any, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the decoder and its head, by part."""
-        width, narrow, bias = encoder.width, encoder.embedding, int(encoder.bias)
+        width, narrow, bias = encoder.hidden_size, encoder.embedding_size, int(encoder.bias)
         norm = width * (2 if bias and encoder.normalisation == "layer" else 1)
         counts = {
             "positions": encoder.max_positions * width,
@@ -81,4 +81,4 @@ class RetroMae(Weighted):
     ) -> float:
         """Of its layer, for every token, and of its head."""
         head = super().training_flops(encoder, vocabulary, length=length, predicted=predicted)
-        return float(6 * 12 * encoder.width**2 + 12 * encoder.width * length + head)
+        return float(6 * 12 * encoder.hidden_size**2 + 12 * encoder.hidden_size * length + head)

@@ -25,7 +25,7 @@ class NextSentence(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        width = encoder.width
+        width = encoder.hidden_size
         return {"pooler": width * width + width, "classifier": 2 * width + 2}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:

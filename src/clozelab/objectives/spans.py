@@ -43,7 +43,7 @@ class SpanBoundary(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part; a dense layer has a bias and a norm."""
-        width, narrow = encoder.width, encoder.embedding
+        width, narrow = encoder.hidden_size, encoder.embedding_size
         return {
             "positions": self.positions * self.dimension,
             "first": (2 * width + self.dimension) * width + 3 * width,
@@ -92,8 +92,8 @@ class SpanJoint(SpanBoundary):
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
         counts = super().parameters(encoder, vocabulary)
-        chained = counts["first"] + encoder.embedding * encoder.width
-        return {**counts, "first": chained, "start": encoder.embedding}
+        chained = counts["first"] + encoder.embedding_size * encoder.hidden_size
+        return {**counts, "first": chained, "start": encoder.embedding_size}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """What is predicted in some blocks; `previous` has no meaning at offset 0."""

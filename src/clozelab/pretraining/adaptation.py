@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
+from clozelab.config.overrides import keys_set
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.models.history import corpora
@@ -20,10 +21,10 @@ from clozelab.models.load import load, pretrained
 from clozelab.models.model import Model
 from clozelab.objectives import CausalLm
 from clozelab.objectives.objective import weight_at
+from clozelab.pretraining.early_stopping import Adaptation
 from clozelab.pretraining.fitting import changes as changes_of
 from clozelab.pretraining.held_out import held_out
 from clozelab.pretraining.job import PretrainJob
-from clozelab.pretraining.kept import Adaptation
 from clozelab.pretraining.passes import PASSES
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.starting import continued
@@ -32,6 +33,7 @@ from clozelab.text.store.corpus import exists, open_stores, weighted
 from clozelab.text.store.mixture import shares
 from clozelab.training.budget import Budget
 
+# Ours, and not tuned: steps small enough that a little text has many, as large as BERT's at most.
 REPLAY = 0.1  # of the tokens, where no share is given
 _TOKENS = 131_072  # of a step at most: 256 blocks of 512
 _STEPS = 100  # of a pass, where the text has as many steps of
@@ -73,7 +75,6 @@ def adaptation(
     own = _teacherless(model)
     recipe = adapted(own, blocks=_blocks(own, corpus), detour=detour).override(changes)
     places = [data] if replayed is None else _mixed(data, replayed, shared)
-    keys = [change.partition("=")[0] for change in changes]
     job = continued(
         recipe,
         place,
@@ -81,7 +82,7 @@ def adaptation(
         seed=seed,
         budget=budget,
         shaped=True,
-        own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
+        own=keys_set(changes, "encoder", recipe.encoder),
         loaded=model,
     )
     _check_text(job, corpus)

@@ -18,8 +18,8 @@ from clozelab.errors import UserError
 from clozelab.models.build import DELTA, PretrainingModel, build
 from clozelab.models.model import Model
 from clozelab.nearest import listed
+from clozelab.pretraining.early_stopping import Adaptation, EarlyStopping
 from clozelab.pretraining.held_out import HeldOut, held_out
-from clozelab.pretraining.kept import Adaptation, KeptWeights
 from clozelab.pretraining.passes import passes_note
 from clozelab.pretraining.source import BlockSource, rows_of_a_group, views_of
 from clozelab.pretraining.steps import Steps
@@ -43,9 +43,9 @@ from clozelab.training.memory import raising_one
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
-_NARROW = 512  # width of a model whose kernels run no longer than their launches take
+_NARROW = 512  # hidden size of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is computed by
-_FEW = 64  # blocks that show how long an evaluation takes
+_FEW = 64  # blocks that show how long an evaluation takes; not tuned
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class PretrainTrainer:
         self.steps = self._steps()
         self._check_texts()
         self._held_out: dict[tuple[str, int], HeldOut | str] = {}
-        self.kept: KeptWeights | None = None
+        self.early_stopping: EarlyStopping | None = None
         if job.adaptation is not None:
             objective = followed_objective(self.recipe)
-            self.kept = KeptWeights(objective, job.adaptation.patience)
+            self.early_stopping = EarlyStopping(objective, job.adaptation.patience)
 
     @property
     def schedule(self) -> Schedule:
@@ -256,9 +256,11 @@ class PretrainTrainer:
             sample = self._held_out[of, length]
             if isinstance(sample, HeldOut):
                 sums = self._judged(sample, length)
-                if of == "held_out" and self.kept is not None:
+                if of == "held_out" and self.early_stopping is not None:
                     self._compare(number, sums)
-                yield Evaluated(number, sums, of, self.kept.step if self.kept else None)
+                yield Evaluated(
+                    number, sums, of, self.early_stopping.step if self.early_stopping else None
+                )
 
     def _texts(self) -> dict[str, Corpus]:
         """Whose held-out text is measured, by what the log calls it."""
@@ -269,11 +271,11 @@ class PretrainTrainer:
 
     def _compare(self, number: int, sums: Measured) -> None:
         """Keep the weights where they are the best; while all is read causally, none count."""
-        assert self.kept is not None
+        assert self.early_stopping is not None
         detour = number and self.schedule.causal_share(number - 1) == 1
         if not detour:
-            loss = means(sums)[self.kept.objective]["loss"]
-            self.kept.see(number, loss, self._weights)
+            loss = means(sums)[self.early_stopping.objective]["loss"]
+            self.early_stopping.see(number, loss, self._weights)
 
     def _weights(self) -> dict[str, Tensor]:
         return {name: value.detach().cpu().clone() for name, value in self._parameters()}
@@ -281,7 +283,7 @@ class PretrainTrainer:
     @property
     def stalled(self) -> bool:
         """Whether the loss of the new text has stopped falling."""
-        return self.kept is not None and self.kept.exhausted
+        return self.early_stopping is not None and self.early_stopping.exhausted
 
     def _judged(self, sample: HeldOut, length: int) -> Measured:
         """The held-out sums; where memory runs out, over smaller micro-batches."""
@@ -316,10 +318,10 @@ class PretrainTrainer:
         A model that is adapted ends with the weights that were kept.
         """
         state = {"data": self.identity(), "seed": self.seed, **state}
-        if self.kept is not None:
-            state["kept"] = self.kept.state()
-            if ends and self.kept.weights:
-                set_weights(self.train_state.model, self.kept.weights)
+        if self.early_stopping is not None:
+            state["best"] = self.early_stopping.state()
+            if ends and self.early_stopping.weights:
+                set_weights(self.train_state.model, self.early_stopping.weights)
         return save(
             folder,
             step,
@@ -331,13 +333,13 @@ class PretrainTrainer:
                 "tokenizer.json": self.job.stores[0][0].tokenizer.to_str(),
             },
             keep=keep,
-            more=self.kept.tensors() if self.kept and not ends else {},
+            more=self.early_stopping.tensors() if self.early_stopping and not ends else {},
         )
 
     def recall(self, checkpoint: Checkpoint) -> None:
         """Which weights were kept before the run was stopped."""
-        if self.kept is not None:
-            self.kept.recall(checkpoint)
+        if self.early_stopping is not None:
+            self.early_stopping.recall(checkpoint)
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
@@ -453,7 +455,7 @@ class PretrainTrainer:
         """
         step_tokens = self.recipe.schedule.batch_size * self.recipe.blocks.length
         alone = self.world.size == 1 and step_tokens <= self.tokens
-        return alone and self.recipe.encoder.width <= _NARROW
+        return alone and self.recipe.encoder.hidden_size <= _NARROW
 
     def _scaler(self) -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None

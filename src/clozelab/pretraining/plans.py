@@ -43,12 +43,12 @@ def planned(
     if len(documents.sentences) <= _MANY or type(blocks) not in PARTS.values():
         return blocks.plan(documents, drawn.key)
     settings = {"use": slots.use("blocks", blocks), **asdict(form)}
-    columns, counts = plans.kept(
+    table = plans.kept(
         corpus,
         {"blocks": settings, "split": split, **drawn._asdict()},
         lambda folder: form.stretches(documents, drawn.key, folder),
     )
-    opened: Plan = form.opened(documents, drawn.key, columns, counts)
+    opened: Plan = form.opened(documents, drawn.key, table)
     return opened
 
 

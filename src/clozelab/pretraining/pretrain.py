@@ -123,7 +123,7 @@ def _session(
     plateau = plateau_of(trainer.recipe, trainer.job.stores)
     session = Session(trainer, run, saving, again=again, plateau=plateau, times=times)
     session.probe = trainer.probed if trainer.job.probe is not None else None
-    if trainer.kept is not None:
+    if trainer.early_stopping is not None:
         session.early = EarlyEnd(lambda: trainer.stalled, trainer.refit)
     budget = trainer.job.budget
     if budget is not None and budget.kind == "seconds" and first < trainer.schedule.total:

@@ -22,9 +22,9 @@ from clozelab.models.tables import RowSource, sources, with_rows
 from clozelab.nearest import listed
 from clozelab.objectives import PAIRS
 from clozelab.objectives.heads.teacher import start_from
+from clozelab.pretraining.early_stopping import Adaptation
 from clozelab.pretraining.fitting import changes, fitted, notes
 from clozelab.pretraining.job import PretrainJob
-from clozelab.pretraining.kept import Adaptation
 from clozelab.runs.directory import Run
 from clozelab.text.store.corpus import as_it_was, exists, open_stores
 from clozelab.training import budget as budgets
@@ -95,7 +95,7 @@ def continued(
     by_words = [part for part in recipe.objectives if "words" in part.needs]
     words = tuple(f"heads.{slots.use('objectives', part)}." for part in by_words)
     said: tuple[str, ...] = ()
-    if words and corpus.manifest["fingerprint"] not in fingerprints(loaded):
+    if words and fingerprints(loaded)[:1] != [corpus.manifest["fingerprint"]]:
         weights = {n: value for n, value in weights.items() if not n.startswith(words)}
         said = (f"the softmax over words begins anew: it has those of {corpus.name}",)
     kind: Any = recipe.tokenizer
@@ -154,7 +154,7 @@ def taught(
             name = slots.use("objectives", part)
             raise UserError(f"{place}: objective {name}: {error}") from None
     if all(part.own_size for part in objectives):
-        size = ("layers", "width", "heads", "inner", "embedding")
+        size = ("layers", "hidden_size", "heads", "intermediate_size", "embedding_size")
         recipe = _beside(recipe, teacher.recipe, {*own, *size}, more=("types",))
     elif not sized:
         recipe = _beside(recipe, teacher.recipe, own)
@@ -236,11 +236,11 @@ def _adaptation(facts: Mapping[str, Any]) -> Adaptation | None:
     if "adaptation" not in facts:
         return None
     asked = dict(facts["adaptation"])
-    general, made = asked.pop("general", None), asked.pop("general_fingerprint", "")
+    general, fingerprint = asked.pop("general", None), asked.pop("general_fingerprint", "")
     patience = asked.pop("patience")
     if general is not None and not exists(general):
         raise UserError(f"{general}: the corpus of general text is gone; put it back to go on")
-    places = [] if general is None else [as_it_was(f"{general}:1", made)]
+    places = [] if general is None else [as_it_was(f"{general}:1", fingerprint)]
     corpora = [corpus for corpus, _ in open_stores(places)] if places else [None]
     return Adaptation(corpora[0], patience, asked)
 

@@ -29,7 +29,7 @@ from clozelab.remote.fetching import Wanted, fetch
 
 FOLDER = "CLOZELAB_CACHE"  # environment variables: where it is, and how large it may be
 GIGABYTES = "CLOZELAB_CACHE_GB"
-_USUAL = 200  # GB
+_USUAL = 200  # GB; not tuned: CLOZELAB_CACHE_GB is for machines with less
 _KIND = "cache"
 _INDEX = ".files.json"
 _USED = ".used-"
@@ -57,13 +57,13 @@ def local_folder(place: str, wanted: Callable[[str], bool] = lambda name: True) 
     """A folder on this machine: that of a path, or the wanted files of that at a URL, fetched."""
     if not access.is_url(place):
         return Path(place)
-    found = access.files_under(place)
-    if not found.keys() - {""}:
+    remote_files = access.files_under(place)
+    if not remote_files.keys() - {""}:
         raise MissingError(f"there is no folder {shown(place)}, or nothing in it: check the name")
     name = _last_name(place)
     chosen = [
         Wanted(f"{name}/{inside}", file)
-        for inside, file in found.items()
+        for inside, file in remote_files.items()
         if not {"", ".", ".."} & {*inside.split("/")} and "?" not in inside and wanted(inside)
     ]
     folder = entry(place, chosen, url=place) / name
@@ -223,8 +223,8 @@ def _size(folder: Path) -> int:
 
 def _there(folder: Path) -> int:
     """Bytes of the files that an entry has whole."""
-    found = (file for file in folder.rglob("*") if file.suffix != ".part" and file.is_file())
-    return sum(file.lstat().st_size for file in found)
+    whole = (file for file in folder.rglob("*") if file.suffix != ".part" and file.is_file())
+    return sum(file.lstat().st_size for file in whole)
 
 
 def _read(folder: Path) -> dict[str, Any]:

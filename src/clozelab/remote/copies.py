@@ -38,11 +38,11 @@ def put_folder(folder: Path, url: str, *, last: str) -> None:
 
 def check_new(url: str) -> None:
     """Refuse a URL that cannot be written, or where something is."""
-    if _found(url):
+    if _names_at(url):
         raise UserError(f"{shown(url)}: has files in it already; name a new place")
 
 
-def _found(url: str) -> set[str]:
+def _names_at(url: str) -> set[str]:
     """The names of what is at a URL that can be written."""
     if access.is_web(url):
         raise UserError(
@@ -82,10 +82,10 @@ class FolderCopy:
 
     def _check(self, known: Mapping[str, Any]) -> None:
         """Refuse a URL where something else is than an earlier copy of this folder."""
-        found = _found(self.url)
-        if not found:
+        names = _names_at(self.url)
+        if not names:
             return
-        other = _read(partial(access.content, joined(self.url, LIST))) if LIST in found else {}
+        other = _read(partial(access.content, joined(self.url, LIST))) if LIST in names else {}
         if not known or other.get("id") != known.get("id"):
             raise UserError(f"--copy-to {shown(self.url)}: has other files in it; name a new place")
 

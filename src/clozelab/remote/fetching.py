@@ -14,7 +14,7 @@ from clozelab.errors import UserError
 from clozelab.remote import access
 from clozelab.remote.access import RemoteFile, shown
 
-_CONNECTIONS = 8  # pieces of a file that are asked for at a time
+_CONNECTIONS = 8  # pieces of a file that are asked for at a time; not tuned
 
 
 class Wanted(NamedTuple):

@@ -38,7 +38,7 @@ class AdaptationRecord:
 
     texts: Mapping[str, str]  # the corpora of "held_out" and "general" by their places
     losses: Mapping[str, Sequence[tuple[int, float]]]  # the held-out loss of each text by step
-    kept: int  # the step whose weights it ends with
+    best_step: int  # the step whose weights it ends with
     steps: int
     changes: Sequence[str]  # what it changed in the model's recipe
     others: Sequence[BeforeAfter]  # probes, tasks and pseudo-perplexity
@@ -66,7 +66,7 @@ class AdaptationRecord:
     def verdict(self) -> str:
         """The gain and the forgetting in a sentence."""
         new = _short(self.texts["held_out"])
-        if not self.kept:
+        if not self.best_step:
             return f"no step made the loss of {new} lower; the model is as it was"
         words = [f"new text ({new}): {self.gain:.3f} nats gained"]
         if self.forgetting is None:
@@ -75,7 +75,7 @@ class AdaptationRecord:
             what = "forgotten" if self.forgetting > 0 else "gained"
             general = _short(self.texts["general"])
             words.append(f"general text ({general}): {abs(self.forgetting):.3f} {what}")
-        words[-1] += f" (the weights of step {self.kept:,} of {self.steps:,} are kept)"
+        words[-1] += f" (the weights of step {self.best_step:,} of {self.steps:,} are kept)"
         return ", ".join(words)
 
     def rows(self) -> list[BeforeAfter]:
@@ -88,38 +88,38 @@ class AdaptationRecord:
 
     def _ends(self, of: str) -> tuple[float, float]:
         losses = dict(self.losses[of])
-        return losses[0], losses[self.kept]
+        return losses[0], losses[self.best_step]
 
 
 def read_adaptation(run: Run) -> AdaptationRecord | None:
     """What a run's folder says of its adaptation; None, if it is none or not done."""
     facts, result = run.machine(), run.result()
-    if "adaptation" not in facts or result is None or "kept" not in result:
+    if "adaptation" not in facts or result is None or "best_step" not in result:
         return None
     asked = facts["adaptation"]
     curves = {of: run.losses(of).get(asked["objective"], []) for of in _TEXTS}
     texts = {"held_out": facts["data"][0].rpartition(":")[0], "general": asked.get("general", "")}
-    kept = int(result["kept"])
-    losses = {of: points for of, points in curves.items() if {0, kept} <= {*dict(points)}}
+    best_step = int(result["best_step"])
+    losses = {of: points for of, points in curves.items() if {0, best_step} <= {*dict(points)}}
     if "held_out" not in losses:  # of which the log has been damaged since
         return None
     return AdaptationRecord(
         texts=texts,
         losses=losses,
-        kept=kept,
+        best_step=best_step,
         steps=result["steps"],
         changes=asked.get("changes", []),
         others=[
-            *_probes(run.events("probe"), kept),
+            *_probes(run.events("probe"), best_step),
             *_measures(read_json(run.path / FILE)),
         ],
     )
 
 
-def _probes(entries: Sequence[Entry], kept: int) -> Iterator[BeforeAfter]:
+def _probes(entries: Sequence[Entry], best_step: int) -> Iterator[BeforeAfter]:
     """Scores of probes, of those that were probed both times."""
     by_step = {entry["step"]: entry for entry in entries}
-    before, after = by_step.get(0, {}), by_step.get(kept, {})
+    before, after = by_step.get(0, {}), by_step.get(best_step, {})
     for task, scores in before.items():
         for metric, score in scores.items() if isinstance(scores, dict) else ():
             if metric != "layer" and None not in (score, after.get(task, {}).get(metric)):

@@ -102,6 +102,8 @@ _FALL = 0.005  # of the entropy, from one stretch to the next: less is no fall
 _ACTIVE = 0.5  # of the peak learning rate: once it has decayed further, every loss is nearly level
 _EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as many, that it may
 
+# Likely causes, by rules of thumb: as deep as base, in a run far shorter than the published ones; a
+# vocabulary of little more than letters; text of which a third is copies.
 _DEEP, _FEW = 12, 20_000  # layers, and steps of a whole run
 SMALL_VOCABULARY = 1_000
 _LIGHT = 0.1  # of next-sentence prediction: a weight that slows nothing (results/nsp-saturation)

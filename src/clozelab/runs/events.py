@@ -49,7 +49,7 @@ class Evaluated:
     step: int
     sums: Measured
     of: str = "held_out"  # the text of the run; "general": what an adapted model learned from
-    kept: int | None = None  # the step whose weights an adaptation would end with
+    best_step: int | None = None  # the step whose weights an adaptation would end with
 
 
 @dataclass(frozen=True)

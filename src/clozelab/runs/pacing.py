@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, InitVar, asdict, dataclass
 from clozelab.training.loop import Step
 from clozelab.training.schedule import Schedule
 
+# Not tuned: a refit costs about a step (docs/decisions/10-time.md), so there are some tens at most.
 STRETCH = 0.04  # of the budget, or of the run: how often the pace is looked at
 RECENT = 0.1  # of the budget: the steps by which the pace is told
 SMALL = 0.02  # of the steps that are left: a smaller change is not worth a refit

@@ -314,8 +314,8 @@ class Session:
         for event in self.trainer.evaluate(number, blocks=self.saving.evaluate_blocks):
             if isinstance(event, Evaluated):
                 self.last[event.of] = means(event.sums)
-                if event.kept is not None:
-                    self.last["kept"] = event.kept
+                if event.best_step is not None:
+                    self.last["best_step"] = event.best_step
                 log.measured(event.of, number, self.last[event.of])
             elif isinstance(event, Scored):
                 self.last["dev"] = {"step": event.best, **event.at_best}

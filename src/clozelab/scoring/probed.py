@@ -19,10 +19,9 @@ from clozelab.contracts import Ints
 from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning.examples import Class, Number, Sentences, Tagged, Tags
-from clozelab.finetuning.files.named import NAMED, File, Named
+from clozelab.finetuning.files.named import NAMED
+from clozelab.finetuning.files.sentences import contrasted_words, gold_beside
 from clozelab.finetuning.files.splits import TaskSplits, found_in
-from clozelab.finetuning.files.tables import lines as lines_of
-from clozelab.finetuning.files.tables import located
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data
 from clozelab.keys import mix, root
@@ -30,7 +29,6 @@ from clozelab.nearest import remedy
 from clozelab.scoring.linear import Doubles
 
 _WORDS = 4  # that are as much work to encode as a sentence
-GOLD = ".gold.txt"  # of WiC, beside .data.txt
 
 
 class Excerpt(NamedTuple):
@@ -51,27 +49,17 @@ class WordInContext(NamedTuple):
 
 
 def _words_in_context(path: Path, split: str) -> list[WordInContext]:
-    """Lines of a .data.txt: word, part of speech, its places in both sentences, the sentences."""
-    gold = located(path.with_name(path.name.partition(".")[0] + GOLD))
-    data, labels = lines_of(path), lines_of(gold)
-    if len(data) != len(labels):
-        raise UserError(
-            f"{gold} has {len(labels)} lines and {path} has {len(data)}: fetch both again"
+    """The same lines that are tuned on, with the characters of the word."""
+    return [
+        WordInContext(
+            str(number),
+            one.first,
+            one.second,
+            one.label,
+            (_word(one.first, one.places[0]), _word(one.second, one.places[1])),
         )
-    examples = []
-    for number, (line, label) in enumerate(zip(data, labels, strict=True)):
-        cells = line.split("\t")
-        try:
-            _, _, places, first, second = cells
-            one, two = (int(place) for place in places.split("-"))
-            spans = _word(first, one), _word(second, two)
-        except (ValueError, IndexError):
-            raise UserError(
-                f"{path}:{number + 1} is not a line of WiC: word, part of speech, places as 2-1,"
-                " two sentences, with tabs between them"
-            ) from None
-        examples.append(WordInContext(str(number), first, second, label.strip(), spans))
-    return examples
+        for number, one in enumerate(contrasted_words(path))
+    ]
 
 
 def _word(sentence: str, number: int) -> tuple[int, int]:
@@ -81,15 +69,7 @@ def _word(sentence: str, number: int) -> tuple[int, int]:
     return first, first + len(words[number])
 
 
-WIC = Named(
-    "wic",
-    "WiC: does a word mean the same in two sentences",
-    "classify",
-    ("wic", "WiC"),
-    {split: (File(f"{split}.data.txt"),) for split in ("train", "dev", "test")},
-    {"labels": ("F", "T"), "pair": True},
-    read=_words_in_context,
-)
+WIC = replace(NAMED["wic"], read=_words_in_context)
 # Tasks whose score is the correlation of cosines with people's judgement, without any fit.
 COSINE = {
     **{f"sts{year}": (f"sts{year}", "test") for year in range(12, 17)},
@@ -171,8 +151,7 @@ class ProbeTask:
         splits = [self.scored] if self.by_cosine else ["train", self.scored]
         paths = {self.files.splits[split].source for split in splits}
         files = [path for path in paths if isinstance(path, Path)]
-        if self.name == WIC.name:
-            files += [located(p.with_name(p.name.partition(".")[0] + GOLD)) for p in files]
+        files += [gold for path in files for gold in gold_beside(path)]
         return {str(path): sha256(path) for path in sorted(files)}
 
     def scored_rows(self) -> ProbeRows:
@@ -253,7 +232,7 @@ def known() -> dict[str, str]:
         for name, (task, _) in COSINE.items()
     }
     groups = {name: f"all of {', '.join(tasks)}" for name, tasks in GROUPS.items()}
-    return {**named, WIC.name: WIC.title, **cosine, **groups}
+    return {**named, **cosine, **groups}
 
 
 def tasks_of(

@@ -40,7 +40,7 @@ class CellJob:
     request: StudyRequest
     cell: Cell
     out: str  # the folder of the study
-    steps: int
+    budget: str  # of its pretraining, as --budget has it
     machine: Machine
     saving: SaveOptions
     keep_models: bool = False  # keep fine-tuned weights after their scores are known
@@ -197,7 +197,7 @@ def _pretrain(job: CellJob) -> Iterator[Event]:
         task = starting.resumed(folder, data=data)
         yield from resume(task, folder, machine=machine, saving=saving)
         return
-    recipe, budget = request.recipe(variant), f"{job.steps}steps"
+    recipe, budget = request.recipe(variant), job.budget
     teacher, seed = request.study.variant(variant).teacher, request.seed(job.cell)
     if teacher is None:
         task = starting.fresh(recipe, data=data, seed=seed, budget=budget)

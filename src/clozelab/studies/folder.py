@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clozelab.config.renamed import recorded
 from clozelab.errors import UserError
 from clozelab.files import claim, is_own, kind_of, locked, mark
 from clozelab.finetuning.request import refuse_changed
@@ -41,6 +42,7 @@ class SavedPlan:
     paces: Mapping[str, Pace]
     tuning_seconds: Mapping[str, float]
     fingerprints: Mapping[str, str]
+    powers: Mapping[str, Mapping[str, Any]]  # of the claims, as stated before they were run
     parts: Sequence[Mapping[str, Any]]  # what it was merged from
 
 
@@ -74,7 +76,8 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
         plan = dict(json.loads((out / PLAN).read_text(encoding="utf-8")))
         if plan["equal"] not in UNITS.values():
             raise ValueError(plan["equal"])
-        study = spec.read(out / STUDY)
+        with recorded():
+            study = spec.read(out / STUDY)
         options = {name: plan[name] for name in _OPTIONS}
         saved = SavedPlan(
             plan["equal"],
@@ -82,6 +85,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
             {name: _pace(**pace) for name, pace in plan["paces"].items()},
             {name: float(seconds) for name, seconds in plan["tuning_seconds"].items()},
             dict(plan.get("made", {})),
+            dict(plan.get("power", {})),
             list(plan.get("parts", [])),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OSError):
@@ -94,11 +98,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
         if options[name] != asked[name]
         and not _moved(name, (options[name], saved.fingerprints), (asked[name], now))
     ]
-    changed += [
-        word
-        for word, names in _COMMON.items()
-        if any(getattr(study, name) != getattr(request.study, name) for name in names)
-    ]
+    changed += [word for word, names in _COMMON.items() if study.differs(request.study, names)]
     changed = changed or [
         name
         for name, value in saved.fingerprints.items()

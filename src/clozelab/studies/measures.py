@@ -48,6 +48,7 @@ from clozelab.training.loop import Measured
 from clozelab.training.world import join
 
 _ASKED = {"next_sentence": "next", "sentence_order": "order"}
+# Not tuned: far above the noise of a step, so that only a setback counts.
 _SPIKE = 0.5  # nats above the mean of the losses before: twenty logged steps
 _WINDOW = 20
 

@@ -15,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
+from clozelab.config.renamed import first_keys
 from clozelab.errors import UserError
 from clozelab.files import LOCK, mark, new_folder, write_text
 from clozelab.nearest import listed
@@ -33,7 +34,7 @@ _COMMON = {
     "finetune": ("finetune", "tunings"),
     "number of held-out blocks": ("blocks",),
 }
-_BY_NAME = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "made")
+_BY_NAME = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "power", "made")
 T = TypeVar("T")
 
 
@@ -114,7 +115,7 @@ def _differences(first: _Part, other: _Part) -> Iterator[str]:
         (first.record.plan, other.record.plan),
     )
     for word, names in _COMMON.items():
-        if any(getattr(studies[0], name) != getattr(studies[1], name) for name in names):
+        if studies[0].differs(studies[1], names):
             yield word
     if plans[0].get("size") != plans[1].get("size"):
         yield "size"
@@ -203,7 +204,8 @@ def _fits(claim: Claim, study: StudySpec, merged: StudySpec) -> bool:
 
 
 def _bare(variant: Variant) -> Variant:
-    return replace(variant, says="", paper={})
+    words = first_keys(variant.set), first_keys(variant.finetune)
+    return replace(variant, says="", paper={}, set=words[0], finetune=words[1])
 
 
 def _parts(part: _Part, owners: Mapping[Cell, _Part]) -> Iterator[dict[str, Any]]:

@@ -21,8 +21,9 @@ from clozelab.runs.directory import PLAN, STUDY
 from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.studies import spec, timing
-from clozelab.studies.folder import UNITS, fingerprints, saved_plan, task_files
+from clozelab.studies.folder import UNITS, SavedPlan, fingerprints, saved_plan, task_files
 from clozelab.studies.measures import plateau_level, unmeasurable
+from clozelab.studies.power import claim_powers
 from clozelab.studies.request import StudyRequest
 from clozelab.studies.timing import Pace
 from clozelab.text.building import cores
@@ -31,8 +32,8 @@ from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 
 _SHORT = 40.0  # seconds, over all variants; a twentieth of them is spent on timing
-_ROOM = 0.1  # the share of a budget that must be left for pretraining
-_WIDE = 768  # a model of this width has a GPU to itself
+_ROOM = 0.1  # the share of a budget that must be left for pretraining: with less it is a mistake
+_WIDE = 768  # a model of this hidden size has a GPU to itself, which it fills
 _AT_ONCE = 4  # the most cells that share a GPU, each with four cores
 
 
@@ -51,6 +52,8 @@ class StudyPlan:
     # By variant, the loss of one who knows frequencies and copying alone; by task, its dev items.
     plateau: Mapping[str, float] = field(default_factory=dict)
     items: Mapping[str, int] = field(default_factory=dict)
+    # By claim, what its seeds can decide: stated before they are run, and kept.
+    powers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parts: Sequence[Mapping[str, Any]] = ()  # the studies that the folder was merged from
 
     def steps(self, variant: str) -> int:
@@ -65,6 +68,22 @@ class StudyPlan:
         return budgets.steps(
             budget, tokens_a_step=pace.tokens_a_step, seconds_a_step=pace.seconds_a_step
         )
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether cells keep their seconds as they go, rather than take so many steps."""
+        return self.unit == "seconds" and self.at_once == 1
+
+    def budget(self, variant: str) -> str:
+        """What a variant's cells are trained for.
+
+        A run that is alone on its machine keeps its seconds by the pace as it goes: the few steps
+        that were timed are off by some per cent, which are worth as much as many a choice.
+        """
+        steps = self.steps(variant)
+        if self.is_paced:
+            return f"{self.amount * self.request.study.variant(variant).share:.3f}s"
+        return f"{steps}steps"
 
     def seconds(self, variant: str) -> float | None:
         """About how long a cell of the variant takes; None where nothing was timed."""
@@ -92,6 +111,7 @@ class StudyPlan:
             "cannot": dict(self.broken),
             "plateau": dict(self.plateau),
             "items": dict(self.items),
+            "power": dict(self.powers),
             "made": dict(self.fingerprints),
             **({"parts": list(self.parts)} if self.parts else {}),
             "cells": [
@@ -147,6 +167,8 @@ def make_plan(
         plateau={name: level for name, level in levels.items() if level is not None},
         items={name: len(data.splits().read("dev")) for name, data in request.tasks().items()},
     )
+    powers = claim_powers(request.study, sizes=plan.items)
+    plan = replace(plan, powers={one.claim.comparison: one.as_json() for one in powers})
     if saved is None:
         plan = yield from _divided(_with_paces(plan), budget, machine)
         if timed and any(pace.seconds_a_step is None for pace in plan.paces.values()):
@@ -165,6 +187,7 @@ def make_plan(
         paces=saved.paces,
         tuning_seconds=saved.tuning_seconds,
         fingerprints={**saved.fingerprints, **plan.fingerprints},
+        powers={name: _as_stated(saved, name, power) for name, power in plan.powers.items()},
         parts=saved.parts,
     )
     plan = _with_paces(plan)
@@ -174,10 +197,16 @@ def make_plan(
     return replace(plan, paces={**saved.paces, **plan.paces})  # variants may come back
 
 
+def _as_stated(saved: SavedPlan, claim: str, power: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A claim's power as it was stated first, unless its seeds have changed since."""
+    stated = saved.powers.get(claim, {})
+    return stated if stated.get("seeds") == power["seeds"] else power
+
+
 def _side_by_side(request: StudyRequest, machine: Machine) -> int:
     """How many cells a device runs at once: with narrow models a GPU waits for the host."""
     names = [one.name for one in request.study.variants]
-    narrow = all(request.recipe(name).encoder.width < _WIDE for name in names)
+    narrow = all(request.recipe(name).encoder.hidden_size < _WIDE for name in names)
     return max(1, min(_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1
 
 

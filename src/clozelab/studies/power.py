@@ -1,8 +1,9 @@
 """What a study can decide, before it is run: power, and the minimum detectable effect, by claim.
 
-The noise of a measure over seeds is taken from recorded results (noise.toml, which tools/noise.py
-makes of them), unless the study states its own. The power is that of a verdict after correction:
-of each claim as if none of the others were true, so that it is reached whatever becomes of them.
+The noise of a measure over seeds is taken from recorded results (noise.toml, which
+tools/judge_results.py makes of them), unless the study states its own. The power is that of a
+verdict after correction: of each claim as if none of the others were true, so that it is reached
+whatever becomes of them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _SHARE = (
     1.5  # degrees of freedom a seed, by simulation: noise is pooled in some studies, not in all
 )
 _AGREE = 0.5  # as in verdicts.py
-_HIDDEN = 18.0  # tokens of a block of 128
-_USUAL = 60.0  # points: the score at which the evaluation set's error is taken
+_HIDDEN = 18.0  # tokens of a block of 128: 15 % of what is not special
+_USUAL = 60.0  # points: where the error of an evaluation set is taken; 50 to 70 are much the same
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class ClaimPower:
     at_half: float | None  # and at half of it
     detectable: float | None  # with a power of 80 %; None: no noise is known
     unknown: tuple[str, ...] = ()  # measures whose noise is not known
+
+    def as_json(self) -> dict[str, float | str | None]:
+        """As plan.json has it, where it stands before anything is run."""
+        numbers = {"effect": self.effect, "power": self.at_effect, "at_half": self.at_half}
+        return {"seeds": self.seeds, **numbers, "detectable": self.detectable, "unit": self.unit}
 
 
 @cache

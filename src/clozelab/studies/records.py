@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
+from clozelab.config.renamed import recorded
 from clozelab.errors import UserError
 from clozelab.files import is_own, locked, write_text
 from clozelab.runs.diagnostics import LEFT
@@ -175,7 +176,8 @@ def read(folder: Path) -> StudyRecord:
     """The study in a folder, its cells loose or packed."""
     if not (folder / STUDY).is_file():
         raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
-    study = spec.read(folder / STUDY)
+    with recorded():
+        study = spec.read(folder / STUDY)
     cells = _cells(folder)
     order = [variant.name for variant in study.variants]
     runs = {

@@ -141,8 +141,10 @@ def _jobs(
 ) -> list[CellJob]:
     """Every cell of a plan as a job."""
     folder = str(out.resolve())
+    if plan.is_paced:  # evaluations would take some variants more of their time than others
+        saving = replace(saving, evaluate_every=0)
     return [
-        CellJob(plan.request, cell, folder, plan.steps(cell.variant), machine, saving, keep_models)
+        CellJob(plan.request, cell, folder, plan.budget(cell.variant), machine, saving, keep_models)
         for cell in plan.request.cells()
     ]
 

@@ -17,7 +17,7 @@ from clozelab import registry
 from clozelab.config import recipe as recipes
 from clozelab.config import slots, toml
 from clozelab.config.recipe import Recipe
-from clozelab.config.renamed import current, recorded
+from clozelab.config.renamed import current, first_keys, recorded
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import STUDIES, written
 from clozelab.errors import UserError
@@ -51,7 +51,9 @@ class Variant:
     set: tuple[str, ...] = ()  # key=value, over those of the base
     size: str | None = None  # replaces the requested size
     layers: float | None = None  # a multiple of the layers of the requested size
-    width: float | None = None  # likewise; heads and the feed-forward layer are scaled with it
+    hidden_size: float | None = (
+        None  # likewise; heads and the feed-forward layer are scaled with it
+    )
     again: str = field(default="", metadata=_LATER)  # what it repeats with other seeds: A/A
     share: float = 1.0  # of the tokens (steps, time) of the other variants
     teacher: str | None = None  # the variant that it is distilled from
@@ -65,7 +67,7 @@ class Variant:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
             raise UserError(f"name {self.name!r}: use small letters, digits and - between them")
-        for name in ("share", "layers", "width"):
+        for name in ("share", "layers", "hidden_size"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"{name} = {value:g} must be above 0")
@@ -115,6 +117,11 @@ class Claim:
         """What it is compared with, in words."""
         return self.than or f"{self.level:g}"
 
+    @property
+    def comparison(self) -> str:
+        """What is compared with what, on what: a plan names a claim by it."""
+        return f"{self.better} against {self.against} on {', '.join(self.on)}"
+
 
 @dataclass(frozen=True)
 class Base:
@@ -162,6 +169,14 @@ class StudySpec(Base):
             variant = self.variant(variant)
         with recorded():  # of a study that was recorded, or may be
             return self._read(variant, size)
+
+    def differs(self, other: StudySpec, names: Iterable[str]) -> bool:
+        """Whether any of those fields is another; a key by its old name is the same key."""
+        mine, others = (
+            {**vars(one), **{name: first_keys(getattr(one, name)) for name in ("set", "finetune")}}
+            for one in (self, other)
+        )
+        return any(mine[name] != others[name] for name in names)
 
     def warn_of_old_names(self) -> None:
         """Warn of keys in its file and its recipes that have another name today."""
@@ -222,7 +237,7 @@ class StudySpec(Base):
         """Overrides for a variant's multiples of the size, or its part of a teacher's layers."""
         name = variant.recipe or self.recipe
         sized = recipes.read(name, size=variant.size or size).encoder
-        layers, width = sized.layers, sized.width
+        layers, width = sized.layers, sized.hidden_size
         if variant.teacher is not None and size is not None and variant.size is None:
             # A student keeps its proportion of the teacher's layers at every size.
             teacher = self.variant(variant.teacher)
@@ -231,12 +246,12 @@ class StudySpec(Base):
             layers = max(1, self.recipe_of(teacher, size=size).encoder.layers * own // full)
         if variant.layers is not None:
             layers = max(1, round(sized.layers * variant.layers))
-        if variant.width is not None:
-            width = max(64, round(sized.width * variant.width / 64) * 64)
-        if (layers, width) == (sized.layers, sized.width):
+        if variant.hidden_size is not None:
+            width = max(64, round(sized.hidden_size * variant.hidden_size / 64) * 64)
+        if (layers, width) == (sized.layers, sized.hidden_size):
             return []
         before, after = plain(sized), plain(sized.resized(layers, width))
-        if width == sized.width:  # its heads may not be of 64
+        if width == sized.hidden_size:  # its heads may not be of 64
             after = {**before, "layers": layers, "groups": after.get("groups")}
         return [
             f"encoder.{key}={written(value)}"

@@ -26,6 +26,7 @@ from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store, open_stores
 from clozelab.training.world import join
 
+# For an estimate that a plan shows; how these were found is not recorded.
 _SAMPLE = 200  # examples, for the mean length of a task's
 _LEAST = 0.03  # seconds of the shortest step on a GPU
 _WINDOWS = 1.5  # tokens read per token of a passage that is longer than a block

@@ -28,11 +28,11 @@ from clozelab.text.sequences import is_bytes
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import IDEOGRAPH_CLASS, kind
 
-LEAST = 10  # occurrences of a word worth a row
+LEAST = 10  # occurrences of a word worth a row; not tuned: fewer would hardly train it
 _LETTERS = re.compile(rf"(?:(?![{IDEOGRAPH_CLASS}])[^\W\d_]){{4,}}(?![\w'’-])")
 _ALONE = ("ideograph", "sign")  # characters that are words by themselves
 _MOST_RUNS = 1 << 21  # counted at a time; when there are more, the rarest are forgotten
-_ABOVE = 0.01  # by which a unigram word's score beats that of its pieces
+_ABOVE = 0.01  # by which a unigram word's score beats that of its pieces: any little would do
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from clozelab.packed import offsets
 from clozelab.text.overlap import ngrams
 
 HASHES = 128  # of a signature; the share of equal ones estimates a similarity of 0.8 to ± 0.035
-_SHINGLE = 5  # words of an n-gram
+_SHINGLE = 5  # words of an n-gram, as in arXiv:2107.06499
 _SEED = 0
 _RECALL = 0.99  # of pairs as similar as the threshold, how many share a band
 

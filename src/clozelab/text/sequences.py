@@ -180,10 +180,10 @@ def settings(tokenizer: Tokenizer) -> tuple[type, dict[str, Any]] | None:
         return SingleBytes, {}
     if not isinstance(tokenizer.model, models.WordLevel):
         return None
-    if found := _KMERS.fullmatch(_expression(before)):
-        alphabet = re.sub(r"\\(.)", r"\1", found["letters"])
+    if kmers := _KMERS.fullmatch(_expression(before)):
+        alphabet = re.sub(r"\\(.)", r"\1", kmers["letters"])
         cased = not settings_of(tokenizer.normalizer)
-        return Kmer, {"k": int(found["k"]), "alphabet": alphabet, "cased": cased}
+        return Kmer, {"k": int(kmers["k"]), "alphabet": alphabet, "cased": cased}
     pieces, *edges = before.get("pretokenizers") or [{}]
     if [_expression(step) for step in edges] == [_EDGES] and _expression(pieces):
         return RegexMatches, {"pattern": _expression(pieces), "cased": not lower_cases(tokenizer)}
@@ -202,8 +202,8 @@ def is_bytes(tokenizer: Tokenizer) -> bool:
 
 def _expression(step: dict[str, Any]) -> str:
     """The regular expression that a step splits by, if it does."""
-    found: str = (step.get("pattern") or {}).get("Regex", "")
-    return found
+    expression: str = (step.get("pattern") or {}).get("Regex", "")
+    return expression
 
 
 def _word_level(words: Iterable[str], specials: tuple[str, ...]) -> Tokenizer:

@@ -19,6 +19,7 @@ from clozelab.text.encoding import CachedTokenizer, Tokenised
 
 LONGEST_ENTITY = 16  # words (ideographs, in Chinese)
 LONGEST_PHRASE = 4  # words
+# Not tuned: rare pairs stand together by accident.
 LEAST_COUNT = 8  # how often a pair of words must stand together to be a phrase
 LEAST_NPMI = 0.35  # and how much more than chance, on a scale from 0 to 1
 

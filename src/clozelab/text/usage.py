@@ -67,11 +67,11 @@ def usage(tokenizer: Tokenizer, documents: Iterable[RawDocument]) -> Generator[N
         alone = {*map(str.strip, sentences)} - {*paragraphs}
         encoder.forget()
         for rows in (paragraphs, sorted(alone)):
-            found = encoder.encode(rows)
-            all_of_it.counts += np.bincount(found.ids, minlength=vocabulary.size)
-            at = np.flatnonzero(found.ids == vocabulary.roles.get("unk", -1))
+            tokenised = encoder.encode(rows)
+            all_of_it.counts += np.bincount(tokenised.ids, minlength=vocabulary.size)
+            at = np.flatnonzero(tokenised.ids == vocabulary.roles.get("unk", -1))
             if isinstance(tokenizer.model, models.WordPiece):
-                rows_with = np.unique(np.searchsorted(found.starts, at, side="right") - 1)
+                rows_with = np.unique(np.searchsorted(tokenised.starts, at, side="right") - 1)
                 all_of_it.unknown |= _unknown(tokenizer, [rows[row] for row in rows_with])
         all_of_it.words.update(paragraphs)
         drawn.add(paragraphs)
@@ -82,10 +82,10 @@ def usage(tokenizer: Tokenizer, documents: Iterable[RawDocument]) -> Generator[N
 
 def read(tokenizer: Tokenizer, texts: list[str]) -> Tokenization:
     """How a tokenizer reads some lines."""
-    found = CachedTokenizer(tokenizer, segment=False, counts=Counts()).encode(texts)
-    words = int(((found.marks & Mark.WORD) != 0).sum())
-    unknown = int((found.ids == describe(tokenizer).roles.get("unk", -1)).sum())
-    return Tokenization(len(found.ids), words, unknown)
+    tokenised = CachedTokenizer(tokenizer, segment=False, counts=Counts()).encode(texts)
+    words = int(((tokenised.marks & Mark.WORD) != 0).sum())
+    unknown = int((tokenised.ids == describe(tokenizer).roles.get("unk", -1)).sum())
+    return Tokenization(len(tokenised.ids), words, unknown)
 
 
 def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
@@ -131,5 +131,5 @@ class _Sample:
         keys = mix(root(0, "vocabulary sample"), self._seen + np.arange(len(lines)))
         self._seen += len(lines)
         every, keys = [*self.lines, *lines], np.concatenate([self._keys, keys])
-        kept = np.sort(np.argsort(keys, kind="stable")[:_SAMPLE])
-        self.lines, self._keys = [every[at] for at in kept], keys[kept]
+        sample = np.sort(np.argsort(keys, kind="stable")[:_SAMPLE])
+        self.lines, self._keys = [every[at] for at in sample], keys[sample]

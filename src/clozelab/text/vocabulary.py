@@ -30,7 +30,7 @@ ROLES = {
     "eod": ("[EOD]", "<eod>", "<|endoftext|>"),
 }
 
-_ODD_IDS = 10_000  # ids without a token that a small vocabulary may have besides
+_ODD_IDS = 10_000  # ids without a token that a small vocabulary may have: more is a damaged file
 
 
 def bert_normalizer(cased: bool) -> normalizers.Normalizer:

@@ -247,7 +247,7 @@ def test_a_bad_file_is_refused_with_the_place_and_the_remedy(
         ("bert", ["encoder.causal=true"], ("masked_lm", "encoder.causal = false", "causal_lm")),
         ("gpt", ["encoder.causal=false"], ("causal_lm", "encoder.causal = true")),
         ("gpt", ["masking.use=token"], ("masking token", "use masking nothing")),
-        ("gpt", ["encoder.embedding=64"], ("plain head", "encoder.embedding = 768")),
+        ("gpt", ["encoder.embedding_size=64"], ("plain head", "encoder.embedding_size = 768")),
         ("bert", ["encoder.types=1"], ("encoder.types = 1", "segment_pair", "use 2")),
         ("xlnet", ["schedule.batch_size=64"], ("blocks.rows = 8192", "set both")),
         ("bert", ["objectives.1.use=masked_lm"], ("masked_lm", "twice")),
@@ -351,8 +351,8 @@ def test_an_unknown_size_is_refused(size: str, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("name", names())
 def test_the_dial_is_the_same_for_every_recipe(name: str, size: str) -> None:
     dial, own, recipe = DIAL[size], read(name), read(name, size=size)
-    assert (recipe.encoder.layers, recipe.encoder.width) == (dial.layers, dial.width)
-    assert getattr(recipe.encoder, "heads", dial.width // 64) == dial.width // 64
+    assert (recipe.encoder.layers, recipe.encoder.hidden_size) == (dial.layers, dial.hidden_size)
+    assert getattr(recipe.encoder, "heads", dial.hidden_size // 64) == dial.hidden_size // 64
     assert recipe.blocks.length == min(dial.length, own.blocks.length)
     assert recipe.schedule.batch_size == dial.batch_size
     assert recipe.optimiser.learning_rate == dial.learning_rate
@@ -362,14 +362,14 @@ def test_the_dial_is_the_same_for_every_recipe(name: str, size: str) -> None:
 
 
 def test_the_dial_keeps_what_makes_a_recipe() -> None:
-    assert read("bert", size="mini").encoder.embedding == 256
+    assert read("bert", size="mini").encoder.embedding_size == 256
     albert = read("albert", size="mini").encoder
-    assert (albert.embedding, albert.parameters(1)["layers.ffn"]) == (128, 526_080)
+    assert (albert.embedding_size, albert.parameters(1)["layers.ffn"]) == (128, 526_080)
     xlnet = read("xlnet", size="tiny").tables()
     assert (xlnet["blocks"]["reuse"], xlnet["encoder"]["memory"]) == (32, 48)
     assert xlnet["blocks"]["rows"] == xlnet["schedule"]["batch_size"] == 32
     elmo = read("elmo", size="tiny").tables()
-    assert elmo["encoder"]["inner"] == 8 * 128
+    assert elmo["encoder"]["cell_size"] == 8 * 128
     assert sum(many for _, many in elmo["encoder"]["filters"]) == 4 * 128
     assert elmo["objectives"][0]["words"] == 256 * 128
 
@@ -377,19 +377,22 @@ def test_the_dial_keeps_what_makes_a_recipe() -> None:
 def test_layers_by_width_keeps_length_and_schedule() -> None:
     recipe, own = read("roberta", size="4x256"), read("roberta")
     changed = {key for key, _, _ in difference(own, recipe)}
-    assert changed == {f"encoder.{k}" for k in ("layers", "heads", "width", "inner", "embedding")}
+    assert changed == {
+        f"encoder.{k}"
+        for k in ("layers", "heads", "hidden_size", "intermediate_size", "embedding_size")
+    }
 
 
 def test_released_sizes_carry_their_own_settings() -> None:
     large = read("roberta", size="large")
     assert (large.optimiser.learning_rate, large.schedule.warmup) == (4e-4, 30_000)
     assert read("roberta_wwm", size="large").schedule.steps == 2_000_000
-    assert read("albert", size="xxlarge").encoder.width == 4096
+    assert read("albert", size="xxlarge").encoder.hidden_size == 4096
 
 
 def test_an_override_comes_after_the_size() -> None:
     recipe = read("bert", size="tiny", overrides=["encoder.layers=3"])
-    assert (recipe.encoder.layers, recipe.encoder.width) == (3, 128)
+    assert (recipe.encoder.layers, recipe.encoder.hidden_size) == (3, 128)
 
 
 @given(

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from clozelab import cli
 from clozelab.config import recipe as recipes
-from clozelab.config.renamed import OldNameWarning, current, first_names, renamed
+from clozelab.config.overrides import keys_set
+from clozelab.config.renamed import OldNameWarning, current, first_keys, first_names, renamed
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
+from clozelab.studies import records, spec
 
 ROOT = Path(__file__).resolve().parents[3]
 OLD = """
@@ -22,6 +25,11 @@ use = "adamw"
 rate = 1e-3
 decay = 0.1
 """
+OLD_ENCODERS = {
+    "transformer": ("roberta", "width=128", "heads=2", "inner=512", "embedding=64"),
+    "relative": ("xlnet", "width=128", "heads=2", "inner=512"),
+    "lstm": ("elmo", "width=128", "inner=512"),
+}
 
 
 def test_a_recipe_with_old_names_is_read_with_a_warning(tmp_path: Path) -> None:
@@ -42,6 +50,37 @@ def test_an_old_name_can_be_set() -> None:
     assert recipe == recipes.read("bert", overrides=["schedule.batch_size=7"])
 
 
+@pytest.mark.parametrize("name", OLD_ENCODERS)
+def test_the_sizes_of_an_encoder_by_their_old_names(name: str) -> None:
+    recipe, *words = OLD_ENCODERS[name]
+    today = {"width": "hidden_size", "inner": "intermediate_size", "embedding": "embedding_size"}
+    if name == "lstm":
+        today["inner"] = "cell_size"
+    pairs = [word.split("=") for word in words]
+    new = [f"encoder.{today.get(key, key)}={value}" for key, value in pairs]
+    with pytest.warns(OldNameWarning, match=r"encoder\.width is called encoder\.hidden_size today"):
+        old = recipes.read(recipe, overrides=[f"encoder.{word}" for word in words])
+    assert old == recipes.read(recipe, overrides=new)
+    assert keys_set(["blocks.length=8", "encoder.inner = 3"], "encoder", old.encoder) == [
+        today["inner"]
+    ]
+
+
+def test_released_sizes_by_old_names_replace_the_new_ones(tmp_path: Path) -> None:
+    file = tmp_path / "old.toml"
+    file.write_text(
+        'extends = "electra"\n[sizes.slim]\nwidth = 256\nheads = 4\ninner = 1024\n'
+        "embedding = 128\n[sizes.slim.optimiser]\nrate = 3e-4\n",
+        encoding="utf-8",
+    )
+    with pytest.warns(OldNameWarning):
+        recipe = recipes.read(file, size="slim")
+    encoder = recipe.encoder
+    assert (encoder.hidden_size, encoder.embedding_size) == (256, 128)
+    assert encoder.intermediate_size == 1024  # type: ignore[union-attr]
+    assert recipe.optimiser.learning_rate == 3e-4
+
+
 def test_an_old_setting_of_a_protocol_can_be_set() -> None:
     with pytest.warns(OldNameWarning, match="head_rate is called head_learning_rate today"):
         old = protocols.read("bert", "sst2", "classify", overrides=["head_rate=0.5"])
@@ -59,6 +98,34 @@ def test_a_record_is_read_without_a_warning() -> None:
             assert recipes.parse(text, "recipe.toml").schedule.batch_size > 0
 
 
+def test_a_study_with_old_names_is_the_same_study(tmp_path: Path) -> None:
+    new = spec.read("albert-width")
+    text, file = spec.to_toml(new), tmp_path / "study.toml"
+    for name, old in {"hidden_size =": "width =", "embedding_size=": "embedding="}.items():
+        assert name in text
+        text = text.replace(name, old)
+    file.write_text(text, encoding="utf-8")
+    with pytest.warns(OldNameWarning, match="hidden_size today"):
+        old = spec.read(file)
+    for one, other in zip(old.variants, new.variants, strict=True):
+        assert one.hidden_size == other.hidden_size
+        assert first_keys(one.set) == first_keys(other.set)
+        assert old.recipe_of(one, size="mini") == new.recipe_of(other, size="mini")
+    set_by_old = replace(new, set=("encoder.width=64",))
+    assert not set_by_old.differs(replace(new, set=("encoder.hidden_size=64",)), ["name", "set"])
+    assert set_by_old.differs(replace(new, set=("encoder.hidden_size=32",)), ["name", "set"])
+
+
+def test_recorded_studies_are_read_without_a_warning() -> None:
+    files = [*ROOT.glob("results/*/study.toml"), *ROOT.glob("results/unfinished/*/study.toml")]
+    assert any("encoder.embedding=" in file.read_text(encoding="utf-8") for file in files)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OldNameWarning)
+        for file in files:
+            study = records.read(file.parent).study
+            assert all(study.recipe_of(variant, size="mini") for variant in study.variants)
+
+
 def test_a_key_under_both_names_is_refused() -> None:
     with pytest.raises(UserError, match=r"a\.toml: masking has mask_rate under two names"):
         renamed({"rate": 0.1, "mask_rate": 0.2}, ["mask_rate"], place="a.toml", key="masking")
@@ -73,6 +140,9 @@ def test_digests_are_made_by_the_first_names() -> None:
     tables = {"masking": {"mask_rate": 0.15, "cap": 3}, "schedule": {"batch_size": 8}}
     first = {"masking": {"rate": 0.15, "cap": 3}, "schedule": {"sequences": 8}}
     assert first_names(repr(tables)) == repr(first)
+    quoted = ({"a": "\"'", "hidden_size": 8}, repr({"a": "\"'", "hidden_size": 8}))
+    before = ({"a": "\"'", "width": 8}, repr({"a": "\"'", "width": 8}))
+    assert first_names(repr(quoted)) == repr(before)
 
 
 def test_the_command_line_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,12 +116,14 @@ def test_a_young_run_may_be_on_the_plateau(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_recorded_runs_are_named_beside_a_plateau(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", "encoder.width=256", "encoder.layers=4", loss=level)
+    place = patients.run(
+        tmp_path / "run", "encoder.hidden_size=256", "encoder.layers=4", loss=level
+    )
     finding = found(examined(place))["plateau"]
     assert "recorded runs of about this size left it" in finding.evidence
     assert "this one has seen 24" in finding.evidence
     slow = patients.run(
-        tmp_path / "slow", "encoder.width=256", "encoder.layers=4", loss=lambda share: 7.0
+        tmp_path / "slow", "encoder.hidden_size=256", "encoder.layers=4", loss=lambda share: 7.0
     )
     assert "behind recorded runs" in found(examined(slow), "caution")["level"].title
 

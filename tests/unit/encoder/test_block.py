@@ -21,7 +21,8 @@ from clozelab.errors import UserError
 
 torch.set_num_threads(1)
 SHAPE: dict[str, Any] = {
-    "layers": 3, "heads": 2, "width": 16, "inner": 12, "embedding": 16, "positions": 40,
+    "layers": 3, "heads": 2, "hidden_size": 16, "intermediate_size": 12, "embedding_size": 16,
+    "positions": 40,
 }  # fmt: skip
 PRE: dict[str, Any] = {**SHAPE, "types": 0, "norm": "pre"}
 WINDOW: dict[str, Any] = {"window": 4, "global_every": 2}
@@ -41,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
     "gated": {**SHAPE, "gated": True},
     "swiglu": {**PRE, "gated": True, "activation": "silu", "bias": False, "normalisation": "rms"},
     "relu2": {**PRE, "activation": "relu2", "normalisation": "rms"},
-    "no biases": {**SHAPE, "bias": False, "embedding": 8},
+    "no biases": {**SHAPE, "bias": False, "embedding_size": 8},
     "no first norm": {**PRE, "first_norm": False},
     "qk-norm": {**PRE, "qk_norm": True, "position_embedding": "rotary", "normalisation": "rms"},
     "value residual": {**PRE, "value_residual": 0.3, "bias": False},
@@ -67,7 +68,7 @@ CASES |= {
     "deberta, windows, causal": {
         **PRE, **WINDOW, "position_embedding": "disentangled", "causal": True,
     },
-    "deberta, shared layers": {**DISENTANGLED, "sharing": "all", "embedding": 8},
+    "deberta, shared layers": {**DISENTANGLED, "sharing": "all", "embedding_size": 8},
 }  # fmt: skip
 LENGTHS = [9, 1, 5, 13]
 
@@ -161,7 +162,7 @@ def attended(
     shape, (attention, _) = stack.shape, stack.halves(number)
     window = shape.window if number % shape.global_every else 0
     theta = shape.local_rope_theta if window else shape.rope_theta
-    size, queries, keys, values = shape.width // shape.heads, [], [], []
+    size, queries, keys, values = shape.hidden_size // shape.heads, [], [], []
     for position, x in enumerate(xs):
         q, k, v = (part.view(shape.heads, size) for part in product(attention.qkv, x).chunk(3))
         if shape.qk_norm:
@@ -412,14 +413,14 @@ def test_the_slopes_of_alibi() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"heads": 3}, "heads = 3: must divide width = 16"),
+        ({"heads": 3}, "heads = 3: must divide hidden_size = 16"),
         ({"window": 64, "global_every": 3}, "window = 64: must be even.*at most positions = 40"),
         ({"window": 5, "global_every": 3}, "window = 5: must be even"),
         ({"window": 8}, "window = 8: goes with global_every above 1, and that is 1; set both"),
         ({"global_every": 3}, "window = 0: goes with global_every"),
         (
-            {"width": 18, "heads": 6, "position_embedding": "rotary"},
-            "heads = 6: give each 3 elements of width = 18, which rotary positions cannot turn",
+            {"hidden_size": 18, "heads": 6, "position_embedding": "rotary"},
+            "heads = 6: give each 3 elements of hidden_size = 18, which rotary positions cannot",
         ),
         ({"position_embedding": "alibi", "position_offset": 2}, "position_offset = 2: has no eff"),
         ({"first_norm": False}, 'first_norm = false: .* set norm = "pre"'),
@@ -445,8 +446,8 @@ def test_the_slopes_of_alibi() -> None:
         ),
         ({**DISENTANGLED, "position_offset": 2}, "position_offset = 2: has no effect"),
         (
-            {**DISENTANGLED, "absolute_positions": "decoder", "embedding": 8},
-            "embedding = 8: a mask decoder adds positions to states of width = 16; make them equal",
+            {**DISENTANGLED, "absolute_positions": "decoder", "embedding_size": 8},
+            "embedding_size = 8: a mask decoder adds positions to states of hidden_size = 16; make",
         ),
     ],
 )

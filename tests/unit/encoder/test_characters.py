@@ -16,7 +16,13 @@ from clozelab.encoder.recurrence import recur
 
 torch.set_num_threads(1)
 SMALL = Lstm(
-    layers=2, width=6, inner=5, filters=((1, 3), (3, 4)), alphabet=40, character_width=4, dropout=0
+    layers=2,
+    hidden_size=6,
+    cell_size=5,
+    filters=((1, 3), (3, 4)),
+    alphabet=40,
+    character_width=4,
+    dropout=0,
 )
 LENGTHS = [4, 1, 7, 3]
 
@@ -208,7 +214,7 @@ def test_cells_and_projections_are_clipped() -> None:
     [
         SMALL,
         replace(SMALL, highways=0, layers=1),
-        replace(SMALL, layers=3, inner=2, filters=((2, 5),)),
+        replace(SMALL, layers=3, cell_size=2, filters=((2, 5),)),
     ],
 )
 def test_the_formula_counts_what_is_built(shape: Lstm) -> None:
@@ -242,7 +248,7 @@ def test_every_parameter_gets_gradient() -> None:
 
 def test_a_fresh_encoder_remembers_and_passes_words_on() -> None:
     encoder = made()
-    inner, size = SMALL.inner, 7
+    inner, size = SMALL.cell_size, 7
     for layer in encoder.layers:
         assert layer.bias[:, 2 * inner : 3 * inner].eq(1).all()
         assert layer.bias.sum() == 2 * inner

@@ -30,7 +30,7 @@ class Bag(nn.Module):
     def __init__(self, shape: BagOfTokens, vocabulary: int) -> None:
         super().__init__()
         self.shape = shape
-        self.words = nn.Embedding(vocabulary, shape.width)
+        self.words = nn.Embedding(vocabulary, shape.hidden_size)
 
     def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
         states = self.words(batch.ids)
@@ -42,30 +42,30 @@ class BagOfTokens(EncoderPart):
     """An encoder that no file of clozelab knows."""
 
     layers: int = 1
-    width: int = 8
+    hidden_size: int = 8
     activation: ClassVar[str] = "gelu"
     epsilon: ClassVar[float] = 1e-12
 
     @property
-    def embedding(self) -> int:
-        return self.width
+    def embedding_size(self) -> int:
+        return self.hidden_size
 
     @property
     def vector_width(self) -> int:
-        return self.width
+        return self.hidden_size
 
     @property
     def layout(self) -> TextLayout:
         return TextLayout(before=(), after=("sep", "cls"), summary="last")
 
-    def resized(self, layers: int, width: int) -> BagOfTokens:
-        return replace(self, width=width)
+    def resized(self, layers: int, hidden_size: int) -> BagOfTokens:
+        return replace(self, hidden_size=hidden_size)
 
     def build(self, vocabulary: int) -> Bag:
         return Bag(self, vocabulary)
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
-        return {"words": vocabulary * self.width}
+        return {"words": vocabulary * self.hidden_size}
 
 
 @pytest.fixture
@@ -120,4 +120,4 @@ def test_facts_hold_for_the_module(name: str) -> None:
     assert part.training_flops(64) > 0
     assert part.causal == (name == "gpt") and part.recurrent == (name == "elmo")
     assert (part.reads == "words") == ("words" in part.needs)
-    assert part.vector_width == part.width * (2 if "two_directions" in part.provides else 1)
+    assert part.vector_width == part.hidden_size * (2 if "two_directions" in part.provides else 1)

@@ -19,7 +19,7 @@ def encoder(recipe: Recipe) -> int:
 
 
 def with_pooler(recipe: Recipe) -> int:
-    return encoder(recipe) + recipe.encoder.width**2 + recipe.encoder.width
+    return encoder(recipe) + recipe.encoder.hidden_size**2 + recipe.encoder.hidden_size
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ ALBERT_SHARING = {
 @pytest.mark.parametrize("embedding", ALBERT_SHARING)
 @pytest.mark.parametrize(("place", "sharing"), list(enumerate(("none", "attention", "ffn", "all"))))
 def test_albert_by_embedding_and_sharing(embedding: int, place: int, sharing: str) -> None:
-    changes = [f"encoder.embedding={embedding}", f"encoder.sharing={sharing}"]
+    changes = [f"encoder.embedding_size={embedding}", f"encoder.sharing={sharing}"]
     assert total(read("albert", overrides=changes)) == ALBERT_SHARING[embedding][place]
 
 
@@ -148,7 +148,7 @@ def test_a_causal_ablation_of_bert_has_berts_head() -> None:
 @pytest.mark.parametrize("name", ["bert", "albert", "xlnet", "gpt"])
 def test_a_head_that_is_not_tied_adds_a_table(name: str) -> None:
     tied, untied = read(name), read(name, overrides=["objectives.0.tied=false"])
-    width = untied.encoder.embedding
+    width = untied.encoder.embedding_size
     assert total(untied) - total(tied) == untied.tokenizer.vocabulary * width
     with torch.device("meta"):
         model = build(untied, untied.tokenizer.vocabulary, seed=0)
@@ -176,7 +176,7 @@ def test_the_formula_counts_what_is_built(name: str, size: str) -> None:
 @pytest.mark.parametrize("embedding", ALBERT_SHARING)
 @pytest.mark.parametrize("sharing", ["none", "attention", "ffn", "all"])
 def test_the_formula_counts_every_embedding_and_sharing(embedding: int, sharing: str) -> None:
-    changes = [f"encoder.embedding={embedding}", f"encoder.sharing={sharing}"]
+    changes = [f"encoder.embedding_size={embedding}", f"encoder.sharing={sharing}"]
     recipe = read("albert", overrides=changes)
     with torch.device("meta"):
         model = build(recipe, recipe.tokenizer.vocabulary, seed=0)

@@ -10,7 +10,7 @@ from clozelab.contracts import Input
 from clozelab.encoder.transformer import Transformer
 
 
-@pytest.mark.parametrize("shape", [{}, {"norm": "pre"}, {"sharing": "all", "embedding": 8}])
+@pytest.mark.parametrize("shape", [{}, {"norm": "pre"}, {"sharing": "all", "embedding_size": 8}])
 @torch.no_grad()
 def test_the_last_layer_at_some_tokens(shape: dict[str, object]) -> None:
     encoder = shaken(Transformer(**{**SHAPE, **shape}).build(VOCABULARY))

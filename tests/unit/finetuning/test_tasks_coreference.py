@@ -411,7 +411,13 @@ def test_short_stories_are_learnt() -> None:
     laid = task.tokenize(documents, reader, training=True)
     batches = [batch(laid, group) for group in range(len(documents))]
     torch.manual_seed(0)
-    sizes = {"layers": 1, "heads": 2, "width": 48, "inner": 96, "embedding": 48}
+    sizes = {
+        "layers": 1,
+        "heads": 2,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "embedding_size": 48,
+    }
     encoder = Transformer(**sizes, positions=40, dropout=0.0, attention_dropout=0.0).build(128)
     head = task.build(48)
     losses = []

@@ -39,7 +39,7 @@ ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
 IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.int32))
 PAIR = ("masked_lm", "next_sentence")
 GPTS = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True}
-STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding_size", "positions")}
 
 
 def exported(
@@ -59,10 +59,10 @@ def exported(
         (Transformer(**SHAPE, sharing="ffn"), "encoder.sharing = 'ffn'"),
         (Transformer(**SHAPE, sharing="all", causal=True), "encoder.causal = True"),
         (Transformer(**SHAPE | {"layers": 18}, sharing="all", groups=14), "encoder.groups = 14"),
-        (Transformer(**GPTS | {"types": 2, "inner": 64}), "encoder.types = 2"),
-        (Transformer(**GPTS | {"inner": 64}), "encoder.activation = 'gelu'"),
-        (Transformer(**GPTS, activation="relu"), "encoder.inner = 24"),
-        (Transformer(**GPTS | {"embedding": 8}, norm="pre"), "encoder.embedding = 8"),
+        (Transformer(**GPTS | {"types": 2, "intermediate_size": 64}), "encoder.types = 2"),
+        (Transformer(**GPTS | {"intermediate_size": 64}), "encoder.activation = 'gelu'"),
+        (Transformer(**GPTS, activation="relu"), "encoder.intermediate_size = 24"),
+        (Transformer(**GPTS | {"embedding_size": 8}, norm="pre"), "encoder.embedding_size = 8"),
         (Transformer(**GPTS, norm="pre", sharing="all"), "encoder.sharing = 'all'"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_recipe_of_no_class_says_what_keeps_it_from_one(name: str) -> None:
 
 
 def test_elmo_has_no_class_and_is_told_what_to_do() -> None:
-    encoder = Lstm(layers=1, width=4, inner=8, filters=((1, 4),))
+    encoder = Lstm(layers=1, hidden_size=4, cell_size=8, filters=((1, 4),))
     with pytest.raises(UserError, match="clozelab embed"):
         to_transformers(encoder, {}, vocabulary=IDS, length=9)
     with pytest.raises(UserError, match="clozelab embed"):
@@ -198,7 +198,10 @@ def test_a_model_too_small_for_its_tokenizer_is_refused() -> None:
     ("encoder", "heads"),
     [
         (Transformer(**SHAPE), PAIR),
-        (Transformer(**SHAPE | {"embedding": 8}, sharing="all"), ("masked_lm", "sentence_order")),
+        (
+            Transformer(**SHAPE | {"embedding_size": 8}, sharing="all"),
+            ("masked_lm", "sentence_order"),
+        ),
         (Transformer(**GPTS, norm="pre"), ()),
         (Relative(**STREAMS), ("permutation_lm",)),
     ],
@@ -274,7 +277,7 @@ LABELS = ("no", "yes", "maybe")
 def tuned(encoder: Encoder, task: TaskHead) -> dict[str, Tensor]:
     """Every tensor of an encoder and a head, at random."""
     generator = torch.Generator().manual_seed(0)
-    wanted = {**shapes(encoder, VOCABULARY, ()), **head_shapes(task, encoder.width)}
+    wanted = {**shapes(encoder, VOCABULARY, ()), **head_shapes(task, encoder.hidden_size)}
     return {name: torch.randn(shape, generator=generator) for name, shape in wanted.items()}
 
 
@@ -293,7 +296,11 @@ def judging(**settings: Any) -> TaskHead:
         (Transformer(**SHAPE), TaskHead("coreference"), "task coreference: no bert class"),
         (Transformer(**SHAPE), TaskHead("answer", head="beam"), 'head = "beam": no bert class'),
         (Transformer(**GPTS, norm="pre"), TaskHead("choose"), "task choose: no gpt2 class"),
-        (Transformer(**GPTS | {"inner": 64}), TaskHead("tag", LABELS), "no openai-gpt class"),
+        (
+            Transformer(**GPTS | {"intermediate_size": 64}),
+            TaskHead("tag", LABELS),
+            "no openai-gpt class",
+        ),
         (Transformer(**SHAPE), judging(pool="mean"), "task.pool = 'mean'"),
         (Transformer(**SHAPE), judging(vectors="concat_last_four"), '"concat_last_four" vectors'),
         (Transformer(**SHAPE), judging(summary=Summary("relu")), "task.summary = 'relu'.*'tanh'"),
@@ -320,7 +327,7 @@ def test_a_head_without_a_class_is_named_with_a_remedy(
 
 
 def test_elmo_with_a_head_has_no_class_either() -> None:
-    encoder = Lstm(layers=1, width=4, inner=8, filters=((1, 4),))
+    encoder = Lstm(layers=1, hidden_size=4, cell_size=8, filters=((1, 4),))
     with pytest.raises(UserError, match="clozelab embed"):
         to_transformers(encoder, {}, vocabulary=IDS, length=9, task=judging())
 
@@ -351,9 +358,9 @@ def test_which_summary_can_be_exported_is_told_before_training() -> None:
         Transformer(**SHAPE),
         Transformer(**SHAPE, types=0),
         Transformer(**SHAPE, types=0, position_offset=2),
-        Transformer(**SHAPE | {"embedding": 8}, sharing="all"),
+        Transformer(**SHAPE | {"embedding_size": 8}, sharing="all"),
         Transformer(**GPTS, norm="pre"),
-        Transformer(**GPTS | {"inner": 64}, activation="gelu_tanh"),
+        Transformer(**GPTS | {"intermediate_size": 64}, activation="gelu_tanh"),
         Relative(**STREAMS),
     ):
         family = family_for(encoder, frozenset(), IDS)
@@ -647,7 +654,7 @@ def test_the_published_configurations_are_the_recipe_s(size: str, change: dict[s
         ({"global_rope_theta": -1.0}, "rope_theta = -1.0: must be above 0"),
         ({"local_attention": 16384}, "window = 16384: must be even.*at most positions = 8192"),
         ({"hidden_size": 12 * 63}, "give each 63 elements"),
-        ({"num_attention_heads": 11}, "heads = 11: must divide width = 768"),
+        ({"num_attention_heads": 11}, "heads = 11: must divide hidden_size = 768"),
         ({"hidden_activation": "mish", "classifier_activation": "mish"}, "activation 'mish'"),
     ],
 )

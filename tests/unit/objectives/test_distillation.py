@@ -21,7 +21,7 @@ from clozelab.objectives.heads.vocabulary import VocabularyHead
 
 torch.set_num_threads(1)
 V, N = 23, 31
-SHAPE = Shape(width=8, embedding=6)
+SHAPE = Shape(hidden_size=8, embedding_size=6)
 
 
 def side(seed: int, shape: Shape = SHAPE) -> tuple[Encoded, VocabularyHead]:
@@ -29,8 +29,8 @@ def side(seed: int, shape: Shape = SHAPE) -> tuple[Encoded, VocabularyHead]:
     torch.manual_seed(seed)
     head = VocabularyHead(shape, V).double()
     nn.init.normal_(head.dense.weight)
-    states = torch.randn(N, shape.width, dtype=torch.float64, requires_grad=True)
-    table = torch.randn(V, shape.embedding, dtype=torch.float64, requires_grad=True)
+    states = torch.randn(N, shape.hidden_size, dtype=torch.float64, requires_grad=True)
+    table = torch.randn(V, shape.embedding_size, dtype=torch.float64, requires_grad=True)
     return Encoded(states, table), head
 
 
@@ -171,7 +171,7 @@ def test_stretches_compile_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_student_of_another_width_is_projected_for_the_angle_alone() -> None:
-    wide = Shape(width=12, embedding=6)
+    wide = Shape(hidden_size=12, embedding_size=6)
     (mine, predict), (theirs, teach) = side(1), side(2, wide)
     head = Distillation().build(SHAPE, V, teacher_width=12).double()
     sums = head(mine, theirs, slots(), predict=predict.logits, teach=teach.logits)
@@ -214,7 +214,14 @@ def test_layers_may_be_listed_or_left_to_chance() -> None:
 
 
 TEACHER = Transformer(
-    layers=4, heads=2, width=8, inner=16, embedding=8, positions=12, dropout=0, attention_dropout=0
+    layers=4,
+    heads=2,
+    hidden_size=8,
+    intermediate_size=16,
+    embedding_size=8,
+    positions=12,
+    dropout=0,
+    attention_dropout=0,
 )
 
 
@@ -263,7 +270,7 @@ class Model(nn.Module):
     [
         {},
         {"norm": "pre"},
-        {"embedding": 6, "position_offset": 2},
+        {"embedding_size": 6, "position_offset": 2},
         {"sharing": "all", "groups": 2},
         {"sharing": "attention"},
         {"norm": "pre", "gated": True, "bias": False, "qk_norm": True, "normalisation": "rms"},
@@ -317,9 +324,12 @@ def test_a_student_that_shares_layers_starts_each_copy_from_its_first_use() -> N
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"width": 12, "heads": 2, "embedding": 12}, "width is 12 and the teacher's 8"),
-        ({"inner": 20}, "inner is 20 and the teacher's 16"),
-        ({"embedding": 4}, "embedding is 4 and the teacher's 8"),
+        (
+            {"hidden_size": 12, "heads": 2, "embedding_size": 12},
+            "hidden_size is 12 and the teacher's 8",
+        ),
+        ({"intermediate_size": 20}, "intermediate_size is 20 and the teacher's 16"),
+        ({"embedding_size": 4}, "embedding_size is 4 and the teacher's 8"),
         ({"heads": 4}, "heads is 4 and the teacher's 2"),
         ({"norm": "pre"}, "norm is pre and the teacher's post"),
         ({"bias": False}, "bias is False and the teacher's True"),

@@ -61,7 +61,7 @@ def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
 )
 def test_a_fresh_head_knows_nothing(part: CausalLm | MaskedLm | SpanBoundary | SpanJoint) -> None:
     case = complete(lay([[1, 2, 1, 4] * 30] * 4), SpanMasking(mask_rate=0.3))
-    shape = Shape(width=32, embedding=32)
+    shape = Shape(hidden_size=32, embedding_size=32)
     model = Alone(part, shape)
     torch.nn.init.normal_(model.table, std=0.02)
     sums = model(states(part, case.blocks, shape), columns(case.targets(part), case.blocks.lengths))
@@ -208,7 +208,7 @@ def test_the_true_distribution_is_where_the_sampled_loss_is_still() -> None:
 
 def test_a_fresh_encoder_and_head_know_nothing() -> None:
     torch.manual_seed(0)
-    shape = Lstm(layers=2, width=32, inner=64, filters=((1, 16), (3, 32)))
+    shape = Lstm(layers=2, hidden_size=32, cell_size=64, filters=((1, 16), (3, 32)))
     words, count = 3000, 60
     batch = Input(
         ids=torch.zeros(count, dtype=torch.long),

@@ -24,10 +24,21 @@ from clozelab.objectives.relations import Relations
 torch.set_num_threads(1)
 V = 29
 STILL = {"positions": 12, "dropout": 0.0, "attention_dropout": 0.0}
-STUDENT = Transformer(layers=2, heads=2, width=16, inner=24, embedding=16, **STILL)
-TEACHER = Transformer(layers=4, heads=3, width=24, inner=40, embedding=24, **STILL)
+STUDENT = Transformer(
+    layers=2, heads=2, hidden_size=16, intermediate_size=24, embedding_size=16, **STILL
+)
+TEACHER = Transformer(
+    layers=4, heads=3, hidden_size=24, intermediate_size=40, embedding_size=24, **STILL
+)
 MODERN = Transformer(
-    **{"layers": 4, "heads": 3, "width": 24, "inner": 40, "embedding": 24, "norm": "pre"},
+    **{
+        "layers": 4,
+        "heads": 3,
+        "hidden_size": 24,
+        "intermediate_size": 40,
+        "embedding_size": 24,
+        "norm": "pre",
+    },
     **{"position_embedding": "rotary", "qk_norm": True, "gated": True, "bias": False, **STILL},
     **{"window": 4, "global_every": 2, "first_norm": False, "value_residual": 0.3},
 )
@@ -297,8 +308,9 @@ def test_what_is_not_asked_for_is_not_computed() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["objectives.0.heads=48", "encoder.width=512", "encoder.heads=8", "encoder.embedding=512"],
-         r"48 relation heads do not divide encoder\.width = 512; .* for instance 32"),
+        (["objectives.0.heads=48", "encoder.hidden_size=512", "encoder.heads=8",
+          "encoder.embedding_size=512"],
+         r"48 relation heads do not divide encoder\.hidden_size = 512; .* for instance 32"),
         (["objectives.0.heads=0"], "heads = 0"),
         (["encoder.use=relative"], "needs projections, which encoder relative does not provide"),
         (["objectives.0.queries=-1"], "queries = -1"),
@@ -312,7 +324,7 @@ def test_a_recipe_that_cannot_be_is_refused(changes: list[str], words: str) -> N
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        (Relations(heads=16), "16 relation heads do not divide the teacher's width of 24"),
+        (Relations(heads=16), "16 relation heads do not divide the teacher's hidden size of 24"),
         (Relations(heads=4, teacher_layer=4), "teacher_layer = 4: the teacher has .* 0 to 3"),
         (Relations(heads=4, teacher_layer=-5), "or -4 to -1 from its end"),
     ],

@@ -29,7 +29,7 @@ from clozelab.runs.saving import begin_with
 from clozelab.testing import check_part, vocabulary
 
 torch.set_num_threads(1)
-RECIPE = shrunk("electra", "encoder.embedding=16")
+RECIPE = shrunk("electra", "encoder.embedding_size=16")
 DEBERTA = shrunk("deberta", "encoder.layers=2")
 WORDS, DELTA = "encoder.embeddings.words.weight", "encoder.embeddings.delta"
 IGNORED = Targets.IGNORED
@@ -246,7 +246,7 @@ def test_an_encoder_alone_has_the_sum() -> None:
 @pytest.mark.parametrize("narrow", [8, 16])
 def test_the_formula_counts_what_is_built(sharing: str, share: float, narrow: int) -> None:
     settings = [f"objectives.0.share={share}", f"objectives.0.sharing={sharing}"]
-    recipe = RECIPE.override([*settings, f"encoder.embedding={narrow}"])
+    recipe = RECIPE.override([*settings, f"encoder.embedding_size={narrow}"])
     recipe = replace(recipe, tokenizer=replace(recipe.tokenizer, vocabulary=VOCABULARY))
     model = build(recipe, VOCABULARY, seed=0)
     assert sum(p.numel() for p in model.parameters()) == sum(recipe.parameters().values())
@@ -264,8 +264,13 @@ def test_a_generator_is_as_deep_as_the_encoder_and_a_share_as_wide() -> None:
     base = recipes.read("electra", size="base")
     part: Any = base.objectives[0]
     shape = part.shape(base.encoder)
-    assert (shape.layers, shape.width, shape.heads, shape.inner) == (12, 256, 4, 1024)
-    assert shape.embedding == base.encoder.embedding == 768
+    assert (shape.layers, shape.hidden_size, shape.heads, shape.intermediate_size) == (
+        12,
+        256,
+        4,
+        1024,
+    )
+    assert shape.embedding_size == base.encoder.embedding_size == 768
 
 
 @pytest.mark.parametrize(
@@ -278,7 +283,8 @@ def test_a_generator_is_as_deep_as_the_encoder_and_a_share_as_wide() -> None:
          "disentangled or none"),
         (["encoder.position_embedding=disentangled", "encoder.absolute_positions=decoder"],
          r'absolute_positions = "decoder" serves masked_lm alone, which is not listed; list it'),
-        (["objectives.0.share=0.3"], r"objective generator: share = 0.3: 230 of encoder.width = 768"
+        (["objectives.0.share=0.3"],
+         r"objective generator: share = 0.3: 230 of encoder.hidden_size = 768"
          r", which heads of 64 do not divide; use for instance 0.333"),
         (["encoder.causal=true"], "generator reads both sides"),
         (["masking.use=nothing"], "generator needs targets"),

@@ -25,7 +25,7 @@ from clozelab.pretraining.job import PretrainTrainer
 from clozelab.runs.events import means
 
 torch.set_num_threads(1)
-SHAPE = Shape(width=8, embedding=6)
+SHAPE = Shape(hidden_size=8, embedding_size=6)
 
 
 def judged(model: Alone, x: Tensor, case: Case, *, idle: int = 0) -> Sums:
@@ -220,8 +220,8 @@ def test_a_rate_is_a_share(rate: float) -> None:
 
 def test_a_text_is_learned_into_its_vector() -> None:
     """With nothing to see but the vector, it learns a text; from another's vector it knows less."""
-    words = ["objectives.1.mask_rate=1.0", "optimiser.learning_rate=3e-3", "encoder.width=64"]
-    recipe = shrunk("retromae", *words, "encoder.embedding=64", steps=150, batch_size=8)
+    words = ["objectives.1.mask_rate=1.0", "optimiser.learning_rate=3e-3", "encoder.hidden_size=64"]
+    recipe = shrunk("retromae", *words, "encoder.embedding_size=64", steps=150, batch_size=8)
     few = store("wordpiece", documents=2)
     trainer = PretrainTrainer(starting.fresh(recipe, data=[few], seed=0), MACHINE, HERE)
     losses = [means(step.sums)["retromae"]["loss"] for step in steps_of(trainer)]

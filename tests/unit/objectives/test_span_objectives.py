@@ -18,7 +18,7 @@ from clozelab.masking.words import SpanMasking, WholeWord
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 torch.set_num_threads(1)
-SHAPE = Shape(width=8, embedding=6)
+SHAPE = Shape(hidden_size=8, embedding_size=6)
 
 
 def hiding(words: list[list[int]], spans: list[tuple[int, int]], *, bare: bool = False) -> Case:
@@ -124,7 +124,7 @@ def test_the_span_head_has_the_published_number_of_parameters(size: str, extra: 
         plain = SpanBoundary().build(shape, 28_996)  # type: ignore[arg-type]
         joint = SpanJoint().build(shape, 28_996)  # type: ignore[arg-type]
     counts = [sum(p.numel() for p in head.parameters()) for head in (plain, joint)]
-    assert counts == [extra, extra + shape.width**2 + shape.width]
+    assert counts == [extra, extra + shape.hidden_size**2 + shape.hidden_size]
     assert counts[1] == sum(SpanJoint().parameters(shape, 28_996).values())
     assert {name for name, _ in plain.named_parameters()} == {
         *("positions.weight", "first.weight", "first.bias", "first_norm.weight"),
@@ -139,8 +139,8 @@ def joint_losses(part: SpanJoint | SpanBoundary, spans: list[tuple[int, ...]]) -
     head = part.build(SHAPE, 4).double()
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter)
-    table = torch.randn(4, SHAPE.embedding, dtype=torch.float64)
-    encoded = Encoded(torch.randn(2, SHAPE.width, dtype=torch.float64), table)
+    table = torch.randn(4, SHAPE.embedding_size, dtype=torch.float64)
+    encoded = Encoded(torch.randn(2, SHAPE.hidden_size, dtype=torch.float64), table)
     losses = []
     for span in spans:
         targets = {

@@ -13,7 +13,7 @@ from support.learning import RECIPES, STORES, store
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
 from clozelab.pretraining.adaptation import adapted
-from clozelab.pretraining.kept import KeptWeights
+from clozelab.pretraining.early_stopping import EarlyStopping
 from clozelab.pretraining.passes import passes_note
 from clozelab.text.store.corpus import open_stores
 from clozelab.text.store.mixture import shares
@@ -72,17 +72,17 @@ def test_a_detour_is_causal_first_and_its_rate_falls_behind_it() -> None:
 
 
 def test_patience_counts_evaluations_without_improvement() -> None:
-    kept = KeptWeights("masked_lm", 2)
+    stopping = EarlyStopping("masked_lm", 2)
     for step, loss in enumerate([3.0, 2.0, 2.0]):
-        kept.see(step, loss, lambda step=step: {"w": torch.tensor(step)})  # type: ignore[misc]
-        assert not kept.exhausted
-    kept.see(3, 1.5, lambda: {"w": torch.tensor(3)})
-    assert (kept.step, kept.waited) == (3, 0)
+        stopping.see(step, loss, lambda step=step: {"w": torch.tensor(step)})  # type: ignore[misc]
+        assert not stopping.exhausted
+    stopping.see(3, 1.5, lambda: {"w": torch.tensor(3)})
+    assert (stopping.step, stopping.waited) == (3, 0)
     for step in (4, 5):
-        assert not kept.exhausted
-        kept.see(step, 1.6, dict)
-    assert kept.exhausted and kept.step == 3 and kept.weights == {"w": torch.tensor(3)}
-    never = KeptWeights("masked_lm", 0, loss=1.0, waited=99)
+        assert not stopping.exhausted
+        stopping.see(step, 1.6, dict)
+    assert stopping.exhausted and stopping.step == 3 and stopping.weights == {"w": torch.tensor(3)}
+    never = EarlyStopping("masked_lm", 0, loss=1.0, waited=99)
     assert not never.exhausted
 
 

@@ -190,6 +190,11 @@ def test_two_one_sided_tests_place_a_value_within_bounds() -> None:
     assert found.p_within(0.15) > 0.25 and Estimate(1.0, 0.1, 20, 10).p_within(0.5) > 0.99
 
 
+def test_the_power_of_a_huge_effect_is_one() -> None:
+    assert [power(side * 1e3, 1.0, 18.0) for side in (1, -1)] == [1.0, 0.0]
+    assert power(40.0, 1.0, 18.0) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("freedom", [2, 4, 12.5, 60])
 def test_power_is_that_of_simulated_tests(freedom: float) -> None:
     random = np.random.default_rng(0)

@@ -43,7 +43,13 @@ def take(part: Optimiser, named: dict[str, nn.Parameter], gradients: list[Tensor
 
 def model(query_biases: bool = False) -> nn.Module:
     shape = Transformer(
-        layers=2, heads=2, width=8, inner=16, embedding=4, dropout=0, attention_dropout=0
+        layers=2,
+        heads=2,
+        hidden_size=8,
+        intermediate_size=16,
+        embedding_size=4,
+        dropout=0,
+        attention_dropout=0,
     )
     torch.manual_seed(0)
     found = nn.Module()
@@ -333,7 +339,9 @@ def test_a_rate_of_nought_moves_nothing(name: str) -> None:
 
 # --- rates by layer (E7) ---
 
-DEEP = Transformer(layers=3, heads=2, width=8, inner=16, embedding=4, dropout=0)
+DEEP = Transformer(
+    layers=3, heads=2, hidden_size=8, intermediate_size=16, embedding_size=4, dropout=0
+)
 TUNING = FinetuneConfig(
     learning_rate=1e-3, batch_size=1, length=8, steps=1, epsilon=1e-12, weight_decay=0.01
 )

@@ -72,9 +72,9 @@ def _line(result: Generated, step: int) -> Text:
 
 def embedded(result: Vectors | Neighbours, values: Values) -> Iterator[RenderableType]:
     """The nearest texts: as a table for people, as fields for other programs."""
-    if not hasattr(result, "found"):
+    if not hasattr(result, "neighbours"):
         return
-    rows = [(f"{each.cosine:.4f}", str(each.line), each.text) for each in result.found]
+    rows = [(f"{each.cosine:.4f}", str(each.line), each.text) for each in result.neighbours]
     if not out.is_terminal:
         yield from ("\t".join(row) for row in rows)
         return

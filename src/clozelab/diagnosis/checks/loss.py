@@ -9,6 +9,7 @@ from clozelab.diagnosis.recorded import alike
 from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
 from clozelab.runs.diagnostics import LEFT, plateau_cause
 
+# Set on the recorded runs (docs/doctor.md): what they are called ill by is known of them.
 _SMOOTHED = 20  # stretches of a log, each by its mean
 _FEW = 20  # lines: a shorter log cannot be judged
 _GUESSED = 0.95  # as LEFT, where the loss of the plateau is a guess

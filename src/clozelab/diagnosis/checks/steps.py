@@ -20,16 +20,16 @@ _FEW = 20  # lines: fewer say nothing of noise
 _WINDOW = 9  # lines before one, by whose median a spike is seen
 # Of 61 recorded runs none is seen to spike by these but one, whose norm rose to 32 at that step.
 _NOISES, _JUMP = 6.0, 0.05  # a spike is so many deviations above, and by such a share of the loss
-_MANY = 3  # spikes
+_MANY = 3  # spikes, which are no accident
 _STEEP = 3.0  # times the usual norm, at a spike
 _GROWN = 5.0  # times, of the norm: recorded runs stay below 3
 _LARGE = 5.0  # a norm; recorded runs end between 0.1 and 4
 _CUT = 10.0  # times the clip
-_VANISHED = 1e-3  # a norm
+_VANISHED = 1e-3  # a norm, a hundredth of the least that recorded runs end with
 # Learning rates added up over a run: recorded runs that left the plateau have 0.7 to 8, those with
 # less than 0.3 stayed on it. Weights start with a deviation of about 0.02.
 _FAR, _NEAR = 0.2, 0.05
-_LOW = 1e-4  # a learning rate, to pretrain with
+_LOW = 1e-4  # a learning rate, to pretrain with: BERT's, and the least of the papers here
 _WAITED = 0.3  # of the time, for text
 
 

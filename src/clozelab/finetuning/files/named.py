@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clozelab.finetuning.files.documents import gap, litbank
-from clozelab.finetuning.files.sentences import senteval, sts
+from clozelab.finetuning.files.sentences import senteval, sts, wic
 
 FileReader = Callable[[Path, str], list[Any]]
 Setting = str | int | float | bool | tuple[str, ...]
@@ -28,6 +28,7 @@ READERS: dict[str, FileReader] = {
     "gap": gap,
     "litbank": litbank,
     "senteval": senteval,
+    "wic": wic,
     **{f"sts{year % 100}": partial(sts, year=year) for year in range(2012, 2017)},
 }
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.finetuning.examples import Sentences
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
-from clozelab.finetuning.files.tables import table
+from clozelab.finetuning.files.tables import lines, located, table
 
+_DATA, _GOLD = ".data.txt", ".gold.txt"  # of WiC, one beside the other
 UNDECIDED = "examples skipped whose label the annotators did not agree on"
 _ROLES = ("first", "second", "label", "id")
 _LABEL = (
@@ -61,6 +64,54 @@ def sentences(
 def senteval(path: Path, split: str) -> list[Sentences]:
     """SentEval's files, sorted by class, without a split of their own: every tenth line is dev."""
     return [s for n, s in enumerate(sentences(path)) if (n % 10 == 9) == (split == "dev")]
+
+
+class ContrastedWord(NamedTuple):
+    """A line of WiC: a word, its places in two sentences, whether it means the same in both."""
+
+    word: str
+    places: tuple[int, int]
+    first: str
+    second: str
+    label: str
+
+
+def gold_beside(path: Path) -> list[Path]:
+    """The file with the labels of another, where they are not in it."""
+    split, sign, _ = path.name.partition(_DATA)
+    return [located(path.with_name(split + _GOLD))] if sign else []
+
+
+def contrasted_words(path: Path) -> list[ContrastedWord]:
+    """Lines of a .data.txt: word, part of speech, its places in both sentences, the sentences."""
+    (gold,) = gold_beside(path)
+    data, labels = lines(path), lines(gold)
+    if len(data) != len(labels):
+        raise UserError(
+            f"{gold} has {len(labels)} lines and {path} has {len(data)}: fetch both again"
+        )
+    words = []
+    for number, (line, label) in enumerate(zip(data, labels, strict=True)):
+        try:
+            word, _, places, first, second = line.split("\t")
+            one, two = (int(place) for place in places.split("-"))
+            if max(one - len(first.split(" ")), two - len(second.split(" "))) >= 0:
+                raise IndexError
+        except (ValueError, IndexError):
+            raise UserError(
+                f"{path}:{number + 1} is not a line of WiC: word, part of speech, places as 2-1,"
+                " two sentences, with tabs between them"
+            ) from None
+        words.append(ContrastedWord(word, (one, two), first, second, label.strip()))
+    return words
+
+
+def wic(path: Path, split: str) -> list[Sentences]:
+    """WiC as pairs of sentences, the word in question before the first."""
+    return [
+        Sentences(str(number), f"{one.word}: {one.first}", one.second, one.label)
+        for number, one in enumerate(contrasted_words(path))
+    ]
 
 
 def sts(path: Path, split: str, *, year: int) -> list[Sentences]:

@@ -66,7 +66,7 @@ def to_config(encoder: Any, family: Family, *, predicts: bool = True) -> Config:
         settings["groups"] = encoder.copies("attention")
     config = {family.keys[setting][0]: value for setting, value in settings.items()}
     if family.name == "xlnet":
-        config["d_head"] = encoder.width // encoder.heads
+        config["d_head"] = encoder.hidden_size // encoder.heads
     elif family.is_gpt:
         config["embd_pdrop"] = encoder.dropout
     elif family.name == "modernbert":
@@ -97,13 +97,14 @@ def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
         (setting, getattr(encoder, setting) != value, repr(value))
         for setting, value in (plain | family.fixed | gelu).items()
     ]
-    narrows = "embedding" in family.keys
+    narrows = "embedding_size" in family.keys
     halves = albert and encoder.sharing in ("attention", "ffn")
     uneven = albert and not _groups_alike(encoder.layers, encoder.copies("ffn"))
-    wide = 4 * encoder.width
+    width = encoder.hidden_size
+    wide = 4 * width
     decodes = predicts and getattr(encoder, "absolute_positions", "") == "decoder"
     faults += [
-        ("embedding", not narrows and encoder.embedding != encoder.width, f"{encoder.width}"),
+        ("embedding_size", not narrows and encoder.embedding_size != width, f"{width}"),
         ("sharing", halves, '"all" or "none"'),
         ("groups", uneven, f"groups that divide {encoder.layers} layers"),
         (
@@ -111,7 +112,7 @@ def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
             openai_gpt and encoder.activation in ("gelu", "relu2"),
             "'gelu_tanh', 'relu' or 'silu'",
         ),
-        ("inner", openai_gpt and encoder.inner != wide, f"4 × width = {wide}"),
+        ("intermediate_size", openai_gpt and encoder.intermediate_size != wide, f"{wide}"),
         ("absolute_positions", decodes, "no mask decoder, only 'none' or 'input'"),
     ]
     for setting, wrong, right in faults:
@@ -135,14 +136,16 @@ def from_config(config: Mapping[str, Any], family: Family) -> Encoder:
     modern = family.name == "modernbert"
     config = modernbert.inward(config) if modern else config
     settings = _settings(config, family) | family.fixed
-    width = settings["width"]
+    width = settings["hidden_size"]
     if family.name == "xlnet":
         settings["attention_dropout"] = settings["dropout"]
         if typed.whole(config, "d_head", least=1) not in (None, width // settings["heads"]):
             raise typed.wrong("d_head", config["d_head"], "must be d_model / n_head")
         return Relative(**settings)
-    settings = {"embedding": width, "causal": typed.flag(config, "is_decoder"), **settings}
-    settings["inner"] = settings.get("inner") or 4 * width  # which a GPT may leave out
+    settings = {"embedding_size": width, "causal": typed.flag(config, "is_decoder"), **settings}
+    settings["intermediate_size"] = (
+        settings.get("intermediate_size") or 4 * width
+    )  # which a GPT may leave out
     if family.is_roberta:
         if config.get("pad_token_id", 1) is None:
             raise UserError("config.json: pad_token_id, from which positions are counted, is unset")

@@ -103,10 +103,10 @@ def to_transformers(
     if task is None:
         class_name, expected = _pretrained(encoder, weights, theirs, heads, size=size, bare=bare)
     else:
-        whole, weights = completed(task, weights, theirs, width=encoder.width)
+        whole, weights = completed(task, weights, theirs, width=encoder.hidden_size)
         class_name = str(architecture(theirs, task))
-        expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.width)
-    expected |= _loose_pooler(encoder.width, weights, theirs, taken=expected)
+        expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.hidden_size)
+    expected |= _loose_pooler(encoder.hidden_size, weights, theirs, taken=expected)
     check_shapes(weights, expected, "the model")
     ours, left = {each: weights[each] for each in expected}, sorted({*weights} - {*expected})
     if task is not None:

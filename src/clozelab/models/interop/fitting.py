@@ -47,7 +47,7 @@ def family_for(
         detects = task.summary.activation == electra.summary.activation
     if detects and suits(encoder, electra):
         return "electra"
-    narrow = encoder.embedding != encoder.width
+    narrow = encoder.embedding_size != encoder.hidden_size
     if encoder.sharing != "none" or narrow or "sentence_order" in heads:
         return "albert"
     if encoder.norm == "pre":
@@ -184,11 +184,11 @@ def adapted(
         added["positions.weight"] = torch.cat([unread, positions[encoder.position_offset :]])
         encoder = replace(encoder, position_offset=offset)
     if encoder.types == 0 and "types" in family.keys and family.defaults["types"]:
-        added["types.weight"] = words.new_zeros(1, encoder.embedding)
+        added["types.weight"] = words.new_zeros(1, encoder.embedding_size)
         encoder = replace(encoder, types=1)
-    if family.name == "albert" and encoder.embedding == encoder.width:
-        added["projection.weight"] = torch.eye(encoder.width).to(words)
-        added["projection.bias"] = words.new_zeros(encoder.width)
+    if family.name == "albert" and encoder.embedding_size == encoder.hidden_size:
+        added["projection.weight"] = torch.eye(encoder.hidden_size).to(words)
+        added["projection.bias"] = words.new_zeros(encoder.hidden_size)
     weights = {**weights, **{f"{inside}.{name}": each for name, each in added.items()}}
     predicts = any(name.startswith("heads.masked_lm.") for name in weights)
     if encoder.absolute_positions == "decoder" and not predicts:  # only such a head reads them

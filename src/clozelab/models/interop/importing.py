@@ -50,8 +50,8 @@ def from_transformers(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     task = head_from_config(config, tensors, family=family, encoder=encoder)
     heads = _possible_heads(encoder, family)
     possible = shapes(encoder, size, heads, plain=family.is_gpt, tied=False)
-    possible |= {} if task is None else head_shapes(task, encoder.width)
-    possible |= pooler_shapes(encoder.width)
+    possible |= {} if task is None else head_shapes(task, encoder.hidden_size)
+    possible |= pooler_shapes(encoder.hidden_size)
     possible |= {"idle_bias": Size((size,))} if family.bias else {}
     tied = typed.flag(config, "tie_word_embeddings", True)
     held, tied = _normalised(tensors, family, possible, tied=tied)
@@ -148,10 +148,10 @@ def _same(first: Tensor, second: Tensor) -> bool:
 def _drop_identity(encoder: Encoder, held: dict[str, Tensor]) -> None:
     """ALBERT always has a projection; where there is nothing to project, it must do nothing."""
     inside = "albert.encoder.embedding_hidden_mapping_in"
-    if encoder.embedding != encoder.width or f"{inside}.weight" not in held:
+    if encoder.embedding_size != encoder.hidden_size or f"{inside}.weight" not in held:
         return
     weight, bias = held.pop(f"{inside}.weight"), held.pop(f"{inside}.bias", None)
-    eye = torch.eye(encoder.width).to(weight)
+    eye = torch.eye(encoder.hidden_size).to(weight)
     if not torch.equal(weight, eye) or (bias is not None and bias.any()):
         raise UserError(
             f"{inside}: projects a width onto itself, which no encoder here does; import a"

@@ -18,10 +18,10 @@ class DetectionHead(nn.Module):
 
     def __init__(self, encoder: Tied) -> None:
         super().__init__()
-        self.dense = Linear(encoder.width, encoder.width)
-        self.classifier = Linear(encoder.width, 1)
+        self.dense = Linear(encoder.hidden_size, encoder.hidden_size)
+        self.classifier = Linear(encoder.hidden_size, 1)
         self.activation = encoder.activation
-        initialise(self, encoder.width)
+        initialise(self, encoder.hidden_size)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are and how many were right; also of replaced."""
@@ -57,7 +57,7 @@ class CopyHead(VocabularyHead):
     def add_layers(self, encoder: Tied) -> None:
         """What stands before the table, and the score."""
         super().add_layers(encoder)
-        self.copy = Linear(encoder.width, 1)
+        self.copy = Linear(encoder.hidden_size, 1)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right.

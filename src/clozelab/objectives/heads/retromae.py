@@ -37,7 +37,7 @@ class RetroMaeDecoder(nn.Module):
 
     def __init__(self, part: RetroMae, encoder: Any, vocabulary: int) -> None:
         super().__init__()
-        width, narrow = encoder.width, encoder.embedding
+        width, narrow = encoder.hidden_size, encoder.embedding_size
         self.projection = Linear(narrow, width, bias=encoder.bias) if narrow != width else None
         self.input_norm = norm_of(encoder, width)
         self.query = Linear(width, width, bias=encoder.bias)

@@ -27,7 +27,7 @@ class SpanBoundaryHead(nn.Module):
 
     def __init__(self, part: SpanBoundary, encoder: Tied, vocabulary: int) -> None:
         super().__init__()
-        width, narrow = encoder.width, encoder.embedding
+        width, narrow = encoder.hidden_size, encoder.embedding_size
         seen = 2 * width + part.dimension + (narrow if part.chained else 0)
         self.positions = nn.Embedding(part.positions, part.dimension)
         self.start = nn.Parameter(torch.zeros(narrow)) if part.chained else None
@@ -37,7 +37,7 @@ class SpanBoundaryHead(nn.Module):
         self.second_norm = Norm(narrow, eps=encoder.epsilon)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.activation = encoder.activation
-        initialise(self, encoder.width)
+        initialise(self, encoder.hidden_size)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""

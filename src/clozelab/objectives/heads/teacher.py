@@ -85,7 +85,8 @@ def _counted(values_K: Tensor, labels_K: Tensor) -> Tensor:
 
 
 _ALIKE = (
-    *("width", "heads", "inner", "embedding", "norm", "embedding_norm", "position_offset"),
+    *("hidden_size", "heads", "intermediate_size", "embedding_size", "norm", "embedding_norm"),
+    "position_offset",
     *("position_embedding", "gated", "bias", "normalisation", "qk_norm"),
     *("position_rows", "position_terms", "position_projections", "position_norm"),
 )

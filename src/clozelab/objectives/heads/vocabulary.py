@@ -25,9 +25,9 @@ class PlainHead(nn.Module):
     def __init__(self, encoder: Tied, vocabulary: int, *, tied: bool = True) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if self.biased else None
-        self.table = None if tied else nn.Parameter(torch.empty(vocabulary, encoder.embedding))
+        self.table = None if tied else nn.Parameter(torch.empty(vocabulary, encoder.embedding_size))
         self.add_layers(encoder)
-        initialise(self, encoder.width)
+        initialise(self, encoder.hidden_size)
 
     def add_layers(self, encoder: Tied) -> None:
         """Make what stands before the table."""
@@ -67,8 +67,8 @@ class VocabularyHead(PlainHead):
 
     def add_layers(self, encoder: Tied) -> None:
         """A dense layer to the table's width, and its norm."""
-        self.dense = Linear(encoder.width, encoder.embedding, bias=encoder.bias)
-        self.norm = norm_of(encoder, encoder.embedding)
+        self.dense = Linear(encoder.hidden_size, encoder.embedding_size, bias=encoder.bias)
+        self.norm = norm_of(encoder, encoder.embedding_size)
         self.activation = encoder.activation
 
     def to_table(self, states_KW: Tensor) -> Tensor:
@@ -96,9 +96,9 @@ class PairHead(nn.Module):
 
     def __init__(self, encoder: Widths) -> None:
         super().__init__()
-        self.pooler = Linear(encoder.width, encoder.width)
-        self.classifier = Linear(encoder.width, 2)
-        initialise(self, encoder.width)
+        self.pooler = Linear(encoder.hidden_size, encoder.hidden_size)
+        self.classifier = Linear(encoder.hidden_size, 2)
+        initialise(self, encoder.hidden_size)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss over the pairs, how many there are, and how many were right."""

@@ -23,10 +23,10 @@ class WordHead(nn.Module):
 
     def __init__(self, encoder: Widths, words: int, *, samples: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(words, encoder.width)
+        self.words = nn.Embedding(words, encoder.hidden_size)
         self.bias = nn.Parameter(torch.zeros(words))
         self.samples = samples
-        nn.init.normal_(self.words.weight, std=encoder.width**-0.5)
+        nn.init.normal_(self.words.weight, std=encoder.hidden_size**-0.5)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss over both directions, the count and, but among samples, how many were right."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from clozelab.nearest import listed
 from clozelab.reporting import figures
 from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell, number
 from clozelab.reporting.figures import DotRow
+from clozelab.statistics import POWER
 from clozelab.studies.spec import Claim
 from clozelab.studies.verdicts import Finding, Judgement
 
@@ -16,18 +18,29 @@ SIGNS = {"confirmed": "✓", "refuted": "✗", "equal": "=", "undecided": "?", "
 
 
 def parts(
-    judgements: Sequence[Judgement], pairs: Sequence[Judgement], *, scope: str
+    judgements: Sequence[Judgement],
+    pairs: Sequence[Judgement],
+    *,
+    scope: str,
+    powers: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Part]:
-    """Each claim with its verdict, its numbers and a figure of them; then the A/A pairs."""
+    """Each claim with its verdict, its numbers and a figure of them; then the A/A pairs.
+
+    `powers` has, by comparison, what was stated of a claim before the study was run.
+    """
+    rows: list[list[TableCell]]
     if len(judgements) > 1:
-        rows: list[list[TableCell]] = [
-            [one.claim.says, signed(one), _p(one.p), _p(one.p_equal)] for one in judgements
+        planned = [_planned(powers.get(one.claim.comparison)) for one in judgements]
+        rows = [
+            [one.claim.says, signed(one), _p(one.p), _p(one.p_equal), power]
+            for one, power in zip(judgements, planned, strict=True)
         ]
         note = (
             f"p of a difference and of equality, corrected for {len(judgements)} claims by the"
-            " method of Benjamini and Hochberg; these decide."
+            " method of Benjamini and Hochberg; these decide. Power: the chance, computed before"
+            " the study was run, that a claim is confirmed where the true effect is the one named."
         )
-        yield PageTable(["claim", "verdict", "p", "p, equal"], rows, note)
+        yield PageTable(["claim", "verdict", "p", "p, equal", "power before"], rows, note)
     for judgement in judgements:
         claim = judgement.claim
         yield ("heading", f"{signed(judgement)}: {claim.better} against {claim.against}")
@@ -126,6 +139,17 @@ def _row(finding: Finding) -> list[TableCell]:
 
 def _p(p: float | None) -> TableCell:
     return GAP if p is None else NumberCell("<0.001" if p < 0.001 else f"{p:.3f}", p)
+
+
+def _planned(power: Mapping[str, Any] | None) -> TableCell:
+    """A claim's power before the study was run, at the paper's effect or at a detectable one."""
+    if power is None or power["detectable"] is None:
+        return GAP
+    share, effect = power["power"], power["effect"]
+    if share is None:
+        share, effect = POWER, max(power["detectable"], 0.0)
+    size = difference_text(effect, power["unit"], sign=True)
+    return f"{100 * share:.0f} % at {size} {power['unit']}"
 
 
 def _power(findings: Sequence[Finding]) -> str:

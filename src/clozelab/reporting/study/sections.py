@@ -67,7 +67,9 @@ def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[
     yield Section(f"Our table{beside}", [*tables.parts(record)])
     pairs = repeats(record)
     if judgements or pairs:
-        parts = claims.parts(judgements, pairs, scope=_scope(record))
+        parts = claims.parts(
+            judgements, pairs, scope=_scope(record), powers=record.plan.get("power", {})
+        )
         yield Section("Claims and verdicts", [*parts])
     figures = [*curves.parts(record)]
     if figures:

@@ -26,7 +26,7 @@ from clozelab.text.words import segmenter
 
 _WORK = "work"  # in the build's folder, for its processes
 _RETRIES = 5  # of a task whose worker or node died, by Ray; what is still lost is read again
-_FED = 8  # cores that one reader on a node can keep busy
+_FED = 8  # cores that one reader on a node can keep busy; no measurement is recorded
 
 Task = Any  # one that was submitted
 
@@ -164,8 +164,8 @@ def run(cut: ShardCut) -> ShardMade | PortionEnd:
 
     A process that is killed in the middle of a long answer would leave whoever reads it waiting.
     """
-    made = make_shard(_Process.settings, cut)
-    return made.save(_Process.folder) if isinstance(made, ShardMade) else made
+    shard = make_shard(_Process.settings, cut)
+    return shard.save(_Process.folder) if isinstance(shard, ShardMade) else shard
 
 
 class RayEngine:
@@ -248,9 +248,9 @@ def _run_on_node(
 ) -> ShardMade | PortionEnd:
     """A task, in a worker process of a node, if that would come to what it would come to here."""
     _set_up()
-    if (found := versions(settings)) != expected:
+    if (installed := versions(settings)) != expected:
         raise UserError(
-            f"--on: the node {os.uname().nodename} has {found}, and this machine {expected};"
+            f"--on: the node {os.uname().nodename} has {installed}, and this machine {expected};"
             " install the same versions on every node"
         )
     return make_shard(settings, cut)

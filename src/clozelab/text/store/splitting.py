@@ -25,7 +25,7 @@ _ENOUGH = 20  # documents drawn, of which the share may be missed by chance, up 
 _MISS, _FEW_MISS = 1.2, 1.1  # so many times as much or as little; of fewer documents, up to this
 _MOVED = 2.0  # beyond this the limit of the hash is not moved
 _STRETCH = 1024  # tokens of a stretch, at least: shorter ones would be all beginnings
-_STRETCHES = 100  # at most
+_STRETCHES = 100  # at most: more would cut more documents
 
 
 @dataclass(frozen=True)

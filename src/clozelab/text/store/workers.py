@@ -39,8 +39,8 @@ def tokenised(
     parts = portions(inputs, reading, counts)
     finished = {file.stem for file in folder.glob("*.npz") if shards.sound(file)}
     where.prepare(settings, folder)
-    given = (reading, spans, settings.digest(), finished)
-    making = _Making(where, parts, given, folder=folder)
+    arguments = (reading, spans, settings.digest(), finished)
+    making = _Making(where, parts, arguments, folder=folder)
     try:
         yield BuildProgress("tokenising", 0, total)
         while making.goes_on():
@@ -60,10 +60,10 @@ class _Making:
     """The shards of some portions, on their way."""
 
     def __init__(
-        self, where: Engine, parts: list[Portion], given: tuple[Any, ...], *, folder: Path
+        self, where: Engine, parts: list[Portion], arguments: tuple[Any, ...], *, folder: Path
     ) -> None:
-        self._where, self._parts, self._given, self._folder = where, parts, given, folder
-        self._finished: set[str] = given[-1]
+        self._where, self._parts, self._arguments, self._folder = where, parts, arguments, folder
+        self._finished: set[str] = arguments[-1]
         self._unread = deque(range(len(parts)))
         self._readers: dict[int, ShardSource] = {}  # by the portion, the next to be asked first
         self._latest: dict[int, ShardSource | None] = {}  # reader of a portion, at its end too
@@ -83,7 +83,7 @@ class _Making:
         while len(self._tasks) < width and (self._readers or self._unread):
             while self._unread and len(self._readers) < most:
                 part = self._unread.popleft()
-                reader = self._where.reader(self._parts[part], *self._given)
+                reader = self._where.reader(self._parts[part], *self._arguments)
                 self._readers[part] = self._latest[part] = reader
             part = next(iter(self._readers))
             reader = self._readers[part] = self._readers.pop(part)  # the others come first now
@@ -99,21 +99,21 @@ class _Making:
     def _take(self, task: Task, part: int, reader: ShardSource) -> None:
         """What a task came to."""
         try:
-            made = self._where.result(task)
+            shard = self._where.result(task)
         except TaskLost as lost:
             if self._latest[part] is reader:  # else a later one reads it again
                 self._read_again(part, lost)
             return
-        if isinstance(made, PortionEnd):
+        if isinstance(shard, PortionEnd):
             if self._readers.get(part) is reader:
-                self._end(part, made)
+                self._end(part, shard)
             return
-        if made.cut.name not in self._finished:
-            made.save(self._folder)
-            self._finished.add(made.cut.name)
+        if shard.cut.name not in self._finished:
+            shard.save(self._folder)
+            self._finished.add(shard.cut.name)
             self._tries[part] = 0
-        self.names[part, made.cut.number] = made.cut.name
-        self._reached[part] = max(self._reached[part], made.cut.reached)
+        self.names[part, shard.cut.number] = shard.cut.name
+        self._reached[part] = max(self._reached[part], shard.cut.reached)
 
     def _end(self, part: int, end: PortionEnd) -> None:
         self._readers.pop(part).close()

@@ -11,7 +11,7 @@ from torch import Tensor
 from clozelab.text.store.corpus import Corpus, store_identity
 from clozelab.training.checkpoint import Checkpoint
 
-_PREFIX = "kept."  # of the tensors of a checkpoint that are these weights
+_PREFIX = "best."  # of the tensors of a checkpoint that are these weights
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Adaptation:
 
 
 @dataclass(eq=False)
-class KeptWeights:
-    """The weights with the lowest loss so far, with which a run ends.
+class EarlyStopping:
+    """Ends a run when `patience` evaluations in a row brought no lower loss.
 
-    It ends when `patience` evaluations in a row brought nothing better.
+    The weights with the lowest loss are kept, and the run ends with them.
     """
 
     objective: str  # whose held-out loss is compared
@@ -72,7 +72,7 @@ class KeptWeights:
 
     def recall(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
-        for name, value in checkpoint.state().get("kept", {}).items():
+        for name, value in checkpoint.state().get("best", {}).items():
             setattr(self, name, value)
         saved = checkpoint.tensors().items()
         self.weights = {n.removeprefix(_PREFIX): t for n, t in saved if n.startswith(_PREFIX)}

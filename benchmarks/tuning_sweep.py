@@ -1,0 +1,159 @@
+"""Which learning rate and how many epochs suit an encoder of minutes, by tasks not reported.
+
+    python benchmarks/tuning_sweep.py RUN --task-data DIR --minutes 9 --out tuning-sweep.json
+
+RUN is tuned on QQP's subset, MR, SUBJ, TREC and WiC at every rate and number of epochs. A task's
+scores are taken as differences from its own mean, so that all count alike. QQP stands for tasks
+of more than 20,000 examples, the others for small ones, and each group has epochs of its own. QQP
+and WiC, which have pairs, are tuned from a model of MNLI as well: whether that helps is the mean
+difference at the chosen setting. Stopped, or out of --minutes, the same command goes on.
+
+MR's sentences are in SST-2, which is reported: its settings are chosen with them, no weight is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import clozelab
+from clozelab.files import write_text
+from clozelab.interrupts import Stopped, terminable
+from clozelab.runs.directory import Run, machine_facts
+
+GROUPS = {"small": ("mr", "subj", "trec", "wic"), "large": ("qqp",)}
+PAIRS = ("qqp", "wic")
+FIRST = "mnli"
+SAVING = 25.0  # seconds that are left for what runs to be saved
+
+Setting = tuple[float, float]  # learning rate and epochs
+
+
+def sweep(given: argparse.Namespace) -> bool:
+    """Tune what is left of every task; whether all is done."""
+    options: dict[str, Any] = {"task_data": given.task_data, "protocol": given.protocol}
+    options |= {"seeds": given.seeds, "at_once": given.at_once, "set": given.set}
+    options |= {"device": given.device} if given.device else {}
+    work = Path(given.work)
+    tasks = [(task, "", group) for group, names in GROUPS.items() for task in names]
+    if not given.without_mnli:
+        tasks += [(task, FIRST, group) for task, _, group in tasks if task in PAIRS]
+    try:
+        for task, first, group in tasks:
+            if task not in given.tasks or (work / f"{task}{first}" / "result.json").exists():
+                continue
+            model = given.run
+            if first:
+                model = str(work / FIRST)
+                if Run(Path(model)).result() is None:
+                    clozelab.finetune(given.run, FIRST, out=model, **{**options, "seeds": 1})
+            rates = ",".join(f"{rate:g}" for rate in given.rates)
+            epochs = ",".join(f"{number:g}" for number in given.epochs[group])
+            grid = [f"learning_rate={rates}", *([] if given.set else [f"epochs={epochs}"])]
+            clozelab.finetune(model, task, out=str(work / f"{task}{first}"), grid=grid, **options)
+    except Stopped:
+        return False
+    return True
+
+
+def scores_of(folder: Path) -> dict[Setting, float]:
+    """The mean over seeds of a task's score at each setting."""
+    result = Run(folder).result() or {"cells": []}
+    return {
+        (cell["settings"]["learning_rate"], cell["settings"].get("epochs", 0.0)): cell["selected"][
+            "mean"
+        ]
+        for cell in result["cells"]
+    }
+
+
+def centred(tables: Mapping[str, Mapping[Setting, float]]) -> dict[Setting, float]:
+    """Each setting's mean over tasks of its difference from the task's mean."""
+    means = {task: fmean(table.values()) for task, table in tables.items()}
+    common = set.intersection(*({*table} for table in tables.values())) if tables else set()
+    return {
+        setting: fmean(tables[task][setting] - means[task] for task in tables)
+        for setting in sorted(common)
+    }
+
+
+def chosen(work: Path, tasks: list[str]) -> dict[str, Any]:
+    """By group the best setting, and what every setting came to."""
+    found: dict[str, Any] = {}
+    for group, names in GROUPS.items():
+        tables = {task: scores_of(work / task) for task in names if task in tasks}
+        tables = {task: table for task, table in tables.items() if table}
+        over = centred(tables)
+        if not over:
+            continue
+        best = max(over, key=lambda setting: over[setting])
+        first = {
+            task: scores_of(work / f"{task}{FIRST}").get(best, float("nan")) - tables[task][best]
+            for task in tables
+            if task in PAIRS and (work / f"{task}{FIRST}" / "result.json").exists()
+        }
+        found[group] = {
+            "learning_rate": best[0],
+            "epochs": best[1],
+            "mnli_first": first,
+            "over_tasks": [[*setting, round(value, 3)] for setting, value in over.items()],
+            "scores": {
+                task: [[*setting, round(value, 3)] for setting, value in table.items()]
+                for task, table in tables.items()
+            },
+        }
+    return found
+
+
+def main() -> None:
+    """Sweep for some minutes, then say what the best is so far."""
+    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    words.add_argument("run")
+    words.add_argument("--task-data", required=True)
+    words.add_argument("--out", required=True)
+    words.add_argument("--work", default="runs/tuning-sweep")
+    words.add_argument("--minutes", type=float, default=9.0)
+    words.add_argument("--protocol", default="swift", help="for what is not swept (swift)")
+    words.add_argument("--rates", type=float, nargs="+", default=[3e-5, 5e-5, 1e-4, 2e-4])
+    words.add_argument("--small-epochs", type=float, nargs="+", default=[3, 10])
+    words.add_argument("--large-epochs", type=float, nargs="+", default=[2, 4])
+    words.add_argument("--seeds", type=int, default=2)
+    words.add_argument("--at-once", type=int, default=6)
+    words.add_argument(
+        "--tasks", nargs="+", default=[t for names in GROUPS.values() for t in names]
+    )
+    words.add_argument("--without-mnli", action="store_true")
+    words.add_argument("--set", action="append", default=[], help="for a rehearsal: steps=2")
+    words.add_argument("--device")
+    given = words.parse_args()
+    given.epochs = {"small": given.small_epochs, "large": given.large_epochs}
+    began = time.perf_counter()
+    # As Ctrl-C would: what runs is saved, and goes on the next time.
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
+    signal.setitimer(signal.ITIMER_REAL, max(60 * given.minutes - SAVING, 1.0))
+    with terminable():
+        whole = sweep(given)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    asked = {name: value for name, value in vars(given).items() if name not in ("run", "task_data")}
+    record = {
+        "machine": machine_facts(),
+        "asked": asked,
+        "whole": whole,
+        "seconds": time.perf_counter() - began,
+        "groups": chosen(Path(given.work), given.tasks),
+    }
+    write_text(Path(given.out), json.dumps(record, indent=1) + "\n")
+    for group, one in record["groups"].items():
+        told = f"{one['learning_rate']:g}, {one['epochs']:g} epochs"
+        print(f"{group}: {told}; MNLI first: {one['mnli_first']}")
+    print("done" if whole else "not done; the same command goes on")
+
+
+if __name__ == "__main__":
+    main()

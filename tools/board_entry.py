@@ -1,0 +1,288 @@
+"""Make an entry of the board: pretrain for the budget with some seeds, measure, tune every task.
+
+    python tools/board_entry.py swift --data english --held-out english-valid --task-data tasks \\
+        --budget 5m --seeds 3 --minutes 9 --work DIR --out results/board/NAME
+
+Works for --minutes and stops; the same command goes on. Weights stay in --work; --out has the
+records, a seed after another, so that what was measured is never measured again. Of a seed whose
+weights are gone before all is measured, the records go, too, and it begins anew: scores of two
+encoders are no one's. A pretraining has the GPU alone; tunings run side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from board import BOARD, state
+from board_records import BLOCKS, MASKS, TASKS
+from keep_results import keep
+
+from clozelab.config.toml import to_toml
+from clozelab.errors import UserError
+from clozelab.files import write_text
+from clozelab.finetuning import protocols
+from clozelab.finetuning.files.named import NAMED
+from clozelab.runs.directory import machine_facts
+from clozelab.training import budget as budgets
+
+SAVING = 25.0  # seconds that are left for what runs to be saved
+SETUP = 90.0  # seconds that a pretraining takes before its first step, and after its last
+LEAST = 15.0  # seconds without which nothing is started
+LOSSES = ("held_out", "own")
+MEASURES = (*LOSSES, "blimp")
+
+
+class OutOfTimeError(Exception):
+    """The piece is over; the same command goes on."""
+
+
+class Clock:
+    """What is left of a piece, and commands that end with it."""
+
+    def __init__(self, minutes: float) -> None:
+        self.whole = 60 * minutes - SAVING
+        self._end = time.monotonic() + self.whole
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return self._end - time.monotonic()
+
+    def wants(self, seconds: float) -> None:
+        """Leave to the next piece what fits into a whole one, but not into what is left of this."""
+        if self.left < seconds <= self.whole:
+            raise OutOfTimeError
+
+    def run(self, commands: Sequence[Sequence[str]], *, together: int = 1) -> None:
+        """Run commands of clozelab, some side by side; those that time cuts off are told to save.
+
+        When one fails, the others still end.
+        """
+        waiting, running, failed = [*commands], list[subprocess.Popen[bytes]](), False
+        try:
+            while waiting or running:
+                if self.left < (LEAST if not running else 0.0):
+                    raise OutOfTimeError
+                while waiting and len(running) < together and self.left >= LEAST:
+                    words = [sys.executable, "-m", "clozelab", *waiting.pop(0), "--no-progress"]
+                    running.append(subprocess.Popen(words))
+                time.sleep(0.2)
+                failed = failed or any(one.poll() for one in running)
+                running = [one for one in running if one.poll() is None]
+        finally:
+            for one in running:
+                one.terminate()  # which it hears in the background, too, and saves
+            for one in running:
+                try:
+                    one.wait(timeout=SAVING)
+                except subprocess.TimeoutExpired:
+                    one.kill()
+                    one.wait()
+        if failed:
+            raise UserError("a command failed, as said above; the same command tries it again")
+
+
+class Seed:
+    """One encoder: its run, its tunings, its records."""
+
+    def __init__(self, given: argparse.Namespace, seed: int) -> None:
+        self.given, self.seed = given, seed
+        self.run = given.work.resolve() / f"seed-{seed}"
+        self.tuned = given.work.resolve() / f"tuned-{seed}"
+        self.records = given.out / f"seed-{seed}"
+
+    @property
+    def whole(self) -> bool:
+        """Whether every record is there."""
+        files = ["result.json", *(f"{name}.json" for name in self.given.measures)]
+        return all((self.records / name).exists() for name in files) and not self._tasks_left()
+
+    def go_on(self, clock: Clock) -> None:
+        """Do what is left."""
+        if self.records.exists() and not (self.run / "result.json").exists():
+            print(f"seed {self.seed}: its weights are gone, so it begins anew", flush=True)
+            shutil.rmtree(self.records)
+        self._pretrain(clock)
+        self._measure(clock)
+        self._tune(clock)
+
+    def _pretrain(self, clock: Clock) -> None:
+        given, machine = self.given, ["--device", self.given.device] if self.given.device else []
+        if not (self.run / "result.json").exists():
+            if any((self.run / "checkpoints").glob("step-*")):
+                command = ["pretrain", "--resume", str(self.run), *machine]
+            else:
+                budget = budgets.parse(given.budget)
+                clock.wants(budget.amount + SETUP if budget.kind == "seconds" else 0.0)
+                shutil.rmtree(self.run, ignore_errors=True)
+                shutil.rmtree(self.tuned, ignore_errors=True)
+                command = ["pretrain", given.recipe, "--data", str(given.data.resolve())]
+                command += ["--budget", given.budget, "--seed", str(self.seed), *machine]
+                command += ["--out", str(self.run), *(["--size", given.size] if given.size else [])]
+                command += [word for one in given.set for word in ("--set", one)]
+            clock.run([command])
+        if not (self.records / "result.json").exists():
+            keep(self.run, self.records, str(machine_facts().get("commit", "not recorded")))
+            self._without_places(self.records / "machine.toml")
+
+    def _measure(self, clock: Clock) -> None:
+        given = self.given
+        device = ["--device", given.device] if given.device else []
+        masks = ["--masks", MASKS, "--blocks", str(BLOCKS)]
+        texts = {"held_out": given.held_out, "own": given.data}
+        for name in given.measures:
+            file = self.records / f"{name}.json"
+            if file.exists():
+                continue
+            if name in LOSSES:
+                command = ["evaluate", str(self.run), "--data", str(texts[name].resolve()), *masks]
+            else:
+                command = ["score", str(self.run), "--pairs", name]
+                command += ["--task-data", str(given.task_data)]
+            clock.run([[*command, "--out", str(file), *device]])
+            self._without_places(file)
+
+    def _tune(self, clock: Clock) -> None:
+        """Tasks that begin from MNLI's model come after it."""
+        left = self._tasks_left()
+        chained = [task for task in left if self._after(task)]
+        for several in ([task for task in left if task not in chained], chained):
+            waves = [self._tuning(task) for task in several]
+            try:
+                clock.run(waves, together=self.given.together)
+            finally:  # those that were done before time was over
+                done = [one for one in several if (self.tuned / one / "result.json").exists()]
+                self._write_tasks(done)
+
+    def _after(self, task: str) -> str | None:
+        """The task whose model a task begins from, by the protocol, if that is tuned here."""
+        kind = NAMED[task].kind
+        after = protocols.read(self.given.protocol, task, kind).after
+        return after if after in self.given.tasks else None
+
+    def _tuning(self, task: str) -> list[str]:
+        given, after = self.given, self._after(task)
+        tunings = TASKS[task][1] if given.tunings is None else given.tunings
+        model = self.tuned / after if after else self.run
+        words = ["finetune", str(model), task, "--protocol", given.protocol]
+        words += ["--task-data", str(given.task_data), "--out", str(self.tuned / task)]
+        words += ["--seeds", str(tunings), "--seed", str(self.seed * tunings)]
+        words += ["--at-once", str(min(tunings, given.at_once))]
+        words += [word for one in given.tune for word in ("--set", one)]
+        return [*words, *(["--device", given.device] if given.device else [])]
+
+    def _tasks_left(self) -> list[str]:
+        return [task for task in self.given.tasks if task not in self._tasks()]
+
+    def _tasks(self) -> dict[str, Any]:
+        file = self.records / "tasks.json"
+        tasks = json.loads(file.read_text(encoding="utf-8"))["tasks"] if file.exists() else {}
+        return dict(tasks)
+
+    def _write_tasks(self, names: Sequence[str]) -> None:
+        tasks = self._tasks()
+        for task in names:
+            plan = json.loads((self.tuned / task / "plan.json").read_text(encoding="utf-8"))
+            result = json.loads((self.tuned / task / "result.json").read_text(encoding="utf-8"))
+            (cell,) = result["cells"]
+            tasks[task] = {
+                **{"protocol": plan["protocol"], "settings": plan["settings"]},
+                **{"tuning": plan["tuning"], "from": self._after(task) or "the encoder"},
+                "digests": {Path(file).name: one for file, one in plan["digests"].items()},
+                **{"seeds": cell["seeds"], "spread": cell["scores"]},
+            }
+        if tasks:
+            text = json.dumps({"machine": machine_facts(), "tasks": tasks}, indent=1)
+            write_text(self.records / "tasks.json", text + "\n")
+
+    def _without_places(self, file: Path) -> None:
+        """Leave out of a record where things lay on this machine."""
+        text = file.read_text(encoding="utf-8")
+        for place in (self.given.data, self.given.held_out, self.run):
+            text = text.replace(f"{place.resolve().parent}/", "")
+        write_text(file, text)
+
+    def row(self) -> dict[str, Any]:
+        """What entry.toml says of the seed."""
+        files = {name: f"{self.records.name}/{name}.json" for name in self.given.measures}
+        tasks = dict.fromkeys(self.given.tasks, f"{self.records.name}/tasks.json")
+        row = {"seed": self.seed, "run": self.records.name, **files}
+        return {**row, "tasks": tasks} if tasks else row
+
+
+def enter(given: argparse.Namespace, seeds: Sequence[Seed]) -> None:
+    """Write the entry of the seeds that are whole, with what their records give."""
+    text = given.text or given.data.resolve().name
+    date = datetime.now(UTC).date().isoformat()
+    rows = [one.row() for one in seeds]
+    write_text(given.out / "entry.toml", to_toml({"date": date, "text": text, "seeds": rows}))
+    try:
+        state(given.out.resolve())
+    except UserError as error:
+        print(f"the entry is not complete: {error}", flush=True)
+        for name, place in (("fingerprint", given.data), ("held_out", given.held_out)):
+            manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+            print(f'[{text}] in texts.toml: {name} = "{manifest["fingerprint"]}"')
+
+
+def parsed() -> argparse.Namespace:
+    """What is asked for."""
+    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    words.add_argument("recipe")
+    words.add_argument("--data", type=Path, required=True, help="the corpus")
+    words.add_argument("--held-out", type=Path, required=True, help="that of the held-out loss")
+    words.add_argument("--task-data", type=Path, required=True)
+    words.add_argument("--out", type=Path, required=True, help=f"the entry, in {BOARD.name}/")
+    words.add_argument("--work", type=Path, required=True, help="for weights")
+    words.add_argument("--minutes", type=float, required=True, help="of this piece")
+    words.add_argument("--budget", default="5m")
+    words.add_argument("--size")
+    words.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    words.add_argument("--seeds", type=int, default=3)
+    words.add_argument("--first-seed", type=int, default=0)
+    words.add_argument("--measures", nargs="*", choices=MEASURES, default=MEASURES)
+    words.add_argument("--tasks", nargs="*", choices=[*TASKS], default=[*TASKS])
+    words.add_argument("--protocol", default="swift")
+    words.add_argument("--tune", action="append", default=[], metavar="KEY=VALUE")
+    words.add_argument("--tunings", type=int, help="of every task (the board's rules)")
+    words.add_argument("--at-once", type=int, default=3, help="tunings of a task (3)")
+    words.add_argument("--together", type=int, default=3, help="tasks (3)")
+    words.add_argument("--text", help="its name in texts.toml (that of the corpus's folder)")
+    words.add_argument("--device")
+    return words.parse_args()
+
+
+def main() -> int:
+    """Go on for a piece."""
+    given = parsed()
+    given.task_data = given.task_data.resolve()
+    clock = Clock(given.minutes)
+    last = given.first_seed + given.seeds
+    seeds = [Seed(given, number) for number in range(given.first_seed, last)]
+    try:
+        for one in seeds:
+            if not one.whole:
+                one.go_on(clock)
+            print(f"seed {one.seed}: done, {max(clock.left, 0):.0f} s left", flush=True)
+    except OutOfTimeError:
+        print("the time of this piece is over; the same command goes on", flush=True)
+    except UserError as error:
+        print(f"board_entry: {error}", file=sys.stderr)
+        return 1
+    done = [one for one in seeds if one.whole]
+    if done:
+        enter(given, done)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
