@@ -16,9 +16,15 @@ from clozelab.runs.machine import Machine
 
 torch.set_num_threads(1)
 BASE = Transformer(
-    layers=2, heads=2, hidden_size=8, intermediate_size=16, embedding_size=6, positions=16, dropout=0.0,
+    layers=2,
+    heads=2,
+    hidden_size=8,
+    intermediate_size=16,
+    embedding_size=6,
+    positions=16,
+    dropout=0.0,
     attention_dropout=0.0,
-)  # fmt: skip
+)
 KINDS = {
     "bert": BASE,
     "one layer": replace(BASE, layers=1),
