@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import clozelab
+from clozelab.errors import UserError
 from clozelab.files import write_text
+from clozelab.interrupts import Stopped
 from clozelab.runs.adaptation import FILE, read_adaptation
 from clozelab.runs.directory import Run, machine_facts
 from clozelab.text.store import Corpus
@@ -189,4 +191,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Stopped:
+        sys.exit("stopped; the same command goes on")
+    except UserError as error:
+        sys.exit(str(error))
