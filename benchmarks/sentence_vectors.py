@@ -50,10 +50,11 @@ def trained(place: Path, recipe: str, given: argparse.Namespace, **options: Any)
     return place
 
 
-def pretrained(seed: int, given: argparse.Namespace) -> Path:
-    """The encoder of a seed."""
+def pretrained(seed: int, given: argparse.Namespace, *, recipe: str | None = None) -> Path:
+    """The encoder of a seed, by the recipe that is compared with or by another."""
     options: dict[str, Any] = {"size": given.size, "budget": given.budget, "seed": seed}
-    return trained(Path(given.work) / f"base-{seed}", given.recipe, given, **options)
+    place = Path(given.work) / f"{recipe or 'base'}-{seed}"
+    return trained(place, recipe or given.recipe, given, **options)
 
 
 def contrasted(
@@ -94,6 +95,7 @@ def main() -> None:
     words.add_argument("--out", required=True)
     words.add_argument("--work", default="runs/sentence-vectors", help="for checkpoints")
     words.add_argument("--recipe", default="roberta")
+    words.add_argument("--beside", help="a recipe more, in the same time: retromae")
     words.add_argument("--size", default="small")
     words.add_argument("--budget", default="150s", help="of the pretraining (150s)")
     words.add_argument("--steps", type=int, default=3000, help="of the contrastive training")
@@ -115,6 +117,11 @@ def main() -> None:
             "cls": scored(base, given, pool="cls"),
             "simcse": scored(run, given),
         }
+        if given.beside:  # pretrained for the vector of [CLS], and contrasted after that
+            other = pretrained(seed, given, recipe=given.beside)
+            sets[given.beside] = scored(other, given)
+            contrast = contrasted(other, seed, given, **{**setting, "pooling": "cls"})
+            sets[f"{given.beside}, simcse"] = scored(contrast, given)
         row = {name: means(scores) for name, scores in sets.items()}
         rows.append({"seed": seed, "means": row, "sets": sets})
         gain = row["simcse"]["all"] - row["mean"]["all"]

@@ -180,7 +180,7 @@ class Corrupted:
 
     ids: Ids  # [N]
     decisions: Bytes  # [K] MASK, RANDOM or SAME
-    keys: Keys | None = None  # [K] of what is drawn at each position when the model runs
+    keys: Keys | None = None  # [N] of what is drawn at each token when the model runs
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,8 @@ class Encoded(NamedTuple):
     layers: tuple[Tensor, ...] = ()  # [N, W] the embedding's output and each layer's, if asked for
     queries: Tensor | None = None  # [B · T, W] XLNet: the query stream
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: for the blocks after
-    ids: Tensor | None = None  # [N] what it read, if an objective may ask
+    ids: Tensor | None = None  # [N] the tokens that it read, if an objective may ask
+    input: Input | None = None  # all that it read, if an objective may ask
     projections: Projections | None = None  # of a layer, if asked for
     decoded: Tensor | None = None  # [N, W] of a mask decoder, where the encoder has one
 

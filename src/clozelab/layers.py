@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clozelab.contracts import Input
+
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "silu", "tanh"]
 Normalisation = Literal["layer", "rms"]
 
@@ -110,6 +112,16 @@ class Rows(NamedTuple):
 
     at: Tensor  # [T] which
     of: int  # how many it would have
+
+
+def row_length(batch: Input) -> int:
+    """Cells of a row where blocks are laid out as rows: as many as the longest block may have.
+
+    On a CPU no more than the longest one has; elsewhere shapes are better constant.
+    """
+    if batch.ids.device.type != "cpu" or torch.compiler.is_compiling():
+        return batch.max_seqlen
+    return max(1, int(batch.cu_seqlens.diff().max()))
 
 
 def drop(x: Tensor, rate: float, training: bool, rows: Rows | None = None) -> Tensor:

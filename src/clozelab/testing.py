@@ -169,7 +169,8 @@ def check_objective(part: Any) -> None:
     blocks = _complete(example_blocks())
     chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
     hidden = Hidden(np.stack([chosen, chosen + 1], axis=1))
-    corrupted = Corrupted(blocks.ids, np.zeros(len(hidden.positions), np.uint8))
+    decisions = np.zeros(len(hidden.positions), np.uint8)
+    corrupted = Corrupted(blocks.ids, decisions, mix(_places(blocks), 0))
     targets: Targets = part.targets(blocks, hidden, corrupted)
     sizes = np.diff(blocks.words.starts) if "words" in part.needs else blocks.lengths  # type: ignore[union-attr]
     _hold(len(targets.starts) == len(blocks) + 1, "starts has one entry more than there are blocks")
@@ -180,7 +181,7 @@ def check_objective(part: Any) -> None:
             _hold(bool(inside.all()), f"column {name} points outside its block")
     widths = {"hidden_size": 8, "embedding_size": 8}  # of an encoder
     block = {"activation": "gelu", "epsilon": 1e-12, "bias": True, "normalisation": "layer"}
-    shape = SimpleNamespace(**widths, **block)
+    shape = SimpleNamespace(**widths, **block, heads=2, dropout=0.0, max_positions=300)
     torch.manual_seed(0)
     head = part.build(shape, _SIZE).double()
     _check_counted(head, part.parameters(shape, _SIZE))
@@ -189,7 +190,8 @@ def check_objective(part: Any) -> None:
     states = torch.randn(int(sizes.sum()), width, dtype=torch.float64)
     read = torch.from_numpy(blocks.ids.astype("i8"))
     read[hidden.positions[::2]] = _SPECIAL["unk"]  # half of the hidden tokens were replaced
-    encoded = Encoded(states, table, ids=read)
+    batch = _input(sizes.tolist())
+    encoded = Encoded(states, table, ids=read, input=batch._replace(ids=read))
     columns = _columns(targets, offsets(sizes))
 
     def sums(where: slice) -> dict[str, float]:
@@ -247,7 +249,7 @@ def check_generator(part: Any) -> None:
         some = take(blocks, rows)
         mine = np.flatnonzero(np.isin(_places(some), _places(blocks)[chosen]))
         hidden = Hidden(np.stack([mine, mine + 1], axis=1))
-        corrupted = Corrupted(some.ids, np.zeros(len(mine), np.uint8), mix(_places(some)[mine], 0))
+        corrupted = Corrupted(some.ids, np.zeros(len(mine), np.uint8), mix(_places(some), 0))
         columns = _columns(part.targets(some, hidden, corrupted), some.starts)
         ids = torch.from_numpy(some.ids.astype("i8"))
         batch = _input(some.lengths.tolist())._replace(ids=ids)

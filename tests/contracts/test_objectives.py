@@ -18,6 +18,7 @@ from clozelab.objectives import PARTS, Objective
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm
 from clozelab.objectives.replaced import AllTokensLm, ReplacedToken
+from clozelab.objectives.retromae import RetroMae
 from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
@@ -52,6 +53,7 @@ EXAMPLES: dict[str, list[Objective]] = {
     ],
     "replaced_token": [ReplacedToken(), ReplacedToken(over="targets")],
     "all_tokens_lm": [AllTokensLm()],
+    "retromae": [RetroMae(), RetroMae(mask_rate=0.9)],
     "distillation": [
         Distillation(),
         Distillation(over="targets", soft=2.0, cosine=0.5, temperature=1.0),
@@ -115,10 +117,11 @@ def test_the_formula_counts_what_is_built(name: str, part: Objective) -> None:
 def measured(part: Objective, case: Case, *, idle: int = 0) -> tuple[Alone, dict[str, float]]:
     """The sums over a case, backpropagated; random draws are the same for every call."""
     model = Alone(part, shape_of(part))
-    targets = columns(case.targets(part), lengths(part, case.blocks), idle=idle)
+    sizes = lengths(part, case.blocks)
+    targets = columns(case.targets(part), sizes, idle=idle)
     x = states(part, case.blocks, shape_of(part))
     torch.manual_seed(5)
-    sums = model(x, targets)
+    sums = model(x, targets, sizes)
     sums["loss"].backward()
     assert all(value.shape == () for value in sums.values())
     assert x.grad is not None and torch.isfinite(x.grad).all()
@@ -133,11 +136,12 @@ def test_sums_add_over_blocks(name: str, part: Objective) -> None:
     x = states(part, case.blocks, shape)
     found = case.targets(part)
     torch.manual_seed(5)
-    whole = model(x, columns(found, sizes))
+    whole = model(x, columns(found, sizes), sizes)
     parts = []
     for row, mine in enumerate(x.split(sizes.tolist())):
         torch.manual_seed(5)
-        parts.append(model(mine, columns(case.row(row).targets(part), sizes[[row]])))
+        targets = columns(case.row(row).targets(part), sizes[[row]])
+        parts.append(model(mine, targets, sizes[[row]]))
     assert whole["count"] > 0
     for key, value in whole.items():
         total = sum(sums[key].item() for sums in parts)
@@ -172,7 +176,7 @@ def test_no_targets_give_nothing_and_finite_gradients(
         np.zeros(1, np.int64),
         {column: values[:0] for column, values in case.targets(part).columns.items()},
     )
-    sums = model(x, columns(none, [], idle=idle))
+    sums = model(x, columns(none, [], idle=idle), lengths(part, case.blocks))
     sums["loss"].backward()
     assert all(value.item() == 0 for value in sums.values())
     assert x.grad is None or not x.grad.any()
@@ -195,13 +199,14 @@ def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> 
 def test_a_head_compiles_whole(name: str, part: Objective) -> None:
     case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(mask_rate=0.3))
     model = Alone(part, shape_of(part))
-    targets = columns(case.targets(part), lengths(part, case.blocks), idle=2)
+    sizes = lengths(part, case.blocks).tolist()
+    targets = columns(case.targets(part), sizes, idle=2)
     x = states(part, case.blocks, shape_of(part))
     found = []
     torch.compiler.reset()  # one method of many modules: each is compiled for itself
     for run in (model, torch.compile(model, backend="eager", fullgraph=True)):
         torch.manual_seed(5)
-        found.append({key: value.item() for key, value in run(x, targets).items()})
+        found.append({key: value.item() for key, value in run(x, targets, sizes).items()})
     assert found[0] == pytest.approx(found[1], rel=1e-12)
 
 
@@ -209,12 +214,13 @@ def test_a_head_compiles_whole(name: str, part: Objective) -> None:
 def test_half_precision_states_give_single_precision_losses(name: str, part: Objective) -> None:
     case = complete(PROSE, SpanMasking(mask_rate=0.3))
     model = Alone(part, shape_of(part))
-    targets = columns(case.targets(part), lengths(part, case.blocks))
+    sizes = lengths(part, case.blocks)
+    targets = columns(case.targets(part), sizes)
     x = states(part, case.blocks, shape_of(part)).detach()
     torch.manual_seed(5)
-    exact = model(x, targets)["loss"].item()
+    exact = model(x, targets, sizes)["loss"].item()
     torch.manual_seed(5)
-    near = model.float()(x.bfloat16(), targets)["loss"]
+    near = model.float()(x.bfloat16(), targets, sizes)["loss"]
     assert near.dtype == torch.float32
     assert torch.isfinite(near)
     sampled = isinstance(part, BidirectionalLm) and part.samples < part.words

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from support.learning import task, went
 
 import clozelab
@@ -30,12 +31,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     went(task("simcse", *words, "objectives.0.pooling=mean_all", steps=2), folder / "mean_all")
     went(task("simcse", *words, "objectives.0.pooling=mean", steps=1), folder / "mean")
     went(task("roberta", "encoder.positions=48", steps=1), folder / "roberta")
+    went(task("retromae", *words, steps=2), folder / "retromae")
     return folder
 
 
 @pytest.mark.slow  # the library takes long to import
 @pytest.mark.parametrize(
-    ("name", "pool"), [("cls", "cls"), ("mean_all", "mean_all"), ("roberta", "mean_all")]
+    ("name", "pool"),
+    [("cls", "cls"), ("mean_all", "mean_all"), ("roberta", "mean_all"), ("retromae", "cls")],
 )
 def test_its_vectors_are_those_of_embed(name: str, pool: str, made: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
@@ -59,6 +62,11 @@ def test_the_modules_are_written_for_models_of_sentence_vectors_alone(
     pooling = json.loads((tmp_path / "cls" / "1_Pooling" / "config.json").read_text("utf-8"))
     assert pooling["pooling_mode_cls_token"] and not pooling["pooling_mode_mean_tokens"]
     assert pooling["word_embedding_dimension"] == 32
+    clozelab.export(made / "retromae", tmp_path / "retromae")
+    file = tmp_path / "retromae" / "1_Pooling" / "config.json"
+    assert json.loads(file.read_text("utf-8")) == pooling
+    with safe_open(tmp_path / "retromae" / "model.safetensors", "np") as tensors:
+        assert {name.split(".")[0] for name in tensors.keys()} == {"bert", "cls"}  # noqa: SIM118
     for name in ("mean", "roberta"):  # which the library has no word for, and which has no vectors
         clozelab.export(made / name, tmp_path / name)
         assert not (tmp_path / name / "modules.json").exists()

@@ -316,6 +316,32 @@ def test_out_of_memory_with_one_sequence_is_refused_with_what_helps(tmp_path: Pa
         went(given, tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=1))
 
 
+@pytest.mark.usefixtures("cramped")
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ((), "a group of 8 rows of 2 texts, which --micro-batch does not divide; use --set"
+             " objectives.0.in_batch=4, --recompute or a smaller --size"),
+        (("objectives.0.in_batch=2", "blocks.shortest=28"),
+         "a group of 2 rows of 2 texts, .* use --recompute or a smaller --size"),
+    ],
+)  # fmt: skip
+def test_a_group_that_memory_has_no_room_for_is_refused_with_what_helps(
+    words: tuple[str, ...], advice: str, tmp_path: Path
+) -> None:
+    given = task("simcse", *words, steps=2, batch_size=8)
+    with pytest.raises(UserError, match=f"cpu: out of memory with {advice}"):
+        went(given, tmp_path / "run", Machine(device="cpu", workers=0))
+
+
+@pytest.mark.usefixtures("cramped")
+def test_groups_that_fit_one_at_a_time_are_gone_on_with(tmp_path: Path) -> None:
+    given = task("simcse", "objectives.0.in_batch=2", "blocks.length=12", steps=2, batch_size=8)
+    events = went(given, tmp_path / "run", Machine(device="cpu", workers=0))
+    assert any("micro-batches of 8 sequences" in said.text for said in of(Said, events))
+    assert len(of(Step, events)) == 2
+
+
 def test_memory_that_runs_out_elsewhere_is_told_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

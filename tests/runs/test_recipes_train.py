@@ -28,6 +28,7 @@ MAIN = {
     "deberta": "replaced_token",
     "minilm": "relations",
     "simcse": "contrastive",
+    "retromae": "retromae",
 }
 PHASES = "schedule.phases=[[16, 0.6], [32, 0.4]]"
 COURSE = "masking.course=[[0.2, 1.0], [1.0, 0.5]]"
@@ -85,6 +86,7 @@ CASES = {
     "causal_then_masked": ("causal_then_masked", "schedule.causal=[[1.0, 0.6]]", DROPPED),
     "gpt_bert": ("gpt_bert", "schedule.causal=[[0.4, 1.0]]", DROPPED),
     "simcse": ("simcse", "objectives.0.in_batch=2", DROPPED),
+    "retromae": ("retromae", DROPPED),
     "phase": ("bert", PHASES, "schedule.warmup=3", "encoder.dropout=0.1"),
 }
 

@@ -126,6 +126,8 @@ def test_a_tuned_model_keeps_its_task(desk: Path, tmp_path: Path) -> None:
         ("trim @run @new.jsonl --out @hf", "is there already and not empty; name a new"),
         ("trim @run @new.jsonl --out @short.txt", "is not a folder; name a new or empty one"),
         ("trim @run @new.jsonl --size 4 --out @x", "--size 4: the special tokens and what else"),
+        ("trim @run @new.jsonl --size 5 --out @x", "--size 5: only the special tokens would stay"),
+        ("trim @run @new.jsonl --least 99999 --out @x", "only the special tokens would stay"),
         ("trim @run @new.jsonl --least 0 --out @x", "--least 0: at least 1"),
         ("add @run @empty.txt --words 5 --out @x", "there is no text in"),
         ("add @run @short.txt --words 5 --out @x", "there is nothing to add: the tokenizer"),

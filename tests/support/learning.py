@@ -35,8 +35,8 @@ QUIET = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=32)
 RECIPES = names()
 STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
-    **dict.fromkeys(("distilbert", "minilm", "spanbert", "electra", "simcse"), "wordpiece"),
-    **dict.fromkeys(("mosaicbert", "neobert"), "wordpiece"),
+    **dict.fromkeys(("distilbert", "minilm", "spanbert", "electra"), "wordpiece"),
+    **dict.fromkeys(("mosaicbert", "neobert", "simcse", "retromae"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet", "deberta"), "unigram"),
     **dict.fromkeys(("roberta", "swift", "elmo", "modernbert", "diffusion"), "byte_bpe"),
     **dict.fromkeys(("causal_then_masked", "gpt_bert"), "byte_bpe"),

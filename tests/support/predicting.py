@@ -17,6 +17,7 @@ from clozelab.contracts import (
     Corrupted,
     Encoded,
     Hidden,
+    Input,
     Ints,
     Mark,
     Masking,
@@ -24,6 +25,7 @@ from clozelab.contracts import (
     Sums,
     Targets,
 )
+from clozelab.keys import mix
 from clozelab.objectives import Objective
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.heads.vocabulary import VocabularyHead
@@ -42,6 +44,9 @@ class Shape:
     epsilon: float = 1e-12
     bias: bool = True
     normalisation: Any = "layer"
+    heads: int = 2
+    dropout: float = 0.0
+    max_positions: int = 300
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,9 @@ class Case:
         mine = spans[(spans[:, 0] >= first) & (spans[:, 0] < last)] - first
         at = self.hidden.positions
         decisions = self.corrupted.decisions[(at >= first) & (at < last)]
-        corrupted = Corrupted(self.corrupted.ids[first:last], decisions)
+        keys = self.corrupted.keys
+        keys = None if keys is None else keys[first:last]
+        corrupted = Corrupted(self.corrupted.ids[first:last], decisions, keys)
         return Case(cut_out(self.blocks, row), Hidden(mine), corrupted)
 
 
@@ -78,7 +85,8 @@ def complete(blocks: Blocks, masking: Masking | None, *, seed: int = 0, words: i
     whole = replace(blocks, labels=labels, words=spelled)
     hidden = masking.hide(blocks, 1, vocabulary=WORDS) if masking else Hidden(np.zeros((0, 2), int))
     decisions = rng.integers(0, 3, len(hidden.positions)).astype(np.uint8)
-    return Case(whole, hidden, Corrupted(blocks.ids, decisions))
+    keys = mix(mix(7, blocks.numbers[blocks.rows]), blocks.positions)
+    return Case(whole, hidden, Corrupted(blocks.ids, decisions, keys))
 
 
 def lengths(part: Objective, blocks: Blocks) -> Ints:
@@ -101,7 +109,7 @@ def columns(targets: Targets, sizes: Sequence[int] | Ints, *, idle: int = 0) -> 
 
 
 class Alone(nn.Module):
-    """A head with whatever else its objective is given: `forward(states, targets)`."""
+    """A head with whatever else its objective is given: `forward(states, targets, sizes)`."""
 
     def __init__(self, part: Any, shape: Shape, *, seed: int = 0) -> None:
         super().__init__()
@@ -115,17 +123,30 @@ class Alone(nn.Module):
         for teacher in self.teacher:
             nn.init.normal_(teacher.dense.weight)
 
-    def read(self, states: Tensor, targets: dict[str, Tensor]) -> Tensor | None:
-        """[N] the targets' labels, of which about half were replaced."""
+    def read(
+        self, states: Tensor, targets: dict[str, Tensor], sizes: Sequence[int] | Ints
+    ) -> Input | None:
+        """Blocks of such sizes, of the targets' labels; about half of these were replaced."""
         if "at" not in targets:
             return None
         size, labels = len(states), targets["labels"]
+        starts = torch.from_numpy(offsets(sizes).astype(np.int32))
+        places = torch.cat([torch.arange(int(length)) for length in sizes])
         at = torch.where(labels == Targets.IGNORED, size, targets["at"])
         ids = labels.new_zeros(size + 1).scatter(0, at, labels)[:size]
-        return torch.where(states[:, 0] > 0, (ids + 1) % VOCABULARY, ids)
+        ids = torch.where(states[:, 0] > 0, (ids + 1) % VOCABULARY, ids)
+        return Input(ids, places, torch.zeros_like(ids), starts, int(max(sizes)))
 
-    def forward(self, states: Tensor, targets: dict[str, Tensor]) -> Sums:
-        encoded = Encoded(states, self.table, ids=self.read(states, targets))
+    def forward(
+        self,
+        states: Tensor,
+        targets: dict[str, Tensor],
+        sizes: Sequence[int] | Ints | None = None,
+    ) -> Sums:
+        """The sums over blocks of such sizes; one block, if they are not given."""
+        read = self.read(states, targets, [len(states)] if sizes is None else sizes)
+        ids = None if read is None else read.ids
+        encoded = Encoded(states, self.table, ids=ids, input=read)
         if not self.taught:
             sums: Sums = self.head(encoded, targets)
             return sums

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Input
 from clozelab.encoder.positions import Rotation
+from clozelab.layers import row_length
 
 
 class Layout(NamedTuple):
@@ -79,8 +80,10 @@ def lay_out(
         return bare._replace(attention_mask=batch.attention_mask[:, None, None, :])
     if batch.dense or flash:
         return bare
-    cells, cell, seen = rectangle(batch)
-    return bare._replace(cells=cells, cell=cell, attention_mask=seen[:, None, None, :])
+    length = row_length(batch)
+    cells, cell, seen = rectangle(batch._replace(max_seqlen=length))
+    mask = seen[:, None, None, :]
+    return bare._replace(max_seqlen=length, cells=cells, cell=cell, attention_mask=mask)
 
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:

@@ -62,7 +62,7 @@ class Corruption(Part):
             ids[at[masked]] = vocabulary.role("mask")
         random = at[decisions == Corrupted.RANDOM]
         ids[random] = self._replacements(draws(blocks, key, 1)[random], vocabulary)
-        return Corrupted(ids, decisions, draws(blocks, key, 2)[at])
+        return Corrupted(ids, decisions, draws(blocks, key, 2))
 
     def _leaders(self, blocks: Blocks, hidden: Hidden) -> Ints:
         """[K] the position whose draw decides for each chosen position."""

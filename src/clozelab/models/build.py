@@ -61,7 +61,8 @@ class PretrainingModel(nn.Module):
         if read is not None:
             batch, ids = batch._replace(targets=read.targets), ids.index_select(0, read.at)
             asked, teacher_asked = {**asked, "at": read.at}, {**teacher_asked, "at": read.at}
-        encoded: Encoded = self.encoder(batch.input, **asked)._replace(ids=ids)
+        encoded: Encoded = self.encoder(batch.input, **asked)
+        encoded = encoded._replace(ids=ids, input=batch.input)
         for name, head in self.heads.items():
             if name not in self.taught and name not in self.writers:
                 sums[name] = head(encoded, batch.targets[name])

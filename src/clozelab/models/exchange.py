@@ -188,8 +188,8 @@ def _export(
     huggingface.write(
         out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text
     )
-    # A generator has a directory of its own, and a projection was of use in training alone.
-    apart = {"heads.generator", "heads.contrastive"}
+    # A generator has a directory of its own; a projection and a decoder were of use in training.
+    apart = {"heads.generator", "heads.contrastive", "heads.retromae"}
     parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - apart)
     notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
     return Exchanged(f"{exported.config['architectures'][0]} of transformers", model.notes + notes)

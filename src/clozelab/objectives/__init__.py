@@ -7,6 +7,7 @@ from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm, PermutationLm
 from clozelab.objectives.relations import Relations
 from clozelab.objectives.replaced import AllTokensLm, Generator, ReplacedToken
+from clozelab.objectives.retromae import RetroMae
 from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
@@ -25,6 +26,7 @@ Objective = (
     | ReplacedToken
     | AllTokensLm
     | Contrastive
+    | RetroMae
 )
 
 PARTS: dict[str, type[Objective]] = {
@@ -42,6 +44,7 @@ PARTS: dict[str, type[Objective]] = {
     "replaced_token": ReplacedToken,
     "all_tokens_lm": AllTokensLm,
     "contrastive": Contrastive,
+    "retromae": RetroMae,
 }
 
 # Those that classify a pair of texts.

@@ -101,7 +101,7 @@ class Generator(Weighted):
         """Every hidden token, and the draw by which it is replaced."""
         assert corrupted.keys is not None, "samples are drawn by the keys of a corruption"
         targets = chosen(blocks, hidden, corrupted)
-        draws = (corrupted.keys >> np.uint64(64 - BITS)).astype(np.int64)
+        draws = (corrupted.keys[hidden.positions] >> np.uint64(64 - BITS)).astype(np.int64)
         return replace(targets, columns={**targets.columns, "draws": draws})
 
     def build(self, encoder: Any, vocabulary: int) -> GeneratorModule:

@@ -17,10 +17,11 @@ from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.models.build import DELTA, PretrainingModel, build
 from clozelab.models.model import Model
+from clozelab.nearest import listed
 from clozelab.pretraining.early_stopping import Adaptation, EarlyStopping
 from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.passes import passes_note
-from clozelab.pretraining.source import BlockSource, rows_of_a_group
+from clozelab.pretraining.source import BlockSource, rows_of_a_group, views_of
 from clozelab.pretraining.steps import Steps
 from clozelab.remote.access import shown
 from clozelab.runs import machine as machines
@@ -80,6 +81,7 @@ class PretrainTrainer:
         self.model = self._model()
         self.train_state = self._train_state()
         self.steps = self._steps()
+        self._check_texts()
         self._held_out: dict[tuple[str, int], HeldOut | str] = {}
         self.early_stopping: EarlyStopping | None = None
         if job.adaptation is not None:
@@ -151,8 +153,13 @@ class PretrainTrainer:
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
         length, device = self.recipe.blocks.length, self.world.device
-        held = min(self.tokens // length, self.recipe.schedule.batch_size)  # of a step, or fewer
-        fits = held // 2
+        batch_size, views = self.recipe.schedule.batch_size, views_of(self.recipe)
+        rows = rows_of_a_group(self.recipe, batch_size)
+        group = rows * views if rows > 1 else 1  # blocks that stay together
+        held = min(self.tokens // length, batch_size * views)  # of a step, or fewer
+        if group > 1 and held <= group:
+            raise UserError(f"{device}: {self._group_too_large()}")
+        fits = max(held // 2, group if group > 1 else 0)
         if fits < 1 or self.world.size > 1:
             raise UserError(
                 f"{device}: out of memory with micro-batches of {held} sequences;"
@@ -164,6 +171,19 @@ class PretrainTrainer:
         self.tokens = fits * length
         self.steps = self._steps()
         return f"out of memory: micro-batches of {fits} sequences from here on"
+
+    def _group_too_large(self) -> str:
+        """What to do where memory has no room for one group."""
+        batch_size = self.recipe.schedule.batch_size
+        rows = rows_of_a_group(self.recipe, batch_size)
+        fewer = [size for size in range(2, rows // 2 + 1) if batch_size % size == 0]
+        number = [part.contrasts for part in self.recipe.objectives].index(True)
+        remedies = [f"--set objectives.{number}.in_batch={fewer[-1]}"] if fewer else []
+        remedies += ["--recompute", "a smaller --size"]
+        return (
+            f"out of memory with a group of {rows} rows of {views_of(self.recipe)} texts, which"
+            f" --micro-batch does not divide; use {listed(remedies)}"
+        )
 
     def length(self, step: int) -> int:
         """The length of the blocks in a step."""
@@ -216,7 +236,13 @@ class PretrainTrainer:
             said.append(passes_note(self.job.stores, total, budget=self.job.budget))
         wanted = self.recipe.schedule.batch_size_at(0)
         there = sum(source.size for source in self.sources(0))
-        if there < wanted:
+        group = rows_of_a_group(self.recipe, wanted)
+        if there < group:
+            said.append(
+                f"texts in the corpus: {there:,}; {group:,} are told apart, so a text is also its"
+                " own negative: give more text, or make a smaller schedule.batch_size"
+            )
+        elif there < wanted:
             said.append(f"blocks in the corpus: {there:,}; a step takes {wanted:,}, so they repeat")
         return said
 
@@ -354,6 +380,13 @@ class PretrainTrainer:
     def identity(self) -> list[dict[str, Any]]:
         """The stores a run was started with: going on with others would be another run."""
         return [store_identity(store) for store in self.job.stores]
+
+    def _check_texts(self) -> None:
+        if rows_of_a_group(self.recipe, 2) > 1 and sum(each.size for each in self.sources(0)) < 2:
+            raise UserError(
+                f"{self.job.stores[0][0].name}: has one text, and {self.recipe.name} tells a text"
+                " from others; give more text"
+            )
 
     def _check_rows(self) -> None:
         sequences, size = self.recipe.schedule.batch_size, self.world.size

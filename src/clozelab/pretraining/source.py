@@ -47,7 +47,7 @@ class BlockSource:
         self.suffix = f"/{number}" if number else ""
         # Blocks of a row: in the plan, and as it is read, which may be one and its twin.
         self.planned_views: int = getattr(blocks, "views", 1)
-        self.views = 2 if contrasting(recipe) and self.planned_views == 1 else self.planned_views
+        self.views = views_of(recipe)
         self._lock = Lock()
         self._plans: dict[int, Plan] = {}
         self._orders: dict[int, Ints] = {}
@@ -148,6 +148,12 @@ class BlockSource:
 def contrasting(recipe: Recipe) -> Any:
     """The objective that tells rows from one another, if there is one."""
     return next((part for part in recipe.objectives if part.contrasts), None)
+
+
+def views_of(recipe: Recipe) -> int:
+    """The blocks of a row as it is read: those of the format, or one and its twin."""
+    planned: int = getattr(recipe.blocks, "views", 1)
+    return 2 if contrasting(recipe) and planned == 1 else planned
 
 
 def rows_of_a_group(recipe: Recipe, batch_size: int) -> int:

@@ -62,6 +62,12 @@ def trimmed(
         kept |= new
     if len(kept) == len(numbers):
         raise UserError("there is nothing to trim: the text uses every piece of the vocabulary")
+    if kept <= {token["content"] for token in settings["added_tokens"]}:
+        option = f"--least {least:,}" if size is None else f"--size {size:,}"
+        raise UserError(
+            f"{option}: only the special tokens would stay; keep more pieces, or give a text that"
+            " uses them"
+        )
     names = (piece for piece in numbers if piece in kept)
     return renumbered(needs.without(kept), {piece: at for at, piece in enumerate(names)})
 

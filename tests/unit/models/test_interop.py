@@ -91,6 +91,7 @@ CLASSES = {
     "gpt": "OpenAIGPTLMHeadModel",
     "minilm": "BertModel",
     "simcse": "BertModel",
+    "retromae": "BertForMaskedLM",
     "modernbert": "ModernBertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
     "roberta_wwm": "BertForMaskedLM",
@@ -132,6 +133,7 @@ def test_every_recipe_has_a_class(name: str) -> None:
         "span_boundary",
         "distillation",
         "contrastive",
+        "retromae",
         "generator",
         *(["replaced_token"] if name == "deberta" else []),
     }

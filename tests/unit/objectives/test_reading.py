@@ -22,7 +22,7 @@ SOME = {
     *("roberta", "roberta_wwm", "swift", "modernbert", "mosaicbert", "neobert", "ernie", "dna"),
     *("spanbert", "minilm", "simcse", "gpt_bert", "diffusion"),
 }
-ALL = {"gpt", "causal_then_masked", "distilbert", "electra", "deberta", "xlnet", "elmo"}
+ALL = {"gpt", "causal_then_masked", "distilbert", "electra", "deberta", "retromae", "xlnet", "elmo"}
 
 
 def stepped(

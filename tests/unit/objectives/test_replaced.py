@@ -72,14 +72,14 @@ def test_keys_of_samples_are_their_own_and_never_those_of_batch_mates() -> None:
     made = [Corruption(mask=1.0, same=0.0).corrupt(blocks, hidden, key, vocabulary=vocabulary())
             for key in (5, 5, 6)]  # fmt: skip
     keys = [each.keys for each in made]
-    assert keys[0] is not None and len(np.unique(keys[0])) == len(hidden.positions)
+    assert keys[0] is not None and len(np.unique(keys[0])) == len(blocks.ids)
     assert np.array_equal(keys[0], keys[1]) and not np.isin(keys[2], keys[0]).any()
 
 
 def batch_of(recipe: recipes.Recipe, *, idle: int = 0, seed: int = 0) -> Batch:
     """Two blocks with every objective's targets, and slots to spare."""
     case = complete(lay([[1, 2, 1, 1], [1, 1, 3, 1, 1]]), Token(mask_rate=0.4), seed=seed)
-    keys = mix(seed + 9, np.arange(len(case.hidden.positions)))
+    keys = mix(seed + 9, np.arange(len(case.blocks.ids)))
     case = replace(case, corrupted=replace(case.corrupted, keys=keys))
     blocks = case.blocks
     targets = {

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.learning import HERE, MACHINE, assert_close, doubled, shrunk, steps_of, store, task
+from support.learning import (
+    HERE,
+    MACHINE,
+    assert_close,
+    doubled,
+    shrunk,
+    steps_of,
+    store,
+    task,
+    teacher,
+)
 
+import clozelab
 from clozelab.config import recipe as recipes
 from clozelab.contracts import Batch, Targets
 from clozelab.errors import UserError
@@ -86,6 +98,23 @@ def test_no_split_of_a_step_changes_its_loss_or_what_is_learned(pooling: str) ->
         assert mine.sums["contrastive"] == pytest.approx(other.sums["contrastive"], rel=1e-9)
         assert mine.norm == pytest.approx(other.norm, rel=1e-9)
     assert_close(found[0][1], found[1][1])
+
+
+def test_texts_that_are_fewer_than_a_group_are_told_and_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    for texts, sentence in ((1, "has one text"), (3, "its own negative")):
+        file.write_text("\n".join(["a small cat", "the dog sat", "bread"][:texts]), "utf-8")
+        out = tmp_path / f"corpus-{texts}"
+        clozelab.build_corpus(
+            file, out=out, layout="lines", tokenizer_from=teacher(), held_out=0, workers=1
+        )
+        job = starting.fresh(shrunk("simcse", batch_size=4), data=[str(out)], seed=0)
+        if texts == 1:
+            with pytest.raises(UserError, match=sentence):
+                PretrainTrainer(job, MACHINE, HERE)
+        else:
+            trainer = PretrainTrainer(job, MACHINE, HERE)
+            assert any(sentence in note for note in trainer.notes())
 
 
 def test_held_out_groups_are_the_same_in_any_number_of_processes() -> None:

@@ -1,0 +1,316 @@
+"""Sentence vectors beside sentence-transformers, adaptation beside transformers' Trainer.
+
+    python benchmarks/training_peers.py contrastive --texts SENTENCES --out FILE.json   # two cores
+    python benchmarks/training_peers.py adaptation --texts SENTENCES --out FILE.json    # a GPU, or tiny
+
+SENTENCES has a sentence a line. A BERT of random weights is written as a Hugging Face directory,
+which both sides open: the same weights, tokenizer, texts, steps and optimiser. Every turn is a
+process of its own, ours and theirs alternate, and the first steps of each do not count. Of a
+turn its pace is told, and how much memory it had at most.
+
+`contrastive`: SimCSE's twins, [CLS] and no projection, by MultipleNegativesRankingLoss of every
+text with itself, in single precision on a CPU. `adaptation`: masked tokens, by the Trainer on full
+blocks as its run_mlm.py makes them, beside `clozelab adapt`; bf16 on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+WARM = 5  # steps that are not counted
+MOST = 100_000  # steps of a schedule; the clock ends it long before
+RATE = 3e-5
+SIDES = ("clozelab", "peer")
+# transformers would take kernels.py beside this file for a package of that name.
+sys.path[:] = [place for place in sys.path if Path(place).resolve() != Path(__file__).parent]
+
+
+def prepare(given: argparse.Namespace) -> None:
+    """The corpus of the texts, and a BERT for its tokenizer."""
+    import clozelab
+
+    work = Path(given.work)
+    if not (work / "corpus" / "manifest.json").exists():
+        clozelab.build_corpus(
+            given.texts,
+            out=work / "corpus",
+            layout="lines",
+            vocabulary=given.vocabulary,
+            held_out=0.01,
+        )
+    if (work / "model" / "config.json").exists():
+        return
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    from clozelab.text.store import Corpus
+
+    tokenizer = Corpus.open(work / "corpus").tokenizer
+    layers, width = (int(number) for number in given.size.split("x"))
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        num_hidden_layers=layers,
+        hidden_size=width,
+        num_attention_heads=max(1, width // 64),
+        intermediate_size=4 * width,
+        max_position_embeddings=given.length,
+        pad_token_id=tokenizer.token_to_id("[PAD]"),
+    )
+    BertForMaskedLM(config).save_pretrained(work / "model")
+    names = {"pad": "[PAD]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]", "unk": "[UNK]"}
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{role}_token": name for role, name in names.items()}
+    ).save_pretrained(work / "model")
+
+
+def ours(given: argparse.Namespace, clock: Clock) -> None:
+    """Our steps, as `pretrain` and `adapt` take them."""
+    from clozelab.config import recipe as recipes
+    from clozelab.pretraining import starting
+    from clozelab.pretraining.adaptation import adaptation
+    from clozelab.pretraining.job import PretrainTrainer
+    from clozelab.runs.machine import Machine
+    from clozelab.training.feed import ahead
+    from clozelab.training.loop import train
+    from clozelab.training.world import join
+
+    place, data = f"{given.work}/model", f"{given.work}/corpus"
+    words = [f"schedule.batch_size={given.batch_size}", f"optimiser.learning_rate={RATE}"]
+    if given.what == "contrastive":
+        words += [f"blocks.length={given.length}", "objectives.0.projection=false"]
+        recipe = recipes.read("simcse", overrides=[*words, f"schedule.steps={MOST}"])
+        job = starting.continued(recipe, place, data=[data], seed=0, shaped=True)
+    else:
+        words += ["blocks.use=full_sentences"]
+        job = adaptation(place, data, changes=words, budget=f"{MOST}steps")
+    with join() as world:
+        trainer = PretrainTrainer(job, Machine(), world)
+        jobs = trainer.jobs(0, trainer.steps.start())
+        with closing(ahead(jobs, workers=trainer.machine.threads)) as feed:
+            for step in train(trainer.train_state, feed, world):
+                if clock(given.batch_size if given.what == "contrastive" else step.tokens):
+                    break
+
+
+def theirs(given: argparse.Namespace, clock: Clock) -> None:
+    """The peer's steps, by its own trainer with its defaults."""
+    import torch
+    from transformers import TrainerCallback
+
+    cuda = torch.cuda.is_available()
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, _: Any, __: Any, control: Any, **more: Any) -> None:
+            tokens = given.batch_size * given.length
+            done = clock(given.batch_size if given.what == "contrastive" else tokens)
+            control.should_training_stop |= done
+
+    common = {
+        "max_steps": MOST,
+        "per_device_train_batch_size": given.batch_size,
+        "learning_rate": RATE,
+        "bf16": cuda,
+        "use_cpu": not cuda,
+        "torch_compile": given.compile,
+        "save_strategy": "no",
+        "report_to": [],
+        "logging_steps": MOST,
+        "disable_tqdm": True,
+    }
+    lines = Path(given.texts).read_text("utf-8").splitlines()
+    with tempfile.TemporaryDirectory() as folder:
+        make = contrastive_peer if given.what == "contrastive" else adaptation_peer
+        make(
+            given, [line for line in lines if line.strip()], {**common, "output_dir": folder}, Stop
+        )
+
+
+def contrastive_peer(
+    given: argparse.Namespace, texts: list[str], common: dict[str, Any], stop: Any
+) -> None:
+    """sentence-transformers: every text is its own positive."""
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.models import Pooling, Transformer
+
+    body = Transformer(f"{given.work}/model", max_seq_length=given.length)
+    width = body.get_word_embedding_dimension()
+    model = SentenceTransformer(modules=[body, Pooling(width, pooling_mode="cls")])
+    SentenceTransformerTrainer(
+        model=model,
+        args=SentenceTransformerTrainingArguments(**common),
+        train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts}),
+        loss=MultipleNegativesRankingLoss(model, scale=20.0),  # 1 / 0.05, the temperature
+        callbacks=[stop()],
+    ).train()
+
+
+def adaptation_peer(
+    given: argparse.Namespace, texts: list[str], common: dict[str, Any], stop: Any
+) -> None:
+    """transformers' Trainer on blocks as run_mlm.py makes them."""
+    from transformers import (
+        AutoModelForMaskedLM,
+        AutoTokenizer,
+        DataCollatorForLanguageModeling,
+        Trainer,
+        TrainingArguments,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(f"{given.work}/model")
+    ids = [token for row in tokenizer(texts)["input_ids"] for token in row]
+    whole = len(ids) // given.length * given.length
+    rows = [{"input_ids": ids[at : at + given.length]} for at in range(0, whole, given.length)]
+    Trainer(
+        model=AutoModelForMaskedLM.from_pretrained(f"{given.work}/model"),
+        args=TrainingArguments(**common),
+        train_dataset=rows,
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
+        callbacks=[stop()],
+    ).train()
+
+
+class Clock:
+    """Counts what steps did once they are warm, and says when it is enough."""
+
+    def __init__(self, seconds: float, memory: Callable[[], float]) -> None:
+        self.seconds, self.memory = seconds, memory
+        self.began, self.steps, self.done = time.perf_counter(), 0, 0
+        self.warm, self.start, self.worked = 0.0, 0.0, 0.0
+
+    def __call__(self, amount: int) -> bool:
+        """One step more."""
+        import torch
+
+        self.steps += 1
+        if self.steps <= WARM:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self.warm, self.worked = time.perf_counter(), time.process_time()
+            self.start = self.warm - self.began
+            return False
+        self.done += amount
+        if time.perf_counter() - self.warm < self.seconds:
+            return False
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.spent = time.perf_counter() - self.warm
+        self.worked = time.process_time() - self.worked
+        return True
+
+    def told(self) -> dict[str, float]:
+        """The pace, and the seconds before it."""
+        pace = self.done / self.spent
+        return {
+            "pace": pace,
+            # By processor time, which other programs hardly change.
+            "pace_of_a_core": self.done / self.worked,
+            "start_seconds": self.start,
+            "steps": self.steps - WARM,
+            "memory_gib": self.memory(),
+        }
+
+
+def memory() -> float:
+    """The most that this process ever had: of the GPU, or else of the machine."""
+    import resource
+
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def turn(given: argparse.Namespace) -> None:
+    """One turn of one side, in this process."""
+    import torch
+
+    torch.set_num_threads(given.threads)
+    clock = Clock(given.seconds, memory)
+    (ours if given.turn == SIDES[0] else theirs)(given, clock)
+    print(json.dumps(clock.told()), flush=True)
+
+
+def taken(side: str, words: list[str], given: argparse.Namespace) -> dict[str, float]:
+    """A turn in a process of its own."""
+    command = [sys.executable, __file__, *words, "--turn", side]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(given.threads)}
+    environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    out = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if out.returncode:
+        sys.exit(f"the turn of {side} failed:\n{out.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(out.stdout.strip().splitlines()[-1])
+    print(f"{side}: {found['pace']:,.1f} a second, {found['memory_gib']:.2f} GiB", flush=True)
+    return found
+
+
+def main() -> None:
+    """Take turns, and record them."""
+    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    words.add_argument("what", choices=["contrastive", "adaptation"])
+    words.add_argument("--texts", required=True, help="a sentence a line")
+    words.add_argument("--out", help="the record")
+    words.add_argument("--work", default="runs/peers", help="for the corpus and the model")
+    words.add_argument("--size", default="2x128", help="LAYERSxWIDTH (2x128)")
+    words.add_argument("--vocabulary", type=int, default=8000)
+    words.add_argument("--length", type=int, help="tokens of a block (32, or 128 to adapt)")
+    words.add_argument("--batch-size", type=int, default=64)
+    words.add_argument("--turns", type=int, default=4)
+    words.add_argument("--seconds", type=float, default=12.0, help="of a turn")
+    words.add_argument("--threads", type=int, default=os.cpu_count())
+    words.add_argument("--compile", action="store_true", help="the peer by torch.compile")
+    words.add_argument("--turn", choices=SIDES, help=argparse.SUPPRESS)
+    given = words.parse_args()
+    given.length = given.length or (32 if given.what == "contrastive" else 128)
+    if given.turn:
+        turn(given)
+        return
+    from clozelab.files import sha256, write_text
+    from clozelab.runs.directory import machine_facts
+
+    prepare(given)
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for _ in range(given.turns):
+        for side in SIDES:
+            found[side].append(taken(side, sys.argv[1:], given))
+    paces = {side: median(each["pace"] for each in found[side]) for side in SIDES}
+    cores = {side: median(each["pace_of_a_core"] for each in found[side]) for side in SIDES}
+    most = {side: max(each["memory_gib"] for each in found[side]) for side in SIDES}
+    record = {
+        "machine": machine_facts(),
+        "asked": {**vars(given), "texts_sha256": sha256(Path(given.texts))},
+        "unit": "texts a second" if given.what == "contrastive" else "tokens a second",
+        "pace": paces,
+        "ratio": paces["clozelab"] / paces["peer"],
+        "pace_of_a_core": cores,
+        "ratio_of_a_core": cores["clozelab"] / cores["peer"],
+        "memory_gib": most,
+        "memory_ratio": most["clozelab"] / most["peer"],
+        "turns": found,
+    }
+    if given.out:
+        write_text(Path(given.out), json.dumps(record, indent=1) + "\n")
+    shown = ("pace", "ratio", "ratio_of_a_core", "memory_gib")
+    print(json.dumps({key: record[key] for key in shown}))
+
+
+if __name__ == "__main__":
+    main()
