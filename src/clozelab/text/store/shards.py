@@ -63,7 +63,7 @@ class TokenisingSettings:
         settings = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
         arrays = {"entities": self.entities.rows(), **self.comparison.arrays()}
         with files.replacing(file) as stream:
-            np.savez(stream, allow_pickle=False, settings=settings, **arrays)
+            np.savez(stream, settings=settings, **arrays)
 
     @classmethod
     def read(cls, file: Path) -> TokenisingSettings:
@@ -309,7 +309,7 @@ def pack(arrays: dict[str, Array], counts: Counts) -> bytes:
     """A shard as the content of its file."""
     notes = np.frombuffer(json.dumps(asdict(counts)).encode(), dtype=np.uint8)
     content = BytesIO()
-    np.savez(content, allow_pickle=False, **arrays, counts=notes)
+    np.savez(content, **arrays, counts=notes)
     return content.getvalue()
 
 
