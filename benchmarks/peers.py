@@ -185,7 +185,9 @@ def cut_streaming(place: Place) -> None:
 
     rows = ids_of(place)
     columns = {"tokens": f"ndarray:{rows.dtype.name}:{LENGTH}"}
-    with import_streaming().MDSWriter(out=str(place.prepared("streaming")), columns=columns) as writer:
+    with import_streaming().MDSWriter(
+        out=str(place.prepared("streaming")), columns=columns
+    ) as writer:
         for row in rows:
             writer.write({"tokens": row})
 

@@ -114,7 +114,7 @@ def permutation(count: int, key: int, pieces: Pieces) -> Iterator[Ints]:
 
     made = pieces.made("order", len(shuffle), make)
     pieces.drop(shuffle.name)
-    return (piece.columns["numbers"] for piece in made)
+    return (np.asarray(piece.columns["numbers"], dtype=np.int64) for piece in made)
 
 
 @dataclass(frozen=True)

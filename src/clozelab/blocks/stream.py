@@ -105,7 +105,8 @@ class StreamFormat(PlannedFormat):
         begun = 0
         made = shared.made("stream", len(shuffle), make)
         shared.drop(shuffle.name)
-        for number, (columns, _) in enumerate(made):
+        for number, piece in enumerate(made):
+            columns: Mapping[str, Any] = piece.columns
             starts = begun + offsets(columns["sizes"] + 1)
             shift = np.repeat(starts[:-1], columns["counts"])
             stream: dict[str, Array] = {

@@ -6,10 +6,10 @@ shuffled sentences is wanted (BERT §3.1: document-level text is critical).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -168,7 +168,8 @@ def visit_order(
         made = pieces.made("visited", count, make)
         pieces.piece("visit", 0, lambda _: _end_to_end(made))
         pieces.drop(shuffle.name, "sizes", "dealt anew", "visited")
-    columns, counts = pieces.piece("visit", 0, lambda _: ())
+    whole, counts = pieces.piece("visit", 0, lambda _: ())
+    columns: Mapping[str, Any] = whole
     return VisitOrder(
         columns["starts"],
         columns["running"],

@@ -209,15 +209,15 @@ def test_an_interrupted_plan_goes_on(
     part = PARTS[name](length=32, **SETTINGS.get(name, {}))
     made: list[tuple[str, int]] = []
     limit = 1_000_000
-    plain = SharedPieces._written
+    plain = SharedPieces._write
 
-    def counted(self: Any, stage: str, number: int, make: Any) -> PlanStretch:
+    def counted(self: Any, stage: str, number: int, make: Any) -> None:
         if len(made) == limit:
             raise KeyboardInterrupt
         made.append((stage, number))
-        return plain(self, stage, number, make)
+        plain(self, stage, number, make)
 
-    monkeypatch.setattr(SharedPieces, "_written", counted)
+    monkeypatch.setattr(SharedPieces, "_write", counted)
     whole = ids(plan_of(corpus, part))
     (kept,) = files_of_plans.listed(corpus)
     expected, needed = columns_of(kept.path), made.copy()
@@ -257,12 +257,12 @@ from clozelab.pretraining import plans
 from clozelab.text.store import Corpus
 from clozelab.text.store.pieces import SharedPieces
 visits._WINDOW, visits._RELEASE, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
-plain = SharedPieces._written
+plain = SharedPieces._write
 def written(self, stage, number, make):
     if (stage, number) == ("table", 5):
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(self, stage, number, make)
-SharedPieces._written = written
+SharedPieces._write = written
 corpus = Corpus.open({str(corpus.path)!r})
 drawn = plans.Drawn(5, 1, 0)
 blocks = FullSentences(length=32)
@@ -277,12 +277,12 @@ plans.planned(corpus, corpus.documents(), blocks, split="train", drawn=drawn)
     assert "table-00005" not in pieces
     made: list[str] = []
 
-    def written(self: Any, stage: str, number: int, make: Any) -> PlanStretch:
+    def written(self: Any, stage: str, number: int, make: Any) -> None:
         made.append(f"{stage}-{number:05}")
-        return plain_written(self, stage, number, make)
+        plain_written(self, stage, number, make)
 
-    plain_written = SharedPieces._written
-    monkeypatch.setattr(SharedPieces, "_written", written)
+    plain_written = SharedPieces._write
+    monkeypatch.setattr(SharedPieces, "_write", written)
     assert ids(plan_of(corpus)) == plain
     assert made and made[0] == "table-00005" and not pieces & {*made}
     assert columns_of(kept.path) == expected

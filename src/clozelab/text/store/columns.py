@@ -27,7 +27,7 @@ NAME = "plan.json"
 
 def write(
     folder: Path, stretches: Iterable[PlanStretch], *, purpose: Mapping[str, Any], lasting: bool
-) -> PlanStretch:
+) -> None:
     """Write the columns, then what they are; `lasting`, so that no power cut undoes it."""
     columns, counts = _write_columns(folder, stretches, lasting=lasting)
     text = render({"purpose": dict(purpose), "columns": columns, "counts": counts})
@@ -37,9 +37,6 @@ def write(
         part = folder / f".{NAME}.part"
         part.write_text(text, encoding="utf-8")
         os.replace(part, folder / NAME)
-    written = mapped(folder, checksums=False)
-    assert written is not None
-    return written
 
 
 def _write_columns(

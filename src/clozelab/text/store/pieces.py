@@ -53,10 +53,12 @@ class SharedPieces:
 
     def piece(self, stage: str, number: int, make: Make) -> PlanStretch:
         """A piece; one that another process makes is waited for."""
-        found = self.find(stage, number)
-        if found is None:
+        if not self._is_there(stage, number):
             with self._locked(stage, number, wait=True):
-                found = self.find(stage, number) or self._written(stage, number, make)
+                if not self._is_there(stage, number):
+                    self._write(stage, number, make)
+        found = self.find(stage, number)
+        assert found is not None, f"{stage} {number} was made"
         return found
 
     def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
@@ -66,7 +68,7 @@ class SharedPieces:
                 if not self._is_there(stage, number):
                     with self._locked(stage, number, wait=wait) as mine:
                         if mine and not self._is_there(stage, number):
-                            self._written(stage, number, make)
+                            self._write(stage, number, make)
         return _Stage(self, stage, count)
 
     def drop(self, *stages: str) -> None:
@@ -78,15 +80,16 @@ class SharedPieces:
                     shutil.rmtree(piece, ignore_errors=True)
 
     def _is_there(self, stage: str, number: int) -> bool:
-        gone = (self.folder / f"{stage}.gone").exists()
-        return gone or (self._place(stage, number) / columns.NAME).exists()
+        # In this order: who removes pieces says so first.
+        whole = (self._place(stage, number) / columns.NAME).exists()
+        return whole or (self.folder / f"{stage}.gone").exists()
 
-    def _written(self, stage: str, number: int, make: Make) -> PlanStretch:
+    def _write(self, stage: str, number: int, make: Make) -> None:
         """Make a piece, which this process has the lock of."""
         place = self._place(stage, number)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        return columns.write(place, make(number), purpose={}, lasting=False)
+        columns.write(place, make(number), purpose={}, lasting=False)
 
     def _place(self, stage: str, number: int) -> Path:
         return self.folder / f"{stage}-{number:05}"

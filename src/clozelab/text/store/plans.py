@@ -102,11 +102,13 @@ def _written(
     try:
         pieces.check()
         with helper(pieces.folder, purpose) if helper else nullcontext():
-            plan = columns.write(folder, stretches(pieces), purpose=purpose, lasting=True)
+            columns.write(folder, stretches(pieces), purpose=purpose, lasting=True)
     except Exception:
         _clear(folder)
         raise
     shutil.rmtree(pieces.folder)
+    plan = columns.mapped(folder, checksums=False)
+    assert plan is not None
     return plan
 
 
