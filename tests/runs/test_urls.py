@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import fsspec
@@ -61,6 +63,34 @@ def files_in(folder: Path) -> dict[str, bytes]:
     found = {file for file in folder.rglob("*") if file.is_file()}
     names = {str(file.relative_to(folder)) for file in found if ".lock" not in file.name}
     return {name: (folder / name).read_bytes() for name in names - {"copied.json"}}
+
+
+def cache_of(url: str) -> Corpus:
+    return Corpus.open(url, trusting=True, ahead=True)
+
+
+def test_a_run_from_a_url_that_is_read_while_it_is_fetched(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozelab.text.store.fetching._LARGE", 0)
+    monkeypatch.setattr("clozelab.remote.ahead.GRAIN", 1_000)
+    url = uploaded(corpus.path, "corpus")
+    free, real, came = Event(), access.ranged, list[str]()
+
+    def ranged(file: Any, start: int, end: int) -> bytes | None:
+        if threading.current_thread().name == "fetch-ahead":  # which no step waits for
+            free.wait(60)
+        came.append(file.url)
+        return real(file, start, end)
+
+    monkeypatch.setattr(access, "ranged", ranged)
+    run = clozelab.pretrain("bert", data=url, out="a", budget="3steps", **TINY)
+    assert 2 < came.count(f"{url}/train/ids.npy") < 2 * corpus.array("train/ids").nbytes // 1_000
+    assert cache_of(url).is_arriving
+    free.set()
+    assert cache_of(url).check() is None and not cache_of(url).is_arriving
+    local = clozelab.pretrain("bert", data=corpus, out="b", budget="3steps", **TINY)
+    assert run.losses() == local.losses()
 
 
 def test_a_run_from_a_url_with_a_copy_at_another(corpus: Corpus, place: Path) -> None:

@@ -85,7 +85,7 @@ def pretrain(
     from clozelab.text.store.mixture import tempered
 
     read = changes.read(recipe, watch)
-    fetch_corpora(data, watch)
+    fetch_corpora(data, watch, ahead=True)
     places = tempered(data, mix_temperature)
     source: dict[str, Any] = {"data": places, "seed": seed or 0, "budget": budget}
     if from_ is None:
@@ -153,7 +153,7 @@ def distil(
     from clozelab.pretraining import starting
 
     keys = [change.partition("=")[0] for change in changes.set]
-    fetch_corpora(data, watch)
+    fetch_corpora(data, watch, ahead=True)
     job = starting.taught(
         changes.read(recipe, watch),
         teacher,

@@ -101,7 +101,8 @@ def program(
 
 def _kept(corpus: Corpus, purpose: Mapping[str, Any], count: int) -> PlanStretch:
     """Columns as a file, made by as many processes as there are cores, where that is worth it."""
-    helpers = min(cores(), _WRITERS) - 1 if count > _MUCH else 0
+    shared = count > _MUCH and not corpus.is_arriving  # which another process cannot read
+    helpers = min(cores(), _WRITERS) - 1 if shared else 0
     helper = partial(_helped, corpus, helpers) if helpers else None
     return plans.kept(corpus, purpose, program(corpus, purpose), helper=helper)
 
@@ -113,9 +114,9 @@ def _helped(corpus: Corpus, count: int, folder: Path, purpose: Mapping[str, Any]
     One that fails is not missed: the others make what it did not.
     """
     words = [sys.executable, "-m", __name__, str(corpus.path), str(folder), json.dumps(purpose)]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    quiet = subprocess.DEVNULL
     helpers = [
-        subprocess.Popen(words, **quiet, stderr=subprocess.DEVNULL, env=_environment())
+        subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet, env=_environment())
         for _ in range(count)
     ]
     try:
