@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections.abc import Iterator
@@ -120,6 +121,29 @@ def test_a_run_from_a_url_with_a_copy_at_another(corpus: Corpus, place: Path) ->
     taken = clozelab.import_model("memory://at/hf", "c", progress=False)
     assert taken.machine()["from"] == "memory://at/hf"
     assert repr(taken.load().fill("the [MASK] cat")) == repr(filled)
+
+
+def test_a_run_that_was_lost_goes_on_from_its_copy(corpus: Corpus, place: Path) -> None:
+    saving = {"save_every": 2, "keep": 2, "evaluate_every": 0}
+    copy = "memory://at/a"
+    run = clozelab.pretrain(
+        "bert", data=corpus, out="a", budget="4steps", copy_to=copy, **saving, **TINY
+    )
+    losses = run.losses()
+    # As the copy of a run that was lost after its second step.
+    listed = json.loads((run.path / "copied.json").read_text())
+    for name in [*listed["files"]]:
+        if name == "result.json" or name.startswith("checkpoints/step-00000004"):
+            del listed["files"][name]
+            MEMORY.rm_file(f"/at/a/{name}")
+    MEMORY.pipe_file("/at/a/copied.json", json.dumps(listed).encode())
+    shutil.rmtree(run.path)
+    with pytest.raises(UserError, match=r"a: is not there, and no copy of it at memory://at/b"):
+        clozelab.resume("a", copy_to="memory://at/b", **ON)
+    assert not run.path.exists()
+    again = clozelab.resume("a", copy_to=copy, **ON)
+    assert again.losses() == losses and again.result()
+    assert files_of(copy) == files_in(again.path)
 
 
 def test_a_fine_tuning_of_files_at_urls(corpus: Corpus, place: Path) -> None:

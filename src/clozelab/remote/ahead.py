@@ -13,7 +13,7 @@ FILE            the bytes, and zeros where none are yet
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -179,7 +179,7 @@ class AheadArray:
         self._file.need(self._offset + first * each, self._offset + last * each)
 
 
-def fill(ahead: list[tuple[AheadFile, Callable[[], None]]]) -> None:
+def fill(ahead: Sequence[tuple[AheadFile, Callable[[], None]]]) -> None:
     """Fill some files, one after the other, in a thread that ends with the process."""
 
     def work() -> None:
