@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.planned import Pieces, PiecesInMemory, PlannedFormat
+from clozelab.blocks.planned import PiecesInMemory, PlannedFormat, PlanPieces
 from clozelab.blocks.visits import VisitOrder, Window
 from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ints, Mark, Plan, PlanStretch
 from clozelab.errors import UserError
@@ -110,7 +110,7 @@ class TableFormat(PlannedFormat):
 
     shares: ClassVar[frozenset[str]] = frozenset()  # counts that are told as a share of the blocks
 
-    def visits(self, documents: Documents, key: int, pieces: Pieces) -> VisitOrder:
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         raise NotImplementedError
 
@@ -127,10 +127,10 @@ class TableFormat(PlannedFormat):
         return np.array([first]) if entry - first <= _FAR else None
 
     def stretches(
-        self, documents: Documents, key: int, pieces: Pieces | None = None
+        self, documents: Documents, key: int, pieces: PlanPieces | None = None
     ) -> Iterator[PlanStretch]:
         """The table of a pass, some blocks at a time."""
-        shared: Pieces = pieces or PiecesInMemory()
+        shared: PlanPieces = pieces or PiecesInMemory()
         visits = self.visits(documents, key, shared)
         parts = visits.parts()
 

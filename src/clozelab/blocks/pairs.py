@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from clozelab.blocks.block_table import Chain, TableFormat, tabulate
-from clozelab.blocks.planned import Pieces, draw
+from clozelab.blocks.planned import PlanPieces, draw
 from clozelab.blocks.visits import ShuffleUnit, VisitOrder, Window, visit_order
 from clozelab.contracts import Documents, Ints, PlanStretch
 from clozelab.errors import UserError
@@ -45,7 +45,7 @@ class SegmentPair(TableFormat):
     order: ShuffleUnit = "documents"
     compat: Literal["none", "google"] = "none"
 
-    def visits(self, documents: Documents, key: int, pieces: Pieces) -> VisitOrder:
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         google = self.compat == "google"
         longest = None if google else self.length - _SPECIALS
@@ -111,7 +111,7 @@ class SentencePair(TableFormat):
     negatives: Negatives = "other_document"
     order: ShuffleUnit = "documents"
 
-    def visits(self, documents: Documents, key: int, pieces: Pieces) -> VisitOrder:
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         visits = visit_order(documents, key, order=self.order, pieces=pieces)
         _check_documents(visits, self.negatives, what="sentence_pair")
@@ -164,7 +164,7 @@ class SentenceOrderPair(TableFormat):
     order: ShuffleUnit = "documents"
     compat: Literal["none", "albert"] = "none"
 
-    def visits(self, documents: Documents, key: int, pieces: Pieces) -> VisitOrder:
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         longest = None if self.compat == "albert" else self.length - _SPECIALS
         return visit_order(documents, key, order=self.order, longest=longest, pieces=pieces)

@@ -20,7 +20,7 @@ from clozelab.ranges import Part
 Make = Callable[[int], Iterable[PlanStretch]]  # a piece by its number, some rows at a time
 
 
-class Pieces(Protocol):
+class PlanPieces(Protocol):
     """Where the pieces of a plan are while it is made."""
 
     in_memory: bool
@@ -92,7 +92,7 @@ class PlannedFormat(Part):
     """A format whose plan is columns."""
 
     def stretches(
-        self, documents: Documents, key: int, pieces: Pieces | None = None
+        self, documents: Documents, key: int, pieces: PlanPieces | None = None
     ) -> Iterator[PlanStretch]:
         """The columns of a pass, some rows at a time; never empty."""
         raise NotImplementedError

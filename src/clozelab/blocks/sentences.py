@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from clozelab.blocks.block_table import Chain, Length, TableFormat, tabulate
-from clozelab.blocks.planned import Pieces
+from clozelab.blocks.planned import PlanPieces
 from clozelab.blocks.visits import ShuffleUnit, VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Bools, Documents, Ints, PlanStretch
 
@@ -28,7 +28,7 @@ class FullSentences(TableFormat):
     length: Length = 512  # the most tokens of a block, specials included
     order: ShuffleUnit = "documents"
 
-    def visits(self, documents: Documents, key: int, pieces: Pieces) -> VisitOrder:
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         room = self.length - _SPECIALS
         return visit_order(documents, key, order=self.order, longest=room, pieces=pieces)
@@ -69,7 +69,7 @@ class DocSentences(TableFormat):
     order: ShuffleUnit = "documents"
     compat: Literal["none", "spanbert"] = "none"
 
-    def visits(self, documents: Documents, key: int, pieces: Pieces) -> VisitOrder:
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         return visit_order(
             documents,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.blocks.planned import Pieces
+from clozelab.blocks.planned import PlanPieces
 from clozelab.contracts import Array, Documents, Ints, PlanStretch
 from clozelab.keys import mix
 from clozelab.packed import offsets, ranges
@@ -103,7 +103,7 @@ def whole_documents(documents: Documents) -> UnitTable:
     )
 
 
-def permutation(count: int, key: int, pieces: Pieces) -> Iterator[Ints]:
+def permutation(count: int, key: int, pieces: PlanPieces) -> Iterator[Ints]:
     """The numbers below `count` in the order of their keys, some at a time."""
     units = UnitTable(count, lambda first, last: np.arange(first, last + 1))
     shuffle = Shuffle(units, key, pieces)
@@ -127,7 +127,7 @@ class Shuffle:
 
     units: UnitTable
     key: int
-    pieces: Pieces
+    pieces: PlanPieces
     name: str = "dealt"  # of the stage
 
     @cached_property

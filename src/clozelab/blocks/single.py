@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from clozelab.blocks.block_table import Chain, Length, TableFormat, tabulate
-from clozelab.blocks.planned import Pieces
+from clozelab.blocks.planned import PlanPieces
 from clozelab.blocks.visits import VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Documents, Ints, Plan, PlanStretch
 from clozelab.errors import UserError
@@ -30,7 +30,7 @@ class SingleSentences(TableFormat):
     length: Length = 32  # the most tokens of a block, specials included
     shortest: PositiveInt = 1  # the fewest tokens of a sentence, specials not counted
 
-    def visits(self, documents: Documents, key: int, pieces: Pieces) -> VisitOrder:
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         return visit_order(documents, key, refine=self._refined, pieces=pieces)
 

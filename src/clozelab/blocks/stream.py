@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.planned import Pieces, PiecesInMemory, PlannedFormat, draw
+from clozelab.blocks.planned import PiecesInMemory, PlannedFormat, PlanPieces, draw
 from clozelab.blocks.shuffle import (
     Shuffle,
     Shuffled,
@@ -91,10 +91,10 @@ class StreamFormat(PlannedFormat):
         return whole_documents(documents)
 
     def stretches(
-        self, documents: Documents, key: int, pieces: Pieces | None = None
+        self, documents: Documents, key: int, pieces: PlanPieces | None = None
     ) -> Iterator[PlanStretch]:
         """The stream, some documents at a time."""
-        shared: Pieces = pieces or PiecesInMemory()
+        shared: PlanPieces = pieces or PiecesInMemory()
         shuffle = Shuffle(self.units(documents), key, shared)
 
         def make(number: int) -> Iterator[PlanStretch]:

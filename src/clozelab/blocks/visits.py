@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from clozelab.blocks.planned import Pieces, PiecesInMemory
+from clozelab.blocks.planned import PiecesInMemory, PlanPieces
 from clozelab.blocks.shuffle import Shuffle, Shuffled, release, sentences_of, single_sentences
 from clozelab.contracts import Array, Bools, Documents, Ints, PlanStretch
 from clozelab.keys import mix
@@ -147,7 +147,7 @@ def visit_order(
     longest: int | None = None,
     values: Callable[[int, int], Ints] | None = None,
     refine: Refine = lambda entries: entries,
-    pieces: Pieces | None = None,
+    pieces: PlanPieces | None = None,
 ) -> VisitOrder:
     """Lay out the visit; sentences of more than `longest` tokens become several entries.
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from clozelab.blocks.block_table import Chain, TableFormat, tabulate
-from clozelab.blocks.planned import Pieces
+from clozelab.blocks.planned import PlanPieces
 from clozelab.blocks.visits import VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Blocks, Documents, Ints, Mark, Plan, PlanStretch, Spelled, Spelling
 from clozelab.errors import UserError
@@ -54,7 +54,7 @@ class WordSentences(TableFormat):
     length: Annotated[int, at_least(3)] = 128  # the most words of a block, specials included
     characters: Annotated[int, at_least(3)] = 50  # of a word, its marks included
 
-    def visits(self, documents: Documents, key: int, pieces: Pieces) -> VisitOrder:
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         if documents.spelling is None:
             raise UserError("blocks words needs a store with a word vocabulary: build it again")

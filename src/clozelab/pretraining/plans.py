@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from clozelab.blocks import PARTS
-from clozelab.blocks.planned import Pieces, PiecesInMemory, joined
+from clozelab.blocks.planned import PiecesInMemory, PlanPieces, joined
 from clozelab.blocks.shuffle import permutation
 from clozelab.config import slots
 from clozelab.contracts import Documents, Format, Ints, Plan, PlanStretch
@@ -38,7 +38,7 @@ _MUCH = 1 << 23  # up to so many, one process is done before another has begun
 _WRITERS = 8  # processes that plan, at most
 
 
-Program = Callable[[Pieces], Iterator[PlanStretch]]
+Program = Callable[[PlanPieces], Iterator[PlanStretch]]
 
 
 class Drawn(NamedTuple):
@@ -79,7 +79,7 @@ def visited(corpus: Corpus, count: int, *, shuffled: bool, drawn: Drawn) -> Ints
 
 def program(
     corpus: Corpus, purpose: Mapping[str, Any]
-) -> Callable[[Pieces], Iterator[PlanStretch]]:
+) -> Callable[[PlanPieces], Iterator[PlanStretch]]:
     """What makes the columns for a purpose, in as many processes as take part."""
     key = purpose["key"]
     if "blocks" in purpose:
@@ -90,7 +90,7 @@ def program(
         return lambda pieces: form.stretches(documents, key, pieces)
     count, shuffled = purpose["order"], purpose["shuffled"]
 
-    def stretches(pieces: Pieces) -> Iterator[PlanStretch]:
+    def stretches(pieces: PlanPieces) -> Iterator[PlanStretch]:
         firsts = range(0, count, _MANY)
         in_order = (np.arange(first, min(first + _MANY, count)) for first in firsts)
         numbers = permutation(count, key, pieces) if shuffled else in_order

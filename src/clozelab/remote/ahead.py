@@ -24,7 +24,6 @@ from filelock import FileLock
 
 from clozelab import files
 from clozelab.errors import UserError
-from clozelab.packed import ranges
 from clozelab.remote import access
 from clozelab.remote.access import shown
 from clozelab.remote.fetching import Wanted
@@ -89,7 +88,8 @@ class AheadFile:
         """Have the bytes of some ranges, which begin and end there; wait for them if need be."""
         if not self._ended.is_set():
             low, high = np.ravel(first) // GRAIN, (np.ravel(last) - 1) // GRAIN
-            grains = np.unique(ranges(low, high - low + 1))
+            inside = [np.arange(low[one], high[one] + 1) for one in np.flatnonzero(high > low)]
+            grains = np.unique(np.concatenate([low, *inside]))
             missing = grains[self._there[grains] == 0].tolist()
             with self._lock:
                 missing = [] if self._ended.is_set() else missing

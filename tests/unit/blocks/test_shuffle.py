@@ -12,7 +12,7 @@ import pytest
 from support import made
 
 from clozelab.blocks import PARTS, block_table, planned, sentences, shuffle, visits
-from clozelab.blocks.planned import Make, Pieces, PiecesInMemory
+from clozelab.blocks.planned import Make, PiecesInMemory, PlanPieces
 from clozelab.contracts import Documents, PlanStretch
 from clozelab.keys import mix
 from clozelab.text.store.pieces import SharedPieces
@@ -46,7 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffle, "_PIECE", 1024)
 
 
-def joined(part: Any, documents: Documents, pieces: Pieces | None) -> PlanStretch:
+def joined(part: Any, documents: Documents, pieces: PlanPieces | None) -> PlanStretch:
     """The columns of all stretches, and their counts."""
     return planned.joined(part.stretches(documents, 4, pieces))
 
