@@ -438,16 +438,20 @@ def main() -> None:
             for name in ("datasets", "datatrove", "streaming", "litdata")
             if name not in missing
         }
-        result: Row = {"machine": machine(), "peers": versions, "left out": missing, **size}
-        result["load before"] = os.getloadavg()
+        out = Path(arguments.out)
+        result: Row = json.loads(out.read_text()) if out.is_file() else {}  # of another task
+        result |= {"peers": versions, "left out": missing}
         for task in arguments.tasks:
-            result[task] = measure(
+            load = os.getloadavg()[0]
+            rows = measure(
                 place, task=task, turns=arguments.turns, seconds=arguments.seconds, size=size
             )
-        result["load after"] = os.getloadavg()
+            result[task] = rows
+            loads = [load, os.getloadavg()[0]]
+            result[f"{task} by"] = {**machine(), "load": loads, "turns": arguments.turns, **size}
     finally:
         shutil.rmtree(place.folder)
-    Path(arguments.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(tables({"build": [], "read": [], **result}))
 
 

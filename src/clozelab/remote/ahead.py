@@ -35,13 +35,19 @@ _filling: dict[Path, AheadFile] = {}  # by the file's path; of this process
 
 
 def filling(file: Path) -> AheadFile | None:
-    """A file that this process is still fetching."""
+    """A file that this process is still fetching, or could not fetch."""
     return _filling.get(file)
+
+
+def is_coming(file: Path) -> bool:
+    """Whether this process is still fetching a file."""
+    return file in _filling and not _filling[file].has_ended
 
 
 def bytes_ahead(folder: Path) -> int:
     """The size of the files in a folder that this process is still fetching."""
-    return sum(file.size for place, file in [*_filling.items()] if place.is_relative_to(folder))
+    files_there = [file for place, file in [*_filling.items()] if place.is_relative_to(folder)]
+    return sum(file.size for file in files_there if not file.has_ended)
 
 
 def is_unfinished(file: Path) -> bool:
@@ -52,6 +58,7 @@ def is_unfinished(file: Path) -> bool:
 def forget(file: Path) -> None:
     """Note that a file has come whole by another way."""
     _grains(file).unlink(missing_ok=True)
+    _filling.pop(file, None)
 
 
 def lock_of(file: Path) -> FileLock:
@@ -83,6 +90,11 @@ class AheadFile:
         self._problem: Exception | None = None
         self._ended = Event()  # the thread that fills it
         _filling[target] = self
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more comes."""
+        return self._ended.is_set()
 
     def need(self, first: Any, last: Any) -> None:
         """Have the bytes of some ranges, which begin and end there; wait for them if need be."""
@@ -131,7 +143,8 @@ class AheadFile:
                 os.close(self._handle)
                 self._pool.shutdown(wait=False)
             self._file_lock.release()
-            _filling.pop(self.target, None)
+            if not self._problem and _filling.get(self.target) is self:
+                del _filling[self.target]
 
     def _fetch(self, first: int, last: int) -> None:
         """Fetch grains from one up to another; whoever is second writes the same bytes again."""

@@ -110,8 +110,8 @@ def entry(
 def _missing(folder: Path, wanted: Sequence[Wanted], *, checked: bool) -> list[Wanted]:
     """What is neither there nor on its way to this process."""
     index = _read(folder)
-    there = (each for each in wanted if not ahead.filling(folder / each.name))
-    return [each for each in there if not _is_there(folder, each, index, checked=checked)]
+    others = (each for each in wanted if not ahead.is_coming(folder / each.name))
+    return [each for each in others if not _is_there(folder, each, index, checked=checked)]
 
 
 def _is_filled_elsewhere(folder: Path, wanted: Wanted) -> bool:
