@@ -28,6 +28,7 @@ from clozelab.remote import access
 from clozelab.remote.access import shown
 from clozelab.remote.fetching import Wanted
 
+POSSIBLE = hasattr(os, "pwrite")  # not on Windows
 GRAIN = 1 << 16  # bytes that are fetched for a reader at least
 _CONNECTIONS = 16  # grains that are asked for at a time: each is short, and most of it is waiting
 
@@ -70,6 +71,19 @@ def _grains(file: Path) -> Path:
     return file.with_name(f".{file.name}.grains")
 
 
+def _reserve(file: Path, size: int) -> None:
+    """An empty file of a size; a full disk is told now, where a system can, not in the middle."""
+    with file.open("wb") as stream:
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(stream.fileno(), 0, size)
+        except OSError as error:
+            if error.errno in files.FULL:
+                file.unlink()
+                raise
+        stream.truncate(size)
+
+
 class AheadFile:
     """A file that is filled while it is read; of a size and a checksum that are known."""
 
@@ -81,8 +95,7 @@ class AheadFile:
         if not known or grains.stat().st_size != count:
             target.unlink(missing_ok=True)  # another process may have mapped it
             grains.write_bytes(bytes(count))
-            with target.open("wb") as stream:  # a full disk is told now, not in the middle
-                os.posix_fallocate(stream.fileno(), 0, self.size)
+            _reserve(target, self.size)
         self._there: Any = np.memmap(grains, dtype=np.uint8, mode="r+")
         self._handle = os.open(target, os.O_WRONLY)
         self._file_lock, self._lock = lock, Lock()

@@ -400,6 +400,23 @@ def test_what_was_fetched_ahead_is_not_fetched_again(
 
 
 @pytest.mark.usefixtures("large")
+def test_a_full_disk_is_told_before_the_first_step(
+    made: Corpus, server: Server, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    url = put_up(made, server)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"no space is left for it in .*; free some, or set CLOZE"):
+        Corpus.open(url, ahead=True)
+    assert not list(kept.rglob("train/ids.npy"))
+    monkeypatch.undo()
+    monkeypatch.setenv(cache.FOLDER, str(kept))
+    assert the_same(Corpus.open(url), made)
+
+
+@pytest.mark.usefixtures("large")
 def test_what_another_process_fetches_ahead_is_waited_for(made: Corpus, server: Server) -> None:
     url = put_up(made, server)
     file = Corpus.open(url).path / "train" / "ids.npy"

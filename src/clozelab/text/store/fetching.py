@@ -16,6 +16,7 @@ from clozelab import files
 from clozelab.errors import UserError
 from clozelab.remote import access, cache
 from clozelab.remote.access import MissingError, RemoteFile, joined, shown
+from clozelab.remote.ahead import POSSIBLE
 from clozelab.remote.cache import Tell
 from clozelab.remote.fetching import Wanted
 from clozelab.text.store import manifest as manifests
@@ -54,7 +55,7 @@ def fetched(
     _, manifest, text = known[number]
     wanted = [_wanted(place, manifest, name) for name in manifest["files"]]
     key = f"corpus {manifests.fingerprint(manifest['files'])} {manifest.get('folder', '')}"
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1 and POSSIBLE
 
     def later(file: Wanted) -> bool:
         return ahead and alone and file.name.endswith(_TOKENS) and file.bytes > _LARGE
