@@ -372,8 +372,10 @@ def absent(name: str) -> str | None:
     return None
 
 
-def measure(place: Place, *, task: str, turns: int, seconds: float, size: Row) -> list[Row]:
-    """Every peer of a task in turns; medians."""
+def measure(
+    place: Place, *, task: str, turns: int, seconds: float, size: Row
+) -> Iterator[list[Row]]:
+    """Every peer of a task in turns; the medians after each turn."""
     peers = BUILD if task == "build" else READ
     rows: dict[str, list[Row]] = {name: [] for name in peers if absent(name) is None}
     for number in range(turns):
@@ -385,6 +387,10 @@ def measure(place: Place, *, task: str, turns: int, seconds: float, size: Row) -
             row["rate"] = amount / row["CPU s"]
             rows[name].append(row)
             print(task, number, name, json.dumps(row), file=sys.stderr, flush=True)
+        yield _medians(rows)
+
+
+def _medians(rows: dict[str, list[Row]]) -> list[Row]:
     rates = {name: median(row["rate"] for row in of_one) for name, of_one in rows.items()}
     ours = [name for name in rates if name.startswith("clozelab")]
     return [
@@ -442,16 +448,15 @@ def main() -> None:
         result: Row = json.loads(out.read_text()) if out.is_file() else {}  # of another task
         result |= {"peers": versions, "left out": missing}
         for task in arguments.tasks:
-            load = os.getloadavg()[0]
-            rows = measure(
-                place, task=task, turns=arguments.turns, seconds=arguments.seconds, size=size
-            )
-            result[task] = rows
-            loads = [load, os.getloadavg()[0]]
-            result[f"{task} by"] = {**machine(), "load": loads, "turns": arguments.turns, **size}
+            load, wanted = os.getloadavg()[0], {"turns": arguments.turns, "size": size}
+            turns = measure(place, task=task, seconds=arguments.seconds, **wanted)
+            for number, rows in enumerate(turns, start=1):
+                loads = [load, os.getloadavg()[0]]
+                result[task] = rows
+                result[f"{task} by"] = {**machine(), "load": loads, "turns": number, **size}
+                out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     finally:
         shutil.rmtree(place.folder)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(tables({"build": [], "read": [], **result}))
 
 
