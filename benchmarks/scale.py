@@ -1,15 +1,18 @@
 """Planning and reading large corpora: time and memory by the number of tokens.
 
-    python benchmarks/scale.py [--millions 20 200 2000] [--formats NAME…] [--folder DIR]
+    python benchmarks/scale.py [--millions 20 200 2000] [--formats NAME…] [--folder DIR] [--limit 2]
 
 For each size a corpus of short sentences (4 to 20 tokens, 1 to 39 a document) is made on the spot
 as a store, and removed afterwards. For each format two processes start at once, as those of a run
-on two devices do: one plans the pass, the other waits, and both read the blocks of 200 steps, with
-masks. A third starts when the plan is there, and gives the time to its first step. The plan is
-removed before the next format.
+on two devices do: one plans the pass, with processes that help it, the other waits, and both read
+the blocks of 200 steps, with masks. A third starts when the plan is there, and gives the time to
+its first step. The plan is removed before the next format.
 
-Memory is that of both processes together, sampled: what they hold for themselves, and, with pages
-of files that the kernel may drop at any time, what is resident (shared pages counted once).
+Memory is that of all processes together, sampled: what they hold for themselves, and, with pages of
+files that the kernel may drop at any time, what is resident (shared pages counted once). With
+--limit no more than so many GB can be held by all of them: each process may have its part of it as
+memory of its own (RLIMIT_DATA), and fails if it asks for more. Pages of files do not count there; a
+limit that counts them, too, is one of the system: systemd-run --scope -p MemoryMax=2G python ….
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -35,6 +39,8 @@ import clozelab
 from clozelab import data, files
 from clozelab.blocks import PARTS
 from clozelab.contracts import Mark
+from clozelab.pretraining.plans import _WRITERS
+from clozelab.text.building import cores
 from clozelab.text.store import Corpus, plans
 from clozelab.text.store.manifest import NAME, fingerprint, render
 
@@ -110,6 +116,12 @@ def make_corpus(folder: Path, tokens: int) -> Corpus:
     return Corpus.open(folder)
 
 
+def processor_seconds() -> float:
+    """Of this process, and of those that helped it to plan."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
 def read_steps(folder: Path, name: str) -> Row:
     """Plan, or open, the first epoch of a format, and read the blocks of some steps."""
     from clozelab.config import recipe as recipes
@@ -121,9 +133,9 @@ def read_steps(folder: Path, name: str) -> Row:
     form = PARTS[name](length=LENGTH, **SETTINGS.get(name, {}))
     recipe = fitted(recipes.read(RECIPES[name]), corpus)
     source = BlockSource(recipe, corpus, blocks=form, split="train", seed=1)
-    before, busy = time.perf_counter(), time.process_time()
+    before, busy = time.perf_counter(), processor_seconds()
     count = len(source.plan(0))
-    planned, busy = time.perf_counter(), time.process_time() - busy
+    planned, busy = time.perf_counter(), processor_seconds() - busy
     source.order(0)
     ordered = time.perf_counter()
     place, tokens, first = (0, 0), 0, 0.0
@@ -143,17 +155,28 @@ def read_steps(folder: Path, name: str) -> Row:
     }
 
 
-def measure(corpus: Corpus, name: str) -> Row:
-    """One format on one corpus."""
+def measure(corpus: Corpus, name: str, limit: float | None) -> Row:
+    """One format on one corpus, in so many GB of memory."""
     command = [sys.executable, __file__, "--child", name, "--folder", str(corpus.path)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    writers = min(cores(), _WRITERS)  # of which one is among the two processes that read
+
+    def limited() -> None:
+        if limit:
+            most = int(limit * 1e9 / (1 + writers))
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+    both = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=limited)
+        for _ in range(2)
+    ]
     own = resident = looked = 0.0
     while any(process.poll() is None for process in both):
-        own = max(own, sum(_memory(process.pid, "status", "RssAnon:") for process in both))
+        all_of_them = [pid for process in both for pid in _family(process.pid)]
+        own = max(own, sum(_memory(pid, "status", "RssAnon:") for pid in all_of_them))
         if time.monotonic() > looked + 2:  # which walks all pages, so not often
-            rollups = [_memory(process.pid, "smaps_rollup", "Pss:") for process in both]
+            rollups = [_memory(pid, "smaps_rollup", "Pss:") for pid in all_of_them]
             resident, looked = max(resident, sum(rollups)), time.monotonic()
-        time.sleep(0.02)
+        time.sleep(0.05)
     results = [json.loads(process.communicate()[0]) for process in both]
     third = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     kept = plans.listed(corpus)
@@ -176,7 +199,22 @@ def measure(corpus: Corpus, name: str) -> Row:
         "own MB": own / 1e6,
         "resident MB": resident / 1e6,
         "plan MB": size / 1e6,
+        "writers": writers,
+        "limit GB": limit,
     }
+
+
+def _family(root: int) -> list[int]:
+    """A process and all that it started."""
+    found, waiting = [], [root]
+    while waiting:
+        found.append(waiting.pop())
+        for file in Path(f"/proc/{found[-1]}/task").glob("*/children"):
+            try:
+                waiting += map(int, file.read_text().split())
+            except OSError:
+                continue  # it has ended
+    return found
 
 
 def _memory(pid: int, file: str, what: str) -> int:
@@ -193,6 +231,7 @@ def main() -> None:
     words.add_argument("--millions", nargs="+", type=int, default=[20, 200])
     words.add_argument("--formats", nargs="+", default=list(RECIPES), choices=RECIPES)
     words.add_argument("--folder", help="where the corpus is made; on a disk, not in memory")
+    words.add_argument("--limit", type=float, help="GB that all processes together may hold")
     words.add_argument("--out", default="benchmarks/results/scale.json")
     words.add_argument("--child", help=argparse.SUPPRESS)
     arguments = words.parse_args()
@@ -206,10 +245,11 @@ def main() -> None:
         try:
             corpus = make_corpus(folder / "corpus", millions * 1_000_000)
             for name in arguments.formats:
-                row = {"millions": millions, **measure(corpus, name)}
+                row = {"millions": millions, **measure(corpus, name, arguments.limit)}
                 same = (millions, name)
                 rows = [r for r in rows if (r["millions"], r["format"]) != same] + [row]
                 print(json.dumps(row), flush=True)
+                row["commit"] = machine()["commit"]
                 text = json.dumps({"machine": machine(), "rows": rows}, indent=1)
                 out.write_text(text + "\n", encoding="utf-8")
         finally:

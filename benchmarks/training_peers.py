@@ -1,7 +1,7 @@
 """Sentence vectors beside sentence-transformers, adaptation beside transformers' Trainer.
 
     python benchmarks/training_peers.py contrastive --texts SENTENCES --out FILE.json   # two cores
-    python benchmarks/training_peers.py adaptation --texts SENTENCES --out FILE.json    # a GPU, or tiny
+    python benchmarks/training_peers.py adaptation --texts SENTENCES --out FILE.json    # a GPU
 
 SENTENCES has a sentence a line. A BERT of random weights is written as a Hugging Face directory,
 which both sides open: the same weights, tokenizer, texts, steps and optimiser. Every turn is a

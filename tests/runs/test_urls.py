@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import fsspec
@@ -63,6 +66,34 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names - {"copied.json"}}
 
 
+def cache_of(url: str) -> Corpus:
+    return Corpus.open(url, trusting=True, ahead=True)
+
+
+def test_a_run_from_a_url_that_is_read_while_it_is_fetched(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozelab.text.store.fetching._LARGE", 0)
+    monkeypatch.setattr("clozelab.remote.ahead.GRAIN", 1_000)
+    url = uploaded(corpus.path, "corpus")
+    free, real, came = Event(), access.ranged, list[str]()
+
+    def ranged(file: Any, start: int, end: int) -> bytes | None:
+        if threading.current_thread().name == "fetch-ahead":  # which no step waits for
+            free.wait(60)
+        came.append(file.url)
+        return real(file, start, end)
+
+    monkeypatch.setattr(access, "ranged", ranged)
+    run = clozelab.pretrain("bert", data=url, out="a", budget="3steps", **TINY)
+    assert 2 < came.count(f"{url}/train/ids.npy") < 2 * corpus.array("train/ids").nbytes // 1_000
+    assert cache_of(url).is_arriving
+    free.set()
+    assert cache_of(url).check() is None and not cache_of(url).is_arriving
+    local = clozelab.pretrain("bert", data=corpus, out="b", budget="3steps", **TINY)
+    assert run.losses() == local.losses()
+
+
 def test_a_run_from_a_url_with_a_copy_at_another(corpus: Corpus, place: Path) -> None:
     url = uploaded(corpus.path, "corpus")
     saving = {"save_every": 2, "keep": 1, "evaluate_every": 0}
@@ -90,6 +121,29 @@ def test_a_run_from_a_url_with_a_copy_at_another(corpus: Corpus, place: Path) ->
     taken = clozelab.import_model("memory://at/hf", "c", progress=False)
     assert taken.machine()["from"] == "memory://at/hf"
     assert repr(taken.load().fill("the [MASK] cat")) == repr(filled)
+
+
+def test_a_run_that_was_lost_goes_on_from_its_copy(corpus: Corpus, place: Path) -> None:
+    saving = {"save_every": 2, "keep": 2, "evaluate_every": 0}
+    copy = "memory://at/a"
+    run = clozelab.pretrain(
+        "bert", data=corpus, out="a", budget="4steps", copy_to=copy, **saving, **TINY
+    )
+    losses = run.losses()
+    # As the copy of a run that was lost after its second step.
+    listed = json.loads((run.path / "copied.json").read_text())
+    for name in [*listed["files"]]:
+        if name == "result.json" or name.startswith("checkpoints/step-00000004"):
+            del listed["files"][name]
+            MEMORY.rm_file(f"/at/a/{name}")
+    MEMORY.pipe_file("/at/a/copied.json", json.dumps(listed).encode())
+    shutil.rmtree(run.path)
+    with pytest.raises(UserError, match=r"a: is not there, and no copy of it at memory://at/b"):
+        clozelab.resume("a", copy_to="memory://at/b", **ON)
+    assert not run.path.exists()
+    again = clozelab.resume("a", copy_to=copy, **ON)
+    assert again.losses() == losses and again.result()
+    assert files_of(copy) == files_in(again.path)
 
 
 def test_a_fine_tuning_of_files_at_urls(corpus: Corpus, place: Path) -> None:

@@ -14,7 +14,7 @@ from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
 from clozelab.options import Few, LocalFolder, OneOf, Place, Places, command, option
-from clozelab.remote.access import is_url
+from clozelab.remote.access import is_url, shown
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -215,10 +215,14 @@ def add_to_corpus(
     return _done(partial(add, input, Path(corpus), options=options), corpus, watch)
 
 
-def fetch_corpora(data: Sequence[str], watch: Watch) -> None:
-    """Fetch the corpora that are at a URL, with a bar: it may take hours, and is done once."""
+def fetch_corpora(data: Sequence[str], watch: Watch, *, ahead: bool = False) -> None:
+    """Fetch the corpora that are at a URL, with a bar: it may take hours, and is done once.
+
+    With `ahead`, only what must be there before the first step is waited for.
+    """
     from rich import progress
 
+    from clozelab.remote.ahead import bytes_ahead
     from clozelab.text.store.corpus import weighted
     from clozelab.text.store.fetching import fetched
 
@@ -232,10 +236,12 @@ def fetch_corpora(data: Sequence[str], watch: Watch) -> None:
 
             def show(done: int, total: int, *, place: str = place) -> None:
                 if not done:
-                    watch.say(f"{place}: {total / 1e6:,.1f} MB to fetch")
+                    watch.say(f"{shown(place)}: {total / 1e6:,.1f} MB to fetch")
                 bars.update(task, completed=done, total=total)  # noqa: B023
 
-            fetched(place, tell=show)
+            folder = fetched(place, ahead=ahead, tell=show)
+        if left := bytes_ahead(folder):
+            watch.say(f"{shown(place)}: {left / 1e6:,.1f} MB are fetched while training begins")
 
 
 def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:

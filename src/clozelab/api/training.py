@@ -86,7 +86,7 @@ def pretrain(
     from clozelab.text.store.mixture import tempered
 
     read = changes.read(recipe, watch)
-    fetch_corpora(data, watch)
+    fetch_corpora(data, watch, ahead=True)
     places = tempered(data, mix_temperature)
     source: dict[str, Any] = {"data": places, "seed": seed or 0, "budget": budget}
     if from_ is None:
@@ -154,7 +154,7 @@ def distil(
     from clozelab.pretraining import starting
 
     read = changes.read(recipe, watch)
-    fetch_corpora(data, watch)
+    fetch_corpora(data, watch, ahead=True)
     job = starting.taught(
         read,
         teacher,
@@ -168,9 +168,22 @@ def distil(
     return trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
-def _resumed(run: str, recipe: Recipe | None, data: Data, **options: Any) -> Run:
+def _resumed(
+    run: str,
+    recipe: Recipe | None,
+    data: Data,
+    *,
+    copy_to: str | None,
+    watch: Watch,
+    **options: Any,
+) -> Run:
     from clozelab.pretraining import starting
+    from clozelab.remote import copies
 
+    if copy_to and not Path(run).exists():
+        watch.say(f"{run}: is not there; it is fetched from its copy at {shown(copy_to)}")
+        copies.restore(copy_to, Path(run))
+    options |= {"copy_to": copy_to, "watch": watch}
     job = starting.resumed(Path(run), recipe=recipe, data=data)
     return trained(job, run, resume=True, **options)
 

@@ -7,37 +7,55 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.planned import PlannedFormat
-from clozelab.blocks.visits import Window
+from clozelab.blocks.planned import PiecesInMemory, PlannedFormat, PlanPieces
+from clozelab.blocks.visits import VisitOrder, Window
 from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ints, Mark, Plan, PlanStretch
 from clozelab.errors import UserError
-from clozelab.packed import ranges
+from clozelab.packed import offsets, ranges
 from clozelab.ranges import at_least
+
+_FAR = 1 << 18  # entries that are planned once more, at most, to know where a part's blocks begin
+_NEXT = "next entry"  # with which the blocks of the next part begin; not for the plan
 
 Length = Annotated[int, at_least(3, "a block holds at least 3 tokens")]
 
 
 class Chain:
-    """The entries met from entry 0 on when each leads to a following one, window by window."""
+    """The entries met from one on when each leads to a following one, window by window.
 
-    def __init__(self) -> None:
-        self.at = 0
+    Where the one is not known, all that it may be are followed, until they meet.
+    """
+
+    def __init__(self, *at: int) -> None:
+        self.at: Ints = np.array(at or (0,), dtype=np.int64)  # the next entry, or what it may be
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known which entry comes next."""
+        return len(self.at) == 1
 
     def follow(self, window: Window, following: Ints) -> Ints:
         """The entries met in the window; `following` says where each entry of it leads."""
         assert (following > window.here).all(), "a chain that stands still never ends"
-        met, at, end = array("q"), self.at - window.first, len(window)
+        if not self.known:
+            self._narrow(window, following)
+            return np.zeros(0, dtype=np.int64)
+        met, at, end = array("q"), int(self.at[0]) - window.first, len(window)
         leads = (following - window.first).tolist()
         while at < end:
             met.append(at)
             at = leads[at]
-        self.at = at + window.first
+        self.at = np.array([at + window.first], dtype=np.int64)
         return window.first + np.array(met, dtype=np.int64)
+
+    def _narrow(self, window: Window, following: Ints) -> None:
+        while len(inside := self.at[self.at < window.last]):
+            outside = self.at[len(inside) :]
+            self.at = np.unique(np.append(following[inside - window.first], outside))
 
 
 @dataclass(frozen=True)
@@ -92,19 +110,57 @@ class TableFormat(PlannedFormat):
 
     shares: ClassVar[frozenset[str]] = frozenset()  # counts that are told as a share of the blocks
 
-    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
-        """The tables of a pass, each of the blocks that begin in one window."""
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
+        """The order in which a pass visits the sentences."""
         raise NotImplementedError
 
+    def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
+        """The table of the blocks that begin in a window, if the chain is there."""
+        raise NotImplementedError
+
+    def entrances(self, visits: VisitOrder, entry: int) -> Ints | None:
+        """Entries not after a given one, of which a block begins with one; None if that is far.
+
+        No block goes on in another document, unless a format says otherwise.
+        """
+        first = int(visits.bounds[np.searchsorted(visits.bounds, entry, side="right") - 1])
+        return np.array([first]) if entry - first <= _FAR else None
+
     def stretches(
-        self, documents: Documents, key: int, folder: Path | None = None
+        self, documents: Documents, key: int, pieces: PlanPieces | None = None
     ) -> Iterator[PlanStretch]:
         """The table of a pass, some blocks at a time."""
+        shared: PlanPieces = pieces or PiecesInMemory()
+        visits = self.visits(documents, key, shared)
+        parts = visits.parts()
+
+        def make(number: int) -> Iterator[PlanStretch]:
+            earlier = shared.find("table", number - 1) if number else None
+            chain = Chain(earlier.counts[_NEXT]) if earlier else None
+            chain = chain or self._entering(visits, key, parts[number])
+            if chain is None:
+                chain = Chain(shared.piece("table", number - 1, make).counts[_NEXT])
+            for window in visits.part(parts[number]):
+                yield self.table(window, key, chain)
+            yield PlanStretch({}, {_NEXT: int(chain.at[0])})
+
         first = np.zeros(1, dtype=np.int64)
-        for number, (columns, counts) in enumerate(self.tables(documents, key, folder)):
-            first = first[-1] + columns["first"]
-            # Where the last table ended is where this one begins.
-            yield PlanStretch({**columns, "first": first[min(number, 1) :]}, counts)
+        for number, (columns, counts) in enumerate(shared.made("table", len(parts), make)):
+            first = first[-1] + offsets(columns["pieces"])
+            rows = {name: values for name, values in columns.items() if name != "pieces"}
+            told = {name: count for name, count in counts.items() if name != _NEXT}
+            # Where the last part ended is where this one begins.
+            yield PlanStretch({**rows, "first": first[min(number, 1) :]}, told)
+
+    def _entering(self, visits: VisitOrder, key: int, entry: int) -> Chain | None:
+        """The chain where it comes to an entry; None if that takes all that is before it."""
+        entrances = self.entrances(visits, entry)
+        if entrances is None:
+            return None
+        chain = Chain(*entrances.tolist())
+        for window in visits.windows(int(entrances[0]), entry) if entrances[0] < entry else ():
+            self.table(window, key, chain)
+        return chain if chain.known else None
 
     def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
         """The plan that a table is."""
@@ -166,7 +222,7 @@ def tabulate(
         "sizes": (stops[after - 1] - starts[begin]).astype(np.uint32),
         "segments": segment.astype(np.uint8),
         "closes": np.append(parted, True)[after],
-        "first": np.searchsorted(block, np.arange(blocks + 1)),
+        "pieces": np.bincount(block, minlength=blocks),
     }
     if labels is not None:
         columns["labels"] = labels.astype(np.uint8)

@@ -6,15 +6,13 @@ would get. Then the chain of chunks is followed, and the two segments are trimme
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from clozelab.blocks.block_table import Chain, TableFormat, tabulate
-from clozelab.blocks.planned import draw
+from clozelab.blocks.planned import PlanPieces, draw
 from clozelab.blocks.visits import ShuffleUnit, VisitOrder, Window, visit_order
 from clozelab.contracts import Documents, Ints, PlanStretch
 from clozelab.errors import UserError
@@ -47,35 +45,38 @@ class SegmentPair(TableFormat):
     order: ShuffleUnit = "documents"
     compat: Literal["none", "google"] = "none"
 
-    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
-        """The tables of a pass."""
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
+        """The order in which a pass visits the sentences."""
         google = self.compat == "google"
-        room, chain = self.length - _SPECIALS, Chain()
-        longest = None if google else room
-        visits = visit_order(documents, key, order=self.order, longest=longest, folder=folder)
+        longest = None if google else self.length - _SPECIALS
+        visits = visit_order(documents, key, order=self.order, longest=longest, pieces=pieces)
         if not google:
             _check_documents(visits, self.negatives, what="segment_pair")
-        for window in visits.windows():
-            parts = chunks(window, key, room=room, short=self.short, by_document=google)
-            single = parts.stop - window.here == 1
-            random = coin_flips(mix(draw(key, "coin"), window.here)) | single
-            skip = single & (self.single == "skip")
-            if self.negatives == "same_document":
-                possible = (window.here > window.lowest) | (parts.stop < window.ends)
-                random &= possible
-                skip |= single & ~possible
-            visited = chain.follow(window, np.where(random & ~skip, parts.cut, parts.stop))
-            at = visited[~skip[visited - window.first]]
-            labels = random[at - window.first]
-            halves = parts.halves(at)
-            halves[1][:, labels] = self._random(parts, key, owner=at[labels])
-            counts = {
-                "random": int(labels.sum()),
-                "forced": int(single[at - window.first].sum()),
-                "single sentences skipped": len(visited) - len(at),
-            }
-            dropped = trimmed(visits, key, at, segments=halves, room=room)
-            yield tabulate(window, halves, dropped=dropped, labels=labels, counts=counts)
+        return visits
+
+    def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
+        """The table of the blocks that begin in a window."""
+        room, google = self.length - _SPECIALS, self.compat == "google"
+        parts = chunks(window, key, room=room, short=self.short, by_document=google)
+        single = parts.stop - window.here == 1
+        random = coin_flips(mix(draw(key, "coin"), window.here)) | single
+        skip = single & (self.single == "skip")
+        if self.negatives == "same_document":
+            possible = (window.here > window.lowest) | (parts.stop < window.ends)
+            random &= possible
+            skip |= single & ~possible
+        visited = chain.follow(window, np.where(random & ~skip, parts.cut, parts.stop))
+        at = visited[~skip[visited - window.first]]
+        labels = random[at - window.first]
+        halves = parts.halves(at)
+        halves[1][:, labels] = self._random(parts, key, owner=at[labels])
+        counts = {
+            "random": int(labels.sum()),
+            "forced": int(single[at - window.first].sum()),
+            "single sentences skipped": len(visited) - len(at),
+        }
+        dropped = trimmed(window.visits, key, at, segments=halves, room=room)
+        return tabulate(window, halves, dropped=dropped, labels=labels, counts=counts)
 
     def _random(self, parts: Chunks, key: int, *, owner: Ints) -> tuple[Ints, Ints]:
         """A run from elsewhere for each owner, as long as what its chunk has left."""
@@ -110,24 +111,32 @@ class SentencePair(TableFormat):
     negatives: Negatives = "other_document"
     order: ShuffleUnit = "documents"
 
-    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
-        """The tables of a pass."""
-        visits = visit_order(documents, key, order=self.order, folder=folder)
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
+        """The order in which a pass visits the sentences."""
+        visits = visit_order(documents, key, order=self.order, pieces=pieces)
         _check_documents(visits, self.negatives, what="sentence_pair")
-        for window in visits.windows():
-            ending = window.here + 1 == window.ends
-            random = coin_flips(mix(draw(key, "coin"), window.here)) | ending
-            skip = ending & (self.last == "skip")
-            if self.negatives == "same_document":  # two sentences have no third to draw
-                random &= window.ends - window.lowest > 2 - ending
-                skip |= ending & ~random
-            at, labels = window.here[~skip], random[~skip]
-            second = at + 1
-            second[labels] = self._partner(window, key, at[labels])
-            counts = {"random": int(labels.sum()), "last sentences skipped": int(skip.sum())}
-            pairs = np.array([[at, at + 1], [second, second + 1]])
-            dropped = trimmed(visits, key, at, segments=pairs, room=self.length - _SPECIALS)
-            yield tabulate(window, pairs, dropped=dropped, labels=labels, counts=counts)
+        return visits
+
+    def entrances(self, visits: VisitOrder, entry: int) -> Ints:
+        """Every entry is looked at for itself."""
+        return np.array([entry])
+
+    def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
+        """The table of the blocks that begin in a window."""
+        ending = window.here + 1 == window.ends
+        random = coin_flips(mix(draw(key, "coin"), window.here)) | ending
+        skip = ending & (self.last == "skip")
+        if self.negatives == "same_document":  # two sentences have no third to draw
+            random &= window.ends - window.lowest > 2 - ending
+            skip |= ending & ~random
+        at, labels = window.here[~skip], random[~skip]
+        second = at + 1
+        second[labels] = self._partner(window, key, at[labels])
+        counts = {"random": int(labels.sum()), "last sentences skipped": int(skip.sum())}
+        pairs = np.array([[at, at + 1], [second, second + 1]])
+        room = self.length - _SPECIALS
+        dropped = trimmed(window.visits, key, at, segments=pairs, room=room)
+        return tabulate(window, pairs, dropped=dropped, labels=labels, counts=counts)
 
     def _partner(self, window: Window, key: int, at: Ints) -> Ints:
         """A random sentence for each: of another document, or of this one but not A or its next."""
@@ -155,33 +164,34 @@ class SentenceOrderPair(TableFormat):
     order: ShuffleUnit = "documents"
     compat: Literal["none", "albert"] = "none"
 
-    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
-        """The tables of a pass."""
-        albert = self.compat == "albert"
-        room, chain = self.length - _SPECIALS, Chain()
-        longest = None if albert else room
-        visits = visit_order(documents, key, order=self.order, longest=longest, folder=folder)
-        for window in visits.windows():
-            parts = chunks(window, key, room=room, short=self.short, by_document=albert)
-            visited = chain.follow(window, parts.stop)
-            single = parts.stop[visited - window.first] - visited == 1
-            at = visited if albert else visited[~single]
-            swapped = labels = coin_flips(mix(draw(key, "coin"), at))
-            halves = parts.halves(at)
-            if albert:
-                alone = at[single]
-                begin, limit = _elsewhere(window, key, alone, redraws=_REDRAWS)
-                sizes = visits.running[alone + 1] - visits.running[alone]
-                wanted = parts.target[alone - window.first] - sizes
-                halves[1][:, single] = begin, _run_from(visits, begin, wanted, limit=limit)
-                swapped, labels = swapped & ~single, swapped | single
-            halves = np.where(swapped, halves[::-1], halves)
-            counts = {
-                "swapped": int(labels.sum()),
-                "single sentences skipped": len(visited) - len(at),
-            }
-            dropped = trimmed(visits, key, at, segments=halves, room=room)
-            yield tabulate(window, halves, dropped=dropped, labels=labels, counts=counts)
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
+        """The order in which a pass visits the sentences."""
+        longest = None if self.compat == "albert" else self.length - _SPECIALS
+        return visit_order(documents, key, order=self.order, longest=longest, pieces=pieces)
+
+    def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
+        """The table of the blocks that begin in a window."""
+        albert, visits, room = self.compat == "albert", window.visits, self.length - _SPECIALS
+        parts = chunks(window, key, room=room, short=self.short, by_document=albert)
+        visited = chain.follow(window, parts.stop)
+        single = parts.stop[visited - window.first] - visited == 1
+        at = visited if albert else visited[~single]
+        swapped = labels = coin_flips(mix(draw(key, "coin"), at))
+        halves = parts.halves(at)
+        if albert:
+            alone = at[single]
+            begin, limit = _elsewhere(window, key, alone, redraws=_REDRAWS)
+            sizes = visits.running[alone + 1] - visits.running[alone]
+            wanted = parts.target[alone - window.first] - sizes
+            halves[1][:, single] = begin, _run_from(visits, begin, wanted, limit=limit)
+            swapped, labels = swapped & ~single, swapped | single
+        halves = np.where(swapped, halves[::-1], halves)
+        counts = {
+            "swapped": int(labels.sum()),
+            "single sentences skipped": len(visited) - len(at),
+        }
+        dropped = trimmed(visits, key, at, segments=halves, room=room)
+        return tabulate(window, halves, dropped=dropped, labels=labels, counts=counts)
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from clozelab.blocks.block_table import Chain, Length, TableFormat, tabulate
-from clozelab.blocks.visits import ShuffleUnit, VisitOrder, entries, visit_order
+from clozelab.blocks.planned import PlanPieces
+from clozelab.blocks.visits import ShuffleUnit, VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Bools, Documents, Ints, PlanStretch
 
 _SPECIALS = 2
+_LEAD = 1 << 13  # entries, after which chains of blocks have met, wherever they began
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,31 @@ class FullSentences(TableFormat):
     length: Length = 512  # the most tokens of a block, specials included
     order: ShuffleUnit = "documents"
 
-    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
-        """The tables of a pass."""
-        room, chain = self.length - _SPECIALS, Chain()
-        visits = visit_order(documents, key, order=self.order, longest=room, folder=folder)
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
+        """The order in which a pass visits the sentences."""
+        room = self.length - _SPECIALS
+        return visit_order(documents, key, order=self.order, longest=room, pieces=pieces)
+
+    def entrances(self, visits: VisitOrder, entry: int) -> Ints:
+        """As many entries in a row as a block can have, which has at least a token of each."""
+        first = max(entry - _LEAD, 0)
+        return np.arange(first, first + self.length) if first else np.array([0])
+
+    def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
+        """The table of the blocks that begin in a window."""
+        room, visits = self.length - _SPECIALS, window.visits
 
         def sizes(first: int, last: int) -> Ints:
             """Tokens of entries; entering a document inside a block costs a separator."""
             return visits.sizes_of(first, last) + visits.begins(np.arange(first, last))
 
-        for window in visits.windows():
-            running = window.running(room + 1, sizes)
-            opens = visits.begins(window.here)
-            most = running[: len(window)] + opens + room
-            fits = window.first + np.searchsorted(running, most, side="right") - 1
-            first = chain.follow(window, fits)
-            blocks = np.array([[first, fits[first - window.first]]])
-            yield tabulate(window, blocks, crossing=True)
+        running = window.running(room + 1, sizes)
+        opens = visits.begins(window.here)
+        most = running[: len(window)] + opens + room
+        fits = window.first + np.searchsorted(running, most, side="right") - 1
+        first = chain.follow(window, fits)
+        blocks = np.array([[first, fits[first - window.first]]])
+        return tabulate(window, blocks, crossing=True)
 
 
 @dataclass(frozen=True)
@@ -61,31 +69,33 @@ class DocSentences(TableFormat):
     order: ShuffleUnit = "documents"
     compat: Literal["none", "spanbert"] = "none"
 
-    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
-        """The tables of a pass."""
-        room, chain = self.length - _SPECIALS, Chain()
-        visits = visit_order(
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
+        """The order in which a pass visits the sentences."""
+        return visit_order(
             documents,
             key,
             order=self.order,
-            longest=None if self.compat == "spanbert" else room,
+            longest=None if self.compat == "spanbert" else self.length - _SPECIALS,
             refine=self._refined,
-            folder=folder,
+            pieces=pieces,
         )
+
+    def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
+        """The table of the blocks that begin in a window."""
+        room, visits = self.length - _SPECIALS, window.visits
         assert visits.values is not None  # whether the document's unfinished block is lost
-        for window in visits.windows():
-            running = window.running(room)
-            most = running[: len(window)] + room
-            fits = window.first + np.searchsorted(running, most, side="right") - 1
-            stops = np.minimum(fits, window.ends)
-            first = chain.follow(window, stops)
-            stop, end = stops[first - window.first], window.ends[first - window.first]
-            lost: Bools = (visits.values[first] > 0) & (stop == end)
-            counts = {
-                "documents of one token dropped": visits.dropped if window.is_first else 0,
-                "blocks lost": int(lost.sum()),
-            }
-            yield tabulate(window, np.array([[first[~lost], stop[~lost]]]), counts=counts)
+        running = window.running(room)
+        most = running[: len(window)] + room
+        fits = window.first + np.searchsorted(running, most, side="right") - 1
+        stops = np.minimum(fits, window.ends)
+        first = chain.follow(window, stops)
+        stop, end = stops[first - window.first], window.ends[first - window.first]
+        lost: Bools = (visits.values[first] > 0) & (stop == end)
+        counts = {
+            "documents of one token dropped": visits.dropped if window.is_first else 0,
+            "blocks lost": int(lost.sum()),
+        }
+        return tabulate(window, np.array([[first[~lost], stop[~lost]]]), counts=counts)
 
     def _refined(self, visits: VisitOrder) -> VisitOrder:
         """What is left of some documents; the values say of which the unfinished block is lost."""

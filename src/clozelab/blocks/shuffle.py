@@ -1,4 +1,4 @@
-"""A shuffle by keys of more than memory holds, and arrays that grow on the disk.
+"""A shuffle by keys of more than memory holds.
 
 Keys of different numbers differ (`keys.mix` is a bijection), so a shuffle is a sort by key. One
 pass deals the units into buckets by the upper bits of their keys; then each bucket is sorted in
@@ -10,18 +10,19 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from clozelab.contracts import Array, Documents, Ints
+from clozelab.blocks.planned import PlanPieces
+from clozelab.contracts import Array, Documents, Ints, PlanStretch
 from clozelab.keys import mix
 from clozelab.packed import offsets, ranges
 
 _BUCKET = 1 << 20  # units and parts that are sorted at a time: some tens of megabytes
-_PIECE = 1 << 20  # parts that are dealt at a time, and for each bucket some more: writes stay long
+_PIECE = 1 << 20  # parts that are dealt at a time, and for each bucket some more: reads stay long
+_PORTIONS = 256  # at most, into which a shuffle is divided
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,16 @@ class UnitTable:
         values = self.values and self.values(int(bounds[0]), int(bounds[-1]))
         return Shuffled(numbers[:-1], np.diff(bounds), tokens[:-1], np.diff(tokens), values)
 
-    def pieces(self, parts: int) -> Iterator[Shuffled]:
-        """All units as they lie in the store, about so many parts at a time."""
-        first = 0
-        while first < self.count:
-            last = first + parts
+    def cut(self, parts: int) -> list[int]:
+        """Where to cut the units as they lie in the store, about so many parts at a time."""
+        firsts = [0]
+        while firsts[-1] < self.count:
+            last = firsts[-1] + parts
             if self.bounds is not None:
-                end = self.bounds[first] + parts
+                end = self.bounds[firsts[-1]] + parts
                 last = int(np.searchsorted(self.bounds, end, side="right")) - 1
-            last = min(max(last, first + 1), self.count)
-            yield self.read(first, last)
-            first = last
+            firsts.append(min(max(last, firsts[-1] + 1), self.count))
+        return firsts
 
 
 @dataclass(frozen=True)
@@ -103,121 +103,104 @@ def whole_documents(documents: Documents) -> UnitTable:
     )
 
 
-def permutation(count: int, key: int, folder: Path | None = None) -> Iterator[Ints]:
+def permutation(count: int, key: int, pieces: PlanPieces) -> Iterator[Ints]:
     """The numbers below `count` in the order of their keys, some at a time."""
     units = UnitTable(count, lambda first, last: np.arange(first, last + 1))
-    return (shuffled.numbers for shuffled in shuffle(units, key, folder))
+    shuffle = Shuffle(units, key, pieces)
+
+    def make(number: int) -> Iterator[PlanStretch]:
+        for shuffled in shuffle.portion(number):
+            yield PlanStretch({"numbers": shuffled.numbers}, {})
+
+    made = pieces.made("order", len(shuffle), make)
+    pieces.drop(shuffle.name)
+    return (np.asarray(piece.columns["numbers"], dtype=np.int64) for piece in made)
 
 
-def shuffle(units: UnitTable, key: int, folder: Path | None = None) -> Iterator[Shuffled]:
-    """Units in the order of their keys: all at once, or by buckets that lie in a folder."""
-    buckets = -(-(units.count + units.parts) // _BUCKET)
-    bits = min((buckets - 1).bit_length(), 16) if folder is not None else 0
-    if bits:
-        yield from _by_buckets(units, key, bits, folder)
-        return
-    whole = units.read(0, units.count)
-    yield whole.by(np.argsort(mix(key, whole.numbers)))
+@dataclass(frozen=True)
+class Shuffle:
+    """Units in the order of their keys, in portions: all at once, or by buckets of the keys.
 
+    The units are dealt when the first bucket is asked for. Of a piece of the store all units lie
+    in one piece, those of a bucket in one stretch.
+    """
 
-def _by_buckets(units: UnitTable, key: int, bits: int, folder: Path | None) -> Iterator[Shuffled]:
-    """Deal the units into buckets, then sort each bucket."""
-    unit_bounds, part_bounds = _bucket_bounds(units, key, bits)
-    with TemporaryFile(dir=folder) as one, TemporaryFile(dir=folder) as other:
-        heads = _Buckets(one, unit_bounds, dtype=np.int64, width=3)
-        parts = _Buckets(other, part_bounds, dtype=np.int32, width=1 + bool(units.values))
-        for piece in units.pieces(_PIECE + (_PIECE >> 10 << bits)):
-            bucket = _buckets(key, piece.numbers, bits)
-            dealt = piece.by(np.argsort(bucket, kind="stable"))
-            edges = offsets(np.bincount(bucket, minlength=1 << bits))
-            before = offsets(dealt.counts)
-            heads.add(edges, dealt.numbers, dealt.counts, _at(dealt.starts, before[:-1]))
-            columns = [dealt.sizes] if dealt.values is None else [dealt.sizes, dealt.values]
-            parts.add(before[edges], *columns)
-        for number in range(1 << bits):
-            numbers, counts, first = heads.read(number)
-            sizes, *values = parts.read(number)
-            before = np.cumsum(sizes) - sizes
-            first = first - _at(before, np.cumsum(counts) - counts)
-            bucket = Shuffled(numbers, counts, np.repeat(first, counts) + before, sizes, *values)
-            yield bucket.by(np.argsort(mix(key, numbers)))
+    units: UnitTable
+    key: int
+    pieces: PlanPieces
+    name: str = "dealt"  # of the stage
+
+    @cached_property
+    def bits(self) -> int:
+        """Upper bits of the keys by which the buckets are numbered."""
+        buckets = -(-(self.units.count + self.units.parts) // _BUCKET)
+        return 0 if self.pieces.in_memory else min(max(buckets - 1, 0).bit_length(), 16)
+
+    def __len__(self) -> int:
+        return min(1 << self.bits, _PORTIONS)
+
+    def portion(self, number: int) -> Iterator[Shuffled]:
+        """The units of some buckets in a row."""
+        if not self.bits:
+            whole = self.units.read(0, self.units.count)
+            yield whole.by(np.argsort(mix(self.key, whole.numbers)))
+            return
+        each = (1 << self.bits) // len(self)
+        yield from map(self._bucket, range(number * each, (number + 1) * each))
+
+    def __iter__(self) -> Iterator[Shuffled]:
+        for number in range(len(self)):
+            yield from self.portion(number)
+
+    @cached_property
+    def _dealt(self) -> list[PlanStretch]:
+        firsts = self.units.cut(_PIECE + (_PIECE >> 10 << self.bits))
+
+        def make(number: int) -> list[PlanStretch]:
+            return [self._deal(self.units.read(firsts[number], firsts[number + 1]))]
+
+        return list(self.pieces.made(self.name, len(firsts) - 1, make))
+
+    def _deal(self, units: Shuffled) -> PlanStretch:
+        """Some units, sorted by bucket; the edges say where those of each begin."""
+        bucket = (mix(self.key, units.numbers) >> np.uint64(64 - self.bits)).astype(np.uint16)
+        dealt = units.by(np.argsort(bucket, kind="stable"))
+        edges = offsets(np.bincount(bucket, minlength=1 << self.bits))
+        before = offsets(dealt.counts)
+        columns: dict[str, Array] = {
+            "numbers": dealt.numbers,
+            "counts": dealt.counts,
+            "starts": _at(dealt.starts, before[:-1]),
+            "sizes": dealt.sizes.astype(np.int32),
+            "edges": edges,
+            "part_edges": before[edges],
+        }
+        if dealt.values is not None:
+            columns["values"] = dealt.values.astype(np.int32)
+        return PlanStretch(columns, {})
+
+    def _bucket(self, number: int) -> Shuffled:
+        """The units of one bucket."""
+
+        def rows(name: str, edges: str) -> Ints:
+            some = [
+                dealt.columns[name][slice(*dealt.columns[edges][number : number + 2].tolist())]
+                for dealt in self._dealt
+            ]
+            return np.concatenate(some).astype(np.int64)
+
+        numbers, counts, first = (rows(name, "edges") for name in ("numbers", "counts", "starts"))
+        sizes = rows("sizes", "part_edges")
+        values = rows("values", "part_edges") if self.units.values else None
+        before = np.cumsum(sizes) - sizes
+        first = first - _at(before, np.cumsum(counts) - counts)
+        bucket = Shuffled(numbers, counts, np.repeat(first, counts) + before, sizes, values)
+        return bucket.by(np.argsort(mix(self.key, numbers)))
 
 
 def _at(values: Ints, places: Ints) -> Ints:
     """The values at some places; past the end, where units without parts stand, any."""
     return np.append(values, 0)[places]
-
-
-class _Buckets:
-    """Rows of numbers in a nameless file, those of a bucket in one stretch."""
-
-    def __init__(self, file: IO[bytes], bounds: Ints, *, dtype: type, width: int) -> None:
-        self.file, self.bounds, self.filled = file, bounds, bounds[:-1].copy()
-        self.dtype, self.width = np.dtype(dtype), width
-
-    def add(self, edges: Ints, *columns: Ints) -> None:
-        """Add rows that are sorted by bucket; `edges` says where those of each begin."""
-        rows = np.stack(columns, axis=1).astype(self.dtype)
-        for number in np.flatnonzero(np.diff(edges)).tolist():
-            self._seek(self.filled[number])
-            self.file.write(rows[edges[number] : edges[number + 1]].data)
-        self.filled += np.diff(edges)
-
-    def read(self, number: int) -> Ints:
-        """[width, rows] of one bucket."""
-        first, last = self.bounds[number : number + 2].tolist()
-        self._seek(first)
-        count = (last - first) * self.width
-        rows = np.frombuffer(self.file.read(count * self.dtype.itemsize), dtype=self.dtype)
-        return np.array(rows.reshape(-1, self.width).T, dtype=np.int64, order="C")
-
-    def _seek(self, row: int) -> None:
-        self.file.seek(int(row) * self.width * self.dtype.itemsize)
-
-
-def _bucket_bounds(units: UnitTable, key: int, bits: int) -> tuple[Ints, Ints]:
-    """Where the units and the parts of each bucket begin, then the ends."""
-    heads, parts = np.zeros((2, 1 << bits), dtype=np.int64)
-    for first in range(0, units.count, _PIECE):
-        numbers = np.arange(first, min(first + _PIECE, units.count))
-        bucket = _buckets(key, numbers, bits)
-        heads += np.bincount(bucket, minlength=1 << bits)
-        if units.bounds is not None:
-            counts = np.diff(units.bounds[first : first + len(numbers) + 1])
-            parts += np.bincount(bucket, counts, minlength=1 << bits).astype(np.int64)
-    return offsets(heads), offsets(heads if units.bounds is None else parts)
-
-
-def _buckets(key: int, numbers: Ints, bits: int) -> Any:
-    return (mix(key, numbers) >> np.uint64(64 - bits)).astype(np.uint16)
-
-
-class Growing:
-    """An array that grows: in memory, or in a nameless file of a folder."""
-
-    def __init__(self, dtype: type, folder: Path | None) -> None:
-        self.dtype = np.dtype(dtype)
-        self._file = None if folder is None else TemporaryFile(dir=folder)  # noqa: SIM115
-        self._arrays: list[Any] = []
-
-    def append(self, values: Array) -> None:
-        """Add some values at the end."""
-        values = np.ascontiguousarray(values, dtype=self.dtype)
-        if self._file is None:
-            self._arrays.append(values)
-        else:
-            self._file.write(values.data)
-
-    def array(self) -> Any:
-        """All that was added; the array must not grow any more."""
-        if self._file is None:
-            whole, *others = self._arrays or [np.zeros(0, dtype=self.dtype)]
-            return np.concatenate([whole, *others]) if others else whole
-        with self._file:  # which is gone with the last array that is mapped of it
-            self._file.flush()
-            if not self._file.tell():
-                return np.zeros(0, dtype=self.dtype)
-            return np.asarray(np.memmap(self._file, dtype=self.dtype, mode="r"))
 
 
 def release(*arrays: Any) -> None:

@@ -5,16 +5,15 @@ The end of a longer sentence is dropped, as its vector is to be that of what a m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.block_table import Length, TableFormat, tabulate
-from clozelab.blocks.visits import VisitOrder, entries, visit_order
-from clozelab.contracts import Documents, Plan, PlanStretch
+from clozelab.blocks.block_table import Chain, Length, TableFormat, tabulate
+from clozelab.blocks.planned import PlanPieces
+from clozelab.blocks.visits import VisitOrder, Window, entries, visit_order
+from clozelab.contracts import Documents, Ints, Plan, PlanStretch
 from clozelab.errors import UserError
 from clozelab.ranges import PositiveInt, between
 
@@ -30,19 +29,25 @@ class SingleSentences(TableFormat):
     length: Length = 32  # the most tokens of a block, specials included
     shortest: PositiveInt = 1  # the fewest tokens of a sentence, specials not counted
 
-    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
-        """The tables of a pass."""
-        visits = visit_order(documents, key, refine=self._refined, folder=folder)
-        room = self.length - _SPECIALS
-        for window in visits.windows():
-            over = np.maximum(visits.sizes_of(window.first, window.last) - room, 0)
-            counts = {
-                "sentences cut": int((over > 0).sum()),
-                self._left_out: visits.dropped if window.is_first else 0,
-            }
-            segments = np.array([[window.here, window.here + 1]])
-            dropped = np.array([[np.zeros_like(over), over]])
-            yield tabulate(window, segments, dropped=dropped, counts=counts)
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
+        """The order in which a pass visits the sentences."""
+        return visit_order(documents, key, refine=self._refined, pieces=pieces)
+
+    def entrances(self, visits: VisitOrder, entry: int) -> Ints:
+        """Every entry is a block."""
+        return np.array([entry])
+
+    def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
+        """The table of the blocks that begin in a window."""
+        sizes = window.visits.sizes_of(window.first, window.last)
+        over = np.maximum(sizes - (self.length - _SPECIALS), 0)
+        counts = {
+            "sentences cut": int((over > 0).sum()),
+            self._left_out: window.visits.dropped if window.is_first else 0,
+        }
+        segments = np.array([[window.here, window.here + 1]])
+        dropped = np.array([[np.zeros_like(over), over]])
+        return tabulate(window, segments, dropped=dropped, counts=counts)
 
     @property
     def _left_out(self) -> str:

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.planned import PlannedFormat, draw
-from clozelab.blocks.shuffle import UnitTable, release, sentences_of, shuffle, whole_documents
+from clozelab.blocks.planned import PiecesInMemory, PlannedFormat, PlanPieces, draw
+from clozelab.blocks.shuffle import (
+    Shuffle,
+    Shuffled,
+    UnitTable,
+    release,
+    sentences_of,
+    whole_documents,
+)
 from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ids, Ints, Mark, PlanStretch
 from clozelab.errors import UserError
 from clozelab.keys import coin_flips, mix, randint
@@ -48,6 +54,26 @@ class Stream:
         marks = np.where(ends, np.uint8(Mark.ALL), np.asarray(self.documents.marks[source]))
         return ids, marks, ends
 
+    def read_runs(self, first: Ints, sizes: Ints) -> tuple[Ids, Bytes, Bools]:
+        """The same of whole runs of positions, each looked up by its documents, not its tokens."""
+        stop = first + sizes
+        low = np.searchsorted(self.starts, first, side="right") - 1
+        counts = np.searchsorted(self.starts, stop, side="left") - low
+        document = ranges(low, counts)
+        begin = np.maximum(self.starts[document], np.repeat(first, counts))
+        after = self.starts[document + 1]
+        end = np.minimum(after, np.repeat(stop, counts))
+        source = ranges(self.tokens[document] + begin - self.starts[document], end - begin)
+        closing = np.cumsum(end - begin)[end == after] - 1  # the last of a document is its end
+        source[closing] = 0
+        ids = self.documents.ids[source].astype(np.int32)
+        ids[closing] = self.documents.vocabulary.role("eod")
+        marks = np.asarray(self.documents.marks[source])
+        marks[closing] = Mark.ALL
+        ends = np.zeros(len(source), dtype=bool)
+        ends[closing] = True
+        return ids, marks, ends
+
     def check(self, least: int) -> None:
         """Refuse a stream shorter than one block."""
         if len(self) < least:
@@ -65,28 +91,48 @@ class StreamFormat(PlannedFormat):
         return whole_documents(documents)
 
     def stretches(
-        self, documents: Documents, key: int, folder: Path | None = None
+        self, documents: Documents, key: int, pieces: PlanPieces | None = None
     ) -> Iterator[PlanStretch]:
         """The stream, some documents at a time."""
-        begun, first = 0, [0]
-        for dealt in shuffle(self.units(documents), key, folder):
-            bounds = offsets(dealt.counts)
-            sizes = sums(dealt.sizes, bounds)
-            filled = sizes > 0
-            starts = begun + offsets(sizes[filled] + 1)
-            tokens = dealt.starts[bounds[:-1][filled]]
-            parts = np.repeat(filled, dealt.counts) & (dealt.sizes > 0)
-            shift = np.zeros_like(sizes)  # from a place in the store to one in the stream
-            shift[filled] = starts[:-1] - tokens
-            begins = (dealt.starts + np.repeat(shift, dealt.counts))[parts]
-            columns: dict[str, Array] = {
-                "tokens": tokens,
-                "starts": np.append(first, starts[1:]).astype(np.int64),
-                "sentences": begins,
+        shared: PlanPieces = pieces or PiecesInMemory()
+        shuffle = Shuffle(self.units(documents), key, shared)
+
+        def make(number: int) -> Iterator[PlanStretch]:
+            for dealt in shuffle.portion(number):
+                yield _columns(dealt)
+                release(documents.sentences, documents.documents)
+
+        begun = 0
+        made = shared.made("stream", len(shuffle), make)
+        shared.drop(shuffle.name)
+        for number, piece in enumerate(made):
+            columns: Mapping[str, Any] = piece.columns
+            starts = begun + offsets(columns["sizes"] + 1)
+            shift = np.repeat(starts[:-1], columns["counts"])
+            stream: dict[str, Array] = {
+                "tokens": columns["tokens"],
+                "starts": starts[min(number, 1) :],
+                "sentences": shift + columns["sentences"],
             }
-            yield PlanStretch(columns, {})
-            begun, first = int(starts[-1]), []
-            release(documents.sentences, documents.documents)
+            yield PlanStretch(stream, {})
+            begun = int(starts[-1])
+
+
+def _columns(dealt: Shuffled) -> PlanStretch:
+    """Some documents of the stream, of each its first token, its size and where parts begin."""
+    bounds = offsets(dealt.counts)
+    sizes = sums(dealt.sizes, bounds)
+    filled = sizes > 0
+    tokens = dealt.starts[bounds[:-1][filled]]
+    parts = np.repeat(filled, dealt.counts) & (dealt.sizes > 0)
+    counts = sums(parts, bounds)[filled]
+    columns: dict[str, Array] = {
+        "tokens": tokens,
+        "sizes": sizes[filled],
+        "counts": counts,
+        "sentences": dealt.starts[parts] - np.repeat(tokens, counts),
+    }
+    return PlanStretch(columns, {})
 
 
 @dataclass(frozen=True)
@@ -105,7 +151,7 @@ class StreamCuts:
         """Gather some blocks."""
         first = numbers * self.length
         sizes = np.minimum(len(self.stream) - first, self.length)
-        ids, marks, ends = self.stream.read(ranges(first, sizes))
+        ids, marks, ends = self.stream.read_runs(first, sizes)
         return Blocks(
             ids=ids,
             starts=offsets(sizes),

@@ -6,24 +6,16 @@ shuffled sentences is wanted (BERT §3.1: document-level text is critical).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from clozelab.blocks.shuffle import (
-    Growing,
-    Shuffled,
-    UnitTable,
-    release,
-    sentences_of,
-    shuffle,
-    single_sentences,
-)
-from clozelab.contracts import Bools, Documents, Ints
+from clozelab.blocks.planned import PiecesInMemory, PlanPieces
+from clozelab.blocks.shuffle import Shuffle, Shuffled, release, sentences_of, single_sentences
+from clozelab.contracts import Array, Bools, Documents, Ints, PlanStretch
 from clozelab.keys import mix
 from clozelab.packed import offsets, ranges
 
@@ -75,12 +67,20 @@ class VisitOrder:
         """Which of some entries begin a document."""
         return np.asarray(self.bounds[np.searchsorted(self.bounds, entries)] == entries)
 
-    def windows(self) -> Iterator[Window]:
+    def parts(self) -> range:
+        """Where the parts begin in which blocks are planned; one, if there is no entry."""
+        return range(0, max(len(self), 1), _WINDOW * _RELEASE)
+
+    def part(self, first: int) -> Iterator[Window]:
+        """The windows of a part."""
+        yield from self.windows(first, min(first + _WINDOW * _RELEASE, len(self)))
+        release(self.starts, self.running, self.bounds, self.values)
+
+    def windows(self, first: int = 0, last: int | None = None) -> Iterator[Window]:
         """The entries, some at a time; one window without any, if there is none."""
-        for number, first in enumerate(range(0, max(len(self), 1), _WINDOW)):
-            yield Window(self, first, min(first + _WINDOW, len(self)))
-            if number % _RELEASE == _RELEASE - 1:
-                release(self.starts, self.running, self.bounds, self.values)
+        last = len(self) if last is None else last
+        for begin in range(first, max(last, first + 1), _WINDOW):
+            yield Window(self, begin, min(begin + _WINDOW, last))
 
 
 @dataclass(frozen=True)
@@ -147,37 +147,62 @@ def visit_order(
     longest: int | None = None,
     values: Callable[[int, int], Ints] | None = None,
     refine: Refine = lambda entries: entries,
-    folder: Path | None = None,
+    pieces: PlanPieces | None = None,
 ) -> VisitOrder:
     """Lay out the visit; sentences of more than `longest` tokens become several entries.
 
-    `values` gives a number for each of a range of sentences. The arrays lie in nameless files of
-    the folder, if one is given.
+    `values` gives a number for each of a range of sentences.
     """
-    starts, running, bounds = (Growing(np.int64, folder) for _ in range(3))
-    known = Growing(np.int64, folder)
-    entry_count = token_count = split = dropped = 0
-    bounds.append(np.zeros(1, dtype=np.int64))
-    running.append(np.zeros(1, dtype=np.int64))
-    units = sentences_of(documents, values)
-    for dealt in _dealt(documents, units, key, order=order, folder=folder):
-        some = refine(_entries_of(dealt, longest))
-        starts.append(some.starts)
-        running.append(some.running[1:] + token_count)
-        bounds.append(some.bounds[1:] + entry_count)
-        if some.values is not None:
-            known.append(some.values)
-        entry_count, token_count = entry_count + len(some), token_count + int(some.running[-1])
-        split, dropped = split + some.split, dropped + some.dropped
-        release(documents.sentences, documents.documents, documents.marks)
+    pieces = pieces or PiecesInMemory()
+    if pieces.find("visit", 0) is None:
+        shuffle = Shuffle(sentences_of(documents, values), key, pieces)
+        count = len(shuffle) if order == "documents" else 1
+
+        def make(number: int) -> Iterator[PlanStretch]:
+            by_document = order == "documents"
+            dealt = shuffle.portion(number) if by_document else _dealt_anew(documents, shuffle)
+            for some in dealt:
+                yield _columns(refine(_entries_of(some, longest)))
+                release(documents.sentences, documents.documents, documents.marks)
+
+        made = pieces.made("visited", count, make)
+        pieces.piece("visit", 0, lambda _: _end_to_end(made))
+        pieces.drop(shuffle.name, "sizes", "dealt anew", "visited")
+    whole, counts = pieces.piece("visit", 0, lambda _: ())
+    columns: Mapping[str, Any] = whole
     return VisitOrder(
-        starts=starts.array(),
-        running=running.array(),
-        bounds=bounds.array(),
-        values=known.array(),
-        split=split,
-        dropped=dropped,
+        columns["starts"],
+        columns["running"],
+        columns["bounds"],
+        columns["values"],
+        split=counts["split"],
+        dropped=counts["dropped"],
     )
+
+
+def _columns(some: VisitOrder) -> PlanStretch:
+    """A part of a visit as sizes, which do not depend on what comes before."""
+    columns: dict[str, Array] = {
+        "starts": some.starts,
+        "sizes": some.sizes,
+        "entries": np.diff(some.bounds),
+        "values": np.zeros(0, dtype=np.int64) if some.values is None else some.values,
+    }
+    return PlanStretch(columns, {"split": some.split, "dropped": some.dropped})
+
+
+def _end_to_end(parts: Sequence[PlanStretch]) -> Iterator[PlanStretch]:
+    """The parts of a visit in one, with where each entry and each document begins."""
+    running = bounds = np.zeros(1, dtype=np.int64)
+    for number, (columns, counts) in enumerate(parts):
+        running = running[-1] + offsets(columns["sizes"])
+        bounds = bounds[-1] + offsets(columns["entries"])
+        cut = min(number, 1)  # where the last part ended is where this one begins
+        ends = {"running": running[cut:], "bounds": bounds[cut:]}
+        yield PlanStretch(
+            {"starts": columns["starts"], "values": columns["values"], **ends}, counts
+        )
+        release(*columns.values())
 
 
 def entries(
@@ -208,20 +233,17 @@ def _entries_of(dealt: Shuffled, longest: int | None) -> VisitOrder:
     return entries(starts, sizes, document, values=dealt.values, split=split)
 
 
-def _dealt(
-    documents: Documents, units: UnitTable, key: int, *, order: ShuffleUnit, folder: Path | None
-) -> Iterator[Shuffled]:
-    """The documents in visiting order, some whole ones at a time."""
-    if order == "documents":
-        yield from shuffle(units, key, folder)
-        return
-    # The shuffled corpus keeps its documents' sizes and deals the sentences anew.
-    sizes = Growing(np.int64, folder)
-    for dealt in shuffle(units, key, folder):
-        sizes.append(dealt.counts[dealt.counts > 0])
-    counts = sizes.array()
+def _dealt_anew(documents: Documents, shuffle: Shuffle) -> Iterator[Shuffled]:
+    """Documents of the sizes that those of a shuffle have, with sentences dealt anew."""
+
+    def sizes(_: int) -> Iterator[PlanStretch]:
+        for dealt in shuffle:
+            yield PlanStretch({"sizes": dealt.counts[dealt.counts > 0]}, {})
+
+    key, pieces = int(mix(shuffle.key, -1)), shuffle.pieces
+    counts = pieces.piece("sizes", 0, sizes).columns["sizes"]
     rest, document = (np.zeros(0, dtype=np.int64),) * 2, 0
-    for dealt in shuffle(single_sentences(documents), int(mix(key, -1)), folder):
+    for dealt in Shuffle(single_sentences(documents), key, pieces, "dealt anew"):
         starts, lengths = (
             np.concatenate(pair) for pair in zip(rest, (dealt.starts, dealt.sizes), strict=True)
         )

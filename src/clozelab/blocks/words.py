@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from clozelab.blocks.block_table import Chain, TableFormat, tabulate
-from clozelab.blocks.visits import VisitOrder, entries, visit_order
+from clozelab.blocks.planned import PlanPieces
+from clozelab.blocks.visits import VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Blocks, Documents, Ints, Mark, Plan, PlanStretch, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold
@@ -54,25 +54,27 @@ class WordSentences(TableFormat):
     length: Annotated[int, at_least(3)] = 128  # the most words of a block, specials included
     characters: Annotated[int, at_least(3)] = 50  # of a word, its marks included
 
-    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
-        """The tables of a pass."""
+    def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
+        """The order in which a pass visits the sentences."""
         if documents.spelling is None:
             raise UserError("blocks words needs a store with a word vocabulary: build it again")
-        room, chain = self.length - 2, Chain()
-        visits = visit_order(
+        return visit_order(
             documents,
             key,
             values=partial(word_counts, documents),
-            refine=partial(_by_words, documents, room=room),
-            folder=folder,
+            refine=partial(_by_words, documents, room=self.length - 2),
+            pieces=pieces,
         )
-        for window in visits.windows():
-            running = window.running(room, visits.values_of)
-            most = running[: len(window)] + room
-            fits = window.first + np.searchsorted(running, most, side="right") - 1
-            stops = np.minimum(fits, window.ends)
-            first = chain.follow(window, stops)
-            yield tabulate(window, np.array([[first, stops[first - window.first]]]))
+
+    def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
+        """The table of the blocks that begin in a window."""
+        room = self.length - 2
+        running = window.running(room, window.visits.values_of)
+        most = running[: len(window)] + room
+        fits = window.first + np.searchsorted(running, most, side="right") - 1
+        stops = np.minimum(fits, window.ends)
+        first = chain.follow(window, stops)
+        return tabulate(window, np.array([[first, stops[first - window.first]]]))
 
     def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
         """The plan that a table is."""

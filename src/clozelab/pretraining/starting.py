@@ -36,7 +36,7 @@ def fresh(
     recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None
 ) -> PretrainJob:
     """A run of a recipe from the beginning."""
-    stores = open_stores(data)
+    stores = open_stores(data, ahead=True)
     for part in recipe.objectives:
         if part.needs_teacher:
             raise UserError(
@@ -127,7 +127,7 @@ def taught(
     its own size, that is the recipe's, and the rest is the teacher's, `sized` or not.
     """
     teacher = load(place)
-    stores = open_stores(data)
+    stores = open_stores(data, ahead=True)
     corpus = stores[0][0]
     objectives: list[Any] = [part for part in recipe.objectives if part.needs_teacher]
     if not objectives:
@@ -187,7 +187,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             f" start a run of its own with --from {place}"
         )
     places = _where(place, data, facts)
-    stores = open_stores(places)
+    stores = open_stores(places, ahead=True)
     # Runs of old recorded the tokenizer that was asked for.
     recorded = recorded.reading(stores[0][0].tokenizer, vocabulary=recorded.tokenizer.vocabulary)
     seconds = facts.get("budget_seconds")

@@ -131,6 +131,11 @@ def ranged(file: RemoteFile, start: int, end: int) -> bytes | None:
     return tried(partial(_ranged, file, start, end), file.url)
 
 
+def has_ranges(file: RemoteFile) -> bool:
+    """Whether a file of a known size can be had in pieces; one is asked for, since servers lie."""
+    return bool(file.size) and ranged(file, 0, 1) is not None
+
+
 def _ranged(file: RemoteFile, start: int, end: int) -> bytes | None:
     if is_web(file.url):
         options = {"block_size": PIECE, "cache_type": "none", "size": file.size}

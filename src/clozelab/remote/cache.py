@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from clozelab import files
 from clozelab.errors import UserError
-from clozelab.remote import access
+from clozelab.remote import access, ahead
 from clozelab.remote.access import MissingError, shown
 from clozelab.remote.fetching import Wanted, fetch
 
@@ -81,29 +82,72 @@ def entry(
     *,
     url: str,
     checked: bool = False,
+    later: Callable[[Wanted], bool] = lambda wanted: False,
     tell: Tell = lambda done, total: None,
 ) -> Path:
     """The folder of an entry with the wanted files in it, which this process uses from now on.
 
     Of files that are there already, checksums are compared only where that is asked for. Of what
-    is fetched it is told how many bytes are there, and how many there will be.
+    is fetched it is told how many bytes are there, and how many there will be. Files that may come
+    `later` are fetched in the background (`remote/ahead.py`).
     """
     folder = home() / "remote" / sha256(key.encode()).hexdigest()[:32]
     with _disk_said(folder.parent, url):
         folder.mkdir(parents=True, exist_ok=True)
-        with files.locked(folder, wait=True):
-            files.claim(folder, _KIND)
-            _use(folder)
-            index = _read(folder)
-            missing = [
-                each for each in wanted if not _is_there(folder, each, index, checked=checked)
-            ]
-            if missing:
-                _make_room(folder, sum(each.bytes for each in missing), url=url)
-                _fetch(folder, missing, tell)
-            if (folder / _INDEX).exists():
-                os.utime(folder / _INDEX)
-    return folder
+        while True:
+            with files.locked(folder, wait=True):
+                files.claim(folder, _KIND)
+                _use(folder)
+                missing = _missing(folder, wanted, checked=checked)
+                files_of_others = [each for each in missing if _is_filled_elsewhere(folder, each)]
+                if not files_of_others:
+                    _bring(folder, missing, url=url, later=later, tell=tell)
+                    return folder
+            with ahead.lock_of(folder / files_of_others[0].name).acquire(timeout=-1):
+                pass  # when the process that fills it has ended, or is done
+
+
+def _missing(folder: Path, wanted: Sequence[Wanted], *, checked: bool) -> list[Wanted]:
+    """What is neither there nor on its way to this process."""
+    index = _read(folder)
+    others = (each for each in wanted if not ahead.is_coming(folder / each.name))
+    return [each for each in others if not _is_there(folder, each, index, checked=checked)]
+
+
+def _is_filled_elsewhere(folder: Path, wanted: Wanted) -> bool:
+    file = folder / wanted.name
+    return ahead.is_unfinished(file) and _is_held(ahead.lock_of(file))
+
+
+def _bring(
+    folder: Path,
+    missing: Sequence[Wanted],
+    *,
+    url: str,
+    later: Callable[[Wanted], bool],
+    tell: Tell,
+) -> None:
+    """Fetch what is missing, now or in the background."""
+    if missing:
+        _make_room(folder, sum(each.bytes for each in missing), url=url)
+        after = [each for each in missing if later(each) and access.has_ranges(each.file)]
+        _fetch(folder, [each for each in missing if each not in after], tell)
+        begun = []
+        for each in after:
+            target = folder / each.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            lock = ahead.lock_of(target)
+            lock.acquire()
+            begun.append((ahead.AheadFile(each, target, lock), partial(_enter, folder, each)))
+        ahead.fill(begun)
+    if (folder / _INDEX).exists():
+        os.utime(folder / _INDEX)
+
+
+def _enter(folder: Path, wanted: Wanted) -> None:
+    """Note that a file is whole."""
+    with files.locked(folder, wait=True):
+        _write(folder, files={**_read(folder)["files"], wanted.name: wanted.version})
 
 
 def _fetch(folder: Path, missing: Sequence[Wanted], tell: Tell) -> None:
@@ -118,6 +162,7 @@ def _fetch(folder: Path, missing: Sequence[Wanted], tell: Tell) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = folder / f".{digest.hexdigest()[:16]}.part"
         fetch(each, target, part=part, tell=tell_of_one)
+        ahead.forget(target)
         _write(folder, files={**_read(folder)["files"], each.name: each.version})
         done += each.bytes
 
@@ -194,7 +239,7 @@ def _cleared(folder: Path) -> bool:
     lock = FileLock(folder / files.LOCK, timeout=0)
     try:
         with lock:
-            if any(map(_is_held, folder.glob(f"{_USED}*"))):
+            if any(map(_is_in_use, folder.glob(f"{_USED}*"))):
                 return False
             files.clear(folder)
             return True
@@ -202,11 +247,16 @@ def _cleared(folder: Path) -> bool:
         return False
 
 
-def _is_held(use: Path) -> bool:
+def _is_in_use(use: Path) -> bool:
     """Whether the process that made a note of its use still lives."""
+    return use in _uses or _is_held(FileLock(use, timeout=0))
+
+
+def _is_held(lock: FileLock) -> bool:
+    """Whether a process has a lock."""
     try:
-        with FileLock(use, timeout=0):
-            return use in _uses
+        with lock:
+            return False
     except Timeout:
         return True
 

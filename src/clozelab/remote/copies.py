@@ -19,7 +19,8 @@ from uuid import uuid4
 from clozelab import files
 from clozelab.errors import UserError
 from clozelab.remote import access
-from clozelab.remote.access import MissingError, joined, shown
+from clozelab.remote.access import MissingError, RemoteFile, joined, shown
+from clozelab.remote.fetching import Wanted, fetch
 
 LIST = "copied.json"
 _SEAL = "checksums.json"  # of a checkpoint, whose files are those beside it and below
@@ -40,6 +41,24 @@ def check_new(url: str) -> None:
     """Refuse a URL that cannot be written, or where something is."""
     if _names_at(url):
         raise UserError(f"{shown(url)}: has files in it already; name a new place")
+
+
+def restore(url: str, folder: Path) -> None:
+    """Make the folder again of which a copy is at a URL, whole or not at all."""
+    known = _read(partial(access.content, joined(url, LIST)))
+    if not known:
+        raise UserError(f"{folder}: is not there, and no copy of it at {shown(url)}; check both")
+    with files.new_folder(folder) as part:
+        for name, (size, changed) in known["files"].items():
+            if {"", ".", ".."} & {*name.split("/")}:
+                raise UserError(f"{shown(url)}/{LIST}: names a file {name!r}; it was altered")
+            place = joined(url, name)
+            wanted = Wanted(name, RemoteFile(place, *access.system_of(place), size, str(changed)))
+            file = part / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            fetch(wanted, file, part=part / ".part", tell=lambda there: None)
+            os.utime(file, ns=(changed, changed))  # so that it is known to be in the copy
+        (part / LIST).write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 def _names_at(url: str) -> set[str]:

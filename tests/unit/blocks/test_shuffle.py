@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 from support import made
 
-from clozelab.blocks import PARTS, shuffle, visits
-from clozelab.contracts import Documents
+from clozelab.blocks import PARTS, block_table, planned, sentences, shuffle, visits
+from clozelab.blocks.planned import Make, PiecesInMemory, PlanPieces
+from clozelab.contracts import Documents, PlanStretch
 from clozelab.keys import mix
+from clozelab.text.store.pieces import SharedPieces
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "segment_pair": [{}, {"compat": "google", "order": "sentences"}, {"single": "skip"}],
@@ -37,17 +40,22 @@ def uneven() -> Documents:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows and buckets of a few hundred entries."""
     monkeypatch.setattr(visits, "_WINDOW", 37)
+    monkeypatch.setattr(visits, "_RELEASE", 2)
+    monkeypatch.setattr(shuffle, "_PORTIONS", 4)
     monkeypatch.setattr(shuffle, "_BUCKET", 300)
     monkeypatch.setattr(shuffle, "_PIECE", 1024)
 
 
-def joined(part: Any, documents: Documents, folder: Path | None) -> tuple[Any, Counter[str]]:
+def joined(part: Any, documents: Documents, pieces: PlanPieces | None) -> PlanStretch:
     """The columns of all stretches, and their counts."""
-    stretches, counts = list(part.stretches(documents, 4, folder)), Counter[str]()
-    for stretch in stretches:
-        counts.update(stretch.counts)
-    names = stretches[0].columns
-    return {n: np.concatenate([s.columns[n] for s in stretches]) for n in names}, counts
+    return planned.joined(part.stretches(documents, 4, pieces))
+
+
+def assert_same(one: PlanStretch, other: PlanStretch) -> None:
+    assert one.counts == other.counts and one.columns.keys() == other.columns.keys()
+    for name, values in one.columns.items():
+        assert values.dtype == other.columns[name].dtype
+        assert np.array_equal(values, other.columns[name]), name
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -57,19 +65,58 @@ def test_windows_and_buckets_do_not_change_a_byte(
     parts = [PARTS[name](length=32, **settings) for settings in SETTINGS.get(name, [{}])]
     whole = [joined(part, uneven, None) for part in parts]
     request.getfixturevalue("few")
-    for part, (columns, counts) in zip(parts, whole, strict=True):
-        others, told = joined(part, uneven, tmp_path)
-        assert told == counts
-        for column, values in columns.items():
-            assert values.dtype == others[column].dtype
-            assert np.array_equal(values, others[column]), column
-    assert not list(tmp_path.iterdir())  # scratch files have no names
+    for number, (part, plain) in enumerate(zip(parts, whole, strict=True)):
+        assert_same(joined(part, uneven, pieces_in(tmp_path / str(number))), plain)
+
+
+class Backwards(PiecesInMemory):
+    """Makes the last piece of a stage first, as a process may that others are ahead of."""
+
+    def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+        for number in reversed(range(count)):
+            self.piece(stage, number, make)
+        return super().made(stage, count, make)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("far", [0, 1 << 18])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_knows_where_its_blocks_begin(
+    name: str, far: int, uneven: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_table, "_FAR", far)
+    monkeypatch.setattr(sentences, "_LEAD", min(far, 150))
+    for settings in SETTINGS.get(name, [{}]):
+        part = PARTS[name](length=32, **settings)
+        assert_same(joined(part, uneven, Backwards()), joined(part, uneven, None))
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("writers", [1, 2, 3])
+@pytest.mark.parametrize("name", PARTS)
+def test_any_number_of_writers_makes_the_same_plan(
+    name: str, writers: int, uneven: Documents, tmp_path: Path
+) -> None:
+    part = PARTS[name](length=32, **SETTINGS.get(name, [{}])[0])
+    pieces_in(tmp_path)
+    with ThreadPoolExecutor(writers) as pool:
+        tasks = [pool.submit(joined, part, uneven, SharedPieces(tmp_path)) for _ in range(writers)]
+        found = [task.result() for task in tasks]
+    plain = joined(part, uneven, None)
+    for one in found:
+        assert_same(one, plain)
+
+
+def pieces_in(folder: Path) -> SharedPieces:
+    pieces = SharedPieces(folder)
+    pieces.check()
+    return pieces
 
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("count", [1, 150, 5000])
 def test_a_permutation_is_a_sort_by_keys(count: int, tmp_path: Path) -> None:
-    pieces = list(shuffle.permutation(count, 9, tmp_path))
-    assert (len(pieces) > 1) == (2 * count > 300)
-    order = np.concatenate(pieces)
+    numbers = list(shuffle.permutation(count, 9, pieces_in(tmp_path)))
+    assert (len(numbers) > 1) == (2 * count > 300)
+    order = np.concatenate(numbers)
     assert np.array_equal(order, np.argsort(mix(9, np.arange(count)), kind="stable"))

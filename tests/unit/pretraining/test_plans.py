@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -12,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import processes
 from support.learning import store
 
 import clozelab
-from clozelab.blocks import PARTS
+from clozelab.blocks import PARTS, shuffle, visits
 from clozelab.blocks.sentences import FullSentences
 from clozelab.config import recipe as recipes
 from clozelab.contracts import Documents, Plan, PlanStretch
@@ -25,6 +29,7 @@ from clozelab.pretraining.plans import Drawn, planned, visited
 from clozelab.pretraining.source import BlockSource
 from clozelab.text.store import Corpus
 from clozelab.text.store import plans as files_of_plans
+from clozelab.text.store.pieces import SharedPieces
 
 DRAWN = Drawn(key=5, seed=1, copy=0)
 SETTINGS = {"stream_pair": {"reuse": 8, "rows": 4}}
@@ -50,13 +55,13 @@ def ids(plan: Plan) -> list[int]:
 @pytest.fixture
 def planned_again(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often blocks were planned since."""
-    times, plain = [], FullSentences.tables
+    times, plain = [], FullSentences.visits
 
     def counted(self: Any, *arguments: Any) -> Any:
         times.append(1)
         return plain(self, *arguments)
 
-    monkeypatch.setattr(FullSentences, "tables", counted)
+    monkeypatch.setattr(FullSentences, "visits", counted)
     return lambda: len(times)
 
 
@@ -134,11 +139,10 @@ def test_one_writes_while_the_others_wait(corpus: Corpus, planned_again: Callabl
 def test_a_full_disk_is_told_and_leaves_nothing(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Any, documents: Documents, key: int, folder: Path) -> Any:
-        yield PlanStretch({"starts": np.arange(9)}, {})
+    def full(self: Any, documents: Documents, key: int, pieces: SharedPieces) -> Any:
+        yield pieces.piece("visit", 0, lambda _: [PlanStretch({"starts": np.arange(9)}, {})])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(FullSentences, "tables", full)
     monkeypatch.setattr(FullSentences, "stretches", full)
     with pytest.raises(UserError, match=r"no space left .* corpus plans .* --remove"):
         plan_of(corpus)
@@ -182,3 +186,130 @@ def test_plans_are_listed_and_removed(corpus: Corpus, capsys: pytest.CaptureFixt
     assert left <= {".lock"}  # which another process may be waiting for
     assert main(["corpus", "plans", str(corpus.path), "--unused", "-1"]) == 2
     assert ids(plan_of(corpus)) == plain
+
+
+def columns_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.glob("*.bin")}
+
+
+@pytest.fixture
+def finely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of a few hundred entries."""
+    monkeypatch.setattr(visits, "_WINDOW", 48)
+    monkeypatch.setattr(visits, "_RELEASE", 2)
+    monkeypatch.setattr(shuffle, "_BUCKET", 64)
+    monkeypatch.setattr(shuffle, "_PIECE", 256)
+
+
+@pytest.mark.usefixtures("finely")
+@pytest.mark.parametrize("name", ["segment_pair", "full_sentences", "stream_pair"])
+def test_an_interrupted_plan_goes_on(
+    name: str, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = PARTS[name](length=32, **SETTINGS.get(name, {}))
+    made: list[tuple[str, int]] = []
+    limit = 1_000_000
+    plain = SharedPieces._write
+
+    def counted(self: Any, stage: str, number: int, make: Any) -> None:
+        if len(made) == limit:
+            raise KeyboardInterrupt
+        made.append((stage, number))
+        plain(self, stage, number, make)
+
+    monkeypatch.setattr(SharedPieces, "_write", counted)
+    whole = ids(plan_of(corpus, part))
+    (kept,) = files_of_plans.listed(corpus)
+    expected, needed = columns_of(kept.path), made.copy()
+    assert len(needed) > 8 and not (kept.path / "work").exists()
+    kept.remove()
+    for limit in (5, len(needed) - 2):
+        made.clear()
+        with pytest.raises(KeyboardInterrupt):
+            plan_of(corpus, part)
+        done, (left,) = made.copy(), files_of_plans.listed(corpus)
+        assert "unfinished" in repr(left) and left.bytes > 0
+        if limit == 5:  # as a power cut may leave it
+            column = next((left.path / "work").glob("*-00001/*.bin"))
+            column.write_bytes(bytes(column.stat().st_size))
+            done = [one for one in done if f"{one[0]}-{one[1]:05}" != column.parent.name]
+        made.clear()
+        limit = 1_000_000
+        assert ids(plan_of(corpus, part)) == whole
+        assert sorted(made) == sorted(set(needed) - set(done))  # nothing twice
+        assert columns_of(kept.path) == expected
+        files_of_plans.listed(corpus)[0].remove()
+
+
+@pytest.mark.usefixtures("finely")
+def test_a_plan_whose_writer_was_killed_goes_on(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ids(plan_of(corpus))
+    (kept,) = files_of_plans.listed(corpus)
+    expected = columns_of(kept.path)
+    kept.remove()
+    killed = f"""
+import os, signal
+from clozelab.blocks import shuffle, visits
+from clozelab.blocks.sentences import FullSentences
+from clozelab.pretraining import plans
+from clozelab.text.store import Corpus
+from clozelab.text.store.pieces import SharedPieces
+visits._WINDOW, visits._RELEASE, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
+plain = SharedPieces._write
+def written(self, stage, number, make):
+    if (stage, number) == ("table", 5):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(self, stage, number, make)
+SharedPieces._write = written
+corpus = Corpus.open({str(corpus.path)!r})
+drawn = plans.Drawn(5, 1, 0)
+blocks = FullSentences(length=32)
+plans.planned(corpus, corpus.documents(), blocks, split="train", drawn=drawn)
+"""
+    env = {**os.environ, "PYTHONPATH": processes.SOURCE}
+    process = processes.run_process([sys.executable, "-c", killed], env=env)
+    assert process.returncode == -signal.SIGKILL
+    work = kept.path / "work"
+    pieces = {piece.name for piece in work.iterdir() if piece.is_dir()}
+    assert {"visit-00000", "table-00000", "table-00004"} <= pieces
+    assert "table-00005" not in pieces
+    made: list[str] = []
+
+    def written(self: Any, stage: str, number: int, make: Any) -> None:
+        made.append(f"{stage}-{number:05}")
+        plain_written(self, stage, number, make)
+
+    plain_written = SharedPieces._write
+    monkeypatch.setattr(SharedPieces, "_write", written)
+    assert ids(plan_of(corpus)) == plain
+    assert made and made[0] == "table-00005" and not pieces & {*made}
+    assert columns_of(kept.path) == expected
+
+
+@pytest.mark.parametrize("name", ["segment_pair", "stream_pair"])
+def test_processes_that_help_write_the_same_bytes(
+    name: str, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = PARTS[name](length=32, **SETTINGS.get(name, {}))
+    alone = ids(plan_of(corpus, part))
+    (kept,) = files_of_plans.listed(corpus)
+    expected = columns_of(kept.path)
+    kept.remove()
+    monkeypatch.setattr(plans, "_MUCH", 8)
+    monkeypatch.setattr(plans, "cores", lambda: 3)
+    helped: list[str] = []
+    plain = SharedPieces.made
+
+    def waited(self: Any, stage: str, count: int, make: Any) -> Any:
+        """Leave the pieces to the helpers, but for the last one."""
+        while not all(self.find(stage, number) for number in range(count)):
+            time.sleep(0.02)
+        helped.append(stage)
+        return plain(self, stage, count, make)
+
+    monkeypatch.setattr(SharedPieces, "made", waited)
+    assert ids(plan_of(corpus, part)) == alone
+    assert columns_of(kept.path) == expected
+    assert helped[-1] == ("table" if name == "segment_pair" else "stream")

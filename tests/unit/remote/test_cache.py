@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,9 +20,10 @@ from support.corpora import add, build, texts, write
 from support.serving import Server, at
 
 from clozelab.errors import UserError
-from clozelab.remote import access, cache, fetching
+from clozelab.remote import access, ahead, cache, fetching
 from clozelab.remote.cache import local_file, local_folder
 from clozelab.text.store import Corpus, plans
+from clozelab.text.store import fetching as fetched
 from clozelab.text.store.corpus import as_it_was, open_stores, weighted
 
 
@@ -297,3 +301,131 @@ def test_urls_without_a_corpus_are_sentences(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(access, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs pip install 'clozelab\\[remote\\]'"):
         Corpus.open("memory://empty")
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every corpus counts as a large one."""
+    monkeypatch.setattr(fetched, "_LARGE", 0)
+    monkeypatch.setattr(ahead, "GRAIN", 1_000)
+
+
+@pytest.fixture
+def held_back(monkeypatch: pytest.MonkeyPatch) -> Event:
+    """Until it is set, nothing comes but what somebody waits for."""
+    real, free = access.ranged, Event()
+
+    def ranged(file: Any, start: int, end: int) -> bytes | None:
+        if end - start > ahead.GRAIN and file.url.endswith(("ids.npy", "marks.npy")):
+            free.wait(60)
+        return real(file, start, end)
+
+    monkeypatch.setattr(access, "ranged", ranged)
+    return free
+
+
+@pytest.mark.usefixtures("large")
+def test_tokens_are_read_while_they_are_fetched(
+    made: Corpus, server: Server, kept: Path, held_back: Event
+) -> None:
+    url = put_up(made, server)
+    corpus = Corpus.open(url, ahead=True)
+    ids, plain = corpus.documents().ids, made.documents().ids
+    places = np.array([[len(plain) - 1, 3], [2000, 2001]])
+    server.asked, server.troubles = [], ["503", "dropped"]
+    assert np.array_equal(ids[places], plain[places]) and np.array_equal(ids[7:9], plain[7:9])
+    assert server.asked.count("/corpus/train/ids.npy") == 4  # two grains, the first was there
+    assert corpus.is_arriving
+    with pytest.raises(UserError, match=r"ids\.npy: is still being fetched"), no_thread():
+        Corpus.open(corpus.path)
+    held_back.set()
+    assert np.array_equal(np.asarray(ids), plain)
+    corpus.check()
+    assert not corpus.is_arriving and not list(kept.rglob("*.grains"))
+    server.asked = []
+    assert the_same(Corpus.open(url), made)
+    assert [path.rpartition("/")[2] for path in server.asked] == ["manifest.json"]
+
+
+@contextmanager
+def no_thread() -> Iterator[None]:
+    """As in another process, which fetches nothing."""
+    filling = ahead._filling.copy()
+    ahead._filling.clear()
+    try:
+        yield
+    finally:
+        ahead._filling.update(filling)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_wrong_checksum_stops_who_reads_ahead(
+    made: Corpus, server: Server, held_back: Event
+) -> None:
+    url = put_up(made, server)
+    file = server.folder / "corpus" / "train" / "ids.npy"
+    right = file.read_bytes()
+    file.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    corpus = Corpus.open(url, ahead=True)
+    ids = corpus.documents().ids
+    assert ids[5] == made.documents().ids[5]
+    held_back.set()
+    for read in (lambda: np.asarray(ids), lambda: ids[5]):
+        with pytest.raises(UserError, match=r"ids\.npy: its checksum .* start the run anew"):
+            read()
+    file.write_bytes(right)
+    assert the_same(Corpus.open(url), made)
+
+
+@pytest.mark.usefixtures("large")
+def test_what_was_fetched_ahead_is_not_fetched_again(
+    made: Corpus, server: Server, held_back: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = put_up(made, server)
+    corpus = Corpus.open(url, ahead=True)
+    ids = corpus.documents().ids
+    assert ids[2000] == made.documents().ids[2000]
+    with monkeypatch.context() as patched:
+        patched.setattr(access, "ranged", lambda *_: None)  # what is under way goes on
+        held_back.set()
+        for name in ("ids", "marks"):
+            with pytest.raises(UserError, match="sends no parts any more"):
+                getattr(corpus.documents(), name)[:]
+    server.asked = []
+    corpus = Corpus.open(url, ahead=True)
+    assert np.array_equal(np.asarray(corpus.documents().ids), made.documents().ids)
+    pieces = -(-(made.path / "train" / "ids.npy").stat().st_size // access.PIECE)
+    assert 0 < server.asked.count("/corpus/train/ids.npy") <= pieces + 1
+    assert the_same(corpus, made)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_full_disk_is_told_before_the_first_step(
+    made: Corpus, server: Server, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    url = put_up(made, server)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(UserError, match=r"no space is left for it in .*; free some, or set CLOZE"):
+        Corpus.open(url, ahead=True)
+    assert not list(kept.rglob("train/ids.npy"))
+    monkeypatch.undo()
+    monkeypatch.setenv(cache.FOLDER, str(kept))
+    assert the_same(Corpus.open(url), made)
+
+
+@pytest.mark.usefixtures("large")
+def test_what_another_process_fetches_ahead_is_waited_for(made: Corpus, server: Server) -> None:
+    url = put_up(made, server)
+    file = Corpus.open(url).path / "train" / "ids.npy"
+    no_process_uses_it()
+    file.unlink()
+    file.with_name(".ids.npy.grains").write_bytes(b"")
+    with ThreadPoolExecutor(1) as pool:
+        with ahead.lock_of(file):
+            task = pool.submit(Corpus.open, url)
+            time.sleep(0.3)
+            assert not task.done()
+        assert the_same(task.result(), made)

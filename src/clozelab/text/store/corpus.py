@@ -26,6 +26,7 @@ from clozelab import files
 from clozelab.contracts import Documents, Ints, Mark, Spelling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.remote.access import is_url, shown
+from clozelab.remote.ahead import AheadArray, AheadFile, bytes_ahead, filling, is_unfinished
 from clozelab.text.encoding import Tokenised
 from clozelab.text.loading import load
 from clozelab.text.store import fetching
@@ -36,6 +37,7 @@ from clozelab.text.vocabulary import describe, letters
 
 CHECKED_WHOLE = 1 << 28  # bytes: a store up to this size is checked whole whenever it is opened
 _LITTLE = 1 << 24  # bytes: a file up to this size is, in a store of any
+_HEADER = 128  # bytes that say what an array is
 _TYPES = {"ids": "uint16 uint32", "marks": "uint8", "sentences": "int64", "documents": "int64"}
 
 
@@ -48,15 +50,16 @@ class Corpus:
     url: str = field(default="", repr=False)  # by which it was opened, if by one
 
     @classmethod
-    def open(cls, place: str | Path, *, trusting: bool = False) -> Corpus:
+    def open(cls, place: str | Path, *, trusting: bool = False, ahead: bool = False) -> Corpus:
         """Open a store; a file that is missing, cut short or altered is refused.
 
         A place FOLDER@FINGERPRINT is what the store in a folder was before text was added. That at
-        a URL is fetched first. Sizes are always compared; of a store over 256 MB only the checksums
-        of files up to 16 MB, the others by `check`, and none of a store just written (`trusting`).
+        a URL is fetched first; with `ahead`, its tokens while they are read. Sizes are always
+        compared; of a store over 256 MB only the checksums of files up to 16 MB, the others by
+        `check`, and none of a store just written (`trusting`).
         """
         if is_url(str(place)):
-            return _fetched(str(place), trusting=trusting)
+            return _fetched(str(place), trusting=trusting, ahead=ahead)
         path = Path(place)
         folder, fingerprint = _parted(path)
         corpus = cls(path, _state(folder, fingerprint) if fingerprint else manifests.read(folder))
@@ -114,6 +117,11 @@ class Corpus:
         return self.root / str(self.manifest.get("folder", ""))
 
     @property
+    def is_arriving(self) -> bool:
+        """Whether some of it is still being fetched."""
+        return bytes_ahead(self.root) > 0
+
+    @property
     def bytes(self) -> int:
         """Size on disk, but for the manifest."""
         return sum(int(entry["bytes"]) for entry in self.manifest["files"].values())
@@ -130,7 +138,10 @@ class Corpus:
             size = file.stat().st_size
             if size != entry["bytes"]:
                 raise UserError(f"{file}: {size:,} bytes instead of {entry['bytes']:,}; {REMEDY}")
-            counts = up_to is None or size <= up_to
+            arriving = _arriving(file)
+            if arriving and up_to is None:
+                arriving.join()
+            counts = up_to is None or (size <= up_to and not arriving)
             if counts and files.sha256(file) != entry["sha256"]:
                 raise UserError(f"{file}: its checksum differs, a byte was altered; {REMEDY}")
         for split in SPLITS:
@@ -188,8 +199,12 @@ class Corpus:
     def array(self, name: str, *, mapped: bool = False) -> Any:
         """One of its arrays, by the name of its file."""
         file = self.folder / f"{name}.npy"
+        arriving = _arriving(file)
+        if arriving:
+            arriving.need([0], [min(_HEADER, arriving.size)])
         try:
-            return np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
+            array = np.load(file, mmap_mode="r" if mapped or arriving else None, allow_pickle=False)
+            return AheadArray(array, arriving, offset=array.offset) if arriving else array
         except FileNotFoundError:
             raise UserError(f"{file}: missing from the corpus; {REMEDY}") from None
         except (ValueError, EOFError, SyntaxError, TokenError, MemoryError) as error:
@@ -209,6 +224,14 @@ class Corpus:
             )
 
 
+def _arriving(file: Path) -> AheadFile | None:
+    """A file that is still being fetched, by this process."""
+    arriving = filling(file)
+    if arriving is None and is_unfinished(file):
+        raise UserError(f"{file}: is still being fetched; open the corpus by its URL")
+    return arriving
+
+
 def _parted(path: Path) -> tuple[Path, str]:
     """The folder behind a place, and the fingerprint of a state of it, if one is named."""
     name, _, fingerprint = path.name.rpartition("@")
@@ -221,11 +244,11 @@ def _state(folder: Path, fingerprint: str) -> dict[str, Any]:
     return known[manifests.state(known, fingerprint, place=str(folder))]
 
 
-def _fetched(url: str, *, trusting: bool) -> Corpus:
+def _fetched(url: str, *, trusting: bool, ahead: bool) -> Corpus:
     """The store at a URL, in the cache; what was damaged there is fetched again."""
-    folder = fetching.fetched(url)
+    folder = fetching.fetched(url, ahead=ahead)
     try:
-        corpus = Corpus.open(folder, trusting=trusting)
+        corpus = Corpus.open(folder, trusting=trusting or bytes_ahead(folder) > 0)
     except UserError:
         corpus = Corpus.open(fetching.fetched(url, checked=True), trusting=trusting)
     return replace(corpus, url=url)
@@ -252,9 +275,9 @@ def as_it_was(place: str, fingerprint: str) -> str:
 Store = tuple[Corpus, float]
 
 
-def open_stores(places: Sequence[str]) -> list[Store]:
+def open_stores(places: Sequence[str], *, ahead: bool = False) -> list[Store]:
     """The stores behind `DIR` or `DIR:WEIGHT`, all with one tokenizer."""
-    stores = [(Corpus.open(place), weight) for place, weight in map(weighted, places)]
+    stores = [(Corpus.open(place, ahead=ahead), weight) for place, weight in map(weighted, places)]
     if not stores:
         raise UserError("no corpus to train on: give one by --data DIR")
     first = stores[0][0]

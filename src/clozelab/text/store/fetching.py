@@ -1,10 +1,12 @@
 """A corpus at a URL → the same corpus in the cache of this machine.
 
-A step reads blocks from everywhere in a corpus, so all of it is fetched before the first one.
+A plan needs where sentences and documents begin; the tokens, most of the bytes, may come later. But
+a step reads blocks from everywhere in a corpus, so all of it is fetched in the end.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +16,14 @@ from clozelab import files
 from clozelab.errors import UserError
 from clozelab.remote import access, cache
 from clozelab.remote.access import MissingError, RemoteFile, joined, shown
+from clozelab.remote.ahead import POSSIBLE
 from clozelab.remote.cache import Tell
 from clozelab.remote.fetching import Wanted
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store.manifest import NAME, PARENT
 
+_TOKENS = ("train/ids.npy", "train/marks.npy")
+_LARGE = 1 << 26  # bytes: less than that is waited for
 _STATE = re.compile(r"(.+/[^/?]+)@([0-9a-f]{4,64})(\?.*)?")
 
 
@@ -33,15 +38,29 @@ def states(url: str) -> Iterator[dict[str, Any]]:
     return (manifest for _, manifest, _ in _texts(url))
 
 
-def fetched(url: str, *, checked: bool = False, tell: Tell = lambda done, total: None) -> Path:
-    """The folder of a corpus, or of a state of it, in the cache; `checked`, with all checksums."""
+def fetched(
+    url: str,
+    *,
+    checked: bool = False,
+    ahead: bool = False,
+    tell: Tell = lambda done, total: None,
+) -> Path:
+    """The folder of a corpus, or of a state of it, in the cache; `checked`, with all checksums.
+
+    With `ahead`, the tokens of train may come while they are read, if one process reads them.
+    """
     place, fingerprint = parted(url)
     known = list(_texts(place))
     number = manifests.state([state for _, state, _ in known], fingerprint, place=shown(place))
     _, manifest, text = known[number]
     wanted = [_wanted(place, manifest, name) for name in manifest["files"]]
     key = f"corpus {manifests.fingerprint(manifest['files'])} {manifest.get('folder', '')}"
-    folder = cache.entry(key, wanted, url=place, checked=checked, tell=tell)
+    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1 and POSSIBLE
+
+    def later(file: Wanted) -> bool:
+        return ahead and alone and file.name.endswith(_TOKENS) and file.bytes > _LARGE
+
+    folder = cache.entry(key, wanted, url=place, checked=checked, later=later, tell=tell)
     texts = {name: content for name, _, content in known[number + 1 :]}
     for name, content in {**texts, NAME: text}.items():
         if not (folder / name).is_file() or (folder / name).read_bytes() != content:

@@ -61,9 +61,9 @@ class TokenisingSettings:
         """Leave it in a file for other processes."""
         texts = {"tokenizer": self.tokenizer, "sentences": self.sentences, "segment": self.segment}
         settings = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
-        arrays = {"entities": self.entities.rows(), **self.comparison.arrays()}
+        arrays: dict[str, Any] = {"entities": self.entities.rows(), **self.comparison.arrays()}
         with files.replacing(file) as stream:
-            np.savez(stream, allow_pickle=False, settings=settings, **arrays)
+            np.savez(stream, settings=settings, **arrays)
 
     @classmethod
     def read(cls, file: Path) -> TokenisingSettings:
@@ -308,8 +308,8 @@ def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
 def pack(arrays: dict[str, Array], counts: Counts) -> bytes:
     """A shard as the content of its file."""
     notes = np.frombuffer(json.dumps(asdict(counts)).encode(), dtype=np.uint8)
-    content = BytesIO()
-    np.savez(content, allow_pickle=False, **arrays, counts=notes)
+    content, columns = BytesIO(), dict[str, Any](arrays)
+    np.savez(content, **columns, counts=notes)
     return content.getvalue()
 
 

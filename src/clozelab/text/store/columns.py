@@ -1,0 +1,123 @@
+"""Columns of numbers in a folder: written some rows at a time, sealed last, mapped when read.
+
+NAME.bin    a column
+plan.json   what the columns are for, a checksum of each, a seal; written last
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clozelab import files
+from clozelab.contracts import PlanStretch
+from clozelab.text.store.corpus import CHECKED_WHOLE
+from clozelab.text.store.manifest import render
+
+NAME = "plan.json"
+
+
+def write(
+    folder: Path, stretches: Iterable[PlanStretch], *, purpose: Mapping[str, Any], lasting: bool
+) -> None:
+    """Write the columns, then what they are; `lasting`, so that no power cut undoes it."""
+    columns, counts = _write_columns(folder, stretches, lasting=lasting)
+    text = render({"purpose": dict(purpose), "columns": columns, "counts": counts})
+    if lasting:
+        files.write_text(folder / NAME, text)
+    else:
+        part = folder / f".{NAME}.part"
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, folder / NAME)
+
+
+def _write_columns(
+    folder: Path, stretches: Iterable[PlanStretch], *, lasting: bool
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """Append the rows of each stretch to the columns; what each column is, and the counts."""
+    columns: dict[str, dict[str, Any]] = {}
+    digests: dict[str, Any] = {}
+    counts = Counter[str]()
+    with ExitStack() as stack:
+        streams: dict[str, Any] = {}
+        for stretch in stretches:
+            for name, values in stretch.columns.items():
+                if name not in streams:
+                    streams[name] = stack.enter_context((folder / f"{name}.bin").open("xb"))
+                    columns[name] = {"dtype": values.dtype.str, "length": 0}
+                    digests[name] = sha256()
+                rows = np.ascontiguousarray(values).data
+                streams[name].write(rows)
+                digests[name].update(rows)
+                columns[name]["length"] += len(values)
+            counts.update(stretch.counts)
+        for stream in streams.values():
+            stream.flush()
+            if lasting:
+                os.fsync(stream.fileno())
+    for name, digest in digests.items():
+        columns[name]["sha256"] = digest.hexdigest()
+    return columns, dict(counts)
+
+
+def mapped(folder: Path, *, checksums: bool | None = None) -> PlanStretch | None:
+    """The columns in a folder that are whole, mapped; None where there are none.
+
+    Sizes are compared, and checksums: as asked for, or as those of a corpus are, up to 256 MB.
+    """
+    try:
+        return _mapped(folder, checksums=checksums)
+    except FileNotFoundError:  # it is being removed
+        return None
+
+
+def _mapped(folder: Path, *, checksums: bool | None) -> PlanStretch | None:
+    entry = read(folder)
+    if entry is None:
+        return None
+    if checksums is None:
+        checksums = sum(map(_bytes, entry["columns"].values())) <= CHECKED_WHOLE
+    columns = {}
+    for name, column in entry["columns"].items():
+        file = folder / f"{name}.bin"
+        if not file.is_file() or file.stat().st_size != _bytes(column):
+            return None
+        if checksums and files.sha256(file) != column["sha256"]:
+            return None
+        empty = np.zeros(0, dtype=column["dtype"])  # which no system maps
+        found = np.memmap(file, dtype=column["dtype"], mode="r") if column["length"] else empty
+        columns[name] = np.asarray(found)
+    with suppress(OSError):  # another user's, perhaps
+        os.utime(folder / NAME)
+    return PlanStretch(columns, entry["counts"])
+
+
+def _bytes(column: Mapping[str, Any]) -> int:
+    return int(column["length"] * np.dtype(column["dtype"]).itemsize)
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """What columns say of themselves; None where they are unfinished, or their seal is broken."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8")
+        entry: dict[str, Any] = json.loads(text)
+        return entry if text == render(entry) else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def clear(folder: Path) -> None:
+    """Remove the columns; new files take their place, never new bytes in old ones.
+
+    Another process may have mapped the old ones.
+    """
+    for file in [folder / NAME, *folder.glob("*.bin")]:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,134 @@
+"""The pieces of a plan on the disk, while processes make it.
+
+FOLDER/STAGE-NUMBER/    the columns of a piece, sealed when it is whole
+FOLDER/STAGE-NUMBER.lock   held by the process that makes it
+FOLDER/STAGE.gone       the pieces of a stage are not needed any more
+
+Whoever takes part makes every piece that is neither there nor being made. A process that ends,
+however it ends, lets go of its lock, and another one makes the piece. So what is there when all of
+them were killed is not made again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import overload
+
+from filelock import FileLock, Timeout
+
+from clozelab.contracts import PlanStretch
+from clozelab.text.store import columns
+
+_VERSION = "1"  # of the pieces: what divides a plan otherwise must count it up
+_VERSION_FILE = "version"
+
+Make = Callable[[int], Iterable[PlanStretch]]
+
+
+class SharedPieces:
+    """The pieces in a folder."""
+
+    in_memory = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def check(self) -> None:
+        """Remove what a power cut may have left; only before others take part."""
+        version = self.folder / _VERSION_FILE
+        if not version.is_file() or version.read_text(encoding="utf-8") != _VERSION:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(exist_ok=True)
+        version.write_text(_VERSION, encoding="utf-8")
+        for piece in self.folder.iterdir():
+            if piece.is_dir() and columns.mapped(piece, checksums=True) is None:
+                shutil.rmtree(piece)
+
+    def find(self, stage: str, number: int) -> PlanStretch | None:
+        """A piece, if it is there."""
+        return columns.mapped(self._place(stage, number), checksums=False)
+
+    def piece(self, stage: str, number: int, make: Make) -> PlanStretch:
+        """A piece; one that another process makes is waited for."""
+        if not self._is_there(stage, number):
+            with self._locked(stage, number, wait=True):
+                if not self._is_there(stage, number):
+                    self._write(stage, number, make)
+        found = self.find(stage, number)
+        assert found is not None, f"{stage} {number} was made"
+        return found
+
+    def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+        """All pieces of a stage: first those that no other process makes, then the others."""
+        for wait in (False, True):
+            for number in range(count):
+                if not self._is_there(stage, number):
+                    with self._locked(stage, number, wait=wait) as mine:
+                        if mine and not self._is_there(stage, number):
+                            self._write(stage, number, make)
+        return _Stage(self, stage, count)
+
+    def drop(self, *stages: str) -> None:
+        """Let go of the pieces of stages that a later one, which is whole, was made of."""
+        for stage in stages:
+            (self.folder / f"{stage}.gone").touch()
+            for piece in self.folder.glob(f"{stage}-*"):
+                if piece.is_dir():
+                    shutil.rmtree(piece, ignore_errors=True)
+
+    def _is_there(self, stage: str, number: int) -> bool:
+        # In this order: who removes pieces says so first.
+        whole = (self._place(stage, number) / columns.NAME).exists()
+        return whole or (self.folder / f"{stage}.gone").exists()
+
+    def _write(self, stage: str, number: int, make: Make) -> None:
+        """Make a piece, which this process has the lock of."""
+        place = self._place(stage, number)
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        columns.write(place, make(number), purpose={}, lasting=False)
+
+    def _place(self, stage: str, number: int) -> Path:
+        return self.folder / f"{stage}-{number:05}"
+
+    @contextmanager
+    def _locked(self, stage: str, number: int, *, wait: bool) -> Iterator[bool]:
+        """Whether this process alone has a piece, until the end."""
+        lock = FileLock(f"{self._place(stage, number)}.lock", timeout=-1 if wait else 0)
+        try:
+            lock.acquire()
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+
+class _Stage(Sequence[PlanStretch]):
+    """The pieces of a stage, mapped when they are asked for."""
+
+    def __init__(self, pieces: SharedPieces, stage: str, count: int) -> None:
+        self._pieces, self._stage, self._count = pieces, stage, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> PlanStretch: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[PlanStretch]: ...
+
+    def __getitem__(self, number: int | slice) -> PlanStretch | Sequence[PlanStretch]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(self._count))]
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        found = self._pieces.find(self._stage, number)
+        assert found is not None, f"{self._stage} {number} was made"
+        return found
