@@ -59,7 +59,7 @@ def run(
         "precision": "bf16",
     }
     patient = Run.create(folder, recipe_toml=recipe.to_toml(), machine=machine)
-    writer = Log(patient, steps, write=True, board=False)
+    writer = Log(patient, steps, write=True)
     right = right or {"mask": 0.4, "random": 0.35, "same": 0.98}
     for number in range(1, steps + 1):
         share = number / steps
