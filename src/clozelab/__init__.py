@@ -1,4 +1,4 @@
-"""clozelab pretrains, fine-tunes, distils and compares the BERT family of encoders.
+"""clozelab pretrains, fine-tunes, distils, scores and compares the BERT family of encoders.
 
 Every command of the command line is a function here, with the same options. A function blocks,
 says what happens on standard error (`progress=False` keeps it quiet), and returns an object:

@@ -189,7 +189,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     """The parser; it leaves the command's name in `command`, and of the options what was given."""
     words: argparse.ArgumentParser = _Parser(
         prog="clozelab",
-        description="Pretrain, fine-tune, distil and compare the BERT family of encoders.",
+        description="Pretrain, fine-tune, distil, score and compare the BERT family of encoders.",
         epilog="Any command takes --import MODULE: a module that registers parts of your own.",
     )
     version: dict[str, Any] = {"action": "store_const", "const": "version", "dest": "command"}
