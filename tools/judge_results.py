@@ -4,8 +4,9 @@
 
 Writes the noise of each measure (src/clozelab/studies/noise.toml), every study's page.html and
 page.md, the pictures of claims, what the doctor compares runs with, and the tables between the
-marks of README.md, results/README.md and docs/results.md. With --claims, claims that the study files of today have beyond a record's own
-are added to the record, as exploratory ones, where their variants and measures were recorded.
+marks of README.md, results/README.md and docs/results.md. With --claims, claims that the study
+files of today have beyond a record's own are added to the record, as exploratory ones, where their
+variants and measures were recorded.
 """
 
 from __future__ import annotations
