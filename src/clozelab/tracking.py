@@ -127,14 +127,14 @@ class Mlflow:
         self.client = MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment = self._experiment(name)
-        found = self.client.search_runs([experiment], f"tags.clozelab_id = '{run.id}'")
+        earlier = self.client.search_runs([experiment], f"tags.clozelab_id = '{run.id}'")
         tags = {"clozelab_id": run.id, **dict.fromkeys(map(_name, run.tags), "")}
-        if found:
-            self.id = found[0].info.run_id
+        if earlier:
+            self.id = earlier[0].info.run_id
         else:
             tags |= {"group": run.group} if run.group else {}
-            made = self.client.create_run(experiment, run_name=run.name, tags=tags)
-            self.id = made.info.run_id
+            created = self.client.create_run(experiment, run_name=run.name, tags=tags)
+            self.id = created.info.run_id
             params = [Param(_name(name), str(value)[:500]) for name, value in run.config.items()]
             for first in range(0, len(params), _BATCH):
                 self.client.log_batch(self.id, params=params[first : first + _BATCH])

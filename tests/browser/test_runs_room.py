@@ -163,6 +163,10 @@ def test_everything_has_a_name_and_a_telephone_will_do(shown: Chromium) -> None:
 
 
 def test_who_leaves_the_room_asks_no_more(shown: Chromium) -> None:
-    shown.ask("window.leave()")
-    shown.ask("window.fetch = () => { console.error('asked again'); }")
+    shown.ask("window.asked = 0; window.plain = window.fetch")
+    shown.ask("window.fetch = (...words) => { window.asked += 1; return window.plain(...words); }")
     shown.ask("document.dispatchEvent(new Event('visibilitychange'))")
+    shown.wait("window.asked === 1")
+    shown.ask("window.leave()")
+    shown.ask("document.dispatchEvent(new Event('visibilitychange'))")
+    assert shown.ask("window.asked") == 1

@@ -148,9 +148,9 @@ class TableFormat(PlannedFormat):
         for number, (columns, counts) in enumerate(shared.made("table", len(parts), make)):
             first = first[-1] + offsets(columns["pieces"])
             rows = {name: values for name, values in columns.items() if name != "pieces"}
-            told = {name: count for name, count in counts.items() if name != _NEXT}
+            notes = {name: count for name, count in counts.items() if name != _NEXT}
             # Where the last part ended is where this one begins.
-            yield PlanStretch({**rows, "first": first[min(number, 1) :]}, told)
+            yield PlanStretch({**rows, "first": first[min(number, 1) :]}, notes)
 
     def _entering(self, visits: VisitOrder, key: int, entry: int) -> Chain | None:
         """The chain where it comes to an entry; None if that takes all that is before it."""
@@ -170,11 +170,11 @@ class TableFormat(PlannedFormat):
                 "the corpus gives not one block of this format: add text, or use shorter blocks"
                 " (blocks.length)"
             )
-        told = {
+        shares = {
             name: number / blocks if name in self.shares else number
             for name, number in table.counts.items()
         }
-        return BlockTable(documents, **table.columns, notes={"blocks": blocks, **told})
+        return BlockTable(documents, **table.columns, notes={"blocks": blocks, **shares})
 
 
 def tabulate(

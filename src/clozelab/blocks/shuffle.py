@@ -112,9 +112,9 @@ def permutation(count: int, key: int, pieces: PlanPieces) -> Iterator[Ints]:
         for shuffled in shuffle.portion(number):
             yield PlanStretch({"numbers": shuffled.numbers}, {})
 
-    made = pieces.made("order", len(shuffle), make)
+    portions = pieces.made("order", len(shuffle), make)
     pieces.drop(shuffle.name)
-    return (np.asarray(piece.columns["numbers"], dtype=np.int64) for piece in made)
+    return (np.asarray(piece.columns["numbers"], dtype=np.int64) for piece in portions)
 
 
 @dataclass(frozen=True)

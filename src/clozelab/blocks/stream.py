@@ -103,9 +103,9 @@ class StreamFormat(PlannedFormat):
                 release(documents.sentences, documents.documents)
 
         begun = 0
-        made = shared.made("stream", len(shuffle), make)
+        portions = shared.made("stream", len(shuffle), make)
         shared.drop(shuffle.name)
-        for number, piece in enumerate(made):
+        for number, piece in enumerate(portions):
             columns: Mapping[str, Any] = piece.columns
             starts = begun + offsets(columns["sizes"] + 1)
             shift = np.repeat(starts[:-1], columns["counts"])

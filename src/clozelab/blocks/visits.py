@@ -165,8 +165,8 @@ def visit_order(
                 yield _columns(refine(_entries_of(some, longest)))
                 release(documents.sentences, documents.documents, documents.marks)
 
-        made = pieces.made("visited", count, make)
-        pieces.piece("visit", 0, lambda _: _end_to_end(made))
+        visited = pieces.made("visited", count, make)
+        pieces.piece("visit", 0, lambda _: _end_to_end(visited))
         pieces.drop(shuffle.name, "sizes", "dealt anew", "visited")
     whole, counts = pieces.piece("visit", 0, lambda _: ())
     columns: Mapping[str, Any] = whole

@@ -320,7 +320,7 @@ def _distinct(batch: Input) -> tuple[Input, Tensor]:
     kinds = batch.ids
     for values in (getattr(batch, name) for name in names):
         kinds = kinds * (values.max() + 1) + values
-    found, like = torch.unique(kinds, return_inverse=True)
-    one = torch.empty_like(found).scatter_(0, like, torch.arange(len(like), device=like.device))
+    distinct, like = torch.unique(kinds, return_inverse=True)
+    one = torch.empty_like(distinct).scatter_(0, like, torch.arange(len(like), device=like.device))
     some = {name: getattr(batch, name).index_select(0, one) for name in ("ids", *names)}
     return batch._replace(**some), like

@@ -196,8 +196,8 @@ def _keep(ctx, inputs, output):
 
 def _return(ctx, by_total, by_normal, *_):
     total, weight, seed, numbers, mean, deviation = ctx.saved_tensors
-    given = (by_normal, by_total, total, weight, seed, numbers, mean, deviation)
-    by_x, by_h, vectors = _add_norm_backward(*given, ctx.rate, ctx.biased, ctx.shifted)
+    inputs = (by_normal, by_total, total, weight, seed, numbers, mean, deviation)
+    by_x, by_h, vectors = _add_norm_backward(*inputs, ctx.rate, ctx.biased, ctx.shifted)
     by_weight, *rest = vectors.to(weight.dtype)
     by_bias = rest.pop(0) if ctx.biased else None
     by_shift = rest.pop(0) if ctx.shifted else None
@@ -217,6 +217,6 @@ def add_norm(
     `centred` is a layer norm; without it rows are divided by the root of their mean square.
     `numbers` are those of the rows, where x has only some of a tensor's: draws go by them.
     """
-    given = (x, h, bias, weight, shift, seed, numbers)
-    total, normal, _, _ = _add_norm(*given, rate, epsilon, centred)
+    inputs = (x, h, bias, weight, shift, seed, numbers)
+    total, normal, _, _ = _add_norm(*inputs, rate, epsilon, centred)
     return total, normal

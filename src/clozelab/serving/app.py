@@ -53,8 +53,8 @@ class App:
         return await self._read(request, self._listed)
 
     def _listed(self) -> list[dict[str, Any]]:
-        found = self.folders.of("run", "tuning", "model")
-        return [{"name": each.name, "kind": each.kind, "steps": each.steps} for each in found]
+        models = self.folders.of("run", "tuning", "model")
+        return [{"name": each.name, "kind": each.kind, "steps": each.steps} for each in models]
 
     async def words(self, request: Request) -> Response:
         """A text as words."""
@@ -144,8 +144,8 @@ async def _answered(request: Request, future: Future[bytes]) -> Response:
     except Exception as error:  # the server goes on
         if debugging():
             traceback.print_exception(error)
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise HTTPException(500, f"{told}; this is a fault in clozelab: report it") from None
+        fault = " ".join(f"{type(error).__name__}: {error}".split())
+        raise HTTPException(500, f"{fault}; this is a fault in clozelab: report it") from None
 
 
 def build(app: App, *, host: str, token: str | None) -> Starlette:

@@ -31,12 +31,12 @@ class TextWord(NamedTuple):
 
 def words_of(text: str) -> list[TextWord]:
     """The words of a text, the same for every model; a blank that is written in it is one."""
-    found, end = [], 0
+    text_words, end = [], 0
     for blank in _BLANK.finditer(text):
-        found += _between(text, end, blank.start())
-        found.append(TextWord(*blank.span(), True))
+        text_words += _between(text, end, blank.start())
+        text_words.append(TextWord(*blank.span(), True))
         end = blank.end()
-    return [*found, *_between(text, end, len(text))]
+    return [*text_words, *_between(text, end, len(text))]
 
 
 def _between(text: str, first: int, last: int) -> list[TextWord]:
@@ -45,8 +45,8 @@ def _between(text: str, first: int, last: int) -> list[TextWord]:
 
 def as_json(text: str) -> dict[str, Any]:
     """A text as words, each with what stands before it, and what stands behind the last."""
-    found = words_of(text)
-    ends = [0, *(word.stop for word in found)]
+    text_words = words_of(text)
+    ends = [0, *(word.stop for word in text_words)]
     return {
         "words": [
             {
@@ -54,7 +54,7 @@ def as_json(text: str) -> dict[str, Any]:
                 "text": text[word.start : word.stop],
                 "blank": word.blank,
             }
-            for end, word in zip(ends, found, strict=False)
+            for end, word in zip(ends, text_words, strict=False)
         ],
         "after": text[ends[-1] :],
     }
@@ -109,20 +109,21 @@ def _guess(model: Model, prediction: TokenPrediction) -> dict[str, Any]:
 
 def _blanks(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
     """The text cut where words are hidden."""
-    found, chosen = words_of(text), sorted({*hidden})
+    text_words, chosen = words_of(text), sorted({*hidden})
     if not chosen:
         raise UserError("no word is hidden: choose one")
     if len(chosen) > _MOST_HIDDEN:
         raise UserError(f"{len(chosen)} words are hidden; hide {_MOST_HIDDEN} at most")
-    if chosen[-1] >= len(found):
-        raise UserError(f"the text has {len(found)} words, and word {chosen[-1]} is to be hidden")
+    count = len(text_words)
+    if chosen[-1] >= count:
+        raise UserError(f"the text has {count} words, and word {chosen[-1]} is to be hidden")
     spans, ids = _tokens(model, text)
     unknown = model.vocabulary.roles.get("unk")
     parts, word_of, tokens = list[str](), list[int](), list[int | None]()
     for before, number in pairwise([None, *chosen]):
         assert number is not None
-        word = found[number]
-        end = 0 if before is None else found[before].stop
+        word = text_words[number]
+        end = 0 if before is None else text_words[before].stop
         parts.append(text[end : word.start])
         own = [at for at, (first, _) in enumerate(spans) if word.start <= first < word.stop]
         whole = all(spans[at][1] <= word.stop for at in own) and not word.blank
@@ -131,7 +132,7 @@ def _blanks(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
         parts += [""] * (len(stood) - 1)
         word_of += [number] * len(stood)
         tokens += stood
-    return _Blanks([*parts, text[found[chosen[-1]].stop :]], word_of, tokens)
+    return _Blanks([*parts, text[text_words[chosen[-1]].stop :]], word_of, tokens)
 
 
 def _tokens(model: Model, text: str) -> tuple[list[list[int]], list[int]]:

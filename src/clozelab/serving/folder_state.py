@@ -62,7 +62,7 @@ def _is_young(places: Collection[Path]) -> bool:
 
 def _stamp(file: Path) -> tuple[str, int, int]:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return file.name, 0, 0
-    return file.name, found.st_mtime_ns, found.st_size
+    return file.name, status.st_mtime_ns, status.st_size

@@ -37,8 +37,10 @@ class Folder:
     @property
     def steps(self) -> list[int]:
         """The steps of a run's checkpoints, in their order."""
-        found = (_STEP.fullmatch(path.name) for path in (self.path / "checkpoints").glob("step-*"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (
+            _STEP.fullmatch(path.name) for path in (self.path / "checkpoints").glob("step-*")
+        )
+        return sorted(int(match[1]) for match in matches if match)
 
     def checkpoint(self, step: int | None) -> Path:
         """Where the model of a step lies, or the newest."""
@@ -71,8 +73,8 @@ class Folders:
 
     def all(self) -> list[Folder]:
         """What there is now; what was removed is left out."""
-        found = {folder.name: folder for place in self._places for folder in _at(place)}
-        return list(found.values())
+        folders = {folder.name: folder for place in self._places for folder in _at(place)}
+        return list(folders.values())
 
     def of(self, *kinds: Kind) -> list[Folder]:
         """Those of some kinds."""

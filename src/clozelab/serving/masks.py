@@ -82,10 +82,10 @@ def _recipe(folders: Folders, name: str) -> Recipe:
 
 def _token(token: Any) -> dict[str, Any]:
     """What is worth telling of a token: the rest goes without saying."""
-    told = {name: value for name, value in asdict(token).items() if value not in (None, "", False)}
+    facts = {name: value for name, value in asdict(token).items() if value not in (None, "", False)}
     if token.decision is not None:
-        told["decision"] = _DECISIONS[token.decision]
-    return told
+        facts["decision"] = _DECISIONS[token.decision]
+    return facts
 
 
 def _unit(kind: str, texts: list[str] | None) -> dict[str, Any]:

@@ -101,10 +101,10 @@ def _seconds_a_step(clock: Sequence[Moment]) -> float | None:
 
 def _findings(folder: Path) -> list[Json]:
     """What the doctor sees in the log alone, but for what is well."""
-    found = examine(read_case(str(folder), log_only=True)).findings
+    findings = examine(read_case(str(folder), log_only=True)).findings
     return [
         {"level": one.level, "title": one.title, "evidence": one.evidence, "remedy": one.remedy}
-        for one in found
+        for one in findings
         if one.level != "healthy"
     ]
 

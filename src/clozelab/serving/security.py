@@ -55,8 +55,8 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        found = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
-        has_token = self._is_token(found)
+        tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        has_token = self._is_token(tokens)
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -78,13 +78,13 @@ def words(text: str) -> list[tuple[int, int]]:
     inside = np.zeros(len(text), dtype=bool)
     if "ideograph" in kinds and segmenter():
         inside, _ = inside_segments(text)
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for at, first in zip(places, begins(text, places), strict=True):
-        if not found or (first and not inside[at]):
-            found.append((at, at + 1))
+        if not spans or (first and not inside[at]):
+            spans.append((at, at + 1))
         else:
-            found[-1] = (found[-1][0], at + 1)
-    return found
+            spans[-1] = (spans[-1][0], at + 1)
+    return spans
 
 
 def segmenter() -> str | None:

@@ -1,14 +1,14 @@
 // Elements, made without ever reading text as HTML.
 export function el(name, settings = {}, ...inside) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(settings)) {
     if (value === undefined || value === null || value === false) continue;
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
-    else if (key in made && typeof value !== "string") made[key] = value;
-    else made.setAttribute(key, value === true ? "" : value);
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key in node && typeof value !== "string") node[key] = value;
+    else node.setAttribute(key, value === true ? "" : value);
   }
-  made.append(...inside.flat().filter((each) => each !== null && each !== undefined));
-  return made;
+  node.append(...inside.flat().filter((each) => each !== null && each !== undefined));
+  return node;
 }
 
 let count = 0;

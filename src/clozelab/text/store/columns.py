@@ -93,8 +93,8 @@ def _mapped(folder: Path, *, checksums: bool | None) -> PlanStretch | None:
         if checksums and files.sha256(file) != column["sha256"]:
             return None
         empty = np.zeros(0, dtype=column["dtype"])  # which no system maps
-        found = np.memmap(file, dtype=column["dtype"], mode="r") if column["length"] else empty
-        columns[name] = np.asarray(found)
+        values = np.memmap(file, dtype=column["dtype"], mode="r") if column["length"] else empty
+        columns[name] = np.asarray(values)
     with suppress(OSError):  # another user's, perhaps
         os.utime(folder / NAME)
     return PlanStretch(columns, entry["counts"])

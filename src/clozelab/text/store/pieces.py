@@ -57,9 +57,9 @@ class SharedPieces:
             with self._locked(stage, number, wait=True):
                 if not self._is_there(stage, number):
                     self._write(stage, number, make)
-        found = self.find(stage, number)
-        assert found is not None, f"{stage} {number} was made"
-        return found
+        piece = self.find(stage, number)
+        assert piece is not None, f"{stage} {number} was made"
+        return piece
 
     def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
         """All pieces of a stage: first those that no other process makes, then the others."""
@@ -129,6 +129,6 @@ class _Stage(Sequence[PlanStretch]):
             return [self[one] for one in range(*number.indices(self._count))]
         if not 0 <= number < self._count:
             raise IndexError(number)
-        found = self._pieces.find(self._stage, number)
-        assert found is not None, f"{self._stage} {number} was made"
-        return found
+        piece = self._pieces.find(self._stage, number)
+        assert piece is not None, f"{self._stage} {number} was made"
+        return piece
