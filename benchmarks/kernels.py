@@ -109,8 +109,8 @@ def attending(
         q, k, v = qkv.unbind(1)
         return (q, k, v) if by is None else (rotate(q, by), rotate(k, by), v)
 
-    def plain(qkv: Tensor, given: Input = packed) -> tuple[Tensor, ...]:
-        layout = lay_out(given, qkv.dtype)
+    def plain(qkv: Tensor, inputs: Input = packed) -> tuple[Tensor, ...]:
+        layout = lay_out(inputs, qkv.dtype)
         return (attend(*turned(qkv), layout, scope=Scope(window), dropout=rate),)
 
     others: dict[str, Run] = {}
@@ -226,10 +226,10 @@ def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
 
 def error(entry: Entry) -> float:
     """The largest relative error of the kernel's values and gradients."""
-    wide = [one.detach().float().requires_grad_() for one in entry.tensors]
+    wide = [tensor.detach().float().requires_grad_() for tensor in entry.tensors]
     ours, plain = entry.ours(*entry.tensors), entry.plain(*wide)
-    by = [torch.randn_like(one) for one in plain]
-    rounded = [one.to(own.dtype) for one, own in zip(by, ours, strict=True)]
+    by = [torch.randn_like(tensor) for tensor in plain]
+    rounded = [grad.to(own.dtype) for grad, own in zip(by, ours, strict=True)]
     pairs = [*zip(ours, plain, strict=True)]
     gradients = torch.autograd.grad(ours, entry.tensors, rounded)
     pairs += zip(gradients, torch.autograd.grad(plain, wide, by), strict=True)
@@ -239,7 +239,7 @@ def error(entry: Entry) -> float:
 
 def timed(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
     """Milliseconds of the way there, and of both ways."""
-    by = [torch.randn_like(one) for one in run(*tensors)]
+    by = [torch.randn_like(tensor) for tensor in run(*tensors)]
 
     def both() -> None:
         torch.autograd.grad(run(*tensors), tensors, by)
@@ -260,7 +260,7 @@ def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
     entry = make(TOKENS)
     for name, choices in TILES.items():
         table = getattr(attention, name)
-        before, found = dict(table), []
+        before, ranking = dict(table), []
         for choice in choices:
             table.update(zip(("BM", "BN", "num_warps", "num_stages"), choice, strict=True))
             try:
@@ -268,43 +268,43 @@ def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
             except Exception as problem:  # too much shared memory, most likely
                 print(name, choice, type(problem).__name__)
                 continue
-            found.append((spent["forward" if name == "FORWARD" else "both"], choice))
+            ranking.append((spent["forward" if name == "FORWARD" else "both"], choice))
         table.update(before)
-        best[name] = sorted(found)[:5]
+        best[name] = sorted(ranking)[:5]
         print(name, best[name], flush=True)
     return best
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--out")
-    words.add_argument("--only", help="entries whose name has this word")
-    words.add_argument("--check", action="store_true", help="compare values, and time nothing")
-    words.add_argument("--sweep", action="store_true", help="try the attention's tiles")
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out")
+    parser.add_argument("--only", help="entries whose name has this word")
+    parser.add_argument("--check", action="store_true", help="compare values, and time nothing")
+    parser.add_argument("--sweep", action="store_true", help="try the attention's tiles")
+    arguments = parser.parse_args()
     errors: dict[str, float] = {}
-    found: dict[str, dict[str, Any]] = {}
-    for name, make in entries(given.only):
+    milliseconds: dict[str, dict[str, Any]] = {}
+    for name, make in entries(arguments.only):
         entry = make(CHECKED)
         if not entry.drops:
             errors[name] = error(entry)
             print(f"{name}: relative error {errors[name]:.1e}", flush=True)
-        if GPU and not given.check:
-            found[name] = times(make(TOKENS))
-            for route, spent in found[name].items():
+        if GPU and not arguments.check:
+            milliseconds[name] = times(make(TOKENS))
+            for route, spent in milliseconds[name].items():
                 print(f"| {name} | {route} | {spent['forward']:.3f} | {spent['both']:.3f} |")
     record: dict[str, Any] = {
         "what": {"tokens": TOKENS, "width": WIDTH, "heads": HEADS, "precision": "bf16"},
         "machine": {**machine_facts(), **machines.facts(DEVICE)},
         "relative_errors": errors,
-        "milliseconds": found,
+        "milliseconds": milliseconds,
     }
-    if GPU and given.sweep:
+    if GPU and arguments.sweep:
         record["tiles"] = {
-            name: sweep(make) for name, make in entries(given.only) if "attention" in name
+            name: sweep(make) for name, make in entries(arguments.only) if "attention" in name
         }
-    if given.out:
-        Path(given.out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if arguments.out:
+        Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     wrong = [name for name, size in errors.items() if not size < WRONG]
     if wrong:
         sys.exit(f"wrong: {', '.join(wrong)}")
