@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browser.chromium import PROGRAM, Chromium
-from support.made_study import SCORES, study
+from support.study_folders import SCORES, study
 
 from clozelab.reporting.page import page as page_of_runs
 from clozelab.reporting.records import gather

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from browser.chromium import PROGRAM, Chromium
 from browser.test_figures import EVIL, make_run
-from support.made_study import SCORES, study
+from support.study_folders import SCORES, study
 
 from clozelab import reporting, serving
 from clozelab.reporting import palette

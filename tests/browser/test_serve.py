@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from browser.chromium import PROGRAM, Chromium
-from support.learning import store
-from support.served import runs, serving
+from support.pretrain_runs import store
+from support.web_app import runs, serving
 
 import clozelab
 

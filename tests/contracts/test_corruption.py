@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hiding import (
+from support.hypothesis_settings import tries
+from support.masked_blocks import (
     WORDS,
     assert_shares,
     chi_square_limit,
@@ -18,8 +19,7 @@ from support.hiding import (
     ragged,
     repeat,
 )
-from support.made import SPECIAL, vocabulary
-from support.tries import tries
+from support.synthetic_documents import SPECIAL, vocabulary
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Masking
 from clozelab.errors import UserError

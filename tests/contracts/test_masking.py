@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hiding import STRAY, flags, groups, hide, lay, per_block, ragged, with_units
-from support.tries import tries
+from support.hypothesis_settings import tries
+from support.masked_blocks import STRAY, flags, groups, hide, lay, per_block, ragged, with_units
 
 from clozelab.contracts import Blocks, Masking
 from clozelab.keys import key

@@ -7,9 +7,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hiding import lay, ragged
-from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
-from support.tries import tries
+from support.hypothesis_settings import tries
+from support.masked_blocks import lay, ragged
+from support.objective_cases import (
+    VOCABULARY,
+    Alone,
+    Case,
+    Shape,
+    columns,
+    complete,
+    lengths,
+    states,
+)
 
 from clozelab.contracts import Blocks, Targets
 from clozelab.masking.token import Token

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from support.learning import doubled, shrunk
+from support.pretrain_runs import doubled, shrunk
 
 from clozelab.pretraining import starting
 from clozelab.pretraining.held_out import held_out

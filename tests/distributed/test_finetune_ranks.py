@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from support.finetuning import SHORT, base, order, sample, tuned, weights
-from support.learning import assert_close
-from support.referring import stories
+from support.coreference import stories
+from support.finetune_tasks import SHORT, base, order, sample, tuned, weights
+from support.pretrain_runs import assert_close
 from test_ranks import torchrun
 
 from clozelab.runs.directory import Run

@@ -12,7 +12,7 @@ import pytest
 import torch
 from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measured, set_up
 from support.corpora import ENVIRONMENT, SOURCE
-from support.learning import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
+from support.pretrain_runs import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
 from support.processes import run_process
 
 from clozelab.cli import main

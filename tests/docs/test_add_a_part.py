@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.learning import store
+from support.pretrain_runs import store
 from support.processes import run_process
 
 ROOT = Path(__file__).parents[2]

@@ -17,9 +17,9 @@ from types import ModuleType
 from urllib.request import urlopen
 
 import pytest
+from support.coreference import stories
 from support.processes import run_process
-from support.referring import stories
-from support.served import serving
+from support.web_app import serving
 
 from clozelab import data
 from clozelab.cli import main

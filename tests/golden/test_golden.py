@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.recording import (
+from support.golden_numbers import (
     DROPOUT,
     RUNS,
     SECTIONS,

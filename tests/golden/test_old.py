@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import MACHINE, QUIET, of
-from support.recording import old, unpack_old
+from support.golden_numbers import old, unpack_old
+from support.pretrain_runs import MACHINE, QUIET, of
 
 from clozelab.models.load import load
 from clozelab.pretraining import starting

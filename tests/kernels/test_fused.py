@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import streaming
-from support.interpreted import DEVICE, activation, attention, sums
+from support import xlnet_batches
+from support.triton_interpreter import DEVICE, activation, attention, sums
 from torch import Tensor
 
 from clozelab.contracts import Input, Sums, Targets
@@ -208,9 +208,11 @@ def test_modern_blocks_take_the_kernels(
 )
 def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memory: int) -> None:
     torch.manual_seed(0)
-    model = streaming.shape(width=32, inner=24, memory=6).build(50).to(DEVICE)
-    old = streaming.memories(2, len(lengths), memory, 32) if memory else None
-    given = here(streaming.batch(lengths, seed=3, remembered=None if old is None else old.float()))
+    model = xlnet_batches.shape(width=32, inner=24, memory=6).build(50).to(DEVICE)
+    old = xlnet_batches.memories(2, len(lengths), memory, 32) if memory else None
+    given = here(
+        xlnet_batches.batch(lengths, seed=3, remembered=None if old is None else old.float())
+    )
 
     def run() -> tuple[list[Tensor], dict[str, Tensor]]:
         model.zero_grad()
@@ -234,8 +236,8 @@ def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memor
 
 def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
     torch.manual_seed(0)
-    part = replace(streaming.shape(width=32, inner=24), attention_dropout=0.3)
-    model, given = part.build(50).to(DEVICE), here(streaming.batch([9, 6], seed=3))
+    part = replace(xlnet_batches.shape(width=32, inner=24), attention_dropout=0.3)
+    model, given = part.build(50).to(DEVICE), here(xlnet_batches.batch([9, 6], seed=3))
     model.fused = True
 
     def loss(seed: int) -> Tensor:

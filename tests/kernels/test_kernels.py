@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from support.corpora import ENVIRONMENT
-from support.interpreted import (
+from support.processes import run_process
+from support.triton_interpreter import (
     DEVICE,
     activation,
     attention,
@@ -21,7 +22,6 @@ from support.interpreted import (
     rotation,
     sums,
 )
-from support.processes import run_process
 from torch import Tensor
 from torch.nn import functional
 

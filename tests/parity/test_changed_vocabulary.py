@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from support.corpora import texts, write
-from support.learning import task, went
+from support.pretrain_runs import task, went
 from test_import_export import FAMILIES, saved
 from torch import nn
 

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.peers import SHAPE, VOCABULARY, _widen, agree, loaded, ours, packed, padded, shaken
+from support.peer_models import (
+    SHAPE,
+    VOCABULARY,
+    _widen,
+    agree,
+    loaded,
+    ours,
+    packed,
+    padded,
+    shaken,
+)
 from torch import Tensor
 from transformers.models.deberta_v2 import modeling_deberta_v2
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from support.learning import HERE, MACHINE
+from support.pretrain_runs import HERE, MACHINE
 from torch import Tensor
 
 from clozelab import data

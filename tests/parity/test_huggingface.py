@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors import safe_open
-from support.peers import (
+from support.peer_models import (
     SHAPE,
     VOCABULARY,
     Model,

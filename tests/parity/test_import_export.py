@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from support.peers import shaken, theirs
+from support.peer_models import shaken, theirs
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 

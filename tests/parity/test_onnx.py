@@ -8,8 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from support.peers import SHAPE as SHAPES
-from support.peers import Model, ours, padded, shaken
+from support.peer_models import SHAPE as SHAPES
+from support.peer_models import Model, ours, padded, shaken
 
 from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.models.interop.onnx import export_onnx

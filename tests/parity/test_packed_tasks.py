@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import HERE, shrunk
-from support.referring import stories
+from support.coreference import stories
+from support.pretrain_runs import HERE, shrunk
 from support.texts import tokenizer
 from torch import Tensor
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
-from support.learning import task, went
+from support.pretrain_runs import task, went
 
 import clozelab
 from clozelab.cli import main

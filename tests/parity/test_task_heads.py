@@ -14,8 +14,8 @@ import pytest
 import torch
 import transformers
 from safetensors import safe_open
-from support.peers import LENGTHS, SHAPE, VOCABULARY, packed, padded, shaken
-from support.peers import _widen as widen
+from support.peer_models import LENGTHS, SHAPE, VOCABULARY, packed, padded, shaken
+from support.peer_models import _widen as widen
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 

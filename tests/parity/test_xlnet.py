@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.learning import task, went
-from support.streaming import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
+from support.pretrain_runs import task, went
+from support.xlnet_batches import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
 from transformers import XLNetConfig, XLNetLMHeadModel
 

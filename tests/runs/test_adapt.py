@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import build, texts, write
-from support.finetuning import sample
-from support.learning import MACHINE, assert_same, checkpoint, of, store, task, went
-from support.probing import sst2
+from support.finetune_tasks import sample
+from support.pretrain_runs import MACHINE, assert_same, checkpoint, of, store, task, went
+from support.probe_tasks import sst2
 from support.texts import tokenizer
 
 import clozelab

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.labelled import write
-from support.learning import store
+from support.labelled_files import write
+from support.pretrain_runs import store
 from support.processes import run_process
 
 from clozelab import data

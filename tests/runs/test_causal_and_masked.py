@@ -14,8 +14,8 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from support.finetuning import order, sample, tuned
-from support.learning import MACHINE, shrunk, steps_of, store, task, went
+from support.finetune_tasks import order, sample, tuned
+from support.pretrain_runs import MACHINE, shrunk, steps_of, store, task, went
 
 import clozelab
 from clozelab import cli

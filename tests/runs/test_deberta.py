@@ -13,8 +13,8 @@ import pytest
 import torch
 import transformers
 from support.corpora import write
-from support.finetuning import order, sample, tuned
-from support.learning import HERE, MACHINE, assert_detects, shrunk, store, task, went
+from support.finetune_tasks import order, sample, tuned
+from support.pretrain_runs import HERE, MACHINE, assert_detects, shrunk, store, task, went
 from torch import Tensor
 
 import clozelab

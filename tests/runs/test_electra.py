@@ -13,8 +13,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from support.corpora import write
-from support.finetuning import order, sample, tuned
-from support.learning import MACHINE, QUIET, assert_detects, shrunk, store, task, went
+from support.finetune_tasks import order, sample, tuned
+from support.pretrain_runs import MACHINE, QUIET, assert_detects, shrunk, store, task, went
 
 import clozelab
 from clozelab import cli

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.learning import store, task, went
+from support.pretrain_runs import store, task, went
 
 from clozelab import cli
 from clozelab.api.training import _stand

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.finetuning import (
+from support.coreference import stories
+from support.finetune_tasks import (
     QUICK,
     SHORT,
     STILL,
@@ -25,9 +26,8 @@ from support.finetuning import (
     tuned,
     weights,
 )
-from support.labelled import jsonl, write
-from support.learning import HERE, MACHINE, shrunk
-from support.referring import stories
+from support.labelled_files import jsonl, write
+from support.pretrain_runs import HERE, MACHINE, shrunk
 
 import clozelab
 from clozelab import data, statistics

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from support.finetuning import SHORT, base, events, order, sample, tuned
-from support.labelled import jsonl, write
-from support.learning import MACHINE
+from support.finetune_tasks import SHORT, base, events, order, sample, tuned
+from support.labelled_files import jsonl, write
+from support.pretrain_runs import MACHINE
 
 from clozelab.cli import main
 from clozelab.errors import UserError

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.corpora import ENVIRONMENT
-from support.finetuning import SHORT, base, equal, events, order, sample, tuned, weights
-from support.learning import MACHINE
+from support.finetune_tasks import SHORT, base, equal, events, order, sample, tuned, weights
+from support.pretrain_runs import MACHINE
 from support.processes import started
 
 from clozelab.errors import UserError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.learning import shrunk, store, task, went
+from support.pretrain_runs import shrunk, store, task, went
 
 import clozelab
 from clozelab import cli

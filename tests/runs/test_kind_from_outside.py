@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 import torch
-from support.finetuning import QUICK, SHORT, base, order, tuned
+from support.finetune_tasks import QUICK, SHORT, base, order, tuned
 from torch import Tensor, nn
 
 import clozelab

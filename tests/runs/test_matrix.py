@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.learning import store, task, went
+from support.pretrain_runs import store, task, went
 
 import clozelab
 from clozelab import cli

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.learning import MACHINE, QUIET, of, shrunk, store, task, teacher, went
+from support.pretrain_runs import MACHINE, QUIET, of, shrunk, store, task, teacher, went
 
 from clozelab.cli import main
 from clozelab.config import recipe as recipes

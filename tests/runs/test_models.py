@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.corpora import texts, write
-from support.learning import HERE, MACHINE, store, task, went
+from support.pretrain_runs import HERE, MACHINE, store, task, went
 from tokenizers import Tokenizer
 
 import clozelab

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.learning import store
+from support.pretrain_runs import store
 
 from clozelab import cli
 

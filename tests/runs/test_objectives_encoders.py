@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import STORES, of, shrunk, store, teacher, went
+from support.pretrain_runs import STORES, of, shrunk, store, teacher, went
 
 from clozelab import embed
 from clozelab.config.recipe import Recipe

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.learning import task, went
-from support.outside import NAME, restored  # noqa: F401
-from support.studying import STATIC, made, ran
+from support.outside_parts import NAME, restored  # noqa: F401
+from support.pretrain_runs import task, went
+from support.small_studies import STATIC, made, ran
 
 from clozelab import registry
 from clozelab.errors import UserError

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from support.corpora import ENVIRONMENT, build, write
-from support.learning import (
+from support.pretrain_runs import (
     MACHINE,
     QUIET,
     assert_same,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
-from support.labelled import refusal, write
-from support.learning import task, teacher, went
-from support.probing import NOUNS, sentences, sst2
+from support.labelled_files import refusal, write
+from support.pretrain_runs import task, teacher, went
+from support.probe_tasks import NOUNS, sentences, sst2
 
 import clozelab
 from clozelab import cli

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.labelled import jsonl, write
-from support.learning import assert_same, checkpoint, shrunk, store
-from support.probing import NOUNS, sst2
+from support.labelled_files import jsonl, write
+from support.pretrain_runs import assert_same, checkpoint, shrunk, store
+from support.probe_tasks import NOUNS, sst2
 
 import clozelab
 from clozelab import cli

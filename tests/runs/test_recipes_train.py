@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import MACHINE, QUIET, RECIPES, assert_same, checkpoint, of, task, went
+from support.pretrain_runs import MACHINE, QUIET, RECIPES, assert_same, checkpoint, of, task, went
 
 from clozelab.models.load import load
 from clozelab.pretraining import starting

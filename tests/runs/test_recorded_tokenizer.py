@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.learning import QUIET, of, shrunk, store, went
+from support.pretrain_runs import QUIET, of, shrunk, store, went
 from support.texts import tokenizer
 
 from clozelab.cli import main

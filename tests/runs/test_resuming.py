@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import add, write
-from support.learning import (
+from support.pretrain_runs import (
     MACHINE,
     QUIET,
     STORES,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.learning import store, task, went
+from support.pretrain_runs import store, task, went
 
 import clozelab
 from clozelab import cli

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import teacher
+from support.pretrain_runs import teacher
 
 import clozelab
 from clozelab.cli import main

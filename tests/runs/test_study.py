@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.finetuning import equal, weights
-from support.learning import MACHINE, of, store
-from support.studying import (
+from support.finetune_tasks import equal, weights
+from support.pretrain_runs import MACHINE, of, store
+from support.small_studies import (
     BROKEN,
     DYNAMIC,
     SAVE_OPTIONS,

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.learning import MACHINE
-from support.studying import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
+from support.pretrain_runs import MACHINE
+from support.small_studies import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
 
 from clozelab import cluster, registry
 from clozelab.errors import UserError

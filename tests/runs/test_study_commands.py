@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.learning import store
-from support.studying import BROKEN, DYNAMIC, STATIC, reviews, written
+from support.pretrain_runs import store
+from support.small_studies import BROKEN, DYNAMIC, STATIC, reviews, written
 
 from clozelab.cli import main
 from clozelab.cli.console import err, out

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.studying import DYNAMIC, STATIC, STUDENT, made, reviews, written
+from support.small_studies import DYNAMIC, STATIC, STUDENT, made, reviews, written
 
 from clozelab.errors import UserError
 from clozelab.studies import spec as studies

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import alter
-from support.learning import MACHINE, store
+from support.pretrain_runs import MACHINE, store
 from support.processes import started
-from support.studying import (
+from support.small_studies import (
     DYNAMIC,
     SAVE_OPTIONS,
     SMALL,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import store
-from support.studying import DYNAMIC, STATIC, written
+from support.pretrain_runs import store
+from support.small_studies import DYNAMIC, STATIC, written
 
 import clozelab
 from clozelab.cli import main

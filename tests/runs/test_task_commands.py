@@ -13,8 +13,8 @@ import pytest
 import torch
 from rich.console import Console
 from rich.text import Text
-from support.finetuning import SHORT, STILL, base, sample
-from support.labelled import jsonl, write
+from support.finetune_tasks import SHORT, STILL, base, sample
+from support.labelled_files import jsonl, write
 from support.processes import run_process
 
 from clozelab import cli

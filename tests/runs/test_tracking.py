@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from support.finetuning import base, sample
-from support.learning import MACHINE, QUIET, checkpoint, of, task, went
+from support.finetune_tasks import base, sample
+from support.pretrain_runs import MACHINE, QUIET, checkpoint, of, task, went
 
 import clozelab
 from clozelab import tracking

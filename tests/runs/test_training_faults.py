@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import MACHINE, QUIET, shrunk, store, task, teacher, went
+from support.pretrain_runs import MACHINE, QUIET, shrunk, store, task, teacher, went
 
 from clozelab.cli import main
 from clozelab.errors import UserError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import texts, write
-from support.finetuning import order, sample, tuned
-from support.learning import task, went
+from support.finetune_tasks import order, sample, tuned
+from support.pretrain_runs import task, went
 from support.texts import chinese
 from tokenizers import Tokenizer, models, pre_tokenizers
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress, TextColumn
-from support.learning import HERE, MACHINE, QUIET, of, task, went
+from support.pretrain_runs import HERE, MACHINE, QUIET, of, task, went
 
 from clozelab.api.watching import View, Watch
 from clozelab.pretraining import starting

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import document_of, everything, pairs, sentence_of
+from support import synthetic_documents
+from support.block_contents import document_of, everything, pairs, sentence_of
 
 from clozelab.blocks.pairs import SegmentPair, fronts, trim
 from clozelab.contracts import Blocks, Documents, Ints
@@ -16,13 +16,15 @@ from clozelab.errors import UserError
 
 def prose(count: int, sentences: int, *, seed: int = 0) -> Documents:
     rng = np.random.default_rng(seed)
-    return made.placed([rng.integers(10, 50, sentences).tolist() for _ in range(count)])
+    return synthetic_documents.placed(
+        [rng.integers(10, 50, sentences).tolist() for _ in range(count)]
+    )
 
 
 def firsts(blocks: Blocks) -> tuple[Ints, Ints]:
     """The first token of A and of B in every block, as places in the store."""
-    sep = np.flatnonzero(blocks.ids == made.SPECIAL["sep"])[::2]
-    tokens = blocks.ids.astype(np.int64) - made.PLACED
+    sep = np.flatnonzero(blocks.ids == synthetic_documents.SPECIAL["sep"])[::2]
+    tokens = blocks.ids.astype(np.int64) - synthetic_documents.PLACED
     return tokens[blocks.starts[:-1] + 1], tokens[sep + 1]
 
 
@@ -71,7 +73,7 @@ def test_a_random_partner_comes_from_another_document() -> None:
 
 
 def test_a_random_partner_is_uniform_over_the_other_documents_and_their_sentences() -> None:
-    documents = made.placed([[4] * 2000, [4] * 5, [4] * 10, [4] * 5])
+    documents = synthetic_documents.placed([[4] * 2000, [4] * 5, [4] * 10, [4] * 5])
     blocks = everything(SegmentPair(length=11, short=0).plan(documents, 5))
     first, second = firsts(blocks)
     drawn = second[(document_of(documents, first) == 0) & (labels_of(blocks) == 1)]
@@ -85,7 +87,7 @@ def test_a_random_partner_is_uniform_over_the_other_documents_and_their_sentence
 
 
 def test_google_pairs_a_document_with_itself_after_ten_redraws() -> None:
-    documents = made.placed([[4] * 100_000] * 2)
+    documents = synthetic_documents.placed([[4] * 100_000] * 2)
     plan = SegmentPair(length=8, compat="google", short=0).plan(documents, 5)
     blocks = everything(plan)
     first, second = (document_of(documents, at) for at in firsts(blocks))
@@ -96,7 +98,7 @@ def test_google_pairs_a_document_with_itself_after_ten_redraws() -> None:
 
 
 def test_google_pairs_a_single_document_with_itself() -> None:
-    documents = made.placed([[4] * 50])
+    documents = synthetic_documents.placed([[4] * 50])
     blocks = everything(SegmentPair(length=32, compat="google").plan(documents, 5))
     assert labels_of(blocks).any()
 
@@ -117,7 +119,7 @@ def test_a_next_segment_follows_right_after_unless_something_was_trimmed() -> No
 
 def test_every_sentence_occurs_once_in_a_first_or_a_next_segment() -> None:
     # Sixty tokens hold six sentences of ten, so nothing is trimmed.
-    documents = made.placed([[10] * n for n in range(1, 40)])
+    documents = synthetic_documents.placed([[10] * n for n in range(1, 40)])
     blocks = everything(SegmentPair(length=63, short=0).plan(documents, 5))
     used: list[int] = []
     for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
@@ -162,7 +164,7 @@ def test_mixed_losses_are_drawn_as_if_alone() -> None:
 
 
 def test_an_over_long_sentence_loses_tokens_at_both_ends_under_google() -> None:
-    documents = made.placed([[1000]] * 300)
+    documents = synthetic_documents.placed([[1000]] * 300)
     blocks = everything(SegmentPair(length=63, short=0, compat="google").plan(documents, 5))
     lost = [int(one[0] % 1000) for one, _ in pairs(blocks)]
     assert all(len(one) == len(two) == 30 for one, two in pairs(blocks))
@@ -170,7 +172,7 @@ def test_an_over_long_sentence_loses_tokens_at_both_ends_under_google() -> None:
 
 
 def test_an_over_long_sentence_is_split_by_default() -> None:
-    documents = made.placed([[150], [3, 4]])
+    documents = synthetic_documents.placed([[150], [3, 4]])
     plan = SegmentPair(length=63, short=0).plan(documents, 5)
     assert plan.notes["sentences split"] == 1
     blocks = everything(plan)
@@ -211,7 +213,7 @@ def test_partners_of_the_same_document_lie_outside_the_chunk(single: str) -> Non
 
 
 def test_a_document_of_one_sentence_has_no_partner_in_itself() -> None:
-    documents = made.placed([[5]] * 4 + [[6, 6, 6]])
+    documents = synthetic_documents.placed([[5]] * 4 + [[6, 6, 6]])
     plan = SegmentPair(length=64, negatives="same_document").plan(documents, 5)
     assert plan.notes["single sentences skipped"] == 4
     assert (firsts(everything(plan))[0] >= 20).all()
@@ -219,7 +221,7 @@ def test_a_document_of_one_sentence_has_no_partner_in_itself() -> None:
 
 @pytest.mark.parametrize("short", [0.0, 0.1, 0.5, 1.0])
 def test_targets_are_short_as_often_as_asked_and_then_uniform(short: float) -> None:
-    documents = made.placed([[1] * 100_000, [1] * 200])
+    documents = synthetic_documents.placed([[1] * 100_000, [1] * 200])
     blocks = everything(SegmentPair(length=53, short=short).plan(documents, 5))
     follows = labels_of(blocks) == 0
     follows &= firsts(blocks)[0] < 99_000
@@ -236,7 +238,7 @@ def test_targets_are_short_as_often_as_asked_and_then_uniform(short: float) -> N
 
 
 def test_google_draws_one_target_for_a_document() -> None:
-    documents = made.placed([[1] * 300] * 50)
+    documents = synthetic_documents.placed([[1] * 300] * 50)
     blocks = everything(SegmentPair(length=53, short=1, compat="google").plan(documents, 5))
     follows = labels_of(blocks) == 0
     first = firsts(blocks)[0]
@@ -249,10 +251,14 @@ def test_google_draws_one_target_for_a_document() -> None:
 
 def test_one_document_is_refused_with_a_remedy() -> None:
     with pytest.raises(UserError, match="single document") as refused:
-        SegmentPair(length=32).plan(made.placed([[4] * 30, [], [0]]), 5)
+        SegmentPair(length=32).plan(synthetic_documents.placed([[4] * 30, [], [0]]), 5)
     assert "\n" not in str(refused.value)
     assert 'blocks.negatives = "same_document"' in str(refused.value)
-    assert len(SegmentPair(length=32, negatives="same_document").plan(made.placed([[4] * 30]), 5))
+    assert len(
+        SegmentPair(length=32, negatives="same_document").plan(
+            synthetic_documents.placed([[4] * 30]), 5
+        )
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"length": 4}, {"short": -0.1}, {"short": 1.1}])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import document_of, everything, pairs, sentence_of, whole
+from support import synthetic_documents
+from support.block_contents import document_of, everything, pairs, sentence_of, whole
 
 from clozelab.blocks.pairs import SentenceOrderPair, SentencePair
 from clozelab.contracts import Blocks, Documents, Ints
@@ -14,7 +14,7 @@ from clozelab.errors import UserError
 
 def prose(count: int = 300, *, least: int = 1) -> Documents:
     rng = np.random.default_rng(6)
-    return made.placed(
+    return synthetic_documents.placed(
         [rng.integers(3, 30, rng.integers(least, 12)).tolist() for _ in range(count)]
     )
 
@@ -68,7 +68,7 @@ def test_a_next_sentence_is_next_and_a_random_one_of_another_document() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("last", ["skip", "random"])
 def test_the_coin_of_a_sentence_with_a_next_one_is_fair(last: str) -> None:
-    documents = made.placed([[4] * 10] * 800)
+    documents = synthetic_documents.placed([[4] * 10] * 800)
     blocks = everything(SentencePair(length=64, last=last).plan(documents, 5))
     first = sentence_pairs(documents, blocks)[:, 0]
     labels = labels_of(blocks)[first % 10 != 9]
@@ -77,7 +77,7 @@ def test_the_coin_of_a_sentence_with_a_next_one_is_fair(last: str) -> None:
 
 
 def test_sentences_that_fit_are_whole_and_others_trimmed_to_the_length() -> None:
-    documents = made.placed([[4, 40, 6, 50]] * 50)
+    documents = synthetic_documents.placed([[4, 40, 6, 50]] * 50)
     blocks = everything(SentencePair(length=43).plan(documents, 5))
     assert blocks.lengths.max() == 43
     for (one, two), size in zip(pairs(blocks), blocks.lengths.tolist(), strict=True):
@@ -86,7 +86,7 @@ def test_sentences_that_fit_are_whole_and_others_trimmed_to_the_length() -> None
 
 @pytest.mark.parametrize("last", ["skip", "random"])
 def test_partners_of_the_same_document_are_neither_the_sentence_nor_its_next(last: str) -> None:
-    documents = made.placed([[4] * 5] * 600)
+    documents = synthetic_documents.placed([[4] * 5] * 600)
     part = SentencePair(length=64, last=last, negatives="same_document")
     blocks = everything(part.plan(documents, 5))
     first, second = sentence_pairs(documents, blocks).T
@@ -106,7 +106,7 @@ def test_partners_of_the_same_document_are_neither_the_sentence_nor_its_next(las
 
 @pytest.mark.parametrize(("last", "found"), [("skip", [[0, 1]]), ("random", [[0, 1], [1, 0]])])
 def test_two_sentences_alone_are_next_to_each_other(last: str, found: list[list[int]]) -> None:
-    documents = made.placed([[4, 4]])
+    documents = synthetic_documents.placed([[4, 4]])
     part = SentencePair(length=64, last=last, negatives="same_document")
     blocks = everything(part.plan(documents, 5))
     assert sentence_pairs(documents, blocks).tolist() == found
@@ -115,13 +115,13 @@ def test_two_sentences_alone_are_next_to_each_other(last: str, found: list[list[
 
 def test_one_document_is_refused_with_a_remedy() -> None:
     with pytest.raises(UserError, match=r"sentence_pair: .*single document.*same_document"):
-        SentencePair(length=32).plan(made.placed([[4] * 30]), 5)
+        SentencePair(length=32).plan(synthetic_documents.placed([[4] * 30]), 5)
 
 
 @pytest.mark.parametrize("negatives", ["other_document", "same_document"])
 def test_documents_of_one_sentence_give_no_sentence_pair(negatives: str) -> None:
     with pytest.raises(UserError, match="not one block"):
-        SentencePair(length=32, negatives=negatives).plan(made.placed([[4]] * 5), 5)
+        SentencePair(length=32, negatives=negatives).plan(synthetic_documents.placed([[4]] * 5), 5)
 
 
 def test_swapping_back_gives_a_stretch_of_one_document() -> None:
@@ -146,14 +146,14 @@ def test_trimmed_halves_keep_their_order_and_their_document() -> None:
 
 
 def test_half_the_pairs_are_swapped() -> None:
-    plan = SentenceOrderPair(length=40).plan(made.placed([[8] * 20] * 700), 5)
+    plan = SentenceOrderPair(length=40).plan(synthetic_documents.placed([[8] * 20] * 700), 5)
     labels = labels_of(everything(plan))
     assert plan.notes["swapped"] == labels.mean()
     assert abs(labels.mean() - 0.5) < 3 * 0.5 / np.sqrt(len(labels))
 
 
 def test_swapped_and_unswapped_pairs_are_alike_but_for_their_order() -> None:
-    documents = made.placed([[8] * 20] * 3000)
+    documents = synthetic_documents.placed([[8] * 20] * 3000)
     blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
     sizes = np.array([[len(one), len(two)] for one, two in pairs(blocks)])
     swapped = labels_of(blocks) == 1
@@ -163,13 +163,13 @@ def test_swapped_and_unswapped_pairs_are_alike_but_for_their_order() -> None:
 
 
 def test_single_sentences_have_no_order_and_are_skipped() -> None:
-    documents = made.placed([[5]] * 30 + [[5, 5]] * 10)
+    documents = synthetic_documents.placed([[5]] * 30 + [[5, 5]] * 10)
     plan = SentenceOrderPair(length=64, short=0).plan(documents, 5)
     assert (len(plan), plan.notes["single sentences skipped"]) == (10, 30)
 
 
 def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() -> None:
-    documents = made.placed([[5]] * 30 + [[5, 5]] * 10)
+    documents = synthetic_documents.placed([[5]] * 30 + [[5, 5]] * 10)
     plan = SentenceOrderPair(length=64, short=0, compat="albert").plan(documents, 5)
     blocks = everything(plan)
     assert (len(plan), plan.notes["single sentences skipped"]) == (40, 0)
@@ -185,7 +185,7 @@ def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() 
 
 def test_a_corpus_of_single_sentences_has_no_order() -> None:
     with pytest.raises(UserError, match="not one block"):
-        SentenceOrderPair(length=64).plan(made.placed([[5]] * 30), 5)
+        SentenceOrderPair(length=64).plan(synthetic_documents.placed([[5]] * 30), 5)
 
 
 @pytest.mark.parametrize("part", [SentencePair, SentenceOrderPair])

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import everything, runs
+from support import synthetic_documents
+from support.block_contents import everything, runs
 
 from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
 from clozelab.blocks.planned import draw
@@ -33,7 +33,7 @@ def corpus() -> Documents:
         (rng.integers(0, 30, size) + (rng.random(size) < 0.05) * 90).tolist()
         for size in rng.integers(0, 20, 150)
     ]
-    return made.placed(shape)
+    return synthetic_documents.placed(shape)
 
 
 def visited(documents: Documents, longest: int | None) -> list[list[Sentence]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import document_of, everything, runs, whole
+from support import synthetic_documents
+from support.block_contents import document_of, everything, runs, whole
 
 from clozelab.blocks.sentences import DocSentences, FullSentences
 from clozelab.contracts import Documents
@@ -15,7 +15,7 @@ from clozelab.errors import UserError
 def prose(count: int = 200, *, most: int = 40) -> Documents:
     rng = np.random.default_rng(2)
     shape = [rng.integers(1, most, rng.integers(1, 20)).tolist() for _ in range(count)]
-    return made.placed([*shape, [1], [0, 1]])
+    return synthetic_documents.placed([*shape, [1], [0, 1]])
 
 
 def tokens(plan: object) -> list[int]:
@@ -66,13 +66,13 @@ def test_an_inner_separator_stands_at_a_document_boundary_and_nowhere_else() -> 
 
 def test_a_separator_costs_one_place() -> None:
     # Two documents of three tokens: five places hold one and a separator, seven hold both.
-    documents = made.placed([[3], [3]])
+    documents = synthetic_documents.placed([[3], [3]])
     assert len(FullSentences(length=2 + 6).plan(documents, 5)) == 2
     assert len(FullSentences(length=2 + 7).plan(documents, 5)) == 1
 
 
 def test_a_document_that_begins_a_block_costs_no_separator() -> None:
-    documents = made.placed([[6], [6], [6]])
+    documents = synthetic_documents.placed([[6], [6], [6]])
     blocks = everything(FullSentences(length=8).plan(documents, 5))
     assert blocks.lengths.tolist() == [8, 8, 8]
 
@@ -92,7 +92,7 @@ def test_full_blocks_are_filled_but_for_less_than_a_sentence(length: int) -> Non
 
 
 def test_a_sentence_no_block_could_hold_is_split_into_full_parts() -> None:
-    documents = made.placed([[25, 4]])
+    documents = synthetic_documents.placed([[25, 4]])
     for part in (FullSentences(length=12), DocSentences(length=12)):
         plan = part.plan(documents, 5)
         assert plan.notes["sentences split"] == 1
@@ -101,7 +101,7 @@ def test_a_sentence_no_block_could_hold_is_split_into_full_parts() -> None:
 
 
 def test_documents_are_shuffled_by_the_key_and_sentences_are_not() -> None:
-    documents = made.placed([[4, 4, 4]] * 40)
+    documents = synthetic_documents.placed([[4, 4, 4]] * 40)
     order = np.array(tokens(FullSentences(length=30).plan(documents, 5))).reshape(40, 12)
     assert (np.diff(order, axis=1) == 1).all()
     assert order[:, 0].tolist() != sorted(order[:, 0].tolist())
@@ -122,7 +122,7 @@ def test_doc_sentences_are_shorter_than_full_ones() -> None:
 
 
 def test_spanbert_drops_over_long_sentences() -> None:
-    documents = made.placed([[5, 30, 6, 4]])
+    documents = synthetic_documents.placed([[5, 30, 6, 4]])
     plan = DocSentences(length=22, compat="spanbert").plan(documents, 5)
     kept = runs(everything(plan))
     assert [block[0].tolist() for block in kept] == [[*range(5), *range(35, 45)]]
@@ -130,31 +130,35 @@ def test_spanbert_drops_over_long_sentences() -> None:
 
 
 def test_spanbert_loses_the_block_in_progress_before_an_over_long_last_sentence() -> None:
-    documents = made.placed([[5, 18, 6, 30], [7, 7]])
+    documents = synthetic_documents.placed([[5, 18, 6, 30], [7, 7]])
     plan = DocSentences(length=22, compat="spanbert").plan(documents, 5)
     assert plan.notes["blocks lost"] == 1
     assert sorted(tokens(plan)) == [*range(23), *range(59, 73)]
 
 
 def test_an_empty_last_sentence_does_not_hide_an_over_long_one() -> None:
-    plan = DocSentences(length=22, compat="spanbert").plan(made.placed([[5, 30, 0], [7]]), 5)
+    plan = DocSentences(length=22, compat="spanbert").plan(
+        synthetic_documents.placed([[5, 30, 0], [7]]), 5
+    )
     assert plan.notes["blocks lost"] == 1
 
 
 def test_ours_loses_nothing_where_spanbert_does() -> None:
-    documents = made.placed([[5, 18, 6, 30], [7, 7]])
+    documents = synthetic_documents.placed([[5, 18, 6, 30], [7, 7]])
     plan = DocSentences(length=22).plan(documents, 5)
     assert sorted(tokens(plan)) == list(range(73))
 
 
 def test_a_corpus_of_nothing_but_lost_blocks_is_refused() -> None:
     with pytest.raises(UserError, match="not one block"):
-        DocSentences(length=22, compat="spanbert").plan(made.placed([[5, 30], [40], [1]]), 5)
+        DocSentences(length=22, compat="spanbert").plan(
+            synthetic_documents.placed([[5, 30], [40], [1]]), 5
+        )
 
 
 def test_a_corpus_of_one_token_documents_is_refused_by_doc_sentences() -> None:
     with pytest.raises(UserError, match="not one block"):
-        DocSentences(length=22).plan(made.placed([[1], [0, 1], [1, 0]]), 5)
+        DocSentences(length=22).plan(synthetic_documents.placed([[1], [0, 1], [1, 0]]), 5)
 
 
 @pytest.mark.parametrize("part", [FullSentences, DocSentences])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import made
+from support import synthetic_documents
 
 from clozelab.blocks import PARTS, block_table, planned, sentences, shuffle, visits
 from clozelab.blocks.planned import Make, PiecesInMemory, PlanPieces
@@ -33,7 +33,7 @@ def uneven() -> Documents:
     rng = np.random.default_rng(3)
     kinds = (2, 20, 90)
     shape = [rng.integers(0, kinds[n % 3], rng.integers(0, 25)).tolist() for n in range(150)]
-    return made.documents(shape)
+    return synthetic_documents.documents(shape)
 
 
 @pytest.fixture

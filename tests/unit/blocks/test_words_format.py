@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import document_of, everything, runs, sentence_of
+from support import synthetic_documents
+from support.block_contents import document_of, everything, runs, sentence_of
 
 from clozelab.blocks.words import CLOSE, OPEN, UNKNOWN, WordSentences, word_counts
 from clozelab.contracts import Blocks, Documents, Mark, Spelled, Spelling
@@ -20,7 +20,9 @@ KEY = 21
 
 def prose(count: int = 60, *, most: int = 40) -> Documents:
     rng = np.random.default_rng(8)
-    return made.placed([rng.integers(0, most, rng.integers(0, 12)).tolist() for _ in range(count)])
+    return synthetic_documents.placed(
+        [rng.integers(0, most, rng.integers(0, 12)).tolist() for _ in range(count)]
+    )
 
 
 def words_of(documents: Documents, first: int, last: int) -> list[list[int]]:
@@ -73,7 +75,7 @@ def hand_made(*, known: list[list[int]] | None = None) -> Documents:
         marks=np.array([15, 15, 0, 15], dtype=np.uint8),
         sentences=np.array([0, 4]),
         documents=np.array([0, 1]),
-        vocabulary=made.vocabulary(10),
+        vocabulary=synthetic_documents.vocabulary(10),
         spelling=spelling,
     )
 
@@ -82,7 +84,7 @@ def hand_made(*, known: list[list[int]] | None = None) -> Documents:
 def test_words_block_by_block(length: int) -> None:
     documents = prose()
     blocks = everything(WordSentences(length=length).plan(documents, KEY))
-    found = [(block[0] + made.PLACED).tolist() for block in runs(blocks)]
+    found = [(block[0] + synthetic_documents.PLACED).tolist() for block in runs(blocks)]
     assert found == block_by_block(documents, length - 2)
 
 
@@ -100,7 +102,7 @@ def test_every_token_occurs_once_and_documents_do_not_mix() -> None:
 
 
 def test_a_long_sentence_is_split_where_words_begin() -> None:
-    documents = made.placed([[200]])
+    documents = synthetic_documents.placed([[200]])
     plan = WordSentences(length=10).plan(documents, KEY)
     found = [block[0] for block in runs(everything(plan))]
     assert plan.notes["sentences split"] == 1
@@ -191,7 +193,7 @@ def test_many_blocks_are_spelled_as_a_loop_spells_them() -> None:
 
 def test_words_are_counted_over_many_stretches() -> None:
     shape = [[2, 0, 1] * 25_000]
-    documents = made.documents(shape)
+    documents = synthetic_documents.documents(shape)
     begins = np.concatenate([[0], np.cumsum((documents.marks & Mark.WORD) != 0)])
     assert len(documents.sentences) > 1 << 16
     counts = word_counts(documents, 0, len(documents.sentences) - 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.outside import NAME, restored  # noqa: F401
+from support.outside_parts import NAME, restored  # noqa: F401
 
 import clozelab
 from clozelab import registry

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import made_study
+from support import study_folders
 
 from clozelab import cli
 from clozelab.config import recipe as recipes
@@ -125,7 +125,7 @@ def test_a_study_with_old_names_is_the_same_study(tmp_path: Path) -> None:
 
 
 def test_a_recorded_multiple_of_the_width_is_read_without_a_warning(tmp_path: Path) -> None:
-    file = made_study.study(tmp_path / "s") / "study.toml"
+    file = study_folders.study(tmp_path / "s") / "study.toml"
     text = file.read_text(encoding="utf-8").replace("[[variants]]\n", "[[variants]]\nwidth = 2.0\n")
     file.write_text(text, encoding="utf-8")
     with warnings.catch_warnings():

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import patients
+from support import doctor_runs
 from support.corpora import build, refused, write
 from support.corpora import run as command
-from support.learning import store, teacher
-from support.patients import examined, found, learning, trainer
+from support.doctor_runs import examined, found, learning, trainer
+from support.pretrain_runs import store, teacher
 from support.texts import chinese, corpus, tokenizer
 
 from clozelab import data
@@ -40,7 +40,7 @@ def falls_back(share: float) -> float:
 
 
 def jumps(share: float) -> float:
-    return learning(share) + 2.0 * (round(share * patients.STEPS) in (120, 160, 200))
+    return learning(share) + 2.0 * (round(share * doctor_runs.STEPS) in (120, 160, 200))
 
 
 def grows(share: float) -> float:
@@ -72,7 +72,7 @@ THOROUGH = [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for
 @pytest.mark.parametrize("name", THOROUGH)
 def test_a_planted_illness_is_found(tmp_path: Path, name: str) -> None:
     check, options, changes = ILL[name]
-    place = patients.run(tmp_path / "run", *changes, **options)
+    place = doctor_runs.run(tmp_path / "run", *changes, **options)
     diagnosis = examined(place)
     assert check in found(diagnosis), diagnosis
     found(diagnosis, "caution")
@@ -80,7 +80,7 @@ def test_a_planted_illness_is_found(tmp_path: Path, name: str) -> None:
 
 
 def test_what_is_planted_is_all_that_is_found(tmp_path: Path) -> None:
-    healthy = examined(patients.run(tmp_path / "run"))
+    healthy = examined(doctor_runs.run(tmp_path / "run"))
     assert healthy.healthy, healthy
     assert not found(healthy) and not found(healthy, "caution")
     checks = {"plateau", "spikes", "gradient norm", "small steps", "masked share", "accuracy"}
@@ -90,7 +90,7 @@ def test_what_is_planted_is_all_that_is_found(tmp_path: Path) -> None:
 
 
 def test_a_log_alone_tells_the_same_and_guesses_nothing(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", loss=level)
+    place = doctor_runs.run(tmp_path / "run", loss=level)
     alone = read_run(place, log_only=True)
     plateau = found(examine(alone))["plateau"]
     assert plateau == found(examined(place))["plateau"] and alone.text is None and not alone.tables
@@ -101,11 +101,11 @@ def test_a_log_alone_tells_the_same_and_guesses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_nan_is_traced_to_what_came_before(tmp_path: Path) -> None:
-    sudden = patients.run(tmp_path / "sudden", ended=False)
+    sudden = doctor_runs.run(tmp_path / "sudden", ended=False)
     Run(Path(sudden)).append({"kind": "diverged", "step": 241, "what": "step 241: the loss is nan"})
     finding = found(examined(sudden))["not finite"]
     assert "all at once" in finding.title and "step 241: the loss is nan" in finding.evidence
-    steep = patients.run(tmp_path / "steep", norm=lambda share: 30.0 if share > 0.99 else 1.0)
+    steep = doctor_runs.run(tmp_path / "steep", norm=lambda share: 30.0 if share > 0.99 else 1.0)
     Run(Path(steep)).append({"kind": "diverged", "step": 241, "what": ""})
     finding = found(examined(steep))["not finite"]
     assert "gradients grew" in finding.title and "learning rate" in finding.remedy
@@ -116,7 +116,7 @@ def test_nan_is_traced_to_what_came_before(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_young_run_may_be_on_the_plateau(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", loss=level, ended=False)
+    place = doctor_runs.run(tmp_path / "run", loss=level, ended=False)
     recipe = Run(Path(place)).recipe().override({"schedule.steps": 4000})
     Run(Path(place)).recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
     with locked(Path(place)):
@@ -128,13 +128,13 @@ def test_a_young_run_may_be_on_the_plateau(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_recorded_runs_are_named_beside_a_plateau(tmp_path: Path) -> None:
-    place = patients.run(
+    place = doctor_runs.run(
         tmp_path / "run", "encoder.hidden_size=256", "encoder.layers=4", loss=level
     )
     finding = found(examined(place))["plateau"]
     assert "recorded runs of about this size left it" in finding.evidence
     assert "this one has seen 24" in finding.evidence
-    slow = patients.run(
+    slow = doctor_runs.run(
         tmp_path / "slow", "encoder.hidden_size=256", "encoder.layers=4", loss=lambda share: 7.0
     )
     assert "behind recorded runs" in found(examined(slow), "caution")["level"].title
@@ -197,18 +197,18 @@ def test_embeddings_that_never_move_are_found(tmp_path: Path) -> None:
     frozen, moving = tmp_path / "frozen", tmp_path / "moving"
     for folder, moved in ((frozen, 0.0), (moving, 1.0)):
         trainer(folder, config={"vocab_size": 8000})
-        patients.weights(folder / "checkpoint-900", rows, 0.1)
-        patients.weights(folder / "checkpoint-1000", rows + moved, 0.2)
+        doctor_runs.weights(folder / "checkpoint-900", rows, 0.1)
+        doctor_runs.weights(folder / "checkpoint-1000", rows + moved, 0.2)
     finding = found(examined(str(frozen)))["embeddings"]
     assert "never move" in finding.title and "10 of 10 rows" in finding.evidence
     assert "embeddings" in found(examined(str(moving)), "healthy")
-    patients.weights(moving, rows + 1.0, 0.2)  # the last checkpoint once more
+    doctor_runs.weights(moving, rows + 1.0, 0.2)  # the last checkpoint once more
     assert "embeddings" in found(examined(str(moving)), "healthy")
     shutil.rmtree(moving / "checkpoint-900")
     assert "embeddings" not in {one.check for one in examined(str(moving)).findings}
-    patients.weights(frozen / "checkpoint-1000", rows, 0.1)
+    doctor_runs.weights(frozen / "checkpoint-1000", rows, 0.1)
     assert "no weight moved" in found(examined(str(frozen)))["embeddings"].title
-    patients.weights(frozen / "checkpoint-1000", rows * np.nan, 0.1)
+    doctor_runs.weights(frozen / "checkpoint-1000", rows * np.nan, 0.1)
     assert "NaN" in found(examined(str(frozen)))["not finite"].title
 
 
@@ -256,7 +256,7 @@ def test_a_corpus_is_examined_alone() -> None:
 def test_a_text_that_repeats_itself_is_found(tmp_path: Path) -> None:
     """The same lines in every document are held out and trained on."""
     lines = [line for text in corpus()[:8] for line in text.split("\n")][:20]
-    documents = [patients.sentences(lines, number) for number in range(30)]
+    documents = [doctor_runs.sentences(lines, number) for number in range(30)]
     file = write(tmp_path / "a.jsonl", documents)
     build(file, tmp_path / "c", tokenizer("wordpiece"), held_out=0.2)
     results = found(examined(data=str(tmp_path / "c")))
@@ -302,7 +302,7 @@ def test_bigrams_know_what_follows() -> None:
 
 @pytest.mark.thorough
 def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", loss=level)
+    place = doctor_runs.run(tmp_path / "run", loss=level)
     words = command("doctor", place)
     assert words.returncode == 0, words.stderr
     lines = words.stdout.splitlines()
@@ -338,7 +338,7 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path, words: list[str], told:
 
 @pytest.mark.thorough
 def test_a_run_without_a_step_or_with_torn_lines_is_no_fault(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", ended=False)
+    place = doctor_runs.run(tmp_path / "run", ended=False)
     log = tmp_path / "run" / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-20] + b"\n\xff\n{}\n")
     assert examined(place).healthy
@@ -354,7 +354,7 @@ def test_positions_that_were_never_trained_are_named(tmp_path: Path) -> None:
     for number in (0, 1):
         positions = np.zeros((8, 4), dtype=np.float32)
         positions[2:5] = number  # RoBERTa's begin at row 2
-        patients.weights(
+        doctor_runs.weights(
             tmp_path / "hf" / f"checkpoint-{number}", words + number, number, positions
         )
     finding = found(examined(str(tmp_path / "hf")), "caution")["embeddings"]
@@ -380,7 +380,7 @@ def test_a_corpus_of_another_tokenizer_is_refused_and_a_damaged_one_noted(tmp_pa
         examined(teacher(), data=other)
     copied = tmp_path / "corpus"
     shutil.copytree(other, copied)
-    place = patients.run(tmp_path / "run", data=str(copied))
+    place = doctor_runs.run(tmp_path / "run", data=str(copied))
     (copied / "counts.npy").unlink()
     diagnosis = examined(place)
     assert diagnosis.healthy and "counts.npy: missing" in diagnosis.unknown[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.peers import VOCABULARY, shaken
+from support.peer_models import VOCABULARY, shaken
 from torch import Tensor
 
 from clozelab.contracts import Input

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.made import prose
-from support.streaming import PLAIN, SPECIAL, TARGET, batch, memories, plain, sees, shape, slots
+from support.synthetic_documents import prose
+from support.xlnet_batches import PLAIN, SPECIAL, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
 from torch.nn import functional
 

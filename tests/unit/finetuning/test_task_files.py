@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.labelled import jsonl, refusal, write
+from support.labelled_files import jsonl, refusal, write
 
 from clozelab.contracts import Counts
 from clozelab.finetuning.examples import Sentences, Tagged

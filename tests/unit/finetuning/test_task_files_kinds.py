@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.labelled import jsonl, refusal, write
+from support.labelled_files import jsonl, refusal, write
 
 from clozelab.contracts import Counts
 from clozelab.finetuning.examples import Choice, Document, GoldAnswer, Mention, Question

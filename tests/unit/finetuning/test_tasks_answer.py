@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.answering import CLS, FakeReader, ask
-from support.tries import tries
+from support.hypothesis_settings import tries
+from support.question_answering import CLS, FakeReader, ask
 
 from clozelab.contracts import Targets
 from clozelab.errors import UserError

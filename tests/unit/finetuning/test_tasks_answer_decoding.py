@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.answering import FakeReader, ask, drawn, one_hot
-from support.tries import tries
+from support.hypothesis_settings import tries
+from support.question_answering import FakeReader, ask, drawn, one_hot
 
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import GoldAnswer as Gold

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from support.answering import FakeReader, ask, batch, encode
+from support.question_answering import FakeReader, ask, batch, encode
 from torch import Tensor, nn
 from torch.nn import functional
 

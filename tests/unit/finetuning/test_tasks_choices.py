@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reading_tasks import CLS, SEP, FakeReader, Small, batch, rows
-from support.tries import tries
+from support.hypothesis_settings import tries
+from support.task_examples import CLS, SEP, FakeReader, Small, batch, rows
 
 from clozelab.contracts import Targets
 from clozelab.finetuning.examples import Choice, Picked

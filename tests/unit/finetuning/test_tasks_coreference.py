@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given as over
 from hypothesis import strategies as some
-from support.referring import Letters, batch, marked, stories
-from support.tries import tries
+from support.coreference import Letters, batch, marked, stories
+from support.hypothesis_settings import tries
 from torch import Tensor
 from torch.nn import functional
 

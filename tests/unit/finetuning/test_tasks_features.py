@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tries import tries
+from support.hypothesis_settings import tries
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input

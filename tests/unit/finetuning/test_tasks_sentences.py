@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reading_tasks import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, batch, rows, share
-from support.tries import tries
+from support.hypothesis_settings import tries
+from support.task_examples import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, batch, rows, share
 
 from clozelab.contracts import Encoded, Targets
 from clozelab.errors import UserError

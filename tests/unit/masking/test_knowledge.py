@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.corpora import build
-from support.hiding import assert_shares, flags, groups, hide, lay, per_block, repeat, with_units
+from support.masked_blocks import (
+    assert_shares,
+    flags,
+    groups,
+    hide,
+    lay,
+    per_block,
+    repeat,
+    with_units,
+)
 from support.texts import tokenizer
 
 from clozelab import data

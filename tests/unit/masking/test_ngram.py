@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.hiding import assert_shares, flags, groups, hide, lay, per_block, repeat
+from support.masked_blocks import assert_shares, flags, groups, hide, lay, per_block, repeat
 
 from clozelab.contracts import Blocks, Bools, Hidden, Mark
 from clozelab.errors import UserError

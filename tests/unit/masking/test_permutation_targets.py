@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.hiding import assert_even, assert_shares, flags, hide, lay, pieces, repeat
+from support.masked_blocks import assert_even, assert_shares, flags, hide, lay, pieces, repeat
 
 from clozelab.contracts import Blocks, Bools, Ints, Mark
 from clozelab.errors import UserError

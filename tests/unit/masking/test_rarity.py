@@ -5,8 +5,17 @@ from math import ceil
 
 import numpy as np
 import pytest
-from support.hiding import WORDS, assert_even, assert_shares, flags, hide, lay, per_block, repeat
-from support.made import vocabulary
+from support.masked_blocks import (
+    WORDS,
+    assert_even,
+    assert_shares,
+    flags,
+    hide,
+    lay,
+    per_block,
+    repeat,
+)
+from support.synthetic_documents import vocabulary
 
 from clozelab.errors import UserError
 from clozelab.masking.token import Rarity

@@ -4,7 +4,17 @@ from math import ceil
 
 import numpy as np
 import pytest
-from support.hiding import STRAY, assert_shares, flags, groups, hide, lay, per_block, pieces, repeat
+from support.masked_blocks import (
+    STRAY,
+    assert_shares,
+    flags,
+    groups,
+    hide,
+    lay,
+    per_block,
+    pieces,
+    repeat,
+)
 
 from clozelab.contracts import Blocks, Bools, Mark
 from clozelab.errors import UserError

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.hiding import assert_even, flags, hide, lay, per_block, repeat
+from support.masked_blocks import assert_even, flags, hide, lay, per_block, repeat
 
 from clozelab.errors import UserError
 from clozelab.masking.token import Token, UniformRate

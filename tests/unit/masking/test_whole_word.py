@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.hiding import (
+from support.masked_blocks import (
     STRAY,
     assert_even,
     flags,

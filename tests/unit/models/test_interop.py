@@ -14,7 +14,7 @@ import pytest
 import torch
 from markdown_it import MarkdownIt
 from safetensors.torch import save_file
-from support.peers import SHAPE, VOCABULARY, Model
+from support.peer_models import SHAPE, VOCABULARY, Model
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 

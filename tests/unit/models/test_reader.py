@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.learning import shrunk
+from support.hypothesis_settings import tries
+from support.pretrain_runs import shrunk
 from support.texts import ATOMS, KINDS, real, tokenizer
-from support.tries import tries
 
 from clozelab import data
 from clozelab.blocks.words import spell

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import Shape, columns, complete
+from support.masked_blocks import lay
+from support.objective_cases import Shape, columns, complete
 from torch import Tensor
 
 from clozelab.contracts import Encoded

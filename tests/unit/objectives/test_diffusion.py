@@ -9,9 +9,9 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.learning import HERE, MACHINE, doubled, shrunk, task
-from support.predicting import complete
+from support.masked_blocks import lay
+from support.objective_cases import complete
+from support.pretrain_runs import HERE, MACHINE, doubled, shrunk, task
 from torch import Tensor
 
 from clozelab.contracts import Blocks, Corrupted, Encoded, Hidden

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import Shape, complete
+from support.masked_blocks import lay
+from support.objective_cases import Shape, complete
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input, Sums, Targets

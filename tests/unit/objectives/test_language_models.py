@@ -8,8 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
+from support.masked_blocks import lay
+from support.objective_cases import (
+    VOCABULARY,
+    Alone,
+    Case,
+    Shape,
+    columns,
+    complete,
+    lengths,
+    states,
+)
 from torch import Tensor
 from torch.nn import functional
 

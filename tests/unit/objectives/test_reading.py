@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import RECIPES, doubled, task
+from support.pretrain_runs import RECIPES, doubled, task
 from torch import Tensor
 
 from clozelab.contracts import Batch, Sums

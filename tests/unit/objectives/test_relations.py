@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import columns, complete
+from support.masked_blocks import lay
+from support.objective_cases import columns, complete
 from torch import Tensor
 
 from clozelab.config import recipe as recipes

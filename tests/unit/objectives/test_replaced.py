@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.learning import shrunk
-from support.predicting import VOCABULARY, Alone, Shape, columns, complete
+from support.masked_blocks import lay
+from support.objective_cases import VOCABULARY, Alone, Shape, columns, complete
+from support.pretrain_runs import shrunk
 from torch import Tensor
 from torch.nn import functional
 

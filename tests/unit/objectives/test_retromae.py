@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.learning import HERE, MACHINE, doubled, shrunk, steps_of, store, task
-from support.predicting import Alone, Case, Shape, columns, complete, states
+from support.masked_blocks import lay
+from support.objective_cases import Alone, Case, Shape, columns, complete, states
+from support.pretrain_runs import HERE, MACHINE, doubled, shrunk, steps_of, store, task
 from torch import Tensor
 from torch.nn import functional
 

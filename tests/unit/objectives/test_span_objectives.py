@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, states
+from support.masked_blocks import lay
+from support.objective_cases import VOCABULARY, Alone, Case, Shape, columns, complete, states
 from torch import Tensor
 
 from clozelab.config.recipe import read

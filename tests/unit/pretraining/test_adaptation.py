@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import RECIPES, STORES, store
+from support.pretrain_runs import RECIPES, STORES, store
 
 from clozelab.config.recipe import read
 from clozelab.errors import UserError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import (
+from support.pretrain_runs import (
     HERE,
     MACHINE,
     assert_close,

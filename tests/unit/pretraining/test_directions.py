@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import HERE, MACHINE, doubled, shrunk, steps_of, store, task
+from support.pretrain_runs import HERE, MACHINE, doubled, shrunk, steps_of, store, task
 from torch import Tensor
 
 from clozelab.config.recipe import read

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import processes
-from support.learning import store
+from support.pretrain_runs import store
 
 import clozelab
 from clozelab.blocks import PARTS, shuffle, visits

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import HERE, shrunk, store
+from support.pretrain_runs import HERE, shrunk, store
 
 from clozelab.blocks import PARTS
 from clozelab.config.recipe import Recipe

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.corpora import add, build, texts, write
-from support.serving import Server, at
+from support.file_server import Server, at
 
 from clozelab.errors import UserError
 from clozelab.remote import access, ahead, cache, fetching

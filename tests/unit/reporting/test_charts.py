@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_study import TEXT, study
+from support.study_folders import TEXT, study
 
 from clozelab.config import recipe as recipes
 from clozelab.reporting.charts import Chart, clock_data

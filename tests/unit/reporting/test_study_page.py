@@ -12,7 +12,7 @@ from operator import mul
 from pathlib import Path
 
 import pytest
-from support.made_study import SCORES, TEXT, Scores, study
+from support.study_folders import SCORES, TEXT, Scores, study
 
 from clozelab.api import studies as looking
 from clozelab.cli import main

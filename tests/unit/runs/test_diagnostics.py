@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.corpora import build, write
-from support.learning import RECIPES, store, task
+from support.pretrain_runs import RECIPES, store, task
 from support.processes import run_process
 from support.texts import corpus
 

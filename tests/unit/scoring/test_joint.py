@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.scoring import corpus, model
+from support.random_models import corpus, model
 
 from clozelab.contracts import Documents, Ints, Mark
 from clozelab.models.model import Model

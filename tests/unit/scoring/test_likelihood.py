@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.scoring import TEXTS, corpus, model
+from support.random_models import TEXTS, corpus, model
 
 from clozelab.contracts import Ints
 from clozelab.models.model import Model

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.scoring import model
+from support.random_models import model
 
 from clozelab.errors import UserError
 from clozelab.models.model import Model

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from support.corpora import digests
-from support.learning import store
-from support.served import runs
+from support.pretrain_runs import store
+from support.web_app import runs
 
 import clozelab
 from clozelab.errors import UserError

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_study import SCORES, study
 from support.processes import run_process
+from support.study_folders import SCORES, study
 
 from clozelab.config import recipe as recipes
 from clozelab.runs.directory import PLAN, Run

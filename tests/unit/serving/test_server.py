@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from support.corpora import refused, run
-from support.served import runs, serving
+from support.web_app import runs, serving
 
 from clozelab.api import serving as api
 from clozelab.errors import UserError

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.made_study import TEXT
+from support.study_folders import TEXT
 
 from clozelab.cli import main
 from clozelab.errors import UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_study import study
+from support.study_folders import study
 
 from clozelab.studies import spec
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.hypothesis_settings import tries
 from support.texts import (
     KINDS,
     MADE,
@@ -22,7 +23,6 @@ from support.texts import (
     tokenizer,
     whole,
 )
-from support.tries import tries
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from clozelab.contracts import Counts, Mark

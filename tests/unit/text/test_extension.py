@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given
+from support.hypothesis_settings import tries
 from support.texts import ATOMS, copy, each_learned, encoder, hard, literal, real, tokenizer, whole
-from support.tries import tries
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab.contracts import Mark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.learning import store
+from support.pretrain_runs import store
 
 from clozelab.errors import UserError
 from clozelab.text.store.corpus import Corpus, Store, open_stores

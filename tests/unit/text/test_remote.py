@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from support.serving import Server, at
+from support.file_server import Server, at
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError

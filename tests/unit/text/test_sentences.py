@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tries import tries
+from support.hypothesis_settings import tries
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError

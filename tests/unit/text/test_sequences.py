@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hypothesis_settings import tries
 from support.texts import encoder, hard, spec, tokenizer
-from support.tries import tries
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Blocks, Mark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
+from support.hypothesis_settings import tries
 from support.texts import (
     MADE,
     copy,
@@ -16,7 +17,6 @@ from support.texts import (
     real,
     tokenizer,
 )
-from support.tries import tries
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Mark

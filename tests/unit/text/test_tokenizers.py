@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
+from support.hypothesis_settings import tries
 from support.texts import KINDS, chinese, corpus, each_kind, hard, spec, tokenizer
-from support.tries import tries
 from tokenizers import Tokenizer, models, trainers
 
 from clozelab.errors import UserError

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from support.hypothesis_settings import tries
 from support.texts import ATOMS, copy, each_learned, hard, real
-from support.tries import tries
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from clozelab.contracts import Ints

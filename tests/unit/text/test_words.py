@@ -7,8 +7,8 @@ import pytest
 import rjieba
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hypothesis_settings import tries
 from support.texts import KINDS, chinese, each_of_text, encoder, real, tokenizer
-from support.tries import tries
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from clozelab.contracts import Counts, Mark

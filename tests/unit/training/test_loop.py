@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import HERE, MACHINE, RECIPES, assert_close, doubled, steps_of, task
+from support.pretrain_runs import HERE, MACHINE, RECIPES, assert_close, doubled, steps_of, task
 from torch import Tensor
 from torch.nn import Module
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.learning import doubled, task
-from support.tries import tries
+from support.hypothesis_settings import tries
+from support.pretrain_runs import doubled, task
 
 from clozelab.contracts import Batch, Targets
 from clozelab.packed import offsets

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import HERE, MACHINE, QUIET, shrunk, task
+from support.pretrain_runs import HERE, MACHINE, QUIET, shrunk, task
 
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError

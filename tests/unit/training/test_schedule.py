@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tries import tries
+from support.hypothesis_settings import tries
 
 from clozelab.config.recipe import read
 from clozelab.errors import UserError

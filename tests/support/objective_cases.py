@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.hiding import WORDS
-from support.reading import cut_out
+from support.block_contents import cut_out
+from support.masked_blocks import WORDS
 from torch import Tensor, nn
 
 from clozelab.contracts import (

@@ -25,11 +25,11 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from support import finetuning
-from support.finetuning import STILL, inputs_of, order, sample
-from support.labelled import jsonl, write
-from support.learning import RECIPES, doubled, shrunk, steps_of, store, task
-from support.referring import stories
+from support import finetune_tasks
+from support.coreference import stories
+from support.finetune_tasks import STILL, inputs_of, order, sample
+from support.labelled_files import jsonl, write
+from support.pretrain_runs import RECIPES, doubled, shrunk, steps_of, store, task
 from torch import Tensor, nn
 
 from clozelab.pretraining import starting
@@ -165,11 +165,11 @@ def tuning(name: str) -> dict[str, Any]:
     few = 1 if kind == "coreference" else 4
     words = (f"batch_size={few}", "learning_rate=1e-3", "length=48", "steps=4", "warmup=0", *STILL)
     given = inputs_of(order(kind, _examples(source), *words, *settings, model=str(old() / "run")))
-    work = finetuning.doubled(given)
+    work = finetune_tasks.doubled(given)
     jobs = islice(work.jobs(0, work.start()), PREPARED)
     made = {f"step {number}": job().batches for number, job in enumerate(jobs)}
     found = {place: digests(value) for place, value in made.items()}
-    return {**_numbers(finetuning.steps_of(work), work.model), "digests": found}
+    return {**_numbers(finetune_tasks.steps_of(work), work.model), "digests": found}
 
 
 def result(name: str) -> dict[str, Any]:
@@ -259,12 +259,12 @@ def _examples(source: str) -> str:
     """A file of a few examples."""
     if source == "stories":
         records = [story._asdict() for story in stories()[:6]]
-        return str(write(finetuning.folder() / "stories.jsonl", jsonl(*records)))
+        return str(write(finetune_tasks.folder() / "stories.jsonl", jsonl(*records)))
     if source == "lengths":  # of definitions
         lines = Path(sample("definitions", 16)).read_text(encoding="utf-8").splitlines()[1:]
         texts = [line.split("\t")[0] for line in lines]
         rows = "".join(f"{text}\t{len(text.split()) / 5}\n" for text in texts)
-        return str(write(finetuning.folder() / "lengths.tsv", "sentence\tscore\n" + rows))
+        return str(write(finetune_tasks.folder() / "lengths.tsv", "sentence\tscore\n" + rows))
     return sample(source, 16)
 
 

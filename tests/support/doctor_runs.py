@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
-from support.learning import shrunk, store
+from support.pretrain_runs import shrunk, store
 from support.texts import tokenizer
 
 import clozelab

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.learning import HERE, MACHINE, of, task, went
+from support.pretrain_runs import HERE, MACHINE, of, task, went
 
 from clozelab import data
 from clozelab.finetuning.finetune import FinetunePlan, Happened, follow, planned

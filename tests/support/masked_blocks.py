@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
-from support.made import SPECIAL, vocabulary
+from support.synthetic_documents import SPECIAL, vocabulary
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Mark, Masking
 

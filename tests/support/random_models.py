@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from support.learning import STORES, shrunk, store
-from support.peers import shaken
+from support.peer_models import shaken
+from support.pretrain_runs import STORES, shrunk, store
 
 from clozelab.models.build import build
 from clozelab.models.model import Model

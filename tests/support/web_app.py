@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from support.learning import store
+from support.pretrain_runs import store
 from support.processes import started
 
 import clozelab

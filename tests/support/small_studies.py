@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support.finetuning import folder, sample
-from support.learning import MACHINE, store
+from support.finetune_tasks import folder, sample
+from support.pretrain_runs import MACHINE, store
 
 from clozelab.runs.events import drained
 from clozelab.runs.session import SaveOptions

@@ -1,11 +1,11 @@
-"""Blocks of `made.placed` documents read back: which tokens of the store lie where."""
+"""Blocks of `synthetic_documents.placed` read back: which tokens of the store lie where."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-from support.made import PLACED
+from support.synthetic_documents import PLACED
 
 from clozelab.contracts import Blocks, Bools, Documents, Ints, Plan
 
