@@ -16,9 +16,9 @@ from support.peer_models import (
     Model,
     agree,
     loaded,
-    made,
     ours,
     padded,
+    random_model,
     shaken,
     sized,
     theirs,
@@ -346,7 +346,7 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
 
 def exported(name: str) -> tuple[Model, Exported]:
     encoder, heads, _ = MODELS[name]
-    model = made(encoder, heads, transform=name == "left to right")
+    model = random_model(encoder, heads, transform=name == "left to right")
     return model, to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12)
 
 

@@ -33,7 +33,7 @@ OFTEN = SaveOptions(save_every=2, keep=0, evaluate_every=2, evaluate_blocks=16)
 
 def general() -> str:
     """The corpus that the model was trained on."""
-    return store("wordpiece", made="small")
+    return store("wordpiece", variant="small")
 
 
 @pytest.fixture(scope="module")

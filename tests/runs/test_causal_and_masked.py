@@ -261,7 +261,7 @@ def test_both_directions_are_learned_and_each_at_its_own_place() -> None:
     course = ["masking.course=[]", "schedule.causal=[[0.5, 1.0]]", "objectives.1.weight=1.0"]
     rate = "optimiser.learning_rate=3e-3"
     recipe = shrunk("gpt_bert", *wide, *course, rate, steps=200, batch_size=16)
-    few = store("byte_bpe", documents=3, made="embedded")
+    few = store("byte_bpe", documents=3, variant="embedded")
     trainer = PretrainTrainer(fresh(recipe, data=[few], seed=0), MACHINE, HERE)
     last = [means(step.sums) for step in steps_of(trainer)[-10:]]
     counts = trainer.vocabulary.counts

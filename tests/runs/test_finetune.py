@@ -134,7 +134,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_every_kind_learns_a_small_real_sample(
     tmp_path: Path, kind: str, name: str, count: int, metric: str, chance: float
 ) -> None:
-    given = order(kind, sample(name, count), model=base(made="embedded"))
+    given = order(kind, sample(name, count), model=base(variant="embedded"))
     found = events(Scored, tuned(given, tmp_path / "out"))
     assert len(found) == 12  # one an epoch
     assert found[-1].at_best[metric] > max(85, chance + 30)
@@ -163,7 +163,7 @@ def test_coreference_is_learned_from_stories(told: str) -> None:
         "shape=constant",
         *STILL,
     )
-    made = inputs_for(order("coreference", told, *settings, model=base(made="embedded")))
+    made = inputs_for(order("coreference", told, *settings, model=base(variant="embedded")))
     # Smaller than the usual head, and with as many mentions as our stories have.
     kind: Any = replace(
         made.task.kind,

@@ -32,7 +32,7 @@ PROMPT = "The river was wide"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("diffusion") / "run"
-    went(task("diffusion", "encoder.layers=2", made="embedded"), place)
+    went(task("diffusion", "encoder.layers=2", variant="embedded"), place)
     return place
 
 
@@ -162,7 +162,7 @@ def test_it_learns_a_text_and_says_what_stands_in_it(tmp_path: Path) -> None:
         "encoder.layers=2",
     ]
     recipe = shrunk("diffusion", *width, "optimiser.learning_rate=3e-3", steps=150, batch_size=16)
-    few = store("byte_bpe", documents=3, made="embedded")  # a text that it can learn by heart
+    few = store("byte_bpe", documents=3, variant="embedded")  # a text that it can learn by heart
     events = went(fresh(recipe, data=[few], seed=0), tmp_path / "run")
     losses = [means(each.sums)["masked_lm"]["loss"] for each in events if isinstance(each, Step)]
     assert fmean(losses[-10:]) < 0.5 * fmean(losses[:5])  # of log V at first

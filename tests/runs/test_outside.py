@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.outside_parts import NAME, restored  # noqa: F401
 from support.pretrain_runs import task, went
-from support.small_studies import STATIC, made, ran
+from support.small_studies import STATIC, ran, read_study
 
 from clozelab import registry
 from clozelab.errors import UserError
@@ -51,7 +51,7 @@ def test_a_run_is_resumed_and_loaded_by_whom_has_its_module(
 @pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_study_has_variants_and_measures_from_outside(at_once: int, tmp_path: Path) -> None:
     registry.load(NAME)
-    study = made(tmp_path, STATIC, MINE, measures=["held_out.masked_lm", "own.layers"])
+    study = read_study(tmp_path, STATIC, MINE, measures=["held_out.masked_lm", "own.layers"])
     ran(study, tmp_path / "out", at_once=at_once)  # two are in processes of their own
     result = Run(tmp_path / "out").result() or {}
     assert [one["failed"] for one in result["cells"]] == [None, None]
@@ -60,4 +60,4 @@ def test_a_study_has_variants_and_measures_from_outside(at_once: int, tmp_path: 
     assert f'imports = ["{NAME}"]' in recorded.read_text()
     assert studies.read(recorded) == study
     with pytest.raises(UserError, match=r"own\.layer is unknown: after own\. did you mean layers"):
-        made(tmp_path, STATIC, MINE, measures=["own.layer"])
+        read_study(tmp_path, STATIC, MINE, measures=["own.layer"])

@@ -39,7 +39,7 @@ DROPPED = "encoder.dropout=0.1"
 @pytest.mark.parametrize("name", RECIPES)
 def test_its_loss_falls(name: str, tmp_path: Path) -> None:
     made = "embedded" if name == "distilbert" else "small"  # which has less to learn of a teacher
-    given = task(name, "optimiser.learning_rate=0.005", steps=30, batch_size=8, made=made)
+    given = task(name, "optimiser.learning_rate=0.005", steps=30, batch_size=8, variant=made)
     saving = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=64)
     events = went(given, tmp_path / "run", saving=saving)
     steps, main = of(Step, events), MAIN.get(name, "masked_lm")

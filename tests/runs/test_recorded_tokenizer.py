@@ -58,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """RoBERTa's recipe and BERT's, over one corpus of WordPiece."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("roberta", "bert"):
-        data = [store("wordpiece", made="small")]
+        data = [store("wordpiece", variant="small")]
         given = starting.fresh(shrunk(name, steps=2), data=data, seed=0)
         said = [one.text for one in of(Said, went(given, folder / name, saving=QUIET))]
         assert sum(line.endswith(LINE) for line in said) == (name == "roberta")

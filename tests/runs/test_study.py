@@ -22,9 +22,9 @@ from support.small_studies import (
     SMALL,
     STATIC,
     STUDENT,
-    made,
     plan_of,
     ran,
+    read_study,
     reviews,
 )
 from torch._dynamo.utils import counters
@@ -72,7 +72,7 @@ def stages(told: list[Any]) -> list[tuple[str, str]]:
 
 
 def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) -> None:
-    study = made(tmp_path, tasks=[reviews()], seeds=2)
+    study = read_study(tmp_path, tasks=[reviews()], seeds=2)
     out = tmp_path / "out"
     told = ran(study, out)
     # Seed by seed, each pretrained and then tuned.
@@ -107,7 +107,7 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
 
 def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = ran(made(tmp_path, seeds=2), out)
+    told = ran(read_study(tmp_path, seeds=2), out)
     seen = [(one.cell, one.event) for one in of(CellEvent, told)]
     steps = {(cell, event.number): event for cell, event in seen if isinstance(event, Step)}
     for number in (1, 2, 3):
@@ -117,7 +117,7 @@ def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path
 
 
 def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    study = made(tmp_path, tasks=[reviews()])
+    study = read_study(tmp_path, tasks=[reviews()])
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     many = len(ran(study, whole))
     assert many > 12
@@ -135,7 +135,7 @@ def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> 
 def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
     tmp_path: Path,
 ) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     ran(study, out)
     before = cells(out)
     for name in (
@@ -150,7 +150,7 @@ def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
 
 
 def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Path) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
 
     def told_to_stop() -> None:
         for told in follow(plan_of(study, out), out, machine=MACHINE):
@@ -165,7 +165,7 @@ def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Pat
 
 
 def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> None:
-    study, out = made(tmp_path, STATIC, tasks=[reviews()]), tmp_path / "out"
+    study, out = read_study(tmp_path, STATIC, tasks=[reviews()]), tmp_path / "out"
     ran(study, out)
     cell = out / "cells" / "static" / "seed-0"
     left = cell / "tasks" / "reviews" / "seed-0" / "checkpoints" / "step-00000002"
@@ -176,7 +176,7 @@ def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> 
 
 
 def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
-    study = made(tmp_path, BROKEN, STATIC, DYNAMIC)
+    study = read_study(tmp_path, BROKEN, STATIC, DYNAMIC)
     out = tmp_path / "out"
     told = ran(study, out)
     assert [one.cell.variant for one in of(CellFinished, told)] == ["broken", "static", "dynamic"]
@@ -197,7 +197,7 @@ def test_a_cell_that_failed_is_done_once_what_was_wrong_is_mended(
     def full(*words: object, **more: object) -> None:
         raise OSError("the disk is full")
 
-    study, out = made(tmp_path, STATIC), tmp_path / "out"
+    study, out = read_study(tmp_path, STATIC), tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(starting if where == "fresh" else cells_module, where, full)
         ran(study, out)
@@ -215,14 +215,14 @@ def test_a_loss_that_is_no_number_fails_its_cell_alone(tmp_path: Path) -> None:
         "set": ["optimiser.learning_rate=1e30", "optimiser.clip=0"],
     }
     out = tmp_path / "out"
-    ran(made(tmp_path, wild, STATIC), out, budget="6steps")
+    ran(read_study(tmp_path, wild, STATIC), out, budget="6steps")
     first, second = cells(out)
     assert first["failed"] and second["failed"] is None
 
 
 def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = ran(made(tmp_path, STUDENT, DYNAMIC, STATIC), out)
+    told = ran(read_study(tmp_path, STUDENT, DYNAMIC, STATIC), out)
     assert begun(told) == ["dynamic/seed-0", "static/seed-0", "student/seed-0"]
     assert all(one["failed"] is None for one in cells(out))
     facts = Run(out / "cells/student/seed-0").machine()
@@ -232,14 +232,14 @@ def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) ->
 def test_a_student_without_its_teacher_fails_with_a_sentence(tmp_path: Path) -> None:
     wild = {**STATIC, "set": ["optimiser.learning_rate=1e30", "optimiser.clip=0"]}
     out = tmp_path / "out"
-    ran(made(tmp_path, wild, STUDENT), out, budget="6steps")
+    ran(read_study(tmp_path, wild, STUDENT), out, budget="6steps")
     assert "needs the run of static" in cells(out)[1]["failed"]
 
 
 def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Path) -> None:
     frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
     out = tmp_path / "out"
-    told = ran(made(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
+    told = ran(read_study(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
     assert stages(told) == [
         *(("static/seed-0", "pretraining"), ("static/seed-0", "reviews")),
         ("frozen/seed-0", "reviews"),
@@ -249,7 +249,7 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     assert b["scores"]["held_out.masked_lm"] == a["scores"]["held_out.masked_lm"]
     # ReadOptions for alone, it still knows whose weights it has.
     shutil.rmtree(out / "cells/frozen/seed-0/tasks")
-    alone = made(tmp_path, STATIC, frozen, tasks=[reviews()])
+    alone = read_study(tmp_path, STATIC, frozen, tasks=[reviews()])
     alone = alone.narrowed(variants=["frozen"])
     assert stages(ran(alone, out)) == [("frozen/seed-0", "reviews")]
     assert [one["failed"] for one in cells(out)] == [None]
@@ -259,7 +259,7 @@ def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
-    study, out, sync = made(tmp_path, STATIC, frozen), tmp_path / "out", os.fsync
+    study, out, sync = read_study(tmp_path, STATIC, frozen), tmp_path / "out", os.fsync
     own, twin = (out / "cells" / name / "seed-0" for name in ("frozen", "static"))
 
     def full(handle: int) -> None:
@@ -283,7 +283,7 @@ def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
 def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None:
     once = {"name": "once", "says": "once", "finetune": ["learning_rate=1e-4"]}
     words = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "learning_rate=2e-4"]
-    study = made(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=words)
+    study = read_study(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=words)
     request = make_request(study, [store("wordpiece")])
     assert request.settings("static", "sst2") == ("epochs=3", "learning_rate=2e-4")
     assert request.settings("static", "reviews") == ("epochs=1", "learning_rate=2e-4")
@@ -312,7 +312,7 @@ LONG = {"name": "long", "says": "larger steps", "set": ["schedule.batch_size=8"]
 
 def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed: list[str]) -> None:
     deep = {"name": "deep", "says": "four times the work", "set": ["encoder.layers=8"]}
-    plan = plan_of(made(tmp_path, STATIC, DYNAMIC, deep, LONG, seeds=2), budget="10m")
+    plan = plan_of(read_study(tmp_path, STATIC, DYNAMIC, deep, LONG, seeds=2), budget="10m")
     assert timed == ["static", "deep", "long"]  # masks do not change the speed
     assert plan.unit == "tokens"
     tokens = [tokens_of(plan, name) for name in ("static", "dynamic", "deep", "long")]
@@ -324,27 +324,27 @@ def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed:
 
 
 def test_a_budget_in_time_leaves_room_for_fine_tuning(tmp_path: Path, timed: list[str]) -> None:
-    alone = plan_of(made(tmp_path), budget="10m")
-    tuned = plan_of(made(tmp_path, tasks=[reviews()], finetune=["epochs=100"]), budget="10m")
+    alone = plan_of(read_study(tmp_path), budget="10m")
+    tuned = plan_of(read_study(tmp_path, tasks=[reviews()], finetune=["epochs=100"]), budget="10m")
     assert tuned.amount < alone.amount
     each = sum(tuned.tuning_seconds.values())
     assert tuned.amount == pytest.approx(alone.amount * (600 - each) / 600)
     told = sum(tuned.seconds(cell.variant) or 0.0 for cell in tuned.request.cells())
     assert told == pytest.approx(600, rel=0.02)
     with pytest.raises(UserError, match="fine-tuning alone takes"):
-        plan_of(made(tmp_path, tasks=[reviews()], finetune=["epochs=1000000"]), budget="10m")
+        plan_of(read_study(tmp_path, tasks=[reviews()], finetune=["epochs=1000000"]), budget="10m")
 
 
 def test_a_pretraining_that_is_shared_is_paid_once(tmp_path: Path, timed: list[str]) -> None:
     frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
-    plan = plan_of(made(tmp_path, STATIC, frozen), budget="10m")
+    plan = plan_of(read_study(tmp_path, STATIC, frozen), budget="10m")
     assert plan.seconds("static") == pytest.approx(600, rel=0.01) and plan.seconds("frozen") == 0
 
 
 def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) -> None:
-    steps = plan_of(made(tmp_path, STATIC, LONG, equal="steps"), budget="10m")
+    steps = plan_of(read_study(tmp_path, STATIC, LONG, equal="steps"), budget="10m")
     assert steps.unit == "steps" and steps.steps("static") == steps.steps("long")
-    time = plan_of(made(tmp_path, STATIC, LONG, equal="time"), budget="10m")
+    time = plan_of(read_study(tmp_path, STATIC, LONG, equal="time"), budget="10m")
     assert time.unit == "seconds"
     assert time.seconds("long") == pytest.approx(time.seconds("static") or 0, rel=0.01)
     assert time.steps("static") == pytest.approx(2 * time.steps("long"), rel=0.01)
@@ -354,36 +354,36 @@ def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) ->
     assert beside.budget("long") == f"{time.steps('long')}steps"
     assert steps.budget("long") == f"{steps.steps('long')}steps"
     with pytest.raises(UserError, match="set --budget"):
-        plan_of(made(tmp_path, equal="time"), budget=None)
+        plan_of(read_study(tmp_path, equal="time"), budget=None)
 
 
 def test_without_a_budget_the_first_recipe_tells_how_long(tmp_path: Path) -> None:
     set_ = [*SMALL, "schedule.steps=50"]
-    plan = plan_of(made(tmp_path, STATIC, LONG, set=set_), budget=None)
+    plan = plan_of(read_study(tmp_path, STATIC, LONG, set=set_), budget=None)
     assert plan.steps("static") == 50 and plan.steps("long") in (24, 25, 26)
 
 
 def test_steps_are_timed_as_they_are(tmp_path: Path) -> None:
-    plan = plan_of(made(tmp_path, STATIC, STUDENT), budget="5m")  # under a teacher, too
+    plan = plan_of(read_study(tmp_path, STATIC, STUDENT), budget="5m")  # under a teacher, too
     assert all((one.seconds_a_step or 0) > 0 for one in plan.paces.values())
 
 
 def test_a_variant_that_cannot_be_set_up_takes_no_time(tmp_path: Path, timed: list[str]) -> None:
-    plan = plan_of(made(tmp_path, BROKEN, STATIC), budget="10m")
+    plan = plan_of(read_study(tmp_path, BROKEN, STATIC), budget="10m")
     assert "entit" in plan.broken["broken"] and plan.seconds("broken") is None
     assert plan.seconds("static") == pytest.approx(600, rel=0.01)
 
 
 def test_a_share_is_of_what_the_others_have(tmp_path: Path) -> None:
     twice = {"name": "twice", "says": "trained for longer", "share": 2.0}
-    plan = plan_of(made(tmp_path, STATIC, twice), budget="20ktok")
+    plan = plan_of(read_study(tmp_path, STATIC, twice), budget="20ktok")
     assert tokens_of(plan, "twice") == pytest.approx(2 * tokens_of(plan, "static"), rel=0.02)
-    steps = plan_of(made(tmp_path, STATIC, twice), budget="10steps")
+    steps = plan_of(read_study(tmp_path, STATIC, twice), budget="10steps")
     assert (steps.steps("static"), steps.steps("twice")) == (10, 20)
 
 
 def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: list[str]) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     plan = plan_of(study, budget="10m")
     plan.write(out)
     more = plan_of(study.narrowed(seeds=4), out, budget="10m")
@@ -393,7 +393,7 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
     replace(plan, powers={claim: {**stated, "power": 0.123}}).write(altered)
     assert plan_of(study, altered, budget="10m").powers[claim]["power"] == 0.123
     assert more.powers[claim]["seeds"] == 4 != stated["seeds"]
-    first, before = made(tmp_path, STATIC, LONG, equal="time"), len(timed)
+    first, before = read_study(tmp_path, STATIC, LONG, equal="time"), len(timed)
     plan_of(first, budget="10m").write(tmp_path / "time")
     plan_of(first, tmp_path / "time", budget="10m")
     assert len(timed) == before + 2  # what was timed stays, so that later cells are like the first
@@ -406,7 +406,7 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
 def test_masks_that_differ_are_measured_by_those_of_the_base(tmp_path: Path) -> None:
     many = {"name": "many", "says": "hides more", "set": ["masking.mask_rate=0.4"]}
     out = tmp_path / "out"
-    ran(made(tmp_path, STATIC, many), out)
+    ran(read_study(tmp_path, STATIC, many), out)
     place = out / "cells" / "many" / "seed-0"
     told = json.loads((place / "measured.json").read_text())
     own = Run(place).result()
@@ -429,7 +429,7 @@ def test_pair_heads_are_asked_both_questions(tmp_path: Path) -> None:
     none = {"name": "none", "says": "no pairs", "recipe": "roberta", "set": ["encoder.types=0"]}
     measures = ["pair.next_sentence", "pair.sentence_order", "held_out.masked_lm"]
     out = tmp_path / "out"
-    ran(made(tmp_path, STATIC, order, none, measures=measures), out)
+    ran(read_study(tmp_path, STATIC, order, none, measures=measures), out)
     next_, order_, none_ = cells(out)
     for one in (next_, order_):
         assert {"pair.next_sentence", "pair.sentence_order"} <= set(one["scores"]), one
@@ -439,7 +439,7 @@ def test_pair_heads_are_asked_both_questions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_several_cells_at_once_come_to_the_same(tmp_path: Path) -> None:
-    study = made(tmp_path, STUDENT, STATIC)
+    study = read_study(tmp_path, STUDENT, STATIC)
     one, two = tmp_path / "one", tmp_path / "two"
     ran(study, one)
     told = ran(study, two, at_once=2)
@@ -451,7 +451,7 @@ def test_a_gpu_has_several_narrow_cells_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "cores", lambda: 16)
-    request = make_request(made(tmp_path, STATIC), [store("wordpiece")], budget="3steps")
+    request = make_request(read_study(tmp_path, STATIC), [store("wordpiece")], budget="3steps")
     assert drained(make_plan(request, Machine())).at_once == 1
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert drained(make_plan(request, Machine())).at_once == 4
@@ -463,7 +463,7 @@ def test_a_gpu_has_several_narrow_cells_at_once(
 
 def test_operations_are_of_all_phases_and_of_a_teacher(tmp_path: Path) -> None:
     def flops(name: str, *variants: dict[str, Any]) -> float:
-        request = make_request(made(tmp_path / name, *variants), [store("wordpiece")])
+        request = make_request(read_study(tmp_path / name, *variants), [store("wordpiece")])
         return timing.pace(request, variants[-1]["name"]).flops_a_token
 
     taught = [
@@ -482,7 +482,7 @@ def test_operations_are_of_all_phases_and_of_a_teacher(tmp_path: Path) -> None:
 
 def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
     own = {"name": "own", "says": "other text", "data": "other"}
-    study = made(tmp_path, STATIC, own)
+    study = read_study(tmp_path, STATIC, own)
     other = tmp_path / "other"
     shutil.copytree(store("wordpiece", documents=30), other)
     request = make_request(study, [store("wordpiece"), f"other={other}"])
@@ -493,7 +493,7 @@ def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
 
 
 def test_python_runs_a_study_too(tmp_path: Path) -> None:
-    made(tmp_path)
+    read_study(tmp_path)
     study = clozelab.study(
         tmp_path / "masks.toml",
         data=store("wordpiece"),
@@ -515,7 +515,7 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
     asked = [f"pairs.{pairs}", "pairs.nowhere", "held_out.masked_lm", "run.finished"]
     again = {"name": "again", "says": "A/A", "again": "static"}
     out = tmp_path / "out"
-    told = ran(made(tmp_path, STATIC, again, measures=asked), out)
+    told = ran(read_study(tmp_path, STATIC, again, measures=asked), out)
     assert begun(told) == ["static/seed-0", "again/seed-0"]
     first, second = (
         json.loads((out / f"cells/{name}/seed-0/measured.json").read_text(encoding="utf-8"))
@@ -533,7 +533,7 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
 
 @pytest.mark.slow
 def test_cells_of_one_shape_are_compiled_once_and_learn_as_fresh_ones_do(tmp_path: Path) -> None:
-    plan = plan_of(made(tmp_path, STATIC, DYNAMIC, seeds=2))
+    plan = plan_of(read_study(tmp_path, STATIC, DYNAMIC, seeds=2))
     machine = replace(MACHINE, compile=True)
     counters["stats"].clear()
     list(follow(plan, tmp_path / "warm", machine=machine, saving=SAVE_OPTIONS))
@@ -554,7 +554,7 @@ def test_two_words_hidden_together_are_measured_in_masked_and_permuted_models(
 ) -> None:
     asked = ["joint.two", "joint.chain", "gain.chain"]
     out = tmp_path / "out"
-    ran(made(tmp_path, STATIC, measures=asked), out)
+    ran(read_study(tmp_path, STATIC, measures=asked), out)
     cell = json.loads((out / "cells/static/seed-0/measured.json").read_text(encoding="utf-8"))
     two, chain, gain = (cell["scores"][name] for name in asked)
     assert two > 0 and gain == pytest.approx(two - chain, abs=1e-9)

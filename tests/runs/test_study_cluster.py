@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.pretrain_runs import MACHINE
-from support.small_studies import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
+from support.small_studies import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, plan_of, ran, read_study
 
 from clozelab import cluster, registry
 from clozelab.errors import UserError
@@ -57,7 +57,7 @@ def test_a_study_on_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.Mo
 
     source = str(Path(clozelab.__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, *sys.path[1:]]))
-    study = made(tmp_path, STUDENT, STATIC, BROKEN)
+    study = read_study(tmp_path, STUDENT, STATIC, BROKEN)
     here, there = tmp_path / "here", tmp_path / "there"
     ran(study, here)
     told = list(

@@ -25,9 +25,9 @@ from support.small_studies import (
     SAVE_OPTIONS,
     SMALL,
     STATIC,
-    made,
     plan_of,
     ran,
+    read_study,
     reviews,
     written,
 )
@@ -51,11 +51,11 @@ def _one_thread() -> None:
 
 def test_a_variant_that_changed_while_it_was_left_out_is_refused(tmp_path: Path) -> None:
     out, other = tmp_path / "out", {**DYNAMIC, "set": ["corruption.copies=3"]}
-    study = made(tmp_path)
+    study = read_study(tmp_path)
     plan_of(study).write(out)
     plan_of(study.narrowed(variants=["static"]), out).write(out)
     with pytest.raises(UserError, match="was started with another variant dynamic; name another"):
-        plan_of(made(tmp_path, STATIC, other), out)
+        plan_of(read_study(tmp_path, STATIC, other), out)
     plan_of(study, out)
 
 
@@ -69,7 +69,7 @@ def test_what_an_earlier_version_started_goes_on() -> None:
 def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
     recipe, out = tmp_path / "mine.toml", tmp_path / "out"
     recipe.write_text('extends = "bert"\n', encoding="utf-8")
-    study = made(tmp_path, recipe="mine.toml")
+    study = read_study(tmp_path, recipe="mine.toml")
     plan_of(study).write(out)
     more = '[masking]\nuse = "token"\nrate = 0.3\n'
     recipe.write_text(f'extends = "bert"\n{more}', encoding="utf-8")
@@ -80,7 +80,7 @@ def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
 def test_a_corpus_that_was_built_anew_is_refused(tmp_path: Path) -> None:
     corpus, out = tmp_path / "corpus", tmp_path / "out"
     shutil.copytree(store("wordpiece"), corpus)
-    request = make_request(made(tmp_path), [str(corpus)], budget="3steps")
+    request = make_request(read_study(tmp_path), [str(corpus)], budget="3steps")
     drained(make_plan(request, MACHINE, out=out)).write(out)
     alter(corpus, fingerprint="other")
     with pytest.raises(UserError, match=f"another corpus {corpus}; name another folder"):
@@ -90,16 +90,16 @@ def test_a_corpus_that_was_built_anew_is_refused(tmp_path: Path) -> None:
 def test_a_task_of_another_folder_with_the_same_name_is_refused(tmp_path: Path) -> None:
     out, other = tmp_path / "out", tmp_path / "reviews"
     shutil.copytree(reviews().partition("=")[2], other)
-    plan_of(made(tmp_path, tasks=[reviews()])).write(out)
+    plan_of(read_study(tmp_path, tasks=[reviews()])).write(out)
     with pytest.raises(UserError, match="another task reviews; name another folder"):
-        plan_of(made(tmp_path, tasks=[f"classify={other}"]), out)
-    plan_of(made(tmp_path, tasks=[]), out)
+        plan_of(read_study(tmp_path, tasks=[f"classify={other}"]), out)
+    plan_of(read_study(tmp_path, tasks=[]), out)
 
 
 def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: Path) -> None:
     out, tasks = tmp_path / "out", tmp_path / "reviews"
     shutil.copytree(reviews().partition("=")[2], tasks)
-    study = made(tmp_path, tasks=[f"classify={tasks}"])
+    study = read_study(tmp_path, tasks=[f"classify={tasks}"])
     plan_of(study).write(out)
     train = tasks / "train.tsv"
     text = train.read_text(encoding="utf-8")
@@ -117,7 +117,7 @@ def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: P
 
 
 def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> None:
-    out, study = tmp_path / "out", made(tmp_path, STATIC, tasks=["sst2"])
+    out, study = tmp_path / "out", read_study(tmp_path, STATIC, tasks=["sst2"])
     line = "sentence\tlabel\na fine film\t1\na dull film\t0\n"
     for place in ("here", "there", "other"):
         (tmp_path / place / "sst2").mkdir(parents=True)
@@ -131,7 +131,7 @@ def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> Non
         drained(make_plan(request, MACHINE, out=out)).write(out)
 
     planned("here", study)
-    planned("there", made(tmp_path, STATIC, DYNAMIC, tasks=["sst2"]))  # with one more variant
+    planned("there", read_study(tmp_path, STATIC, DYNAMIC, tasks=["sst2"]))  # with one more variant
     with pytest.raises(UserError, match="was started with another task_data"):
         planned("other", study)
 
@@ -148,7 +148,7 @@ def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> Non
     ],
 )
 def test_a_damaged_plan_is_refused_in_a_sentence(tmp_path: Path, key: str, value: Any) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     plan_of(study).write(out)
     told = {**json.loads((out / PLAN).read_text()), key: value}
     (out / PLAN).write_text(json.dumps(told))
@@ -157,14 +157,14 @@ def test_a_damaged_plan_is_refused_in_a_sentence(tmp_path: Path, key: str, value
 
 
 def test_a_crash_before_the_plan_was_written_leaves_a_folder_to_begin_in(tmp_path: Path) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     out.mkdir()
     (out / STUDY).write_text(studies.to_toml(study), encoding="utf-8")
     assert plan_of(study, out).steps("static") == 3
 
 
 def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     plan = plan_of(study)
     first = follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS)
     assert isinstance(next(first), CellStarted)
@@ -178,11 +178,11 @@ def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_fine_tuning_is_told_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="epoch"):
-        plan_of(made(tmp_path, tasks=[reviews()], finetune=["epoch=3"]))
+        plan_of(read_study(tmp_path, tasks=[reviews()], finetune=["epoch=3"]))
 
 
 def test_a_measure_that_is_asked_for_later_or_was_lost_is_taken(tmp_path: Path) -> None:
-    study, out = made(tmp_path, STATIC), tmp_path / "out"
+    study, out = read_study(tmp_path, STATIC), tmp_path / "out"
     ran(study, out, budget="2steps")
     file = out / "cells/static/seed-0/measured.json"
     first = read_json(file)["scores"]
@@ -198,7 +198,7 @@ def test_a_measure_that_is_asked_for_later_or_was_lost_is_taken(tmp_path: Path) 
 
 
 def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
-    study, out = made(tmp_path, STATIC), tmp_path / "out"
+    study, out = read_study(tmp_path, STATIC), tmp_path / "out"
     ran(study, out)
     before = Run(out).result()
     shutil.rmtree(out / "cells/static/seed-0/checkpoints")
@@ -214,7 +214,7 @@ def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
 def test_the_terminal_counts_the_seeds_that_were_measured(tmp_path: Path) -> None:
     cell = {"variant": "static", "failed": None}
     told = [{**cell, "scores": {"held_out.masked_lm": loss}} for loss in (None, 2.0, 4.0)]
-    found = scores(made(tmp_path, STATIC), told)
+    found = scores(read_study(tmp_path, STATIC), told)
     assert [next(iter(column.cells)) for column in found.columns] == ["static", "3.000", "2"]
 
 

@@ -162,7 +162,7 @@ def warned(events: list[Any]) -> list[int]:
 
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path) -> None:
-    events = went(task("roberta", *STILL, steps=80, seed=2, made="embedded"), tmp_path / "run")
+    events = went(task("roberta", *STILL, steps=80, seed=2, variant="embedded"), tmp_path / "run")
     assert warned(events) == [31]
     (said,) = (event.text for event in of(Said, events) if "plateau" in event.text)
     assert said.endswith(
@@ -173,7 +173,7 @@ def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path)
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
     rate = "optimiser.learning_rate=0.01"
-    given = task("roberta", rate, steps=48, batch_size=8, made="embedded")
+    given = task("roberta", rate, steps=48, batch_size=8, variant="embedded")
     events = went(given, tmp_path / "run")
     losses = [step.sums["masked_lm"] for step in of(Step, events)]
     assert losses[-1]["loss"] / losses[-1]["count"] < losses[0]["loss"] / losses[0]["count"] - 1

@@ -115,5 +115,5 @@ def batch(laid: TokenizedExamples, group: int, *, idle: int = 0) -> tuple[Input,
     blocks = part.stop - part.start + idle
     longest = int(lengths.max(initial=1))
     room = BatchShape(tokens, blocks, {"task": slots}, max_seqlen=longest, constant=bool(idle))
-    made = room.collate(share, part)
-    return made.input, made.targets["task"]
+    micro_batch = room.collate(share, part)
+    return micro_batch.input, micro_batch.targets["task"]

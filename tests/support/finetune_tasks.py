@@ -43,23 +43,25 @@ _SHAPE = {
 @cache
 def folder() -> Path:
     """One for all that is made once."""
-    made = Path(tempfile.mkdtemp(prefix="clozelab-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    path = Path(tempfile.mkdtemp(prefix="clozelab-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
-def base(recipe: str = "bert", *, made: str = "small") -> str:
+def base(recipe: str = "bert", *, variant: str = "small") -> str:
     """A small run of that recipe after a few steps, made once; a small vocabulary learns less."""
-    return _base(recipe, made)
+    return _base(recipe, variant)
 
 
 @cache
-def _base(recipe: str, made: str) -> str:
-    place = folder() / f"{recipe}-{made}"
+def _base(recipe: str, variant: str) -> str:
+    place = folder() / f"{recipe}-{variant}"
     shape = _SHAPE if recipe in ("bert", "gpt") else {}
-    words = [f"encoder.{key}={value}" for key, value in shape.items()]
-    words += ["blocks.reuse=32"] if recipe == "xlnet" else []
-    went(task(recipe, *words, "blocks.length=64", steps=4, batch_size=4, made=made), place)
+    overrides = [f"encoder.{key}={value}" for key, value in shape.items()]
+    overrides += ["blocks.reuse=32"] if recipe == "xlnet" else []
+    went(
+        task(recipe, *overrides, "blocks.length=64", steps=4, batch_size=4, variant=variant), place
+    )
     return str(place)
 
 
@@ -84,8 +86,8 @@ def order(
     kind: str, file: str, *settings: str, model: str | None = None, **more: Any
 ) -> FinetuneRequest:
     """To learn a file and be judged by it."""
-    given = Data(kind, train=file, dev=more.pop("dev", file))
-    return FinetuneRequest(model or base(), given, settings=settings or QUICK, **more)
+    data_spec = Data(kind, train=file, dev=more.pop("dev", file))
+    return FinetuneRequest(model or base(), data_spec, settings=settings or QUICK, **more)
 
 
 def named(
@@ -98,28 +100,28 @@ def named(
 
 
 def tuned(
-    given: FinetuneRequest | FinetunePlan,
+    request: FinetuneRequest | FinetunePlan,
     out: Path,
     *,
     at_once: int = 1,
     machine: Machine = MACHINE,
 ) -> list[Happened]:
     """Everything that happens in a fine-tuning."""
-    plan = given if isinstance(given, FinetunePlan) else planned(given)
+    plan = request if isinstance(request, FinetunePlan) else planned(request)
     return list(follow(plan, out, machine=machine, saving=SaveOptions(), at_once=at_once))
 
 
 def events(kind: type, happened: Sequence[Happened]) -> list[Any]:
     """The events of a kind."""
-    return of(kind, [one.event for one in happened])
+    return of(kind, [record.event for record in happened])
 
 
-def doubled(given: FinetuneInputs, machine: Machine = MACHINE) -> Trial:
+def doubled(inputs: FinetuneInputs, machine: Machine = MACHINE) -> Trial:
     """A lesson set up in double precision, in which splits can be compared."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        return Trial(given, machine, HERE)
+        return Trial(inputs, machine, HERE)
     finally:
         torch.set_default_dtype(before)
 
@@ -130,20 +132,20 @@ def steps_of(work: Trial) -> list[Step]:
     return list(train(work.train_state, (job() for job in jobs), work.world))
 
 
-def inputs_of(given: FinetuneRequest, **settings: Any) -> FinetuneInputs:
+def inputs_of(request: FinetuneRequest, **settings: Any) -> FinetuneInputs:
     """Its lesson with some settings of the tuning changed."""
-    made = inputs_for(replace(given, protocol="ours"))
-    tuning = replace(made.task.tuning, **settings)
-    return replace(made, task=replace(made.task, tuning=tuning))
+    inputs = inputs_for(replace(request, protocol="ours"))
+    tuning = replace(inputs.task.tuning, **settings)
+    return replace(inputs, task=replace(inputs.task, tuning=tuning))
 
 
 def weights(place: Path) -> dict[str, torch.Tensor]:
     """Those of the newest checkpoint of a run."""
     from clozelab.training.checkpoint import newest
 
-    found, passed = newest(place / "checkpoints")
-    assert found is not None and not passed
-    return found.weights()
+    newest_checkpoint, passed = newest(place / "checkpoints")
+    assert newest_checkpoint is not None and not passed
+    return newest_checkpoint.weights()
 
 
 def equal(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -42,14 +42,14 @@ def lay(words: list[list[int]], *, bare: bool = False, seed: int = 0) -> Blocks:
 
 def repeat(words: list[int], times: int, *, bare: bool = False) -> Blocks:
     """One block many times over, under different numbers."""
-    one = lay([words], bare=bare)
-    size = len(one.ids)
+    block = lay([words], bare=bare)
+    size = len(block.ids)
     return Blocks(
-        ids=np.tile(one.ids, times),
+        ids=np.tile(block.ids, times),
         starts=np.arange(times + 1) * size,
-        marks=np.tile(one.marks, times),
-        segments=np.tile(one.segments, times),
-        fixed=np.tile(one.fixed, times),
+        marks=np.tile(block.marks, times),
+        segments=np.tile(block.segments, times),
+        fixed=np.tile(block.fixed, times),
         numbers=np.arange(times),
     )
 

@@ -27,17 +27,17 @@ class FakeReader:
     length: int = 24
     passage_first: bool = False
     pattern: str = r"\w{1,3}|[^\w\s]"
-    asked: int = 0  # how often texts were tokenised
+    calls: int = 0  # how often texts were tokenised
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
-        self.asked += 1
-        found = [list(re.finditer(self.pattern, text)) for text in texts]
-        every = [match for some in found for match in some]
+        self.calls += 1
+        matches = [list(re.finditer(self.pattern, text)) for text in texts]
+        every = [match for some in matches for match in some]
         spans = np.array([match.span() for match in every], dtype=np.int64).reshape(-1, 2)
         ids = np.array([10 + sum(map(ord, m.group())) % 50 for m in every], dtype=np.int64)
         nothing = np.zeros(len(ids), dtype=np.int64)
         columns: dict[str, Array] = {"ids": ids, "segments": nothing}
-        return Pieces(columns, offsets([len(s) for s in found]), spans, nothing > 0, nothing)
+        return Pieces(columns, offsets([len(s) for s in matches]), spans, nothing > 0, nothing)
 
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
         raise NotImplementedError
@@ -106,11 +106,11 @@ def batch(
     return room.collate(share, part)
 
 
-def encode(given: Input, width: int, *, table: torch.Tensor | None = None) -> Encoded:
+def encode(batch_input: Input, width: int, *, table: torch.Tensor | None = None) -> Encoded:
     """Vectors that depend on a token and its place alone; padding, id 0, has large ones."""
     generator = torch.Generator().manual_seed(0)
-    words = torch.randn(64, width, generator=generator, dtype=torch.float64)
+    token_table = torch.randn(64, width, generator=generator, dtype=torch.float64)
     places = torch.randn(512, width, generator=generator, dtype=torch.float64)
-    words[0] *= 50
-    states = words[given.ids] + places[given.position_ids]
+    token_table[0] *= 50
+    states = token_table[batch_input.ids] + places[batch_input.position_ids]
     return Encoded(states, table)

@@ -24,7 +24,7 @@ TEXTS = [
 
 def corpus(recipe: str) -> Corpus:
     """The store that a recipe is trained on, to which the words of a text are single tokens."""
-    return Corpus.open(store(STORES[recipe], made="embedded"))
+    return Corpus.open(store(STORES[recipe], variant="embedded"))
 
 
 @cache

@@ -79,7 +79,7 @@ def written(place: Path, *variants: dict[str, Any], **base: Any) -> Path:
 
 def claim(variants: Sequence[dict[str, Any]]) -> list[str]:
     """One of the second variant over the first."""
-    names = [one["name"] for one in variants]
+    names = [variant["name"] for variant in variants]
     if len(names) < 2:
         return []
     return [
@@ -88,7 +88,7 @@ def claim(variants: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def made(place: Path, *variants: dict[str, Any], **base: Any) -> StudySpec:
+def read_study(place: Path, *variants: dict[str, Any], **base: Any) -> StudySpec:
     """A study, read from a file."""
     return studies.read(written(place / "masks.toml", *variants, **base))
 
@@ -105,13 +105,13 @@ def ran(
     study: StudySpec, out: Path, *, stop_after: int | None = None, **more: Any
 ) -> list[StudyEvent]:
     """Everything that a study tells; told to stop, it hears no more after so many events."""
-    found: list[StudyEvent] = []
+    events: list[StudyEvent] = []
     plan = plan_of(study, out, **more)
-    for told in follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS):
-        found.append(told)
-        if stop_after is not None and len(found) == stop_after:
+    for event in follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS):
+        events.append(event)
+        if stop_after is not None and len(events) == stop_after:
             break
-    return found
+    return events
 
 
 def narrowed(study: StudySpec, **changes: Any) -> StudySpec:

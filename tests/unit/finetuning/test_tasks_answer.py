@@ -128,7 +128,7 @@ def test_a_passage_is_tokenised_once_and_all_texts_in_two_calls() -> None:
     reader = FakeReader(length=64)
     examples = [ask(counting(5), "aa", id=str(i)) for i in range(9)] + [ask("other text", "text")]
     laid = Answer().tokenize(examples, reader)
-    assert reader.asked == 2
+    assert reader.calls == 2
     assert laid.owners.tolist() == list(range(10))
 
 

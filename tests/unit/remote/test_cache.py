@@ -79,9 +79,9 @@ def test_a_corpus_at_a_url_is_that_corpus(
     assert corpus.path.is_relative_to(kept) and corpus.name == url == corpus.place
     assert plans._home(corpus).is_relative_to(kept)
     assert not list(kept.rglob("*.part"))
-    server.asked = []
+    server.requests = []
     assert the_same(Corpus.open(url), made)
-    assert [path.rpartition("/")[2] for path in server.asked] == ["manifest.json"]
+    assert [path.rpartition("/")[2] for path in server.requests] == ["manifest.json"]
 
 
 @pytest.mark.thorough
@@ -136,10 +136,10 @@ def test_a_fetch_that_was_stopped_goes_on(
         patched.setattr(access, "ranged", stopped)
         with pytest.raises(KeyboardInterrupt):
             Corpus.open(url)
-    server.asked = []
+    server.requests = []
     assert the_same(Corpus.open(url), made)
-    assert server.asked.count("/corpus/train/ids.npy") == pieces - 2
-    assert server.asked.count("/corpus/tokenizer.json") == 0
+    assert server.requests.count("/corpus/train/ids.npy") == pieces - 2
+    assert server.requests.count("/corpus/tokenizer.json") == 0
 
 
 @pytest.mark.thorough
@@ -150,7 +150,7 @@ def test_two_that_come_at_once_share_what_one_fetches(
     url = put_up(made, server)
     with ThreadPoolExecutor(2) as pool:
         assert all(the_same(corpus, made) for corpus in pool.map(Corpus.open, [url] * 2))
-    assert server.asked.count("/corpus/words.txt") <= -(
+    assert server.requests.count("/corpus/words.txt") <= -(
         -(made.path / "words.txt").stat().st_size // access.PIECE
     )
 
@@ -269,7 +269,7 @@ def test_credentials_of_a_corpus_are_not_shown(
     url = f"{put_up(made, server)}?signature=secret"
     ((corpus, weight),) = open_stores([url])
     assert the_same(corpus, made) and weight == 1
-    assert all("signature=secret" in path for path in server.asked)
+    assert all("signature=secret" in path for path in server.requests)
     assert "secret" not in corpus.name + repr(corpus)
     for wrong in (url.replace("corpus", "none"), url.replace("corpus", "corpus@0000")):
         with pytest.raises(UserError) as told:
@@ -332,9 +332,9 @@ def test_tokens_are_read_while_they_are_fetched(
     corpus = Corpus.open(url, ahead=True)
     ids, plain = corpus.documents().ids, made.documents().ids
     places = np.array([[len(plain) - 1, 3], [2000, 2001]])
-    server.asked, server.troubles = [], ["503", "dropped"]
+    server.requests, server.troubles = [], ["503", "dropped"]
     assert np.array_equal(ids[places], plain[places]) and np.array_equal(ids[7:9], plain[7:9])
-    assert server.asked.count("/corpus/train/ids.npy") == 4  # two grains, the first was there
+    assert server.requests.count("/corpus/train/ids.npy") == 4  # two grains, the first was there
     assert corpus.is_arriving
     with pytest.raises(UserError, match=r"ids\.npy: is still being fetched"), no_thread():
         Corpus.open(corpus.path)
@@ -342,9 +342,9 @@ def test_tokens_are_read_while_they_are_fetched(
     assert np.array_equal(np.asarray(ids), plain)
     corpus.check()
     assert not corpus.is_arriving and not list(kept.rglob("*.grains"))
-    server.asked = []
+    server.requests = []
     assert the_same(Corpus.open(url), made)
-    assert [path.rpartition("/")[2] for path in server.asked] == ["manifest.json"]
+    assert [path.rpartition("/")[2] for path in server.requests] == ["manifest.json"]
 
 
 @contextmanager
@@ -391,11 +391,11 @@ def test_what_was_fetched_ahead_is_not_fetched_again(
         for name in ("ids", "marks"):
             with pytest.raises(UserError, match="sends no parts any more"):
                 getattr(corpus.documents(), name)[:]
-    server.asked = []
+    server.requests = []
     corpus = Corpus.open(url, ahead=True)
     assert np.array_equal(np.asarray(corpus.documents().ids), made.documents().ids)
     pieces = -(-(made.path / "train" / "ids.npy").stat().st_size // access.PIECE)
-    assert 0 < server.asked.count("/corpus/train/ids.npy") <= pieces + 1
+    assert 0 < server.requests.count("/corpus/train/ids.npy") <= pieces + 1
     assert the_same(corpus, made)
 
 

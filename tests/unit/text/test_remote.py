@@ -42,7 +42,7 @@ def test_a_url_is_read_as_the_file_is(server: Server, kind: str) -> None:
     name = written(server.folder, kind)
     assert texts(at(server, name)) == texts(str(server.folder / name))
     assert total_bytes([at(server, name)]) == (server.folder / name).stat().st_size
-    assert len(server.asked) > 5 or kind == "table"  # in pieces
+    assert len(server.requests) > 5 or kind == "table"  # in pieces
 
 
 @pytest.mark.parametrize("troubles", [["dropped"], ["503", "dropped", "500"], ["dropped"] * 4])
@@ -57,7 +57,7 @@ def test_a_server_without_ranges_is_asked_for_the_whole_once(server: Server) -> 
     name = written(server.folder, "text")
     server.ranges = False
     assert texts(at(server, name)) == texts(str(server.folder / name))
-    assert len(server.asked) <= 4
+    assert len(server.requests) <= 4
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again(
@@ -79,7 +79,7 @@ def test_the_files_of_a_folder_of_a_web_server(server: Server) -> None:
 def test_evaluation_files_are_asked_for_by_their_whole_url(server: Server) -> None:
     (server.folder / "a.txt").write_text("one two three four five", encoding="utf-8")
     EvaluationNgrams.read([at(server, "a.txt?id=7")], 5, counts=Counts())
-    assert server.asked and all("id=7" in path for path in server.asked)
+    assert server.requests and all("id=7" in path for path in server.requests)
 
 
 def test_a_line_that_stays_down_is_told_in_a_sentence(server: Server) -> None:
