@@ -168,9 +168,9 @@ def test_the_count_is_of_labels_and_idle_slots_change_nothing(name: str, part: O
     assert sums["count"] == pytest.approx(found["weights"].sum() if "weights" in found else count)
     assert more == pytest.approx(sums, rel=1e-12)
     grads = zip(plain.parameters(), filled.parameters(), strict=True)
-    for one, two in grads:
-        assert (one.grad is None) == (two.grad is None)
-        assert one.grad is None or torch.allclose(one.grad, two.grad, rtol=1e-9, atol=1e-12)
+    for one, second in grads:
+        assert (one.grad is None) == (second.grad is None)
+        assert one.grad is None or torch.allclose(one.grad, second.grad, rtol=1e-9, atol=1e-12)
 
 
 @each

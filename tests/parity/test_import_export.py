@@ -167,8 +167,8 @@ def test_a_checkpoint_goes_out_as_the_class_it_came_in(
         load_file(tmp_path / "out/model.safetensors"),
     )
     assert before.keys() == after.keys()
-    for one, two in zip(*(outputs(m, batch(family, kind)) for m in (model, peer)), strict=True):
-        assert float((one - two).abs().max()) < 1e-9
+    for one, second in zip(*(outputs(m, batch(family, kind)) for m in (model, peer)), strict=True):
+        assert float((one - second).abs().max()) < 1e-9
 
 
 @pytest.mark.parametrize(("family", "kind"), MORE)

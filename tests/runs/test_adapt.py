@@ -53,11 +53,11 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "new")
 
 
-def said(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
     capsys.readouterr()
     code = cli.main([*words.split(), "--device", "cpu", "--workers", "0"])
-    told = capsys.readouterr()
-    return code, told.out, " ".join(told.err.split())
+    captured = capsys.readouterr()
+    return code, captured.out, " ".join(captured.err.split())
 
 
 def test_gain_and_forgetting_are_measured_from_before_the_first_step(
@@ -69,7 +69,7 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
     words = f"adapt {model} --data {new} --budget 6steps --evaluate-every 3 --evaluate-blocks 16"
     words += f" --set optimiser.learning_rate=0.003 --out {out} --texts {tmp_path}/texts.txt"
     words += f" --tasks sst2 --probe sst2 --probe-every 3 --task-data {root}"
-    code, printed, err = said(capsys, words)
+    code, printed, err = run_command(capsys, words)
     assert code == 0, err
     assert "what adapting changes in the recipe of" in err
     assert "optimiser.learning_rate 0.001 → 0.003" in err and "passes over" in err
@@ -88,9 +88,11 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
         for place in (model, out)
     ]
     assert ends == pytest.approx(alone, rel=1e-5)
-    measured = [row.name for row in record.rows()]
-    assert {"probe of sst2, accuracy", "sst2, accuracy"} <= {*measured}
-    assert "pseudo-perplexity of texts.txt" in measured and all(n in printed for n in measured[2:])
+    row_names = [row.name for row in record.rows()]
+    assert {"probe of sst2, accuracy", "sst2, accuracy"} <= {*row_names}
+    assert "pseudo-perplexity of texts.txt" in row_names and all(
+        n in printed for n in row_names[2:]
+    )
     page = (out / "adaptation.html").read_text()
     assert "new text" in page and "general text" in page and "<polyline" in page
     clozelab.export(out, tmp_path / "hf", progress=False)
@@ -104,7 +106,7 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     out = tmp_path / "out"
     words = f"adapt {model} --data {new} --budget 40steps --evaluate-every 1 --evaluate-blocks 16"
     words += f" --set optimiser.learning_rate=30 --out {out} --patience 2"
-    code, _, err = said(capsys, words)
+    code, _, err = run_command(capsys, words)
     assert code == 0, err
     run = Run(out)
     assert [entry["step"] for entry in run.events("held_out")] == [0, 1, 2]
@@ -114,7 +116,7 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     assert all(torch.equal(before[name], after[name]) for name in before)
     # It is done, and says the same when it is asked to go on.
     steps = run.events("step")
-    code, _, err = said(capsys, f"adapt --resume {out}")
+    code, _, err = run_command(capsys, f"adapt --resume {out}")
     assert code == 0 and Run(out).events("step") == steps
 
 
@@ -137,7 +139,7 @@ def test_forgetting_that_outweighs_the_gain_is_told(
 
     words = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 16 --out {tmp_path}/out"
     monkeypatch.setattr(PretrainTrainer, "_judged", judged)
-    code, _, err = said(capsys, words)
+    code, _, err = run_command(capsys, words)
     assert code == 0 and "forgetting outweighs the gain (0.5" in err and "--replay" in err
 
 
@@ -205,9 +207,9 @@ def test_measures_that_were_stopped_go_on(
 
     with monkeypatch.context() as patched:
         patched.setattr("clozelab.api.adapting.score", interrupted)
-        code, _, err = said(capsys, f"{words} --texts {tmp_path}/texts.txt")
+        code, _, err = run_command(capsys, f"{words} --texts {tmp_path}/texts.txt")
     assert code == 130 and f"clozelab adapt --resume {out}" in err
-    code, printed, _ = said(capsys, f"adapt --resume {out}")
+    code, printed, _ = run_command(capsys, f"adapt --resume {out}")
     assert code == 0 and "pseudo-perplexity of texts.txt" in printed
 
 
@@ -238,7 +240,7 @@ def test_measures_that_were_stopped_go_on(
 def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(
     words: str, problem: str, bad: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = said(capsys, words.replace("@", f"{bad}/"))
+    code, _, err = run_command(capsys, words.replace("@", f"{bad}/"))
     assert code == 2 and problem in err and "Traceback" not in err, err
     assert not (bad / "out").exists()
 

@@ -63,8 +63,8 @@ def test_an_entry_is_made_in_pieces_and_refused_where_it_is_no_entry(tmp_path: P
     assert "seed 0: done" in done.stdout, done.stderr
     # A run on a CPU has no place on the board, but all its records.
     assert "is not in texts.toml" in done.stdout and 'fingerprint = "' in done.stdout
-    found = json.loads((records / "tasks.json").read_text(encoding="utf-8"))["tasks"]
-    assert found["rte"]["from"] == "mnli" and len(found["mnli"]["seeds"]) == 1
+    task_records = json.loads((records / "tasks.json").read_text(encoding="utf-8"))["tasks"]
+    assert task_records["rte"]["from"] == "mnli" and len(task_records["mnli"]["seeds"]) == 1
     assert str(tmp_path) not in (records / "own.json").read_text(encoding="utf-8")
     before = {file.name: file.stat().st_mtime_ns for file in records.iterdir()}
     again = entered(tmp_path, "--minutes", "5")

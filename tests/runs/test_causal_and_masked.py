@@ -59,8 +59,10 @@ def logits(model: Model, ids: list[int], *, causal: bool = False) -> torch.Tenso
     batch = Input(torch.tensor(ids), places, torch.zeros_like(places), starts, size, causal=causal)
     with torch.no_grad():
         read = model.module.encode(batch)
-        found: torch.Tensor = model.module.heads["masked_lm"].logits(read.hidden_states, read.table)
-    return found.double().log_softmax(-1)
+        values: torch.Tensor = model.module.heads["masked_lm"].logits(
+            read.hidden_states, read.table
+        )
+    return values.double().log_softmax(-1)
 
 
 def row(model: Model, text: str) -> list[int]:
@@ -100,8 +102,8 @@ def test_a_text_is_scored_as_masked_unless_causal_is_asked_for(
     for at in range(1, len(ids) - 1):
         hidden = [mask if place == at else number for place, number in enumerate(ids)]
         pseudo.append(float(logits(model, hidden)[at - shift, ids[at]]))
-    found = likelihoods(model, [TEXT], method="original")
-    assert found.method == "original" and found.nats == pytest.approx(pseudo, rel=1e-4)
+    likelihood = likelihoods(model, [TEXT], method="original")
+    assert likelihood.method == "original" and likelihood.nats == pytest.approx(pseudo, rel=1e-4)
     assert likelihoods(model, [TEXT]).method == "within_word_l2r"
     # The text behind what opens a block, from the left; what closes a block is never read.
     exact = logits(model, ids[:-1], causal=True)
@@ -118,21 +120,23 @@ def test_models_without_a_causal_head_are_not_asked_for_one(
     went(task("roberta", steps=1), tmp_path / "roberta")
     words = ["score", str(tmp_path / "roberta"), "--text", TEXT, "--method", "causal"]
     assert cli.main(words) == 2
-    said = capsys.readouterr().err
-    assert "--method causal: is for models that were trained with causal_lm" in said
+    output = capsys.readouterr().err
+    assert "--method causal: is for models that were trained with causal_lm" in output
     went(task("gpt", steps=1), tmp_path / "gpt")
-    usual, asked = (
+    usual, causal = (
         clozelab.score(str(tmp_path / "gpt"), text=[TEXT], method=method, **SILENT)
         for method in (None, "causal")
     )
-    assert usual.texts == asked.texts and asked.method == "causal"
+    assert usual.texts == causal.texts and causal.method == "causal"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vectors_see_both_sides(run: Runs, name: str) -> None:
     model = load(str(run(name)))
-    one, two = (clozelab.embed(model, [text], words="mean", **SILENT) for text in (TEXT, TEXT[:-4]))
-    assert not np.allclose(one.vectors[0], two.vectors[0])  # of the first word
+    first, second = (
+        clozelab.embed(model, [text], words="mean", **SILENT) for text in (TEXT, TEXT[:-4])
+    )
+    assert not np.allclose(first.vectors[0], second.vectors[0])  # of the first word
 
 
 def test_what_ends_as_masked_goes_out_as_roberta_which_says_the_same(
@@ -167,11 +171,11 @@ def test_what_predicts_one_place_earlier_has_no_class_but_a_graph(
     )
     model = load(place)
     ids = row(model, BLANK)
-    given = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
-    _, found = session.run(None, given)
+    feeds = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
+    _, graph_logits = session.run(None, feeds)
     at = ids.index(model.vocabulary.role("mask"))
     best = clozelab.fill(model, BLANK, **SILENT).blanks[0][0]
-    assert int(found[0, at].argmax()) == best.number  # at the blank, as any other's
+    assert int(graph_logits[0, at].argmax()) == best.number  # at the blank, as any other's
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -204,8 +208,8 @@ def test_held_out_losses_are_of_both_and_the_same_every_time(run: Runs, name: st
 def test_the_log_has_no_loss_of_what_a_step_did_not_predict(tmp_path: Path) -> None:
     went(task("causal_then_masked", steps=4), tmp_path / "run")
     lines = Run.open(tmp_path / "run").events("step")
-    found = [{"causal_lm", "masked_lm"} & {*line} for line in lines]
-    assert found == [{"causal_lm"}, {"causal_lm"}, {"masked_lm"}, {"masked_lm"}]
+    objectives = [{"causal_lm", "masked_lm"} & {*line} for line in lines]
+    assert objectives == [{"causal_lm"}, {"causal_lm"}, {"masked_lm"}, {"masked_lm"}]
 
 
 def test_a_run_is_judged_by_the_masked_loss_that_it_ends_with(run: Runs) -> None:
@@ -221,10 +225,10 @@ def test_a_run_goes_on_from_another_recipe_with_its_head(run: Runs, tmp_path: Pa
     went(task("roberta", "encoder.layers=2", steps=2), tmp_path / "roberta")
     detour = shrunk("causal_then_masked", "schedule.causal=[[1.0, 0.5]]", steps=2)
     data = [store("byte_bpe")]
-    given = continued(detour, str(tmp_path / "roberta"), data=data, seed=0)
-    trainer = PretrainTrainer(given, MACHINE, HERE)
+    job = continued(detour, str(tmp_path / "roberta"), data=data, seed=0)
+    trainer = PretrainTrainer(job, MACHINE, HERE)
     assert trainer.notes() == []  # no weight is fresh
-    went(given, tmp_path / "detour")
+    went(job, tmp_path / "detour")
     back = continued(shrunk("roberta", steps=1), str(tmp_path / "detour"), data=data, seed=0)
     assert PretrainTrainer(back, MACHINE, HERE).notes() == []
 
@@ -267,7 +271,7 @@ def test_both_directions_are_learned_and_each_at_its_own_place() -> None:
     counts = trainer.vocabulary.counts
     entropy = unigram_entropy(counts[trainer.vocabulary.ordinary])  # type: ignore[index]
     losses = {
-        name: fmean(one[name]["loss"] for one in last if name in one)
+        name: fmean(entry[name]["loss"] for entry in last if name in entry)
         for name in ("masked_lm", "causal_lm")
     }
     assert losses["masked_lm"] < 0.7 * entropy and losses["causal_lm"] < 0.7 * entropy
@@ -291,5 +295,5 @@ def test_the_shares_of_the_study_train(tmp_path: Path) -> None:
         recipe = shrunk("causal_then_masked", steps=4).override(variant.set)
         went(fresh(recipe, data=[store("byte_bpe")], seed=0), tmp_path / variant.name)
         lines = Run.open(tmp_path / variant.name).events("step")
-        found = sum("causal_lm" in line for line in lines)
-        assert found / len(lines) == int(variant.name) / 100
+        count = sum("causal_lm" in line for line in lines)
+        assert count / len(lines) == int(variant.name) / 100

@@ -50,17 +50,17 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build(write(folder / "a.jsonl", texts(1)), folder / "c").path)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What a command prints, run in this process."""
     assert cli.main(words) == 0, capsys.readouterr().err
-    shown = capsys.readouterr().out
-    assert "\x1b" not in shown, "colour in a pipe"
-    return shown
+    output = capsys.readouterr().out
+    assert "\x1b" not in output, "colour in a pipe"
+    return output
 
 
-def epochs(shown: str) -> dict[int, str]:
+def epochs(output: str) -> dict[int, str]:
     """The masks that were shown, by epoch."""
-    return {int(n): text for n, text in re.findall(r"epoch (\d+).*\n(.+)", shown)}
+    return {int(n): text for n, text in re.findall(r"epoch (\d+).*\n(.+)", output)}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -69,23 +69,25 @@ def test_show_gives_a_recipe_that_reads_back(
 ) -> None:
     for size in (None, "tiny"):
         words = [name] if size is None else [name, "--size", size]
-        assert "parameters" in said(capsys, "show", *words)
-        (tmp_path / "r.toml").write_text(said(capsys, "show", *words, "--toml"), encoding="utf-8")
+        assert "parameters" in run_command(capsys, "show", *words)
+        (tmp_path / "r.toml").write_text(
+            run_command(capsys, "show", *words, "--toml"), encoding="utf-8"
+        )
         again = recipe.read(str(tmp_path / "r.toml"))
         assert again.tables() == recipe.read(name, size=size).tables()
 
 
 def test_show_lists_the_recipes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [line.split()[0] for line in said(capsys, "show").splitlines()] == RECIPES
+    assert [line.split()[0] for line in run_command(capsys, "show").splitlines()] == RECIPES
 
 
 def test_diff_tells_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(capsys, "diff", "bert", "roberta").splitlines()
+    lines = run_command(capsys, "diff", "bert", "roberta").splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
     assert rows["blocks.use"] == ['"segment_pair"', '"full_sentences"']
     assert rows["corruption.copies"] == ["10", "0"]
     assert "encoder.hidden_size" not in rows
-    assert said(capsys, "diff", "bert", "bert") == "bert and bert are the same\n"
+    assert run_command(capsys, "diff", "bert", "bert") == "bert and bert are the same\n"
 
 
 def test_diff_takes_files_and_show_says_what_a_file_extends(
@@ -93,44 +95,48 @@ def test_diff_takes_files_and_show_says_what_a_file_extends(
 ) -> None:
     file = tmp_path / "often.toml"
     file.write_text('extends = "roberta"\n[masking]\nuse = "token"\nrate = 0.4\n')
-    lines = said(capsys, "diff", "roberta", str(file)).splitlines()
+    lines = run_command(capsys, "diff", "roberta", str(file)).splitlines()
     assert [line.split() for line in lines[1:] if line.strip()] == [
         ["masking.mask_rate", "0.15", "0.4"]
     ]
-    assert "extends roberta, which extends bert" in said(capsys, "show", str(file))
+    assert "extends roberta, which extends bert" in run_command(capsys, "show", str(file))
 
 
 @pytest.mark.parametrize("text", [ENGLISH, CHINESE])
 @pytest.mark.parametrize("name", RECIPES)
 def test_mask_shows_every_recipe(capsys: pytest.CaptureFixture[str], name: str, text: str) -> None:
-    shown = epochs(said(capsys, "mask", name, text))
-    assert len(shown) == 3
+    masks_by_epoch = epochs(run_command(capsys, "mask", name, text))
+    assert len(masks_by_epoch) == 3
     hides = "targets" in recipe.read(name).masking.provides
-    assert all(("⟦" in masks) == hides for masks in shown.values())
+    assert all(("⟦" in masks) == hides for masks in masks_by_epoch.values())
 
 
 def test_static_masks_return_and_dynamic_ones_do_not(capsys: pytest.CaptureFixture[str]) -> None:
-    static, dynamic = (epochs(said(capsys, "mask", name, ENGLISH)) for name in ("bert", "roberta"))
+    static, dynamic = (
+        epochs(run_command(capsys, "mask", name, ENGLISH)) for name in ("bert", "roberta")
+    )
     assert static[0] == static[10] != static[1]
     assert len(set(dynamic.values())) == 3
 
 
 def test_mask_shows_the_epoch_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    several = epochs(said(capsys, "mask", "roberta", ENGLISH))
-    assert epochs(said(capsys, "mask", "roberta", ENGLISH, "--epoch", "1")) == {1: several[1]}
-    other = epochs(said(capsys, "mask", "roberta", ENGLISH, "--epoch", "1", "--seed", "7"))
+    several = epochs(run_command(capsys, "mask", "roberta", ENGLISH))
+    assert epochs(run_command(capsys, "mask", "roberta", ENGLISH, "--epoch", "1")) == {
+        1: several[1]
+    }
+    other = epochs(run_command(capsys, "mask", "roberta", ENGLISH, "--epoch", "1", "--seed", "7"))
     assert other[1] != several[1]
 
 
 def test_mask_takes_the_tokenizer_of_a_corpus(
     capsys: pytest.CaptureFixture[str], corpus: str
 ) -> None:
-    def pieces(shown: str) -> list[str]:
-        return re.sub(r"→[^⟧]+|[⟦⟧=]", "", epochs(shown)[0]).replace("·", " ").split()[1:-1]
+    def pieces(output: str) -> list[str]:
+        return re.sub(r"→[^⟧]+|[⟦⟧=]", "", epochs(output)[0]).replace("·", " ").split()[1:-1]
 
-    shown = said(capsys, "mask", "bert", ENGLISH, "--corpus", corpus, "--epoch", "0")
+    output = run_command(capsys, "mask", "bert", ENGLISH, "--corpus", corpus, "--epoch", "0")
     tokens = Corpus.open(corpus).tokenizer.encode(ENGLISH, add_special_tokens=False).tokens
-    assert pieces(shown) == [token.removeprefix("##") for token in tokens]
+    assert pieces(output) == [token.removeprefix("##") for token in tokens]
 
 
 @pytest.mark.parametrize(
@@ -159,8 +165,8 @@ def test_mask_shows_which_phrases_and_names_are_known(
         entities=str(listed),
     )
     levels = ("--set", "masking.levels={phrase=1.0,entity=1.0}")
-    shown = said(capsys, "mask", "ernie", text, "--corpus", str(built.path), *levels)
-    plain = re.sub("[·⟦⟧=]|→[^‿⟧]*", "", shown)
+    output = run_command(capsys, "mask", "ernie", text, "--corpus", str(built.path), *levels)
+    plain = re.sub("[·⟦⟧=]|→[^‿⟧]*", "", output)
     assert f"names known in this text: {names}\n" in plain
     assert phrase in re.findall("phrases known in this text: (.*)", plain)[0]
     for level, line in re.findall(r"^(phrase|entity): (.+)", plain, re.MULTILINE):
@@ -171,16 +177,16 @@ def test_mask_shows_which_phrases_and_names_are_known(
 def test_mask_says_that_no_units_are_known_without_a_corpus(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown = said(capsys, "mask", "ernie", CHINESE, "--epoch", "0")
-    assert "phrases known in this text: none: it takes a --corpus built with --phrases\n" in shown
-    assert "names known in this text: none: it takes a --corpus built with --entities\n" in shown
+    output = run_command(capsys, "mask", "ernie", CHINESE, "--epoch", "0")
+    assert "phrases known in this text: none: it takes a --corpus built with --phrases\n" in output
+    assert "names known in this text: none: it takes a --corpus built with --entities\n" in output
 
 
 def test_words_of_the_knowledge_levels_are_segmented_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ("--set", "masking.levels={word=1.0}", "--set", "masking.mask_rate=0.5")
-    for masks in epochs(said(capsys, "mask", "ernie", CHINESE, *words)).values():
+    for masks in epochs(run_command(capsys, "mask", "ernie", CHINESE, *words)).values():
         assert "语‿言" in re.sub("[⟦⟧=]|→[^‿⟧]*", "", masks)
 
 
@@ -203,18 +209,18 @@ def test_blocks_shows_every_recipe(
     capsys: pytest.CaptureFixture[str], corpus: str, name: str
 ) -> None:
     words = ["blocks", name, "--corpus", corpus, "--size", "tiny", "--number", "1", "--count", "2"]
-    shown = said(capsys, *words)
-    assert re.findall(r"^block (\d+): (\d+) \w+", shown, re.MULTILINE)[0][0] == "1"
-    assert len(re.findall(r"^block \d+:", shown, re.MULTILINE)) == 2
-    assert "in a pass" in shown
+    output = run_command(capsys, *words)
+    assert re.findall(r"^block (\d+): (\d+) \w+", output, re.MULTILINE)[0][0] == "1"
+    assert len(re.findall(r"^block \d+:", output, re.MULTILINE)) == 2
+    assert "in a pass" in output
 
 
 def test_blocks_reads_what_is_held_out(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
     def count(part: str) -> int:
         words = ["blocks", "roberta", "--corpus", corpus, "--size", "tiny", "--part", part]
-        found = re.search(r"([\d,]+) blocks in a pass", said(capsys, *words))
-        assert found
-        return int(found[1].replace(",", ""))
+        match = re.search(r"([\d,]+) blocks in a pass", run_command(capsys, *words))
+        assert match
+        return int(match[1].replace(",", ""))
 
     assert 0 < count("held_out") < count("train")
 
@@ -224,15 +230,15 @@ def test_one_document_has_no_random_next_segment(
 ) -> None:
     answer = refused(run("blocks", "bert", "--corpus", lone))
     assert "a single document" in answer and "build it from several documents" in answer
-    assert "block 0:" in said(capsys, "blocks", "roberta", "--corpus", lone)
+    assert "block 0:" in run_command(capsys, "blocks", "roberta", "--corpus", lone)
 
 
 def test_corpus_show_and_check(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
-    shown = said(capsys, "corpus", "show", corpus)
+    output = run_command(capsys, "corpus", "show", corpus)
     numbers = Corpus.open(corpus).manifest["splits"]["train"]
-    row = next(line.split() for line in shown.splitlines() if line.startswith("train"))
+    row = next(line.split() for line in output.splitlines() if line.startswith("train"))
     assert row[1:] == [f"{numbers[key]:,}" for key in ("documents", "sentences", "tokens")]
-    assert "all 15 files are whole" in said(capsys, "corpus", "check", corpus)
+    assert "all 15 files are whole" in run_command(capsys, "corpus", "check", corpus)
 
 
 def test_demo_runs(
@@ -244,13 +250,13 @@ def test_demo_runs(
     monkeypatch.setattr("clozelab.data.corpus", lambda: tmp_path / "a.jsonl.gz")
     monkeypatch.setattr("clozelab.cli.demo._TUNING", ("--set", "steps=2"))
     for first, more in (("clozelab corpus build", 12), ("clozelab corpus show", 6)):
-        shown = said(capsys, "demo", "--out", str(tmp_path / "demo"), "--budget", "2steps")
-        assert shown.startswith(first)
-        assert shown.count("\nclozelab ") == more  # finished stages are not gone through again
-        assert shown.count("nats for a hidden token") == 2
-        assert shown.count("most common kinds of bug.\n") == 4  # our answer, and the pipeline's
-        assert shown.count("  the same architecture from random weights") == 1
-        assert shown.count("The file system crashed again.\n") == 2  # predict's, the pipeline's
+        output = run_command(capsys, "demo", "--out", str(tmp_path / "demo"), "--budget", "2steps")
+        assert output.startswith(first)
+        assert output.count("\nclozelab ") == more  # finished stages are not gone through again
+        assert output.count("nats for a hidden token") == 2
+        assert output.count("most common kinds of bug.\n") == 4  # our answer, and the pipeline's
+        assert output.count("  the same architecture from random weights") == 1
+        assert output.count("The file system crashed again.\n") == 2  # predict's, the pipeline's
 
 
 @pytest.mark.parametrize(
@@ -304,8 +310,8 @@ def test_blocks_that_are_not_there(corpus: str, words: list[str], answer: str) -
 
 
 def test_numbers_that_are_none_are_answered_plainly() -> None:
-    said = refused(run("mask", "bert", "text", "--epoch", "x"))
-    assert "--epoch: 'x' is not a whole number from 0 up" in said
+    message = refused(run("mask", "bert", "text", "--epoch", "x"))
+    assert "--epoch: 'x' is not a whole number from 0 up" in message
 
 
 def test_nul_bytes_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -359,11 +365,11 @@ def measure(status: Path, session: int, peaks: dict[int, int]) -> None:
     """Note the most memory (KB) a process of a session has taken."""
     try:
         fields = (status.parent / "stat").read_text().rsplit(")", 1)[1].split()
-        found = re.search(r"VmHWM:\s+(\d+)", status.read_text())
+        match = re.search(r"VmHWM:\s+(\d+)", status.read_text())
     except OSError:
         return
-    if int(fields[3]) == session and found:
-        peaks[int(status.parent.name)] = int(found[1])
+    if int(fields[3]) == session and match:
+        peaks[int(status.parent.name)] = int(match[1])
 
 
 def test_help_starts_without_anything_heavy() -> None:

@@ -106,14 +106,14 @@ def test_a_driver_that_is_killed_leaves_nothing_behind_and_is_gone_on_with(tmp_p
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    kept = {shard.name: shard.stat().st_mtime_ns for shard in out.glob("building/*.npz")}
-    assert kept and not (out / "manifest.json").exists()
+    shard_times = {shard.name: shard.stat().st_mtime_ns for shard in out.glob("building/*.npz")}
+    assert shard_times and not (out / "manifest.json").exists()
     _, process = start(
         tmp_path, file, "--out", str(out), *OPTIONS, "--on", "local", shard=4000, whole=False
     )
     assert "interrupted; finished parts are kept" in process.communicate()[1]
     now = {shard.name: shard.stat().st_mtime_ns for shard in out.glob("building/*.npz")}
-    assert kept.items() < now.items()
+    assert shard_times.items() < now.items()
     _, process = start(tmp_path, file, "--out", str(out), *OPTIONS, "--on", "local", shard=4000)
     assert process.communicate()[0] and process.returncode == 0
     assert digests(out) == digests(tmp_path / "here")
@@ -128,15 +128,15 @@ def test_a_node_with_another_clozelab_or_none_is_told_of(
     file = write(tmp_path / "a.jsonl", texts(2))
     port = ray_cluster.free_port()
     with ray_cluster.cluster(num_cpus=1, ray_client_server_port=port) as nodes:
-        for found, line in {
+        for version_text, line in {
             "no clozelab": "raise ModuleNotFoundError('there is none')",
             "clozelab 0.0.1": "__version__ = '0.0.1'",
         }.items():
-            package = tmp_path / found.replace(" ", "-") / "clozelab"
+            package = tmp_path / version_text.replace(" ", "-") / "clozelab"
             package.mkdir(parents=True)
             (package / "__init__.py").write_text(line, encoding="utf-8")
             node = ray_cluster.add(nodes, source=str(package.parent))
-            with pytest.raises(UserError, match=rf"the node \S+ has {found}.*on every node"):
+            with pytest.raises(UserError, match=rf"the node \S+ has {version_text}.*on every node"):
                 [*_begun([file], tmp_path / "c", f"ray://127.0.0.1:{port}")]
             nodes.remove_node(node)
     assert not (tmp_path / "c").exists()
@@ -146,10 +146,10 @@ def test_a_node_with_another_clozelab_or_none_is_told_of(
 
 def _called(name: str) -> list[int]:
     """The processes of that name that this one started."""
-    found = []
+    pids = []
     for process in family(os.getpid()):
         with suppress(OSError):
             line = Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace")
             if line.startswith(name):
-                found.append(process)
-    return found
+                pids.append(process)
+    return pids

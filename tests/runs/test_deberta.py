@@ -77,7 +77,7 @@ def test_what_is_exported_is_the_sum_and_the_generator_has_its_own(run: Path, hf
 def test_blanks_and_scores_are_the_generator_s(run: Path, hf: Path) -> None:
     text = TEXT.replace("wide", "[MASK]")
     filled, alone = (clozelab.fill(str(each), text, **SILENT) for each in (run, hf / "generator"))
-    guesses = [[one.token for one in each.blanks[0]] for each in (filled, alone)]
+    guesses = [[guess.token for guess in each.blanks[0]] for each in (filled, alone)]
     assert guesses[0] == guesses[1]
     scores = [
         clozelab.score(str(place), text=[TEXT], **SILENT).texts[0].log_likelihood
@@ -110,8 +110,8 @@ def test_without_its_generator_it_is_an_encoder_alone(hf: Path, tmp_path: Path) 
         clozelab.embed(str(each), [TEXT], **SILENT).vectors for each in (hf, model.place)
     )
     assert np.abs(whole - alone).max() < 1e-5
-    given = continued(shrunk("deberta", steps=2), model.place, data=[store("unigram")], seed=0)
-    trainer = PretrainTrainer(given, MACHINE, HERE)
+    job = continued(shrunk("deberta", steps=2), model.place, data=[store("unigram")], seed=0)
+    trainer = PretrainTrainer(job, MACHINE, HERE)
     assert trainer.notes()[-1] == "fresh weights for generator, replaced_token"
     start = dict(trainer.model.named_parameters())
     assert torch.equal(start[WORDS], weights(tmp_path / "hf")[WORDS]) and not start[DELTA].any()
@@ -128,13 +128,13 @@ def test_a_generator_of_another_width_is_refused(hf: Path, tmp_path: Path) -> No
 
 def test_a_run_goes_on_from_both_tables_and_another_recipe_from_their_sum(run: Path) -> None:
     recipe = shrunk("deberta", "encoder.layers=2", "objectives.0.sharing=none", steps=2)
-    given = continued(recipe, str(run), data=[store("unigram")], seed=0)
-    start = dict(PretrainTrainer(given, MACHINE, HERE).model.named_parameters())
+    job = continued(recipe, str(run), data=[store("unigram")], seed=0)
+    start = dict(PretrainTrainer(job, MACHINE, HERE).model.named_parameters())
     was = weights(run)
     assert start.keys() == was.keys() and all(torch.equal(start[name], was[name]) for name in was)
     recipe = shrunk("albert", "encoder.sharing=none", steps=2)
-    given = continued(recipe, str(run), data=[store("unigram")], seed=0)
-    start = dict(PretrainTrainer(given, MACHINE, HERE).model.named_parameters())
+    job = continued(recipe, str(run), data=[store("unigram")], seed=0)
+    start = dict(PretrainTrainer(job, MACHINE, HERE).model.named_parameters())
     assert torch.equal(start[WORDS], was[WORDS] + was[DELTA]) and DELTA not in start
 
 
@@ -143,8 +143,8 @@ def test_new_words_have_a_row_in_both_tables(run: Path, tmp_path: Path) -> None:
     words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
     assert cli.main([*words, "--tokenizer-from", str(run), "--extend", "3"]) == 0
     recipe = shrunk("deberta", "encoder.layers=2", steps=1)
-    given = continued(recipe, str(run), data=[str(tmp_path / "c")], seed=0)
-    went(given, tmp_path / "more")
+    job = continued(recipe, str(run), data=[str(tmp_path / "c")], seed=0)
+    went(job, tmp_path / "more")
     rows = [len(weights(tmp_path / "more")[name]) for name in (WORDS, DELTA)]
     assert rows[0] == rows[1] == len(weights(run)[WORDS]) + 3
 

@@ -72,7 +72,7 @@ PLAIN = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "LANG": "
 )
 def test_any_streams_will_do(closed: str, more: Mapping[str, str], tmp_path: Path) -> None:
     codes = tmp_path / "codes"
-    words = [sys.executable, "-c", EACH, str(codes), json.dumps([one for one, _ in COMMANDS])]
+    words = [sys.executable, "-c", EACH, str(codes), json.dumps([args for args, _ in COMMANDS])]
     line = f'exec "$@" {closed}'
     done = run_process(
         ["bash", "-c", line, "bash", *words],
@@ -181,8 +181,8 @@ def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
             timeout=60,
             check=False,
         )
-    told = "clozelab: standard output: No space left on device; free some space"
-    assert done.returncode == 2 and done.stderr.startswith(told)
+    expected = "clozelab: standard output: No space left on device; free some space"
+    assert done.returncode == 2 and done.stderr.startswith(expected)
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -253,8 +253,8 @@ def test_the_word_that_was_meant_is_said(
     words: str, answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words.split()) == 2
-    said = capsys.readouterr().err
-    assert answer in said and len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert answer in output and len(output.splitlines()) == 1
 
 
 ERRORS = [
@@ -272,11 +272,13 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("debug", ["", "0", "1"])
-@pytest.mark.parametrize(("error", "code", "told"), ERRORS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"), ERRORS, ids=lambda value: type(value).__name__
+)
 def test_an_error_is_a_sentence_and_debug_shows_its_traceback(
     error: BaseException,
     code: int,
-    told: str,
+    sentence: str,
     debug: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -288,8 +290,8 @@ def test_an_error_is_a_sentence_and_debug_shows_its_traceback(
     monkeypatch.setitem(cli.COMMANDS, "tasks", Command(failing))
     monkeypatch.setenv("CLOZELAB_DEBUG", debug)
     assert cli.main(["tasks"]) == code
-    *trace, said = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"clozelab: {told}")
+    *trace, message = capsys.readouterr().err.splitlines()
+    assert message.startswith(f"clozelab: {sentence}")
     assert ("Traceback (most recent call last):" in trace) == (debug == "1") == bool(trace)
 
 
@@ -333,9 +335,9 @@ def test_out_is_looked_at_first_and_spares_what_is_there(
 
     def answer(file: Path) -> str:
         assert cli.main([*words.split(), "--out", str(file)]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"clozelab: {file}: ") and len(said.splitlines()) == 1
-        return said
+        output = capsys.readouterr().err
+        assert output.startswith(f"clozelab: {file}: ") and len(output.splitlines()) == 1
+        return output
 
     file = tmp_path / name
     file.write_text("precious")

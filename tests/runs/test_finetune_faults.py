@@ -52,16 +52,16 @@ def says(capsys: pytest.CaptureFixture[str]) -> Says:
         """The one sentence a mistake is answered with."""
         capsys.readouterr()
         assert main([str(word) for word in words]) == 2
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert told.err.startswith("clozelab: ") and "Traceback" not in told.err
-        return " ".join(told.err.split())
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("clozelab: ") and "Traceback" not in captured.err
+        return " ".join(captured.err.split())
 
     return refused
 
 
 def tuning(out: Path, *words: object) -> list[object]:
-    settings = [part for one in SHORT for part in ("--set", one)]
+    settings = [part for setting in SHORT for part in ("--set", setting)]
     return ["finetune", base(), *words, "--out", out, "--device", "cpu", *settings]
 
 
@@ -127,8 +127,8 @@ def test_a_model_is_scored_only_on_what_it_was_tuned_for(
     write(file, "sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
     assert "neutral" in says("evaluate", known, "mnli", "--task-data", tmp_path)
     write(tmp_path / "STS-B" / "dev.tsv", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t1\n")
-    told = says("evaluate", known, "stsb", "--task-data", tmp_path)
-    assert "is a task to regress" in told and "was tuned to classify" in told
+    message = says("evaluate", known, "stsb", "--task-data", tmp_path)
+    assert "is a task to regress" in message and "was tuned to classify" in message
 
 
 def test_a_diagnostic_set_has_no_labels_but_a_submission(
@@ -141,10 +141,10 @@ def test_a_diagnostic_set_has_no_labels_but_a_submission(
     assert main([str(w) for w in tuning(out, "pairs", "--train", file, "--dev", file)]) == 0
     text = "index\tsentence1\tsentence2\n0\ta 0\tb 0\n1\ta 1\tb 1\n"
     write(tmp_path / "diagnostic" / "diagnostic.tsv", text)
-    told = says("evaluate", out, "ax", "--task-data", tmp_path)
+    message = says("evaluate", out, "ax", "--task-data", tmp_path)
     assert (
-        "no dev set with labels, only test" in told
-        and "--task ax --out DIR writes its submission" in told
+        "no dev set with labels, only test" in message
+        and "--task ax --out DIR writes its submission" in message
     )
     sent = tmp_path / "sent"
     words = ["predict", out, "--task", "ax", "--task-data", tmp_path, "--out", sent]
@@ -164,26 +164,26 @@ def test_a_folder_with_other_files_or_another_plan_is_left_alone(
 
 
 def test_counts_below_one_are_refused(tmp_path: Path) -> None:
-    given = order("pairs", sample("pairs", 16), *SHORT)
+    request = order("pairs", sample("pairs", 16), *SHORT)
     with pytest.raises(UserError, match="--seeds 0"):
-        planned(given, seeds=0)
+        planned(request, seeds=0)
     with pytest.raises(UserError, match="--at-once 0"):
-        tuned(given, tmp_path / "out", at_once=0)
+        tuned(request, tmp_path / "out", at_once=0)
 
 
 def test_fine_tunings_that_are_not_all_done_are_no_model_yet(known: Path, says: Says) -> None:
     result = known / "result.json"
-    kept = result.read_text(encoding="utf-8")
+    text = result.read_text(encoding="utf-8")
     result.unlink()
     try:
         assert "not all done" in says("predict", known, "--text", "a", "--text", "b")
     finally:
-        result.write_text(kept, encoding="utf-8")
+        result.write_text(text, encoding="utf-8")
 
 
 def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(given, out)
+    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(request, out)
     (weights,) = (out / "seed-0" / "checkpoints").glob("step-*/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:5000])
     with pytest.raises(UserError, match=r"is done, but .*safetensors.*remove .*result\.json"):
@@ -193,15 +193,15 @@ def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
         load(str(out))
     (out / "plan.json").write_text('{"x')
     with pytest.raises(UserError, match=r"plan\.json: cannot be read"):
-        tuned(given, out)
+        tuned(request, out)
 
 
 def test_what_was_begun_keeps_its_protocol_unless_another_is_named(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(replace(given, protocol="bert"), out)
-    assert planned(given).order.protocol == "ours"
-    assert planned(given, out=out).order.protocol == "bert"
-    assert planned(replace(given, protocol="roberta"), out=out).order.protocol == "roberta"
+    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(replace(request, protocol="bert"), out)
+    assert planned(request).order.protocol == "ours"
+    assert planned(request, out=out).order.protocol == "bert"
+    assert planned(replace(request, protocol="roberta"), out=out).order.protocol == "roberta"
 
 
 def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, says: Says) -> None:
@@ -210,11 +210,11 @@ def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, say
     assert main([str(word) for word in tuning(out, *words)]) == 0
     before = (out / "result.json").read_text(encoding="utf-8")
     write(train, HEADER + ROWS + "one more\tpair\tyes\n")
-    told = says(*tuning(out, *words, "--seeds", 2))
-    assert f"{train} has changed since {out} was started; put back" in told
+    message = says(*tuning(out, *words, "--seeds", 2))
+    assert f"{train} has changed since {out} was started; put back" in message
     write(dev, HEADER + ROWS + "one more\tpair\tyes\n")
-    told = says(*tuning(out, *words, "--seeds", 2, "--at-once", 2))
-    assert f"{dev}, {train} have changed since" in told
+    message = says(*tuning(out, *words, "--seeds", 2, "--at-once", 2))
+    assert f"{dev}, {train} have changed since" in message
     assert not (out / "seed-1").exists()
     assert (out / "result.json").read_text(encoding="utf-8") == before
     for file in (train, dev):
@@ -240,8 +240,8 @@ def test_seeds_are_not_averaged_over_a_dataset_of_the_hub_that_has_changed(
     assert main([str(word) for word in tuning(out, *words)]) == 0
     (before,) = {*Run(out / "seed-0").machine()["digests"].values()}
     rows[3] = {**rows[3], "sentence": "another"}
-    told = says(*tuning(out, *words, "--seeds", 2))
-    assert f"{name} (dev), {name} (train) have changed since {out} was started" in told
+    message = says(*tuning(out, *words, "--seeds", 2))
+    assert f"{name} (dev), {name} (train) have changed since {out} was started" in message
     assert not (out / "seed-1").exists()
     rows[3] = {**rows[3], "sentence": "text 3", "picture": object()}
     assert main([str(word) for word in tuning(out, *words, "--seeds", 2)]) == 0
@@ -268,8 +268,8 @@ def test_a_wrong_setting_leaves_no_folder_behind(
     tmp_path: Path, says: Says, words: tuple[str, str]
 ) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    told = says(*tuning(out, "pairs", "--train", file, "--dev", file), *words)
-    assert words[1].partition("=")[0] in told
+    message = says(*tuning(out, "pairs", "--train", file, "--dev", file), *words)
+    assert words[1].partition("=")[0] in message
     assert not out.exists()
 
 
@@ -285,30 +285,32 @@ def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: 
 
 def test_a_folder_from_before_digests_goes_on_and_takes_those_of_today(tmp_path: Path) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    given = order("pairs", str(file), *SHORT)
-    tuned(given, out)
-    told = read_json(out / "plan.json")
-    del told["digests"]
-    (out / "plan.json").write_text(json.dumps(told), encoding="utf-8")
+    request = order("pairs", str(file), *SHORT)
+    tuned(request, out)
+    plan = read_json(out / "plan.json")
+    del plan["digests"]
+    (out / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     (out / ".clozelab").unlink()  # nor were there markers
-    happened = tuned(planned(given, seeds=2), out)
-    assert any("before digests of its data were kept" in one.text for one in events(Said, happened))
+    happened = tuned(planned(request, seeds=2), out)
+    assert any(
+        "before digests of its data were kept" in event.text for event in events(Said, happened)
+    )
     assert read_json(out / "plan.json")["digests"] == {str(file.resolve()): sha256(file)}
-    assert not events(Said, tuned(planned(given, seeds=2), out))
+    assert not events(Said, tuned(planned(request, seeds=2), out))
 
 
 def test_a_folder_is_fine_tuned_in_by_one_process_at_a_time(tmp_path: Path, says: Says) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    given = order("pairs", str(file), *SHORT)
-    first = follow(planned(given), out, machine=MACHINE, saving=SaveOptions())
+    request = order("pairs", str(file), *SHORT)
+    first = follow(planned(request), out, machine=MACHINE, saving=SaveOptions())
     next(first)
-    settings = [part for one in SHORT for part in ("--set", one)]
+    settings = [part for setting in SHORT for part in ("--set", setting)]
     words = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]
     for more in ([], ["--seeds", 2, "--at-once", 2]):
-        told = says("finetune", base(), "pairs", *words, *more)
-        assert f"another fine-tuning is writing there (process {os.getpid()}, since" in told
+        message = says("finetune", base(), "pairs", *words, *more)
+        assert f"another fine-tuning is writing there (process {os.getpid()}, since" in message
     first.close()  # type: ignore[attr-defined]
-    tuned(given, out)
+    tuned(request, out)
 
 
 def test_a_plan_of_somebody_else_is_left_alone(tmp_path: Path, says: Says) -> None:

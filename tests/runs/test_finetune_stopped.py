@@ -35,7 +35,7 @@ LONG = ("batch_size=4", "learning_rate=1e-3", "length=64", "epochs=2")
 
 def command(out: Path, *words: str, epochs: int = 2) -> list[str]:
     """A fine-tuning of two epochs as a command, and its settings."""
-    settings = [word for one in (*LONG[:3], f"epochs={epochs}") for word in ("--set", one)]
+    settings = [word for setting in (*LONG[:3], f"epochs={epochs}") for word in ("--set", setting)]
     files = ["--train", sample("pairs", 256), "--dev", sample("pairs", 16), "--out", str(out)]
     start = [sys.executable, "-m", "clozelab", "finetune", base(), "pairs", "--device", "cpu"]
     return [*start, *files, *settings, *words]
@@ -65,9 +65,9 @@ def interrupted(words: list[str], places: list[Path], *, after: int) -> str:
     """What a command says that is told to stop when its trials have taken some steps."""
     with running(words, places, after=after) as process:
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 130 and "Traceback" not in said, said
-        return said
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130 and "Traceback" not in stderr, stderr
+        return stderr
 
 
 def gone(group: int, *, seconds: float) -> bool:
@@ -86,8 +86,8 @@ def gone(group: int, *, seconds: float) -> bool:
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds that nothing interrupted."""
     out = tmp_path_factory.mktemp("straight") / "out"
-    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    tuned(planned(given, seeds=2), out)
+    request = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
+    tuned(planned(request, seeds=2), out)
     return out
 
 
@@ -95,14 +95,16 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(
     tmp_path: Path, straight: Path
 ) -> None:
     out = tmp_path / "out"
-    said = interrupted(command(out), [out / "seed-0"], after=70)
-    assert "saved" in said and "run the same command again" in said
-    found, _ = newest(out / "seed-0" / "checkpoints")
-    assert found is not None and 70 <= found.step < 128
-    assert found.state()["best"]["step"] == 64  # the first epoch's, which is kept as well
-    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    happened = tuned(given, out)
-    assert events(Step, happened)[0].number == found.step + 1
+    message = interrupted(command(out), [out / "seed-0"], after=70)
+    assert "saved" in message and "run the same command again" in message
+    newest_checkpoint, _ = newest(out / "seed-0" / "checkpoints")
+    assert newest_checkpoint is not None and 70 <= newest_checkpoint.step < 128
+    assert (
+        newest_checkpoint.state()["best"]["step"] == 64
+    )  # the first epoch's, which is kept as well
+    request = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
+    happened = tuned(request, out)
+    assert events(Step, happened)[0].number == newest_checkpoint.step + 1
     assert equal(weights(out / "seed-0"), weights(straight / "seed-0"))
     mine, other = (Run(place / "seed-0").result() for place in (out, straight))
     assert mine is not None and other is not None
@@ -115,10 +117,10 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
     places = [out / "seed-0", out / "seed-1"]
     interrupted(command(out, "--seeds", "2", "--at-once", "2"), places, after=5)
     assert all(newest(place / "checkpoints")[0] is not None for place in places)
-    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    happened = tuned(planned(given, seeds=2), out, at_once=2)
-    assert {one.trial for one in happened} == {"seed-0", "seed-1"}
-    assert [one.whole for one in events(Ended, happened)] == [True, True]
+    request = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
+    happened = tuned(planned(request, seeds=2), out, at_once=2)
+    assert {record.trial for record in happened} == {"seed-0", "seed-1"}
+    assert [event.whole for event in events(Ended, happened)] == [True, True]
     for place in places:
         assert equal(weights(place), weights(straight / place.name))
 
@@ -130,9 +132,9 @@ def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path
     words = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
     with running(words, places, after=5) as process:
         process.terminate()
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 143, said
-        assert "Traceback" not in said and "the same command goes on from there" in said, said
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 143, stderr
+        assert "Traceback" not in stderr and "the same command goes on from there" in stderr, stderr
         assert gone(process.pid, seconds=10)
     assert all(newest(place / "checkpoints")[0] is not None for place in places)
 
@@ -177,27 +179,27 @@ def test_a_signal_at_the_end_of_a_trial_keeps_the_next_from_beginning(
 
 
 def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(given, tmp_path / "straight")
-    running = follow(planned(given), out, machine=MACHINE, saving=SaveOptions())
+    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(request, tmp_path / "straight")
+    running = follow(planned(request), out, machine=MACHINE, saving=SaveOptions())
     for happened in running:
         if isinstance(happened.event, Step) and happened.event.number == 2:
             break
     running.close()  # type: ignore[attr-defined]
     assert steps_done(out / "seed-0") == 1 and not (out / "seed-0" / "result.json").exists()
-    assert events(Step, tuned(given, out))[0].number == 1
+    assert events(Step, tuned(request, out))[0].number == 1
     assert steps_done(out / "seed-0") == 2
     assert equal(weights(out / "seed-0"), weights(tmp_path / "straight" / "seed-0"))
 
 
 def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
     machine = Machine(device="cpu", precision="bf16", workers=0, micro_batch=2)
     for again, changes in ((Machine(), 0), (Machine(precision="fp32"), 1)):
-        for happened in follow(planned(given), out, machine=machine, saving=SaveOptions()):
+        for happened in follow(planned(request), out, machine=machine, saving=SaveOptions()):
             if isinstance(happened.event, Step):
                 break
-        (began,) = events(Began, happened := tuned(given, out, machine=again))
+        (began,) = events(Began, happened := tuned(request, out, machine=again))
         assert began.precision == (again.precision or "bf16")
         assert began.micro_tokens == Run(out / "seed-0").machine()["micro_tokens"] == 128
         assert len(Run(out / "seed-0").events("changed")) == changes
@@ -205,39 +207,39 @@ def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
 
 
 def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(given, out)
+    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(request, out)
     place = out / "seed-0"
     files = [*(place / name for name in ("result.json", "task.toml")), out / "result.json"]
     before = {file: file.read_bytes() for file in files}
-    lines = [one for one in Run(place).events() if one["kind"] != "resume"]
+    lines = [event for event in Run(place).events() if event["kind"] != "resume"]
     for file in files:
         file.unlink()
     for left in (".step-00000001.old", ".step-00000002.part"):  # of a save that was killed
         (place / "checkpoints" / left).mkdir()
-    happened = tuned(given, out)
+    happened = tuned(request, out)
     assert not events(Step, happened) and events(Ended, happened)[0].whole
     assert {file: file.read_bytes() for file in files} == before
-    assert [one for one in Run(place).events() if one["kind"] != "resume"] == lines
+    assert [event for event in Run(place).events() if event["kind"] != "resume"] == lines
     assert [file.name for file in (place / "checkpoints").iterdir()] == ["step-00000002"]
 
 
 def test_a_trial_that_another_process_still_writes_is_left_alone(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    first = tuned(given, out)
+    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    first = tuned(request, out)
     assert events(Ended, first)[0].whole
     (out / "seed-0" / "result.json").unlink()
     with Run(out / "seed-0").writing(), pytest.raises(UserError, match=f"process {os.getpid()},"):
-        tuned(given, out)
+        tuned(request, out)
 
 
 def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path: Path) -> None:
     settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
-    given = order("pairs", sample("pairs", 16), *settings, "warmup=0")
-    tuned(planned(given, grid=["learning_rate=1e-3"]), tmp_path / "alone")
-    plan, out = planned(given, grid=["learning_rate=1e-3,1e30"]), tmp_path / "out"
+    request = order("pairs", sample("pairs", 16), *settings, "warmup=0")
+    tuned(planned(request, grid=["learning_rate=1e-3"]), tmp_path / "alone")
+    plan, out = planned(request, grid=["learning_rate=1e-3,1e30"]), tmp_path / "out"
     happened = tuned(plan, out, at_once=2)
-    assert any("lower optimiser.learning_rate" in said.text for said in events(Said, happened))
+    assert any("lower optimiser.learning_rate" in event.text for event in events(Said, happened))
     place = Path("learning_rate-0.001") / "seed-0"
     assert equal(weights(out / place), weights(tmp_path / "alone" / place))
     result = Run(out).result()
@@ -248,6 +250,6 @@ def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path
 
 def test_a_task_on_which_every_run_diverges_has_no_best(tmp_path: Path) -> None:
     settings = [word for word in SHORT if not word.startswith("learning_rate")]
-    given = order("pairs", sample("pairs", 16), *settings, "warmup=0", "learning_rate=1e30")
+    request = order("pairs", sample("pairs", 16), *settings, "warmup=0", "learning_rate=1e30")
     with pytest.raises(UserError, match="every run diverged"):
-        tuned(planned(given), tmp_path / "out")
+        tuned(planned(request), tmp_path / "out")

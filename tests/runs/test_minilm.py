@@ -44,11 +44,11 @@ def test_a_student_of_another_size_is_distilled_and_exported(
     words = ["--recipe", "minilm", "--size", "3x64", "--set", "objectives.0.heads=16"]
     run = ["--data", store("wordpiece"), "--device", "cpu", "--out", str(tmp_path / "run")]
     assert main(["distil", teacher(), *words, *run, "--budget", "2steps"]) == 0
-    found, taught_by = load(str(tmp_path / "run")), load(teacher()).recipe
-    assert (found.recipe.encoder.layers, found.recipe.encoder.hidden_size) == (3, 64)
+    distilled, taught_by = load(str(tmp_path / "run")), load(teacher()).recipe
+    assert (distilled.recipe.encoder.layers, distilled.recipe.encoder.hidden_size) == (3, 64)
     assert (
         taught_by.encoder.hidden_size == 32
-        and found.recipe.blocks.length == taught_by.blocks.length
+        and distilled.recipe.blocks.length == taught_by.blocks.length
     )
     exchange.export(str(tmp_path / "run"), tmp_path / "hf")
     model = transformers.AutoModel.from_pretrained(tmp_path / "hf").double().eval()
@@ -56,7 +56,7 @@ def test_a_student_of_another_size_is_distilled_and_exported(
     ids = torch.arange(9)[None] % 50
     batch = Input(ids[0], torch.arange(9), torch.zeros(9).long(), torch.tensor([0, 9]).int(), 9)
     with torch.no_grad():
-        mine = found.module.double().encoder(batch).hidden_states  # type: ignore[operator]
+        mine = distilled.module.double().encoder(batch).hidden_states  # type: ignore[operator]
         theirs = model(input_ids=ids).last_hidden_state[0]
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-9)
     capsys.readouterr()
@@ -112,8 +112,8 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
 ) -> None:
     run = ["--recipe", "minilm", "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
     assert main(["distil", teacher(), *run, *words]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert sentence in said and "Traceback" not in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert sentence in message and "Traceback" not in message
     assert not (tmp_path / "run").exists()
 
 

@@ -57,14 +57,14 @@ NONSENSE = [
 
 
 def cases() -> list[list[str]]:
-    found = []
+    commands = []
     for line, bad in product(COMMANDS, NONSENSE):
         words = line.split()
         first = 2 if words[0] == "corpus" else 1
         for at in range(first, len(words)):
             if not words[at].startswith("--"):
-                found.append([*words[:at], bad, *words[at + 1 :]])
-    return found
+                commands.append([*words[:at], bad, *words[at + 1 :]])
+    return commands
 
 
 CASES = random.Random(14).sample(cases(), 180)
@@ -89,7 +89,9 @@ def test_nonsense_is_answered_in_a_sentence(
 ) -> None:
     places = {**desk, "CORPUS": store("wordpiece")}
     code = cli.main([places.get(word, word) for word in words])
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("clozelab: ")]
-    assert code in (0, 2) and len(said) == (code == 2), said
+    messages = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("clozelab: ")
+    ]
+    assert code in (0, 2) and len(messages) == (code == 2), messages
     assert Path(desk["FOLDER"], "notes.txt").read_text() == "mine"
     assert Path(desk["FILE"]).read_text().startswith("A sentence")

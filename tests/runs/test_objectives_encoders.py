@@ -48,7 +48,7 @@ PAIRS = {
 def joined(objectives: str, encoder: str) -> Recipe:
     """One recipe with the encoder of another, which reads in the direction of the first."""
     recipe, other = shrunk(objectives), shrunk(encoder).encoder
-    asked = {"causal": recipe.encoder.causal, "memory": recipe.encoder.memory}
+    directions = {"causal": recipe.encoder.causal, "memory": recipe.encoder.memory}
     known = {setting.name for setting in fields(other)}
     parts: list[Any] = [
         replace(part, start="random") if getattr(part, "start", None) == "spread" else part
@@ -56,7 +56,7 @@ def joined(objectives: str, encoder: str) -> Recipe:
     ]
     return replace(
         recipe,
-        encoder=replace(other, **{key: value for key, value in asked.items() if key in known}),
+        encoder=replace(other, **{key: value for key, value in directions.items() if key in known}),
         objectives=tuple(parts),
     )
 

@@ -54,8 +54,8 @@ def test_a_study_has_variants_and_measures_from_outside(at_once: int, tmp_path: 
     study = read_study(tmp_path, STATIC, MINE, measures=["held_out.masked_lm", "own.layers"])
     ran(study, tmp_path / "out", at_once=at_once)  # two are in processes of their own
     result = Run(tmp_path / "out").result() or {}
-    assert [one["failed"] for one in result["cells"]] == [None, None]
-    assert [one["scores"]["own.layers"] for one in result["cells"]] == [20.0, 20.0]
+    assert [cell["failed"] for cell in result["cells"]] == [None, None]
+    assert [cell["scores"]["own.layers"] for cell in result["cells"]] == [20.0, 20.0]
     recorded = tmp_path / "out" / "study.toml"
     assert f'imports = ["{NAME}"]' in recorded.read_text()
     assert studies.read(recorded) == study

@@ -38,13 +38,15 @@ DROPPED = "encoder.dropout=0.1"
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_its_loss_falls(name: str, tmp_path: Path) -> None:
-    made = "embedded" if name == "distilbert" else "small"  # which has less to learn of a teacher
-    given = task(name, "optimiser.learning_rate=0.005", steps=30, batch_size=8, variant=made)
+    variant = (
+        "embedded" if name == "distilbert" else "small"
+    )  # which has less to learn of a teacher
+    job = task(name, "optimiser.learning_rate=0.005", steps=30, batch_size=8, variant=variant)
     saving = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=64)
-    events = went(given, tmp_path / "run", saving=saving)
+    events = went(job, tmp_path / "run", saving=saving)
     steps, main = of(Step, events), MAIN.get(name, "masked_lm")
-    found = [means(step.sums) for step in steps]
-    losses = [mean[main]["loss"] for mean in found if main in mean]  # a causal step has no masked
+    metrics = [means(step.sums) for step in steps]
+    losses = [mean[main]["loss"] for mean in metrics if main in mean]  # a causal step has no masked
     assert len(steps) == 30
     # A student's hidden words are mostly rare ones; relations begin near their teacher's.
     fall = {"distilbert": 0.1, "minilm": losses[0] / 3}.get(name, 0.2)
@@ -111,17 +113,17 @@ def test_five_steps_and_five_more_are_ten(name: str, tmp_path: Path) -> None:
     straight = tmp_path / "straight"
     went(task(base, *overrides, steps=10), straight, saving=saving)
     halved = tmp_path / "halved"
-    given = task(base, *overrides, steps=10)
+    job = task(base, *overrides, steps=10)
     workers = Machine(device="cpu", workers=2)
-    killed(pretrain(given, halved, machine=workers, saving=saving), 8)
+    killed(pretrain(job, halved, machine=workers, saving=saving), 8)
     assert not (halved / "result.json").exists()
     events = list(resume(starting.resumed(halved), halved, machine=MACHINE, saving=saving))
     assert of(Step, events)[0].number == 6
-    assert [said.text for said in of(Said, events)] == ["workers 2 → 0, from step 6 on"]
+    assert [event.text for event in of(Said, events)] == ["workers 2 → 0, from step 6 on"]
     assert of(Ended, events)[0].whole
     assert_same(checkpoint(straight, 10), checkpoint(halved, 10))
     mine, other = (Run.open(place).events("step") for place in (straight, halved))
-    assert [one["step"] for one in other] == list(range(1, 11))
+    assert [entry["step"] for entry in other] == list(range(1, 11))
     for a, b in zip(mine, other, strict=True):
         assert untimed(a) == untimed(b)
     a, b = (Run.open(place).result() for place in (straight, halved))

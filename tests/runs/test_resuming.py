@@ -65,8 +65,8 @@ def killed(events: Iterator[Event], after: int) -> None:
 
 def again(place: Path, machine: Machine | None = None, saving: SaveOptions = OFTEN) -> list[Any]:
     """The events of a run that goes on."""
-    given = starting.resumed(place)
-    return list(resume(given, place, machine=machine or Machine(), saving=saving))
+    job = starting.resumed(place)
+    return list(resume(job, place, machine=machine or Machine(), saving=saving))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -85,8 +85,8 @@ def tree(folder: Path) -> dict[str, bytes]:
 def test_a_resume_has_the_precision_and_the_micro_batch_that_the_run_had(tmp_path: Path) -> None:
     straight, halved = tmp_path / "straight", tmp_path / "halved"
     went(task("roberta", *DROPS, steps=6), straight, SMALL, OFTEN)
-    given = task("roberta", *DROPS, steps=6)
-    killed(pretrain(given, halved, machine=SMALL, saving=OFTEN), 3)
+    job = task("roberta", *DROPS, steps=6)
+    killed(pretrain(job, halved, machine=SMALL, saving=OFTEN), 3)
     events = again(halved)
     (began,) = of(Began, events)
     assert (began.first, began.precision, began.micro_tokens) == (2, "bf16", 64)
@@ -107,8 +107,8 @@ def test_a_flag_changes_the_machine_and_is_recorded_with_its_step(tmp_path: Path
         "micro_tokens": {"from": 64, "to": 128},
     }
     assert Run(place).events("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
-    (said,) = of(Said, events)
-    assert said.text == "precision bf16 → fp32, micro_tokens 64 → 128, from step 3 on"
+    (notice,) = of(Said, events)
+    assert notice.text == "precision bf16 → fp32, micro_tokens 64 → 128, from step 3 on"
     machines = [*sections(gather([place])[0], [])][-1]
     rows = [[str(cell) for cell in row] for row in machines.parts[1].rows]  # type: ignore[union-attr]
     assert rows[0] == ["run", "3", "precision", '"bf16"', '"fp32"'] and len(rows) == 2
@@ -132,8 +132,8 @@ def test_a_processor_of_another_kind_is_recorded_where_it_changes_muon(
 def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> None:
     place = tmp_path / "run"
     killed(pretrain(task("roberta", steps=6), place, machine=SMALL, saving=OFTEN), 3)
-    given = starting.resumed(place)
-    killed(resume(given, place, machine=Machine(precision="fp32"), saving=OFTEN), 3)
+    job = starting.resumed(place)
+    killed(resume(job, place, machine=Machine(precision="fp32"), saving=OFTEN), 3)
     assert Run(place).machine()["precision"] == "fp32"
     again(place, Machine(precision="bf16"))
     assert [entry["settings"] for entry in Run(place).events("changed")] == [{}]
@@ -148,11 +148,11 @@ def test_the_command_leaves_what_it_is_not_told_to_the_record(tmp_path: Path) ->
     before = Run(place).machine()
     assert before["recompute"] is True
     # Of a run that is done nothing changes; without its checkpoint it begins again.
-    told = ["pretrain", "--resume", str(place)]
-    assert main([*told, "--no-recompute"]) == 0 and Run(place).machine() == before
+    command = ["pretrain", "--resume", str(place)]
+    assert main([*command, "--no-recompute"]) == 0 and Run(place).machine() == before
     for flags, recompute in (([], True), (["--no-recompute"], False)):
         shutil.rmtree(place / "checkpoints")
-        assert main([*told, *flags]) == 0
+        assert main([*command, *flags]) == 0
         assert Run(place).machine() == {**before, "recompute": recompute}
 
 
@@ -198,8 +198,10 @@ def test_a_run_recorded_before_goes_on_as_it_would_have(tmp_path: Path) -> None:
     place = tmp_path / "run"
     killed(pretrain(task("bert", steps=4), place, machine=MACHINE, saving=OFTEN), 3)
     file = place / "machine.toml"
-    kept = [one for one in file.read_text().splitlines() if re.match(r'"?(seed|data)\b', one)]
-    file.write_text("\n".join(kept))
+    old_lines = [
+        line for line in file.read_text().splitlines() if re.match(r'"?(seed|data)\b', line)
+    ]
+    file.write_text("\n".join(old_lines))
     (place / MARKER).unlink()
     events = again(place, Machine(device="cpu"))
     (began,) = of(Began, events)
@@ -222,11 +224,11 @@ def recalled(
 
 
 def test_on_another_kind_of_device_what_does_not_work_there_is_chosen_anew() -> None:
-    found = recalled(Machine(), CPU, GPU_FACTS)
-    assert found == Machine(workers=3, recompute=True, shard=False)
-    assert found.precision_on(CPU) == "fp32" and not found.compiles(CPU, shrunk("bert"))
-    found = recalled(Machine(), CPU, {**GPU_FACTS, "precision": "bf16"})
-    assert found.precision == "bf16"  # slow there, but the same arithmetic
+    settings = recalled(Machine(), CPU, GPU_FACTS)
+    assert settings == Machine(workers=3, recompute=True, shard=False)
+    assert settings.precision_on(CPU) == "fp32" and not settings.compiles(CPU, shrunk("bert"))
+    settings = recalled(Machine(), CPU, {**GPU_FACTS, "precision": "bf16"})
+    assert settings.precision == "bf16"  # slow there, but the same arithmetic
 
 
 def test_a_flag_takes_the_place_of_what_goes_with_the_old_value(
@@ -234,15 +236,15 @@ def test_a_flag_takes_the_place_of_what_goes_with_the_old_value(
 ) -> None:
     monkeypatch.setattr("clozelab.runs.machine.find_spec", lambda name: object())
     whole = {**GPU_FACTS, "sharded": False}
-    found = recalled(Machine(), CUDA, whole)
-    assert (found.compile, found.kernels, found.graphs) == (True, True, True)
-    assert (found.precision, found.micro_tokens) == ("fp16", 131072)
+    settings = recalled(Machine(), CUDA, whole)
+    assert (settings.compile, settings.kernels, settings.graphs) == (True, True, True)
+    assert (settings.precision, settings.micro_tokens) == ("fp16", 131072)
     assert recalled(Machine(precision="fp32"), CUDA, whole).kernels is None
-    found = recalled(Machine(compile=False), CUDA, whole)
-    assert (found.compile, found.graphs, found.kernels) == (False, None, True)
+    settings = recalled(Machine(compile=False), CUDA, whole)
+    assert (settings.compile, settings.graphs, settings.kernels) == (False, None, True)
     assert recalled(Machine(micro_batch=4), CUDA, whole).tokens(CUDA, shrunk("bert")) == 128
-    found = recalled(Machine(), CUDA, GPU_FACTS, processes=2)
-    assert found.shard and found.kernels is None and found.graphs is None
+    settings = recalled(Machine(), CUDA, GPU_FACTS, processes=2)
+    assert settings.shard and settings.kernels is None and settings.graphs is None
 
 
 @pytest.mark.parametrize("after", [2, 5, 7])
@@ -255,15 +257,15 @@ def test_a_run_whose_schedule_was_refitted_goes_on_with_every_refit(
         return 0 if step in dict(schedule.refits or ()) else fits.get(step, 0)
 
     monkeypatch.setattr(Pacer, "wanted", wanted)
-    place, given = tmp_path / "run", replace(task("roberta", *DROPS), budget=parse("1m"))
+    place, job = tmp_path / "run", replace(task("roberta", *DROPS), budget=parse("1m"))
     monkeypatch.setattr(PretrainTrainer, "seconds_a_step", lambda *_: 60 / 20)
-    killed(pretrain(given, place, machine=MACHINE, saving=OFTEN), after)
+    killed(pretrain(job, place, machine=MACHINE, saving=OFTEN), after)
     again(place)
     recorded = Run(place).recipe()
     assert recorded.schedule.steps == 20 and recorded.schedule.refits == ((3, 12), (6, 9))
     fitted = [(entry["step"], entry["steps"]) for entry in Run(place).events("refit")]
     assert fitted == [(3, 12), (6, 9)]
-    went(replace(given, recipe=recorded, budget=None), tmp_path / "straight")
+    went(replace(job, recipe=recorded, budget=None), tmp_path / "straight")
     assert_same(checkpoint(tmp_path / "straight", 9), checkpoint(place, 9))
 
 
@@ -273,9 +275,9 @@ def test_no_split_changes_a_loss_without_dropout_and_with_it_another_is_another_
     for drops, same in (((), True), (DROPS, False)):
         losses = []
         for split in (2, 8):
-            given = task("roberta", *drops, steps=4, batch_size=8)
+            job = task("roberta", *drops, steps=4, batch_size=8)
             place = tmp_path / f"{split}-{same}"
-            events = went(given, place, replace(MACHINE, micro_batch=split))
+            events = went(job, place, replace(MACHINE, micro_batch=split))
             losses.append([step.sums["masked_lm"]["loss"] for step in of(Step, events)])
         assert (losses[0] == pytest.approx(losses[1], rel=1e-4)) is same
 
@@ -288,10 +290,10 @@ def test_a_lost_result_comes_back(
     older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if older:  # a checkpoint that does not have the result
-        told = Session._save
+        original_save = Session._save
 
         def save(self: Session, step: Step, *, ends: bool) -> Iterator[Event]:
-            return told(self, step, ends=False)
+            return original_save(self, step, ends=False)
 
         monkeypatch.setattr(Session, "_save", save)
     place = tmp_path / "run"
@@ -350,8 +352,8 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
     words = ["--data", store("wordpiece"), "--device", "cpu"]
     for command in (["--resume", str(place)], [str(file), *words, "--out", str(place)]):
         assert main(["pretrain", *command]) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert f"{place}: another process is writing there (process {os.getpid()}, since" in said
+        message = " ".join(capsys.readouterr().err.split())
+        assert f"{place}: another process is writing there (process {os.getpid()}, since" in message
         assert tree(place) == before
     assert of(Ended, list(first))[0].whole
     assert main(["pretrain", "--resume", str(place)]) == 0
@@ -360,11 +362,11 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
 def test_a_run_that_went_on_while_it_was_opened_is_opened_again(tmp_path: Path) -> None:
     place = tmp_path / "run"
     went(task("bert", steps=4), place, saving=OFTEN)
-    given, recorded = starting.resumed(place), Run(place).recipe()
+    job, recorded = starting.resumed(place), Run(place).recipe()
     other = replace(recorded, schedule=recorded.schedule.refitted(2, 6))
     Run(place).refit(2, 6, recipe_toml=to_toml(other))
     with pytest.raises(UserError, match="went on meanwhile"):
-        list(resume(given, place, machine=Machine(), saving=OFTEN))
+        list(resume(job, place, machine=Machine(), saving=OFTEN))
 
 
 def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_path: Path) -> None:
@@ -394,8 +396,8 @@ def test_a_folder_that_holds_something_else_is_left_alone(
 
 def test_a_run_goes_on_with_what_its_corpus_was_before_text_was_added(tmp_path: Path) -> None:
     corpus = Path(shutil.copytree(store(STORES["roberta"]), tmp_path / "corpus"))
-    given = starting.fresh(shrunk("roberta"), data=[str(corpus)], seed=0)
-    killed(pretrain(given, tmp_path / "run", machine=MACHINE, saving=OFTEN), 3)
+    job = starting.fresh(shrunk("roberta"), data=[str(corpus)], seed=0)
+    killed(pretrain(job, tmp_path / "run", machine=MACHINE, saving=OFTEN), 3)
     add(write(tmp_path / "more.jsonl", ["One more cat sat here. It slept."] * 9), corpus)
     again(tmp_path / "run")
     went(task("roberta"), tmp_path / "straight")

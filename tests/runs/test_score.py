@@ -32,9 +32,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What a command says that ends with exit code 2, in one line."""
     assert cli.main(["score", *words]) == 2
-    said = capsys.readouterr().err.strip()
-    assert len(said.splitlines()) == 1, said
-    return said
+    output = capsys.readouterr().err.strip()
+    assert len(output.splitlines()) == 1, output
+    return output
 
 
 def test_texts_from_everywhere(
@@ -52,8 +52,8 @@ def test_texts_from_everywhere(
     (tmp_path / "a.txt").write_text("\n".join(TEXTS) + "\n")
     place = str(runs / "bert")
     outputs = []
-    given = [["--text", TEXTS[0], "--text", TEXTS[1]], ["--file", str(tmp_path / "a.txt")], []]
-    for words in given:
+    options = [["--text", TEXTS[0], "--text", TEXTS[1]], ["--file", str(tmp_path / "a.txt")], []]
+    for words in options:
         with (tmp_path / "a.txt").open() as lines:
             monkeypatch.setattr("sys.stdin", lines)
             assert cli.main(["score", place, *words, "--by", "sentence"]) == 0
@@ -79,7 +79,7 @@ def test_likelihoods_are_those_of_transformers(runs: Path, tmp_path: Path) -> No
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     model = clozelab.load(runs / "bert")
     model.module.double()
-    found = likelihood.likelihoods(model, TEXTS, method="original", device="cpu")
+    model_likelihoods = likelihood.likelihoods(model, TEXTS, method="original", device="cpu")
     for number, text in enumerate(TEXTS):
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         nats = []
@@ -89,8 +89,8 @@ def test_likelihoods_are_those_of_transformers(runs: Path, tmp_path: Path) -> No
             with torch.no_grad():
                 logits = peer(hidden).logits[0, at]
             nats.append(float(logits.log_softmax(0)[ids[0, at]]))
-        here = found.pieces.text(number)
-        assert found.nats[here].tolist() == pytest.approx(nats, abs=1e-9)
+        tokens = model_likelihoods.pieces.text(number)
+        assert model_likelihoods.nats[tokens].tolist() == pytest.approx(nats, abs=1e-9)
 
 
 def test_pairs_and_facts_are_recorded(

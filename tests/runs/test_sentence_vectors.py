@@ -104,8 +104,8 @@ def test_rows_without_what_they_need_are_refused_and_nothing_is_written(
         words = ["pretrain", "simcse", "--from", teacher(), "--data", str(tmp_path / "corpus")]
         words += ["--set", "blocks.use=sentence_rows", "--set", "blocks.views=3"]
         code = main([*words, "--out", str(tmp_path / "run"), "--device", "cpu"])
-    said = " ".join(capsys.readouterr().err.split())
-    assert code == 2 and sentence in said and "Traceback" not in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert code == 2 and sentence in message and "Traceback" not in message
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

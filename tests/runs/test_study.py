@@ -59,43 +59,49 @@ def tokens_of(plan: plans.StudyPlan, variant: str) -> float:
 def cells(out: Path) -> list[dict[str, Any]]:
     result = Run(out).result()
     assert result is not None
-    found: list[dict[str, Any]] = result["cells"]
-    return found
+    rows: list[dict[str, Any]] = result["cells"]
+    return rows
 
 
-def begun(told: list[Any]) -> list[str]:
-    return [one.cell.name for one in of(CellStarted, told)]
+def begun(events: list[Any]) -> list[str]:
+    return [event.cell.name for event in of(CellStarted, events)]
 
 
-def stages(told: list[Any]) -> list[tuple[str, str]]:
-    return [(one.cell, one.stage) for one in of(CellEvent, told) if isinstance(one.event, Began)]
+def stages(events: list[Any]) -> list[tuple[str, str]]:
+    return [
+        (event.cell, event.stage)
+        for event in of(CellEvent, events)
+        if isinstance(event.event, Began)
+    ]
 
 
 def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) -> None:
     study = read_study(tmp_path, tasks=[reviews()], seeds=2)
     out = tmp_path / "out"
-    told = ran(study, out)
+    events = ran(study, out)
     # Seed by seed, each pretrained and then tuned.
     names = [f"{name}/seed-{seed}" for seed in (0, 1) for name in ("static", "dynamic")]
-    assert begun(told) == names
-    assert stages(told) == [(one, stage) for one in names for stage in ("pretraining", "reviews")]
-    assert [one.seed_is_done for one in of(CellFinished, told)] == [False, True, False, True]
-    found = cells(out)
-    assert [(one["variant"], one["seed"]) for one in found] == [
+    assert begun(events) == names
+    assert stages(events) == [
+        (name, stage) for name in names for stage in ("pretraining", "reviews")
+    ]
+    assert [event.seed_is_done for event in of(CellFinished, events)] == [False, True, False, True]
+    rows = cells(out)
+    assert [(row["variant"], row["seed"]) for row in rows] == [
         (name, seed) for seed in (0, 1) for name in ("static", "dynamic")
     ]
-    for one in found:
-        assert one["failed"] is None and one["steps"] == 3
-        assert set(one["scores"]) == {"reviews.accuracy", "held_out.masked_lm"}
-        assert 0 <= one["scores"]["reviews.accuracy"] <= 100
-        assert one["flops"] > 0 and one["tokens"] > 0
-        assert one["constant"] == {"reviews.accuracy": 25.0}  # of four classes
+    for row in rows:
+        assert row["failed"] is None and row["steps"] == 3
+        assert set(row["scores"]) == {"reviews.accuracy", "held_out.masked_lm"}
+        assert 0 <= row["scores"]["reviews.accuracy"] <= 100
+        assert row["flops"] > 0 and row["tokens"] > 0
+        assert row["constant"] == {"reviews.accuracy": 25.0}  # of four classes
     first = out / "cells" / "static" / "seed-0"
     recipe = Run(first).recipe()
-    assert found[0]["parameters"] == sum(recipe.parameters().values())
+    assert rows[0]["parameters"] == sum(recipe.parameters().values())
     own = Run(first).result() or {}
-    measured = found[0]["scores"]["held_out.masked_lm"]  # over more blocks than in training
-    assert measured == pytest.approx(own["held_out"]["masked_lm"]["loss"], abs=0.05)
+    loss = rows[0]["scores"]["held_out.masked_lm"]  # over more blocks than in training
+    assert loss == pytest.approx(own["held_out"]["masked_lm"]["loss"], abs=0.05)
     # Weights that were tuned are dropped, those pretrained stay.
     assert list(first.glob("checkpoints/step-*")) and not list(first.rglob("tasks/**/step-*"))
     write_page(out)
@@ -107,8 +113,8 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
 
 def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = ran(read_study(tmp_path, seeds=2), out)
-    seen = [(one.cell, one.event) for one in of(CellEvent, told)]
+    events = ran(read_study(tmp_path, seeds=2), out)
+    seen = [(event.cell, event.event) for event in of(CellEvent, events)]
     steps = {(cell, event.number): event for cell, event in seen if isinstance(event, Step)}
     for number in (1, 2, 3):
         a, b = steps["static/seed-0", number], steps["dynamic/seed-0", number]
@@ -119,14 +125,14 @@ def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path
 def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     study = read_study(tmp_path, tasks=[reviews()])
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    many = len(ran(study, whole))
-    assert many > 12
-    for stop in (4, 9, many - 8):  # in the first cell, in its task, in the second cell
+    count = len(ran(study, whole))
+    assert count > 12
+    for stop in (4, 9, count - 8):  # in the first cell, in its task, in the second cell
         ran(study, cut, stop_after=stop)
     last = ran(study, cut)
     assert "static/seed-0" not in begun(last)
     mine, other = cells(whole), cells(cut)
-    assert [one["scores"] for one in mine] == [one["scores"] for one in other]
+    assert [row["scores"] for row in mine] == [row["scores"] for row in other]
     for name in ("static", "dynamic"):
         place = Path("cells") / name / "seed-0"
         assert equal(weights(whole / place), weights(cut / place))
@@ -146,15 +152,15 @@ def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
         (out / name).unlink()
     ran(study, out)
     assert cells(out) == before
-    assert all("held_out.masked_lm" in one["scores"] for one in before)
+    assert all("held_out.masked_lm" in row["scores"] for row in before)
 
 
 def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Path) -> None:
     study, out = read_study(tmp_path), tmp_path / "out"
 
     def told_to_stop() -> None:
-        for told in follow(plan_of(study, out), out, machine=MACHINE):
-            step = told.event if isinstance(told, CellEvent) else None
+        for event in follow(plan_of(study, out), out, machine=MACHINE):
+            step = event.event if isinstance(event, CellEvent) else None
             if isinstance(step, Step) and step.number == 3:
                 signal.raise_signal(signal.SIGINT)
 
@@ -178,11 +184,15 @@ def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> 
 def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
     study = read_study(tmp_path, BROKEN, STATIC, DYNAMIC)
     out = tmp_path / "out"
-    told = ran(study, out)
-    assert [one.cell.variant for one in of(CellFinished, told)] == ["broken", "static", "dynamic"]
+    events = ran(study, out)
+    assert [event.cell.variant for event in of(CellFinished, events)] == [
+        "broken",
+        "static",
+        "dynamic",
+    ]
     broken, *others = cells(out)
     assert "entit" in broken["failed"] and broken["scores"] == {}
-    assert all(one["failed"] is None and one["scores"] for one in others)
+    assert all(row["failed"] is None and row["scores"] for row in others)
     failed = out / "cells" / "broken" / "seed-0" / "failed.json"
     assert json.loads(failed.read_text())["error"] == broken["failed"]
     write_page(out)
@@ -201,10 +211,10 @@ def test_a_cell_that_failed_is_done_once_what_was_wrong_is_mended(
     with monkeypatch.context() as patched:
         patched.setattr(starting if where == "fresh" else cells_module, where, full)
         ran(study, out)
-    assert [one["failed"] for one in cells(out)] == ["the disk is full"]
-    told = ran(study, out)
-    assert stages(told) == ([("static/seed-0", "pretraining")] if where == "fresh" else [])
-    assert [one["failed"] for one in cells(out)] == [None]
+    assert [cell["failed"] for cell in cells(out)] == ["the disk is full"]
+    events = ran(study, out)
+    assert stages(events) == ([("static/seed-0", "pretraining")] if where == "fresh" else [])
+    assert [cell["failed"] for cell in cells(out)] == [None]
     assert set(cells(out)[0]["scores"]) == {"held_out.masked_lm"}
 
 
@@ -222,9 +232,9 @@ def test_a_loss_that_is_no_number_fails_its_cell_alone(tmp_path: Path) -> None:
 
 def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = ran(read_study(tmp_path, STUDENT, DYNAMIC, STATIC), out)
-    assert begun(told) == ["dynamic/seed-0", "static/seed-0", "student/seed-0"]
-    assert all(one["failed"] is None for one in cells(out))
+    events = ran(read_study(tmp_path, STUDENT, DYNAMIC, STATIC), out)
+    assert begun(events) == ["dynamic/seed-0", "static/seed-0", "student/seed-0"]
+    assert all(cell["failed"] is None for cell in cells(out))
     facts = Run(out / "cells/student/seed-0").machine()
     assert facts["teacher"] == str((out / "cells/static/seed-0").resolve())
 
@@ -239,8 +249,8 @@ def test_a_student_without_its_teacher_fails_with_a_sentence(tmp_path: Path) -> 
 def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Path) -> None:
     frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
     out = tmp_path / "out"
-    told = ran(read_study(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
-    assert stages(told) == [
+    events = ran(read_study(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
+    assert stages(events) == [
         *(("static/seed-0", "pretraining"), ("static/seed-0", "reviews")),
         ("frozen/seed-0", "reviews"),
     ]
@@ -252,7 +262,7 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     alone = read_study(tmp_path, STATIC, frozen, tasks=[reviews()])
     alone = alone.narrowed(variants=["frozen"])
     assert stages(ran(alone, out)) == [("frozen/seed-0", "reviews")]
-    assert [one["failed"] for one in cells(out)] == [None]
+    assert [cell["failed"] for cell in cells(out)] == [None]
 
 
 def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
@@ -274,7 +284,7 @@ def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
     assert failed is not None and str(own / "metrics.jsonl") in failed and "No space" in failed
     assert not (own / "metrics.jsonl").exists() and not (own / "result.json").exists()
     ran(study, out)
-    assert [one["failed"] for one in cells(out)] == [None, None]
+    assert [cell["failed"] for cell in cells(out)] == [None, None]
     for name in ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json"):
         assert (own / name).read_bytes() == (twin / name).read_bytes()
     assert not [*own.glob(".*.part")]
@@ -329,8 +339,8 @@ def test_a_budget_in_time_leaves_room_for_fine_tuning(tmp_path: Path, timed: lis
     assert tuned.amount < alone.amount
     each = sum(tuned.tuning_seconds.values())
     assert tuned.amount == pytest.approx(alone.amount * (600 - each) / 600)
-    told = sum(tuned.seconds(cell.variant) or 0.0 for cell in tuned.request.cells())
-    assert told == pytest.approx(600, rel=0.02)
+    seconds = sum(tuned.seconds(cell.variant) or 0.0 for cell in tuned.request.cells())
+    assert seconds == pytest.approx(600, rel=0.02)
     with pytest.raises(UserError, match="fine-tuning alone takes"):
         plan_of(read_study(tmp_path, tasks=[reviews()], finetune=["epochs=1000000"]), budget="10m")
 
@@ -365,7 +375,7 @@ def test_without_a_budget_the_first_recipe_tells_how_long(tmp_path: Path) -> Non
 
 def test_steps_are_timed_as_they_are(tmp_path: Path) -> None:
     plan = plan_of(read_study(tmp_path, STATIC, STUDENT), budget="5m")  # under a teacher, too
-    assert all((one.seconds_a_step or 0) > 0 for one in plan.paces.values())
+    assert all((pace.seconds_a_step or 0) > 0 for pace in plan.paces.values())
 
 
 def test_a_variant_that_cannot_be_set_up_takes_no_time(tmp_path: Path, timed: list[str]) -> None:
@@ -404,14 +414,14 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
 
 
 def test_masks_that_differ_are_measured_by_those_of_the_base(tmp_path: Path) -> None:
-    many = {"name": "many", "says": "hides more", "set": ["masking.mask_rate=0.4"]}
+    more_masks = {"name": "many", "says": "hides more", "set": ["masking.mask_rate=0.4"]}
     out = tmp_path / "out"
-    ran(read_study(tmp_path, STATIC, many), out)
+    ran(read_study(tmp_path, STATIC, more_masks), out)
     place = out / "cells" / "many" / "seed-0"
-    told = json.loads((place / "measured.json").read_text())
+    record = json.loads((place / "measured.json").read_text())
     own = Run(place).result()
-    assert own is not None and told["base_masks"]
-    assert told["scores"]["held_out.masked_lm"] != own["held_out"]["masked_lm"]["loss"]
+    assert own is not None and record["base_masks"]
+    assert record["scores"]["held_out.masked_lm"] != own["held_out"]["masked_lm"]["loss"]
     # By the same measure, what the base's own run said of itself.
     plain = json.loads((out / "cells/static/seed-0/measured.json").read_text())
     own = Run(out / "cells/static/seed-0").result() or {}
@@ -431,20 +441,20 @@ def test_pair_heads_are_asked_both_questions(tmp_path: Path) -> None:
     out = tmp_path / "out"
     ran(read_study(tmp_path, STATIC, order, none, measures=measures), out)
     next_, order_, none_ = cells(out)
-    for one in (next_, order_):
-        assert {"pair.next_sentence", "pair.sentence_order"} <= set(one["scores"]), one
-        assert 0 <= one["scores"]["pair.sentence_order"] <= 100
+    for accuracy in (next_, order_):
+        assert {"pair.next_sentence", "pair.sentence_order"} <= set(accuracy["scores"]), accuracy
+        assert 0 <= accuracy["scores"]["pair.sentence_order"] <= 100
     assert set(none_["scores"]) == {"held_out.masked_lm"}, none_
 
 
 @pytest.mark.slow
 def test_several_cells_at_once_come_to_the_same(tmp_path: Path) -> None:
     study = read_study(tmp_path, STUDENT, STATIC)
-    one, two = tmp_path / "one", tmp_path / "two"
-    ran(study, one)
-    told = ran(study, two, at_once=2)
-    assert begun(told) == ["static/seed-0", "student/seed-0"]
-    assert [cell["scores"] for cell in cells(one)] == [cell["scores"] for cell in cells(two)]
+    alone, together = tmp_path / "one", tmp_path / "two"
+    ran(study, alone)
+    events = ran(study, together, at_once=2)
+    assert begun(events) == ["static/seed-0", "student/seed-0"]
+    assert [cell["scores"] for cell in cells(alone)] == [cell["scores"] for cell in cells(together)]
 
 
 def test_a_gpu_has_several_narrow_cells_at_once(
@@ -503,8 +513,8 @@ def test_python_runs_a_study_too(tmp_path: Path) -> None:
         workers=0,
     )
     cells = study.result()["cells"]
-    assert [one["variant"] for one in cells] == ["static", "dynamic"]
-    assert all(one["failed"] is None for one in cells)
+    assert [cell["variant"] for cell in cells] == ["static", "dynamic"]
+    assert all(cell["failed"] is None for cell in cells)
     assert study.page.is_file() and [*study.table()] == ["static", "dynamic"]
 
 
@@ -512,22 +522,22 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
     pairs = tmp_path / "agreement.jsonl"
     rows = [{"good": "The river was slow.", "bad": "The river were slow."}] * 2
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    asked = [f"pairs.{pairs}", "pairs.nowhere", "held_out.masked_lm", "run.finished"]
+    measures = [f"pairs.{pairs}", "pairs.nowhere", "held_out.masked_lm", "run.finished"]
     again = {"name": "again", "says": "A/A", "again": "static"}
     out = tmp_path / "out"
-    told = ran(read_study(tmp_path, STATIC, again, measures=asked), out)
-    assert begun(told) == ["static/seed-0", "again/seed-0"]
+    events = ran(read_study(tmp_path, STATIC, again, measures=measures), out)
+    assert begun(events) == ["static/seed-0", "again/seed-0"]
     first, second = (
         json.loads((out / f"cells/{name}/seed-0/measured.json").read_text(encoding="utf-8"))
         for name in ("static", "again")
     )
-    assert first["measures"] == [asked[0], asked[2]]  # the others are not there, or read off
-    assert first["scores"][asked[0]] in (0.0, 50.0, 100.0) and first["sizes"][asked[0]] == 2
+    assert first["measures"] == [measures[0], measures[2]]  # the others are not there, or read off
+    assert first["scores"][measures[0]] in (0.0, 50.0, 100.0) and first["sizes"][measures[0]] == 2
     seeds = [Run(out / f"cells/{name}/seed-0").machine()["seed"] for name in ("static", "again")]
     assert seeds == [0, 1000] and first["scores"] != second["scores"]
     record = records.read(out)
     assert record.scores("static", "run.finished") == {0: 100.0}
-    assert [len(one) for one in record.items("static", asked[0], [0]).values()] == [2]
+    assert [len(scores) for scores in record.items("static", measures[0], [0]).values()] == [2]
     assert record.plateau("static") is not None
 
 
@@ -552,13 +562,13 @@ def test_cells_of_one_shape_are_compiled_once_and_learn_as_fresh_ones_do(tmp_pat
 def test_two_words_hidden_together_are_measured_in_masked_and_permuted_models(
     tmp_path: Path,
 ) -> None:
-    asked = ["joint.two", "joint.chain", "gain.chain"]
+    measures = ["joint.two", "joint.chain", "gain.chain"]
     out = tmp_path / "out"
-    ran(read_study(tmp_path, STATIC, measures=asked), out)
+    ran(read_study(tmp_path, STATIC, measures=measures), out)
     cell = json.loads((out / "cells/static/seed-0/measured.json").read_text(encoding="utf-8"))
-    two, chain, gain = (cell["scores"][name] for name in asked)
-    assert two > 0 and gain == pytest.approx(two - chain, abs=1e-9)
+    joint_two, chain, gain = (cell["scores"][name] for name in measures)
+    assert joint_two > 0 and gain == pytest.approx(joint_two - chain, abs=1e-9)
     record = records.read(out)
     (items,) = record.items("static", "joint.two", [0]).values()
     assert len(items) == cell["sizes"]["joint.two"] > 10
-    assert items.mean() == pytest.approx(two, rel=1e-2)  # at half precision
+    assert items.mean() == pytest.approx(joint_two, rel=1e-2)  # at half precision

@@ -57,7 +57,9 @@ CHANGED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "base", "sentence"), CHANGED, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(
+    ("variant", "base", "sentence"), CHANGED, ids=lambda value: str(value)[:40]
+)
 def test_what_is_wrong_is_refused_when_read(
     tmp_path: Path, variant: dict[str, Any], base: dict[str, Any], sentence: str
 ) -> None:
@@ -96,8 +98,8 @@ def test_layers_and_width_are_multiples_of_the_size_asked_for(tmp_path: Path) ->
     half = {"name": "half", "says": "half", "layers": 0.5, "hidden_size": 0.5}
     study = read_study(tmp_path, STATIC, half, set=[])
     for size, layers, width in (("small", 3, 256), ("base", 6, 384), ("tiny", 1, 64)):
-        found = study.recipe_of("half", size=size).encoder
-        assert (found.layers, found.hidden_size) == (layers, width)
+        encoder = study.recipe_of("half", size=size).encoder
+        assert (encoder.layers, encoder.hidden_size) == (layers, width)
         assert study.recipe_of("static", size=size).encoder.hidden_size == 2 * width
 
 
@@ -129,5 +131,5 @@ def test_tasks_have_the_metrics_that_they_are_scored_by() -> None:
 
 def test_commas_and_folders_name_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = studies.tasks_of(["sst2,mnli", "classify=films"])
-    assert found == ["sst2", "mnli", f"classify={tmp_path / 'films'}"]
+    tasks = studies.tasks_of(["sst2,mnli", "classify=films"])
+    assert tasks == ["sst2", "mnli", f"classify={tmp_path / 'films'}"]

@@ -107,13 +107,17 @@ def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: P
     with pytest.raises(UserError, match=rf"{train} has changed since {out} was started; put back"):
         plan_of(study, out)
     train.write_text(text, encoding="utf-8")
-    told = json.loads((out / PLAN).read_text())
-    kept = {what: word for what, word in told["made"].items() if not what.startswith("file ")}
-    assert len(kept) == len(told["made"]) - 2
-    (out / PLAN).write_text(json.dumps({**told, "made": kept}))  # as before digests were kept
+    plan = json.loads((out / PLAN).read_text())
+    old_digests = {
+        what: word for what, word in plan["made"].items() if not what.startswith("file ")
+    }
+    assert len(old_digests) == len(plan["made"]) - 2
+    (out / PLAN).write_text(
+        json.dumps({**plan, "made": old_digests})
+    )  # as before digests were kept
     request = make_request(study, [store("wordpiece")], budget="3steps")
-    said = [one.text for one in make_plan(request, MACHINE, out=out)]
-    assert any("before digests of its tasks were saved" in text for text in said)
+    notices = [notice.text for notice in make_plan(request, MACHINE, out=out)]
+    assert any("before digests of its tasks were saved" in text for text in notices)
 
 
 def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> None:
@@ -150,8 +154,8 @@ def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> Non
 def test_a_damaged_plan_is_refused_in_a_sentence(tmp_path: Path, key: str, value: Any) -> None:
     study, out = read_study(tmp_path), tmp_path / "out"
     plan_of(study).write(out)
-    told = {**json.loads((out / PLAN).read_text()), key: value}
-    (out / PLAN).write_text(json.dumps(told))
+    plan = {**json.loads((out / PLAN).read_text()), key: value}
+    (out / PLAN).write_text(json.dumps(plan))
     with pytest.raises(UserError, match="its plan cannot be read"):
         plan_of(study, out)
 
@@ -204,18 +208,18 @@ def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     shutil.rmtree(out / "cells/static/seed-0/checkpoints")
     pack(out)
     assert not (out / "cells").exists()
-    assert not [told for told in ran(study, out) if isinstance(told, CellStarted)]
+    assert not [event for event in ran(study, out) if isinstance(event, CellStarted)]
     assert Run(out).result() == before
-    told = ran(replace(study, seeds=2), out)
-    assert [one.cell.seed for one in told if isinstance(one, CellStarted)] == [1]
+    events = ran(replace(study, seeds=2), out)
+    assert [event.cell.seed for event in events if isinstance(event, CellStarted)] == [1]
     assert len((Run(out).result() or {})["cells"]) == 2 and not (out / PACKED).exists()
 
 
 def test_the_terminal_counts_the_seeds_that_were_measured(tmp_path: Path) -> None:
     cell = {"variant": "static", "failed": None}
-    told = [{**cell, "scores": {"held_out.masked_lm": loss}} for loss in (None, 2.0, 4.0)]
-    found = scores(read_study(tmp_path, STATIC), told)
-    assert [next(iter(column.cells)) for column in found.columns] == ["static", "3.000", "2"]
+    rows = [{**cell, "scores": {"held_out.masked_lm": loss}} for loss in (None, 2.0, 4.0)]
+    means = scores(read_study(tmp_path, STATIC), rows)
+    assert [next(iter(column.cells)) for column in means.columns] == ["static", "3.000", "2"]
 
 
 @pytest.mark.parametrize("words", [["--out", ""], ["--out", "NEW", "--budget", ""]])
@@ -223,23 +227,23 @@ def test_an_empty_word_is_no_folder_and_no_budget(
     tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(tmp_path / "masks.toml", set=list(SMALL))
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
+    work_dir = tmp_path / "here"
+    work_dir.mkdir()
+    monkeypatch.chdir(work_dir)
     budget = [] if "--budget" in words else ["--budget", "1steps"]
     corpus = store("wordpiece")
-    told = main(["study", str(file), "--data", corpus, *budget, *words, "--device", "cpu"])
-    assert told == 2 and not list(here.iterdir())
+    code = main(["study", str(file), "--data", corpus, *budget, *words, "--device", "cpu"])
+    assert code == 2 and not list(work_dir.iterdir())
 
 
 @pytest.mark.slow
 def test_cells_side_by_side_save_and_end_when_the_study_is_killed(tmp_path: Path) -> None:
     with _two_at_once(tmp_path) as running:
         runs = [tmp_path / "out" / "cells" / name / "seed-0" for name in ("static", "dynamic")]
-        _until(lambda: all(Run(one).events("step") for one in runs))
+        _until(lambda: all(Run(run).events("step") for run in runs))
         running.kill()
         running.wait()
-        _until(lambda: all(any(one.glob("checkpoints/step-*")) for one in runs))
+        _until(lambda: all(any(run.glob("checkpoints/step-*")) for run in runs))
         _until(lambda: not _alive(running.pid))
 
 
@@ -248,10 +252,10 @@ def test_cells_that_have_only_begun_are_interrupted_without_a_word(tmp_path: Pat
     with _two_at_once(tmp_path) as running:
         _until(lambda: _importing(running.pid))
         os.killpg(running.pid, signal.SIGINT)
-        _, said = running.communicate(timeout=60)
-        assert running.returncode == 130, said
-        assert "the same command goes on" in said, said
-        assert "Traceback" not in said and "Process" not in said, said
+        _, stderr = running.communicate(timeout=60)
+        assert running.returncode == 130, stderr
+        assert "the same command goes on" in stderr, stderr
+        assert "Traceback" not in stderr and "Process" not in stderr, stderr
         _until(lambda: not _alive(running.pid))
 
 

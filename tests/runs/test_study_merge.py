@@ -117,8 +117,12 @@ def test_a_merged_study_goes_on_and_does_nothing_twice(
     assert "| run since |" in page(record).markdown()
     # Merged again, its parts are still known; the cells that both have are the same.
     clozelab.merge_studies([parts[0], out], out=tmp_path / "all", progress=False)
-    told = records.read(tmp_path / "all").plan["parts"]
-    assert [(one["folder"], len(one["cells"])) for one in told if one["cells"]] == [
+    merged_parts = records.read(tmp_path / "all").plan["parts"]
+    assert [
+        (merged_part["folder"], len(merged_part["cells"]))
+        for merged_part in merged_parts
+        if merged_part["cells"]
+    ] == [
         ("monday", 2),
         ("tuesday", 1),
         ("whole", 1),
@@ -134,7 +138,7 @@ def test_an_unfinished_or_failed_cell_gives_way_to_a_finished_one(
     Run(failed).write_result(result)
     altered(failed / PLAN)
     study = clozelab.merge_studies([failed, parts[0]], out=tmp_path / "whole", progress=False)
-    assert [one["failed"] for one in study.result()["cells"]] == [None, None]
+    assert [cell["failed"] for cell in study.result()["cells"]] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +162,8 @@ def test_what_was_planned_otherwise_is_refused(
 
 def test_other_task_files_are_refused_wherever_they_lie(parts: list[Path], tmp_path: Path) -> None:
     for part, digest in zip(parts, ("1", "2", "1"), strict=True):
-        made = json.loads((part / PLAN).read_text(encoding="utf-8"))["made"]
-        altered(part / PLAN, made={**made, f"file /{part.name}/sst2/dev.tsv": digest})
+        digests = json.loads((part / PLAN).read_text(encoding="utf-8"))["made"]
+        altered(part / PLAN, made={**digests, f"file /{part.name}/sst2/dev.tsv": digest})
     with pytest.raises(UserError, match=r"tuesday: has another task file sst2/dev.tsv than"):
         clozelab.merge_studies(parts, out=tmp_path / "whole", progress=False)
     clozelab.merge_studies([parts[0], parts[2]], out=tmp_path / "whole", progress=False)
@@ -194,8 +198,12 @@ def test_the_command_says_what_it_joined_and_what_is_wrong(
 ) -> None:
     words = ["merge", *map(str, parts), "--out", str(tmp_path / "whole")]
     assert main(words) == 0
-    said = capsys.readouterr()
-    assert "cells from 3 parts" in said.err and "4 cells" in said.err and "dynamic" in said.out
+    captured = capsys.readouterr()
+    assert (
+        "cells from 3 parts" in captured.err
+        and "4 cells" in captured.err
+        and "dynamic" in captured.out
+    )
     assert main(words) == 2 and "is there already" in capsys.readouterr().err
     assert main([*words[:2], "--out", str(tmp_path / "new")]) == 2
     assert "name two folders or more" in capsys.readouterr().err

@@ -49,8 +49,8 @@ def test_an_encoder_is_not_changed_where_another_model_brings_it(
 ) -> None:
     words = ["--from", teacher(), "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
     assert main(["pretrain", "bert", *words, "--set", "encoder.layers=3"]) == 2
-    said = capsys.readouterr().err
-    assert "its own encoder: leave --set encoder.… out, but for encoder.attention_dropout" in said
+    output = capsys.readouterr().err
+    assert "its own encoder: leave --set encoder.… out, but for encoder.attention_dropout" in output
     assert main(["pretrain", "bert", *words, "--size", "tiny"]) == 2
     assert "brings its own encoder: leave --size out" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -66,8 +66,8 @@ def test_a_context_is_extended_where_positions_have_no_weights(
     longer += ["schedule.phases=[]", "schedule.batch_size=4", "schedule.ramp=[]"]
     settings = [word for change in longer for word in ("--set", change)]
     assert main([*words, *settings, "--set", "encoder.layers=2"]) == 2
-    said = capsys.readouterr().err
-    assert "encoder.dropout, encoder.local_rope_theta, encoder.positions" in said
+    output = capsys.readouterr().err
+    assert "encoder.dropout, encoder.local_rope_theta, encoder.positions" in output
     assert main([*words, *settings]) == 0
     recipe = Run.open(tmp_path / "long").recipe()
     shape: Any = recipe.encoder
@@ -90,8 +90,8 @@ def test_a_recipe_beside_a_continued_run_is_compared_but_for_its_size(tmp_path: 
 
 def test_a_corpus_that_was_moved_is_asked_for(tmp_path: Path) -> None:
     shutil.copytree(store("wordpiece"), tmp_path / "corpus")
-    given = starting.fresh(shrunk("bert", steps=1), data=[str(tmp_path / "corpus")], seed=0)
-    went(given, tmp_path / "run")
+    job = starting.fresh(shrunk("bert", steps=1), data=[str(tmp_path / "corpus")], seed=0)
+    went(job, tmp_path / "run")
     (tmp_path / "corpus").rename(tmp_path / "moved")
     with pytest.raises(UserError, match="new place by --data"):
         starting.resumed(tmp_path / "run")

@@ -36,20 +36,20 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def said(capsys: pytest.CaptureFixture[str], desk: Path, words: str) -> tuple[int, str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], desk: Path, words: str) -> tuple[int, str, str]:
     capsys.readouterr()
     code = cli.main([word.replace("@", f"{desk}/") for word in words.split()])
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_show_says_what_the_text_uses_and_which_words_would_save_most(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = said(capsys, desk, "vocabulary show @run")
+    code, out, _ = run_command(capsys, desk, "vocabulary show @run")
     assert code == 0 and "[PAD] [UNK] [CLS] [SEP] [MASK]" in out and "wordpiece" in out
     assert "tokens a word" not in out
-    code, out, _ = said(capsys, desk, "vocabulary show @hf @new.jsonl --least 20")
+    code, out, _ = run_command(capsys, desk, "vocabulary show @hf @new.jsonl --least 20")
     assert code == 0
     for words in ("used by the text", "tokens a word", "words worth a row", "words a second"):
         assert words in out
@@ -61,7 +61,7 @@ def test_show_says_what_the_text_uses_and_which_words_would_save_most(
 def test_add_and_trim_print_before_and_after_and_write_a_card(
     desk: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    code, out, err = said(
+    code, out, err = run_command(
         capsys, desk, f"vocabulary add @hf @new.jsonl --words 2 --least 20 --out {tmp_path}/more"
     )
     assert code == 0 and "BertForPreTraining" in err
@@ -71,7 +71,9 @@ def test_add_and_trim_print_before_and_after_and_write_a_card(
     assert float(rows["tokens a word"][1]) < float(rows["tokens a word"][0])
     card = (tmp_path / "more" / "README.md").read_text()
     assert "2 words were added (mean)" in card
-    code, out, _ = said(capsys, desk, f"vocabulary trim @run @new.jsonl --out {tmp_path}/less")
+    code, out, _ = run_command(
+        capsys, desk, f"vocabulary trim @run @new.jsonl --out {tmp_path}/less"
+    )
     assert code == 0 and "before" in out
     assert "trimmed from" in (tmp_path / "less" / "README.md").read_text()
 
@@ -113,9 +115,11 @@ def test_a_tuned_model_keeps_its_task(desk: Path, tmp_path: Path) -> None:
     change = clozelab.trim_vocabulary(was, file, out=tmp_path / "less", progress=False)
     now = change.load()
     assert change.after.tokens < change.before.tokens and now.task is not None
-    scores = [[one.probabilities for one in each.predict(lines)] for each in (was, now)]
-    for one, two in zip(*scores, strict=True):
-        assert list(one.values()) == pytest.approx(list(two.values()), abs=1e-5)
+    scores = [
+        [prediction.probabilities for prediction in each.predict(lines)] for each in (was, now)
+    ]
+    for first, second in zip(*scores, strict=True):
+        assert list(first.values()) == pytest.approx(list(second.values()), abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     whole.pre_tokenizer = pre_tokenizers.Whitespace()
     whole.save(str(desk / "words" / "tokenizer.json"))
     before = {*desk.iterdir()}
-    code, out, err = said(capsys, desk, f"vocabulary {words}")
+    code, out, err = run_command(capsys, desk, f"vocabulary {words}")
     assert code == 2 and out == "", err
     assert answer in err and err.startswith("clozelab: ") and err.count("\n") == 1, err
     assert {*desk.iterdir()} == before

@@ -94,14 +94,14 @@ def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:
     events = went(task("roberta", steps=6), tmp_path / "run")
     entries = Run(tmp_path / "run").events("step")
     steps = of(Step, events)
-    assert [one["waited"] for one in entries] == [step.waited for step in steps]
-    assert [one["slack"] for one in entries] == [step.slack for step in steps]
-    assert not any("busy" in one for one in entries)
+    assert [entry["waited"] for entry in entries] == [step.waited for step in steps]
+    assert [entry["slack"] for entry in entries] == [step.slack for step in steps]
+    assert not any("busy" in entry for entry in entries)
     assert (Run(tmp_path / "run").result() or {})["limited_by"] in ("feed", "arithmetic", "shared")
 
 
 @pytest.mark.parametrize(
-    ("waited", "busy", "peak", "told"),
+    ("waited", "busy", "peak", "sentence"),
     [
         (0.9, 0.05, 1e6, "250% of peak · feed-bound"),
         (0.0, 0.5, 1e6, "250% of peak · host-bound"),
@@ -113,7 +113,7 @@ def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:
     ],
 )
 def test_the_line_ends_with_what_limits_the_run(
-    waited: float, busy: float | None, peak: float | None, told: str
+    waited: float, busy: float | None, peak: float | None, sentence: str
 ) -> None:
     console = Console(file=io.StringIO(), width=200)
     bars = Progress(TextColumn("{task.fields[status]}"), console=console, disable=True)
@@ -126,7 +126,7 @@ def test_the_line_ends_with_what_limits_the_run(
         view.show(Step(number, sums, 0.0, 0.0, 2500, 1.0, **clock))  # type: ignore[arg-type]
     (task_,) = bars.tasks
     assert task_.fields["status"].startswith("masked_lm 7.000 · 2,500 tokens/s")
-    assert task_.fields["status"].endswith(told)
+    assert task_.fields["status"].endswith(sentence)
 
 
 def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
@@ -151,21 +151,21 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def warned(events: list[Any]) -> list[int]:
     """After which steps a run was warned."""
-    found, last = [], 0
+    steps, last = [], 0
     for event in events:
         if isinstance(event, Step):
             last = event.number
         elif isinstance(event, Said) and "on the unigram plateau" in event.text:
-            found.append(last)
-    return found
+            steps.append(last)
+    return steps
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path) -> None:
     events = went(task("roberta", *STILL, steps=80, seed=2, variant="embedded"), tmp_path / "run")
     assert warned(events) == [31]
-    (said,) = (event.text for event in of(Said, events) if "plateau" in event.text)
-    assert said.endswith(
+    (notice,) = (event.text for event in of(Said, events) if "plateau" in event.text)
+    assert notice.endswith(
         "a learning rate of 1e-09 is unusual: raise it by --set optimiser.learning_rate=…"
     )
 
@@ -173,8 +173,8 @@ def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path)
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
     rate = "optimiser.learning_rate=0.01"
-    given = task("roberta", rate, steps=48, batch_size=8, variant="embedded")
-    events = went(given, tmp_path / "run")
+    job = task("roberta", rate, steps=48, batch_size=8, variant="embedded")
+    events = went(job, tmp_path / "run")
     losses = [step.sums["masked_lm"] for step in of(Step, events)]
     assert losses[-1]["loss"] / losses[-1]["count"] < losses[0]["loss"] / losses[0]["count"] - 1
     assert warned(events) == []
@@ -185,9 +185,9 @@ def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_remembers_its_losses_and_what_was_said(
     stop: int, again: list[int], tmp_path: Path
 ) -> None:
-    given, place = task("roberta", *STILL, steps=64, seed=2), tmp_path / "run"
+    job, place = task("roberta", *STILL, steps=64, seed=2), tmp_path / "run"
     saving = SaveOptions(save_every=20, evaluate_every=0, evaluate_blocks=8)
-    events = pretrain(given, place, machine=MACHINE, saving=saving)
+    events = pretrain(job, place, machine=MACHINE, saving=saving)
     before = []
     for event in events:
         before.append(event)
@@ -204,11 +204,11 @@ def test_a_log_without_losses_of_old_is_read_all_the_same(tmp_path: Path) -> Non
     went(task("roberta", steps=4), place, saving=SaveOptions(save_every=2, evaluate_every=0))
     lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     plain = [json.loads(line) for line in lines]
-    for one in plain:
-        one.pop("waited", None)
-        one.pop("slack", None)
-        one["masked_lm"] = {**one.get("masked_lm", {}), "loss": None}
-    text = "".join(json.dumps(one) + "\n" for one in plain)
+    for entry in plain:
+        entry.pop("waited", None)
+        entry.pop("slack", None)
+        entry["masked_lm"] = {**entry.get("masked_lm", {}), "loss": None}
+    text = "".join(json.dumps(entry) + "\n" for entry in plain)
     (place / "metrics.jsonl").write_text(text, encoding="utf-8")
     (place / "result.json").unlink()
     for file in (place / "checkpoints").glob("step-00000004/*.safetensors"):

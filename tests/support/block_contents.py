@@ -50,13 +50,13 @@ def whole(documents: Documents, places: Ints) -> bool:
     return bool(np.isin([places[0], places[-1] + 1], documents.sentences).all())
 
 
-def same(first: Blocks, two: Blocks) -> bool:
+def same(first: Blocks, second: Blocks) -> bool:
     """Whether two gatherings hold the same values everywhere."""
     arrays = ("ids", "starts", "marks", "segments", "fixed", "numbers", "labels", "reverse")
-    pairs = [(getattr(first, field), getattr(two, field)) for field in arrays]
-    if first.words is not None and two.words is not None:
+    pairs = [(getattr(first, field), getattr(second, field)) for field in arrays]
+    if first.words is not None and second.words is not None:
         fields = ("starts", "ids", "characters")
-        pairs += [(getattr(first.words, f), getattr(two.words, f)) for f in fields]
+        pairs += [(getattr(first.words, f), getattr(second.words, f)) for f in fields]
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in pairs)
 
 

@@ -106,14 +106,14 @@ def test_google_pairs_a_single_document_with_itself() -> None:
 def test_a_next_segment_follows_right_after_unless_something_was_trimmed() -> None:
     blocks = everything(SegmentPair(length=64).plan(prose(200, 12), 5))
     kept = 0
-    for (one, two), label, size in zip(
+    for (one, second), label, size in zip(
         pairs(blocks), labels_of(blocks).tolist(), blocks.lengths.tolist(), strict=True
     ):
         if label == 0:
-            assert two[0] > one[-1]
+            assert second[0] > one[-1]
             if size < 64:
                 kept += 1
-                assert two[0] == one[-1] + 1
+                assert second[0] == one[-1] + 1
     assert kept > 20
 
 
@@ -122,8 +122,8 @@ def test_every_sentence_occurs_once_in_a_first_or_a_next_segment() -> None:
     documents = synthetic_documents.placed([[10] * n for n in range(1, 40)])
     blocks = everything(SegmentPair(length=63, short=0).plan(documents, 5))
     used: list[int] = []
-    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        used += [*one.tolist(), *(two.tolist() if label == 0 else [])]
+    for (one, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        used += [*one.tolist(), *(second.tolist() if label == 0 else [])]
     assert sorted(used) == list(range(len(documents.ids)))
 
 
@@ -167,7 +167,7 @@ def test_an_over_long_sentence_loses_tokens_at_both_ends_under_google() -> None:
     documents = synthetic_documents.placed([[1000]] * 300)
     blocks = everything(SegmentPair(length=63, short=0, compat="google").plan(documents, 5))
     lost = [int(one[0] % 1000) for one, _ in pairs(blocks)]
-    assert all(len(one) == len(two) == 30 for one, two in pairs(blocks))
+    assert all(len(one) == len(second) == 30 for one, second in pairs(blocks))
     assert np.mean(lost) == pytest.approx(485, abs=4 * np.sqrt(970 / 4 / 300))
 
 
@@ -200,15 +200,15 @@ def test_partners_of_the_same_document_lie_outside_the_chunk(single: str) -> Non
     blocks = everything(plan)
     # With targets all alike, the chunk of a random pair is found again from where A begins.
     before = after = 0
-    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        assert document_of(documents, one[:1]) == document_of(documents, two[:1])
+    for (one, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        assert document_of(documents, one[:1]) == document_of(documents, second[:1])
         if label == 1:
             start = documents.sentences[sentence_of(documents, one[:1])[0]]
             last = documents.sentences[documents.documents[document_of(documents, one[:1]) + 1]][0]
             stop = np.searchsorted(documents.sentences, start + 97)
             chunk_end = min(documents.sentences[min(stop, len(documents.sentences) - 1)], last)
-            assert two[-1] < start or two[0] >= chunk_end
-            before, after = before + (two[-1] < start), after + (two[0] >= chunk_end)
+            assert second[-1] < start or second[0] >= chunk_end
+            before, after = before + (second[-1] < start), after + (second[0] >= chunk_end)
     assert min(before, after) > 20
 
 

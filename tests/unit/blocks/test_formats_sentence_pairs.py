@@ -61,8 +61,10 @@ def test_a_next_sentence_is_next_and_a_random_one_of_another_document() -> None:
     first, second = sentence_pairs(documents, blocks).T
     follows = labels_of(blocks) == 0
     assert np.array_equal(second[follows], first[follows] + 1)
-    one, two = (document_of(documents, documents.sentences[at[~follows]]) for at in (first, second))
-    assert (one != two).all()
+    one, random_documents = (
+        document_of(documents, documents.sentences[at[~follows]]) for at in (first, second)
+    )
+    assert (one != random_documents).all()
 
 
 @pytest.mark.thorough
@@ -80,8 +82,8 @@ def test_sentences_that_fit_are_whole_and_others_trimmed_to_the_length() -> None
     documents = synthetic_documents.placed([[4, 40, 6, 50]] * 50)
     blocks = everything(SentencePair(length=43).plan(documents, 5))
     assert blocks.lengths.max() == 43
-    for (one, two), size in zip(pairs(blocks), blocks.lengths.tolist(), strict=True):
-        assert size == 43 or (whole(documents, one) and whole(documents, two))
+    for (one, second), size in zip(pairs(blocks), blocks.lengths.tolist(), strict=True):
+        assert size == 43 or (whole(documents, one) and whole(documents, second))
 
 
 @pytest.mark.parametrize("last", ["skip", "random"])
@@ -139,10 +141,10 @@ def test_trimmed_halves_keep_their_order_and_their_document() -> None:
     documents = prose(least=2)
     blocks = everything(SentenceOrderPair(length=40, short=0).plan(documents, 5))
     assert (blocks.lengths == 40).mean() > 0.3
-    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        assert (two[0] > one[-1]) == (label == 0)
-        assert (one[0] > two[-1]) == (label == 1)
-        assert document_of(documents, one[:1]) == document_of(documents, two[:1])
+    for (one, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        assert (second[0] > one[-1]) == (label == 0)
+        assert (one[0] > second[-1]) == (label == 1)
+        assert document_of(documents, one[:1]) == document_of(documents, second[:1])
 
 
 def test_half_the_pairs_are_swapped() -> None:
@@ -155,7 +157,7 @@ def test_half_the_pairs_are_swapped() -> None:
 def test_swapped_and_unswapped_pairs_are_alike_but_for_their_order() -> None:
     documents = synthetic_documents.placed([[8] * 20] * 3000)
     blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
-    sizes = np.array([[len(one), len(two)] for one, two in pairs(blocks)])
+    sizes = np.array([[len(one), len(second)] for one, second in pairs(blocks)])
     swapped = labels_of(blocks) == 1
     straight, turned = sizes[~swapped].mean(axis=0), sizes[swapped][:, ::-1].mean(axis=0)
     error = sizes.std() * np.sqrt(4 / len(sizes))
@@ -174,9 +176,9 @@ def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() 
     blocks = everything(plan)
     assert (len(plan), plan.notes["single sentences skipped"]) == (40, 0)
     alone = 0
-    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+    for (one, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
         if one[0] < 150:  # a sentence alone
-            where = document_of(documents, np.array([one[0], two[0]]))
+            where = document_of(documents, np.array([one[0], second[0]]))
             alone += 1
             assert label == 1
             assert where[0] != where[1]

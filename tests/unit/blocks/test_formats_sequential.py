@@ -169,12 +169,12 @@ class Pairs:
         if single and (not self.published if swaps else self.part.single == "skip"):
             return 0
         cut = 1 if single else 1 + self.below("cut", at, len(chunk) - 1)
-        one, two = sum(chunk[:cut], []), sum(chunk[cut:], [])
+        one, second = sum(chunk[:cut], []), sum(chunk[cut:], [])
         if single or (not swaps and self.heads(at)):
             self.made.append((one, self.elsewhere(document, at, target - len(one)), 1))
             return len(chunk) - cut
         swap = swaps and self.heads(at)
-        self.made.append((two, one, 1) if swap else (one, two, 0))
+        self.made.append((second, one, 1) if swap else (one, second, 0))
         return 0
 
     def all(self, *, swaps: bool) -> list[tuple[Sentence, Sentence, int]]:

@@ -55,12 +55,12 @@ def test_an_inner_separator_stands_at_a_document_boundary_and_nowhere_else() -> 
     inner = 0
     for block in runs(everything(FullSentences(length=100).plan(documents, 5))):
         where = [int(document_of(documents, run[:1])[0]) for run in block]
-        assert all(one != two for one, two in zip(where, where[1:], strict=False))
-        for one, two in zip(block, block[1:], strict=False):
+        assert all(one != second for one, second in zip(where, where[1:], strict=False))
+        for one, second in zip(block, block[1:], strict=False):
             inner += 1
             ends = documents.sentences[documents.documents]
             assert one[-1] + 1 in ends
-            assert two[0] in ends
+            assert second[0] in ends
     assert inner > 100
 
 

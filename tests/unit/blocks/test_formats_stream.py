@@ -132,10 +132,10 @@ def test_a_cut_falls_between_sentences_in_both_directions() -> None:
     flat, segments = ids.reshape(-1, LENGTH), blocks.segments.reshape(-1, LENGTH)
     seen = [0, 0]
     for number in np.flatnonzero(blocks.labels == 0).tolist():
-        one, two = (flat[number][segments[number] == s][:-1] for s in (0, 1))
+        one, second = (flat[number][segments[number] == s][:-1] for s in (0, 1))
         backwards = number % 4 >= 2
         # Backwards, a sentence ends with its first token.
-        assert int(one[-1] if backwards else two[0]) in begins
+        assert int(one[-1] if backwards else second[0]) in begins
         seen[backwards] += 1
     assert min(seen) > 10
 

@@ -102,7 +102,7 @@ def test_shuffled_sentences_reach_the_blocks_of_both_formats() -> None:
     blocks = everything(SegmentPair(length=53, short=0, order="sentences").plan(documents, 3))
     assert blocks.labels is not None
     nexts = [pair for pair, label in zip(pairs(blocks), blocks.labels, strict=True) if label == 0]
-    follows = [two[0] == one[-1] + 1 for one, two in nexts]
+    follows = [second[0] == one[-1] + 1 for one, second in nexts]
     assert len(follows) > 10
     assert np.mean(follows) < 0.1
 

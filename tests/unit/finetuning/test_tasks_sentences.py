@@ -394,10 +394,10 @@ def test_probabilities_are_those_of_the_logits_by_name() -> None:
     kind = Classify(LABELS)
     examples = told(kind, 2)
     outputs = [np.log([[0.2, 0.5, 0.3]]), np.array([[900.0, -900.0, 900.5]], dtype=np.float32)]
-    one, two = kind.decode(kind.tokenize(examples, READER), outputs, examples)
-    assert one.label == "yes" and two.label == "maybe"
+    one, second = kind.decode(kind.tokenize(examples, READER), outputs, examples)
+    assert one.label == "yes" and second.label == "maybe"
     assert one.probabilities == pytest.approx({"no": 0.2, "yes": 0.5, "maybe": 0.3})
-    assert sum(two.probabilities.values()) == pytest.approx(1.0)
+    assert sum(second.probabilities.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ def test_draws_are_the_same_for_a_seed_and_differ_between_tables() -> None:
     table = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     rows = [RowSource([1], [1.0]), RowSource([], []), RowSource([2, 3], [0.25, 0.75])]
     both = {WORDS: table, "heads.masked_lm.table": table, "encoder.ffn.0.norm.bias": table}
-    one, two = (made(rows, "normal", **both) for _ in range(2))
-    assert torch.equal(one[WORDS], two[WORDS])
+    one, second = (made(rows, "normal", **both) for _ in range(2))
+    assert torch.equal(one[WORDS], second[WORDS])
     assert not torch.equal(one[WORDS][1], one["heads.masked_lm.table"][1])
     assert torch.equal(one[WORDS][0], table[1])
     torch.testing.assert_close(one[WORDS][2], 0.25 * table[2] + 0.75 * table[3])

@@ -110,8 +110,8 @@ def test_the_loss_of_a_step_is_per_token_of_its_blocks_not_per_hidden_token() ->
 def test_roberta_s_weights_and_records_are_those_of_diffusion() -> None:
     """One head under one name: checkpoints go from one recipe to the other, and old ones stay."""
     assert "weighting" not in shrunk("roberta").tables()["objectives"][0]
-    one, two = (
+    one, second = (
         doubled(task(name), replace(MACHINE)).model.state_dict()
         for name in ("roberta", "diffusion")
     )
-    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    assert one.keys() == second.keys() and all(torch.equal(one[name], second[name]) for name in one)

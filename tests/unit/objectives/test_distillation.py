@@ -148,8 +148,8 @@ def test_stretches_change_no_sum_and_no_gradient(
             *(p.grad for p in head.parameters()),
         ]
         found.append([*sums.values(), *grads])
-    for one, two in zip(*found, strict=True):
-        assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
+    for one, second in zip(*found, strict=True):
+        assert torch.allclose(one, second, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.thorough
@@ -166,8 +166,8 @@ def test_stretches_compile_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         )["loss"]
         loss.backward()
         found.append((loss.detach(), student[0].hidden_states.grad))
-    for one, two in zip(*found, strict=True):
-        assert torch.allclose(one, two, rtol=1e-10)
+    for one, second in zip(*found, strict=True):
+        assert torch.allclose(one, second, rtol=1e-10)
 
 
 def test_a_student_of_another_width_is_projected_for_the_angle_alone() -> None:

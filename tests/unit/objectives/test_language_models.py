@@ -245,8 +245,8 @@ def test_stretches_change_no_sum_and_no_gradient(
         sums = model(x, targets)
         sums["loss"].backward()
         found.append([*sums.values(), x.grad, *(p.grad for p in model.head.parameters())])
-    for one, two in zip(*found, strict=True):
-        assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
+    for one, second in zip(*found, strict=True):
+        assert torch.allclose(one, second, rtol=1e-12, atol=1e-12)
 
 
 # Recipes

@@ -228,8 +228,8 @@ def test_padding_and_idle_slots_change_nothing() -> None:
         sums = sums_of(model, packed(texts(), **options))
         sums["loss"].backward()
         found.append([*sums.values(), *(p.grad for p in model.parameters())])
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+    for one, second in zip(*found, strict=True):
+        torch.testing.assert_close(one, second, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("idle", [0, 4])
@@ -271,8 +271,8 @@ def test_stretches_change_no_sum_and_no_gradient(
         sums = sums_of(model, packed(texts()))
         sums["loss"].backward()
         found.append([*sums.values(), *(p.grad for p in model.parameters())])
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+    for one, second in zip(*found, strict=True):
+        torch.testing.assert_close(one, second, rtol=1e-12, atol=1e-12)
 
 
 def test_half_precision_gives_losses_in_single_precision() -> None:

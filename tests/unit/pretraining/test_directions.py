@@ -128,13 +128,13 @@ def test_masked_targets_stand_one_place_before_their_token() -> None:
         source(shrunk("gpt_bert", f"objectives.0.shift={shift}")).examples(0, numbers, progress=1.0)
         for shift in (0, 1)
     )
-    one, two = (pack.targets["masked_lm"] for pack in (usual, shifted))
-    assert np.array_equal(one.starts, two.starts)
-    assert np.array_equal(one.columns["labels"], two.columns["labels"])
-    assert np.array_equal(one.columns["at"] - 1, two.columns["at"])
+    one, second = (pack.targets["masked_lm"] for pack in (usual, shifted))
+    assert np.array_equal(one.starts, second.starts)
+    assert np.array_equal(one.columns["labels"], second.columns["labels"])
+    assert np.array_equal(one.columns["at"] - 1, second.columns["at"])
     plain = blocks.plan(0).blocks(numbers)
-    token = plain.starts[:-1].repeat(np.diff(two.starts)) + two.columns["at"] + 1
-    assert np.array_equal(plain.ids[token], two.columns["labels"])
+    token = plain.starts[:-1].repeat(np.diff(second.starts)) + second.columns["at"] + 1
+    assert np.array_equal(plain.ids[token], second.columns["labels"])
 
 
 def test_the_first_phase_is_a_causal_model_and_the_second_goes_on_from_it() -> None:

@@ -299,11 +299,11 @@ def test_rows_of_a_stream_follow_one_another_and_epochs_begin_fresh() -> None:
     for number, (blocks, _) in enumerate(found):
         assert [n % rows for _, _, n in blocks] == list(range(rows))
         assert {n // rows for _, _, n in blocks} == {number % steps}
-    one, two = (source.plan(0).blocks(np.arange(rows) + rows * step) for step in (3, 4))
+    one, second = (source.plan(0).blocks(np.arange(rows) + rows * step) for step in (3, 4))
     reuse = 16
     for row in range(rows):
         mine = one.ids[one.starts[row] : one.starts[row + 1]]
-        after = two.ids[two.starts[row] : two.starts[row + 1]]
+        after = second.ids[second.starts[row] : second.starts[row + 1]]
         # The next block begins where the text that memory keeps ends: A's first tokens.
         cut = int(np.flatnonzero(one.fixed[one.starts[row] + reuse : one.starts[row + 1]])[0])
         same = min(cut, reuse)

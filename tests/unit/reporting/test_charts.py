@@ -166,8 +166,8 @@ def test_many_points_are_thinned_alike() -> None:
 def test_smoothing_counts_the_first_values_no_more_than_others() -> None:
     points = [(float(n), 5.0) for n in range(10)]
     assert [y for _, y in smooth(points)] == pytest.approx([5.0] * 10)
-    two = smooth([(0.0, 0.0), (1.0, 1.0)])[1][1]
-    assert two == pytest.approx(0.1 / 0.19) and smooth([]) == []
+    middle = smooth([(0.0, 0.0), (1.0, 1.0)])[1][1]
+    assert middle == pytest.approx(0.1 / 0.19) and smooth([]) == []
 
 
 def test_scores_have_the_line_of_a_constant_answer() -> None:

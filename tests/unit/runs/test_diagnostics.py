@@ -253,11 +253,11 @@ def test_every_recipe_that_predicts_tokens_is_watched(name: str) -> None:
 
 
 def test_several_corpora_count_by_their_weights() -> None:
-    one, two = Corpus.open(store("wordpiece")), Corpus.open(store("wordpiece", skip=30))
+    one, second = Corpus.open(store("wordpiece")), Corpus.open(store("wordpiece", skip=30))
     given = task("bert").recipe
-    alone = [plateau_of(given, [(corpus, 1.0)]) for corpus in (one, two)]
-    mostly = plateau_of(given, [(one, 1.0), (two, 1e-6)])
-    both = plateau_of(given, [(one, 1.0), (two, 1.0)])
+    alone = [plateau_of(given, [(corpus, 1.0)]) for corpus in (one, second)]
+    mostly = plateau_of(given, [(one, 1.0), (second, 1e-6)])
+    both = plateau_of(given, [(one, 1.0), (second, 1.0)])
     assert alone[0] and alone[1] and mostly and both
     assert mostly.entropy == pytest.approx(alone[0].entropy, rel=1e-4)
     assert both.entropy > min(alone[0].entropy, alone[1].entropy)

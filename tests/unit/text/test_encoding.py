@@ -43,11 +43,11 @@ def check_equals_whole(plain: Tokenizer, encoder: CachedTokenizer, sentence: str
     assert given.stops.tolist() == [stop for _, stop in wanted.offsets]
 
 
-def same(one: Tokenised, two: Tokenised) -> bool:
+def same(one: Tokenised, second: Tokenised) -> bool:
     return (
-        one.ids.tolist() == two.ids.tolist()
-        and one.marks.tolist() == two.marks.tolist()
-        and one.starts.tolist() == two.starts.tolist()
+        one.ids.tolist() == second.ids.tolist()
+        and one.marks.tolist() == second.marks.tolist()
+        and one.starts.tolist() == second.starts.tolist()
     )
 
 

@@ -95,8 +95,8 @@ def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str
 
     @tries(60)
     @given(hard, hard)
-    def any_text(one: str, two: str) -> None:
-        check(f"{one}plasmation{two} gastrology")
+    def any_text(one: str, second: str) -> None:
+        check(f"{one}plasmation{second} gastrology")
 
     any_text()
 
@@ -108,9 +108,9 @@ def test_texts_without_the_new_words_are_encoded_as_before(kind: str) -> None:
     names = [name.strip("Ġ▁").removesuffix("</w>") for name in added(kind, more)]
     texts = [text for text in real() if not any(name in text.lower() for name in names)]
     assert len(texts) > 400
-    one, two = (encoder(each).encode(texts) for each in (tokenizer(kind), more))
-    assert np.array_equal(one.ids, two.ids)
-    assert np.array_equal(one.marks, two.marks)
+    one, second = (encoder(each).encode(texts) for each in (tokenizer(kind), more))
+    assert np.array_equal(one.ids, second.ids)
+    assert np.array_equal(one.marks, second.marks)
 
 
 @each_learned

@@ -391,10 +391,10 @@ def test_the_layout_is_guessed(text: str, expected: tuple[str, bool]) -> None:
 def test_the_guess_is_said_aloud(tmp_path: Path) -> None:
     counts = Counts()
     one = write(tmp_path / "a.txt", "\n".join(SENTENCES))
-    two = write(tmp_path / "b.txt", textwrap.fill(" ".join(STORY), 60))
-    found = read(one, two, counts=counts)
+    wrapped = write(tmp_path / "b.txt", textwrap.fill(" ".join(STORY), 60))
+    found = read(one, wrapped, counts=counts)
     assert [document.is_split for document in found] == [True, False]
-    assert counts.places == {"read as sentences": str(one), "read as prose": str(two)}
+    assert counts.places == {"read as sentences": str(one), "read as prose": str(wrapped)}
     assert found[1].text == " ".join(STORY)
 
 

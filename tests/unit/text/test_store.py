@@ -167,8 +167,8 @@ def sentences(corpus: Corpus, split: str) -> list[bytes]:
 
 @pytest.mark.thorough
 def test_equal_documents_are_cut_alike(tmp_path: Path) -> None:
-    one, two = long(2)
-    corpus = build(write(tmp_path / "a.jsonl", [one, two, one, one]), tmp_path / "c")
+    one, second = long(2)
+    corpus = build(write(tmp_path / "a.jsonl", [one, second, one, one]), tmp_path / "c")
     assert share(corpus) == pytest.approx(0.01, rel=0.5)
     held = sentences(corpus, "held_out")
     assert held and not set(held) & set(sentences(corpus, "train"))

@@ -57,9 +57,9 @@ def test_training_twice_gives_the_same_bytes() -> None:
         )
         for seed in ("1", "2")
     ]
-    one, two = (run.communicate()[0].splitlines() for run in runs)
+    one, second = (run.communicate()[0].splitlines() for run in runs)
     assert len(one) == len(KINDS)
-    assert one == two
+    assert one == second
 
 
 @each_kind

@@ -202,8 +202,8 @@ def mined(ids: Ints, starts: Ints, signs: set[int]) -> Keys:
     return mine(counted[0], counted[1], pieces=iter(again))
 
 
-def pair(one: int, two: int) -> int:
-    keys = fold([one, two], np.arange(2))
+def pair(one: int, second: int) -> int:
+    keys = fold([one, second], np.arange(2))
     return int(mix(keys[0], keys[1]))
 
 
