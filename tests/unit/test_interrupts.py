@@ -88,8 +88,8 @@ def test_a_signal_in_a_command_ends_it_with_a_sentence(number: signal.Signals, w
     process = started([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
     process.send_signal(number)
-    _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (128 + number, f"clozelab: {word}\n")
+    _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (128 + number, f"clozelab: {word}\n")
 
 
 def test_what_a_test_starts_hears_an_interrupt_where_the_test_does_not() -> None:

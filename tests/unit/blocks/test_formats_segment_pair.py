@@ -105,16 +105,16 @@ def test_google_pairs_a_single_document_with_itself() -> None:
 
 def test_a_next_segment_follows_right_after_unless_something_was_trimmed() -> None:
     blocks = everything(SegmentPair(length=64).plan(prose(200, 12), 5))
-    kept = 0
-    for (one, second), label, size in zip(
+    untrimmed = 0
+    for (first, second), label, size in zip(
         pairs(blocks), labels_of(blocks).tolist(), blocks.lengths.tolist(), strict=True
     ):
         if label == 0:
-            assert second[0] > one[-1]
+            assert second[0] > first[-1]
             if size < 64:
-                kept += 1
-                assert second[0] == one[-1] + 1
-    assert kept > 20
+                untrimmed += 1
+                assert second[0] == first[-1] + 1
+    assert untrimmed > 20
 
 
 def test_every_sentence_occurs_once_in_a_first_or_a_next_segment() -> None:
@@ -122,8 +122,8 @@ def test_every_sentence_occurs_once_in_a_first_or_a_next_segment() -> None:
     documents = synthetic_documents.placed([[10] * n for n in range(1, 40)])
     blocks = everything(SegmentPair(length=63, short=0).plan(documents, 5))
     used: list[int] = []
-    for (one, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        used += [*one.tolist(), *(second.tolist() if label == 0 else [])]
+    for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        used += [*first.tolist(), *(second.tolist() if label == 0 else [])]
     assert sorted(used) == list(range(len(documents.ids)))
 
 
@@ -166,8 +166,8 @@ def test_mixed_losses_are_drawn_as_if_alone() -> None:
 def test_an_over_long_sentence_loses_tokens_at_both_ends_under_google() -> None:
     documents = synthetic_documents.placed([[1000]] * 300)
     blocks = everything(SegmentPair(length=63, short=0, compat="google").plan(documents, 5))
-    lost = [int(one[0] % 1000) for one, _ in pairs(blocks)]
-    assert all(len(one) == len(second) == 30 for one, second in pairs(blocks))
+    lost = [int(first[0] % 1000) for first, _ in pairs(blocks)]
+    assert all(len(first) == len(second) == 30 for first, second in pairs(blocks))
     assert np.mean(lost) == pytest.approx(485, abs=4 * np.sqrt(970 / 4 / 300))
 
 
@@ -200,11 +200,13 @@ def test_partners_of_the_same_document_lie_outside_the_chunk(single: str) -> Non
     blocks = everything(plan)
     # With targets all alike, the chunk of a random pair is found again from where A begins.
     before = after = 0
-    for (one, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        assert document_of(documents, one[:1]) == document_of(documents, second[:1])
+    for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        assert document_of(documents, first[:1]) == document_of(documents, second[:1])
         if label == 1:
-            start = documents.sentences[sentence_of(documents, one[:1])[0]]
-            last = documents.sentences[documents.documents[document_of(documents, one[:1]) + 1]][0]
+            start = documents.sentences[sentence_of(documents, first[:1])[0]]
+            last = documents.sentences[documents.documents[document_of(documents, first[:1]) + 1]][
+                0
+            ]
             stop = np.searchsorted(documents.sentences, start + 97)
             chunk_end = min(documents.sentences[min(stop, len(documents.sentences) - 1)], last)
             assert second[-1] < start or second[0] >= chunk_end

@@ -26,12 +26,12 @@ def labels_of(blocks: Blocks) -> Ints:
 
 def sentence_pairs(documents: Documents, blocks: Blocks) -> Ints:
     """[B, 2] the sentences paired, each segment lying within one."""
-    found = []
+    rows = []
     for block in pairs(blocks):
         ends = [sentence_of(documents, run[[0, -1]]) for run in block]
         assert all(first == last for first, last in ends)
-        found.append([int(first) for first, _ in ends])
-    return np.array(found)
+        rows.append([int(first) for first, _ in ends])
+    return np.array(rows)
 
 
 def lasts(documents: Documents) -> Ints:
@@ -61,10 +61,10 @@ def test_a_next_sentence_is_next_and_a_random_one_of_another_document() -> None:
     first, second = sentence_pairs(documents, blocks).T
     follows = labels_of(blocks) == 0
     assert np.array_equal(second[follows], first[follows] + 1)
-    one, random_documents = (
+    first_documents, random_documents = (
         document_of(documents, documents.sentences[at[~follows]]) for at in (first, second)
     )
-    assert (one != random_documents).all()
+    assert (first_documents != random_documents).all()
 
 
 @pytest.mark.thorough
@@ -82,8 +82,8 @@ def test_sentences_that_fit_are_whole_and_others_trimmed_to_the_length() -> None
     documents = synthetic_documents.placed([[4, 40, 6, 50]] * 50)
     blocks = everything(SentencePair(length=43).plan(documents, 5))
     assert blocks.lengths.max() == 43
-    for (one, second), size in zip(pairs(blocks), blocks.lengths.tolist(), strict=True):
-        assert size == 43 or (whole(documents, one) and whole(documents, second))
+    for (first, second), size in zip(pairs(blocks), blocks.lengths.tolist(), strict=True):
+        assert size == 43 or (whole(documents, first) and whole(documents, second))
 
 
 @pytest.mark.parametrize("last", ["skip", "random"])
@@ -106,13 +106,13 @@ def test_partners_of_the_same_document_are_neither_the_sentence_nor_its_next(las
     assert (first % 5 == 4).any() == (last == "random")
 
 
-@pytest.mark.parametrize(("last", "found"), [("skip", [[0, 1]]), ("random", [[0, 1], [1, 0]])])
-def test_two_sentences_alone_are_next_to_each_other(last: str, found: list[list[int]]) -> None:
+@pytest.mark.parametrize(("last", "expected"), [("skip", [[0, 1]]), ("random", [[0, 1], [1, 0]])])
+def test_two_sentences_alone_are_next_to_each_other(last: str, expected: list[list[int]]) -> None:
     documents = synthetic_documents.placed([[4, 4]])
     part = SentencePair(length=64, last=last, negatives="same_document")
     blocks = everything(part.plan(documents, 5))
-    assert sentence_pairs(documents, blocks).tolist() == found
-    assert labels_of(blocks).tolist() == list(range(len(found)))
+    assert sentence_pairs(documents, blocks).tolist() == expected
+    assert labels_of(blocks).tolist() == list(range(len(expected)))
 
 
 def test_one_document_is_refused_with_a_remedy() -> None:
@@ -129,11 +129,11 @@ def test_documents_of_one_sentence_give_no_sentence_pair(negatives: str) -> None
 def test_swapping_back_gives_a_stretch_of_one_document() -> None:
     documents = prose(least=2)
     blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
-    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        first, second = (two, one) if label else (one, two)
+    for (first_run, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        first, second = (two, first_run) if label else (first_run, two)
         assert second[0] == first[-1] + 1
-        assert len(np.unique(document_of(documents, np.append(one, two)))) == 1
-        assert whole(documents, one)
+        assert len(np.unique(document_of(documents, np.append(first_run, two)))) == 1
+        assert whole(documents, first_run)
         assert whole(documents, two)
 
 
@@ -141,10 +141,10 @@ def test_trimmed_halves_keep_their_order_and_their_document() -> None:
     documents = prose(least=2)
     blocks = everything(SentenceOrderPair(length=40, short=0).plan(documents, 5))
     assert (blocks.lengths == 40).mean() > 0.3
-    for (one, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        assert (second[0] > one[-1]) == (label == 0)
-        assert (one[0] > second[-1]) == (label == 1)
-        assert document_of(documents, one[:1]) == document_of(documents, second[:1])
+    for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        assert (second[0] > first[-1]) == (label == 0)
+        assert (first[0] > second[-1]) == (label == 1)
+        assert document_of(documents, first[:1]) == document_of(documents, second[:1])
 
 
 def test_half_the_pairs_are_swapped() -> None:
@@ -157,7 +157,7 @@ def test_half_the_pairs_are_swapped() -> None:
 def test_swapped_and_unswapped_pairs_are_alike_but_for_their_order() -> None:
     documents = synthetic_documents.placed([[8] * 20] * 3000)
     blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
-    sizes = np.array([[len(one), len(second)] for one, second in pairs(blocks)])
+    sizes = np.array([[len(first), len(second)] for first, second in pairs(blocks)])
     swapped = labels_of(blocks) == 1
     straight, turned = sizes[~swapped].mean(axis=0), sizes[swapped][:, ::-1].mean(axis=0)
     error = sizes.std() * np.sqrt(4 / len(sizes))
@@ -176,9 +176,9 @@ def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() 
     blocks = everything(plan)
     assert (len(plan), plan.notes["single sentences skipped"]) == (40, 0)
     alone = 0
-    for (one, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        if one[0] < 150:  # a sentence alone
-            where = document_of(documents, np.array([one[0], second[0]]))
+    for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        if first[0] < 150:  # a sentence alone
+            where = document_of(documents, np.array([first[0], second[0]]))
             alone += 1
             assert label == 1
             assert where[0] != where[1]

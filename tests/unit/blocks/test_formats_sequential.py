@@ -39,7 +39,7 @@ def corpus() -> Documents:
 def visited(documents: Documents, longest: int | None) -> list[list[Sentence]]:
     """Documents in the key's order as lists of sentences, split where too long, none empty."""
     order = np.argsort(mix(KEY, np.arange(len(documents))), kind="stable")
-    found = []
+    visited_documents = []
     for at in order.tolist():
         sentences = []
         for number in range(documents.documents[at], documents.documents[at + 1]):
@@ -47,8 +47,8 @@ def visited(documents: Documents, longest: int | None) -> list[list[Sentence]]:
             step = longest or len(text) or 1
             sentences += [text[i : i + step] for i in range(0, len(text), step)]
         if sentences:
-            found.append(sentences)
-    return found
+            visited_documents.append(sentences)
+    return visited_documents
 
 
 def full_sentences(documents: Documents, length: int) -> list[list[Sentence]]:
@@ -92,8 +92,8 @@ def doc_sentences(documents: Documents, length: int, *, spanbert: bool) -> list[
 def test_full_sentences_block_by_block(length: int) -> None:
     documents = corpus()
     blocks = everything(FullSentences(length=length).plan(documents, KEY))
-    found = [[run.tolist() for run in block] for block in runs(blocks)]
-    assert found == full_sentences(documents, length)
+    stretches = [[run.tolist() for run in block] for block in runs(blocks)]
+    assert stretches == full_sentences(documents, length)
 
 
 @pytest.mark.parametrize("compat", ["none", "spanbert"])
@@ -101,8 +101,8 @@ def test_full_sentences_block_by_block(length: int) -> None:
 def test_doc_sentences_block_by_block(length: int, compat: str) -> None:
     documents = corpus()
     blocks = everything(DocSentences(length=length, compat=compat).plan(documents, KEY))
-    found = [[run.tolist() for run in block] for block in runs(blocks)]
-    assert found == doc_sentences(documents, length, spanbert=compat == "spanbert")
+    stretches = [[run.tolist() for run in block] for block in runs(blocks)]
+    assert stretches == doc_sentences(documents, length, spanbert=compat == "spanbert")
 
 
 @dataclass
@@ -169,12 +169,12 @@ class Pairs:
         if single and (not self.published if swaps else self.part.single == "skip"):
             return 0
         cut = 1 if single else 1 + self.below("cut", at, len(chunk) - 1)
-        one, second = sum(chunk[:cut], []), sum(chunk[cut:], [])
+        first, second = sum(chunk[:cut], []), sum(chunk[cut:], [])
         if single or (not swaps and self.heads(at)):
-            self.made.append((one, self.elsewhere(document, at, target - len(one)), 1))
+            self.made.append((first, self.elsewhere(document, at, target - len(first)), 1))
             return len(chunk) - cut
         swap = swaps and self.heads(at)
-        self.made.append((second, one, 1) if swap else (one, second, 0))
+        self.made.append((second, first, 1) if swap else (first, second, 0))
         return 0
 
     def all(self, *, swaps: bool) -> list[tuple[Sentence, Sentence, int]]:
@@ -183,15 +183,15 @@ class Pairs:
         return self.made
 
 
-def kept(first: Sentence, second: Sentence, room: int) -> tuple[int, int]:
+def trimmed_lengths(first: Sentence, second: Sentence, room: int) -> tuple[int, int]:
     """How many tokens of each are left."""
-    one, two = len(first), len(second)
-    while one + two > room:
-        if one > two:
-            one -= 1
+    first_length, two = len(first), len(second)
+    while first_length + two > room:
+        if first_length > two:
+            first_length -= 1
         else:
             two -= 1
-    return one, two
+    return first_length, two
 
 
 def check_against(part: Any, documents: Documents, *, published: bool, swaps: bool) -> None:
@@ -200,9 +200,11 @@ def check_against(part: Any, documents: Documents, *, published: bool, swaps: bo
     blocks = everything(part.plan(documents, KEY))
     assert blocks.labels is not None
     assert blocks.labels.tolist() == [label for _, _, label in expected]
-    for (first, second, _), found in zip(expected, runs(blocks), strict=True):
-        assert (len(found[0]), len(found[1])) == kept(first, second, part.length - 3)
-        for run, text in zip(found, (first, second), strict=True):
+    for (first, second, _), stretches in zip(expected, runs(blocks), strict=True):
+        assert (len(stretches[0]), len(stretches[1])) == trimmed_lengths(
+            first, second, part.length - 3
+        )
+        for run, text in zip(stretches, (first, second), strict=True):
             at = text.index(run[0])
             assert run.tolist() == text[at : at + len(run)]
 

@@ -55,11 +55,11 @@ def test_an_inner_separator_stands_at_a_document_boundary_and_nowhere_else() -> 
     inner = 0
     for block in runs(everything(FullSentences(length=100).plan(documents, 5))):
         where = [int(document_of(documents, run[:1])[0]) for run in block]
-        assert all(one != second for one, second in zip(where, where[1:], strict=False))
-        for one, second in zip(block, block[1:], strict=False):
+        assert all(first != second for first, second in zip(where, where[1:], strict=False))
+        for first, second in zip(block, block[1:], strict=False):
             inner += 1
             ends = documents.sentences[documents.documents]
-            assert one[-1] + 1 in ends
+            assert first[-1] + 1 in ends
             assert second[0] in ends
     assert inner > 100
 
@@ -124,8 +124,8 @@ def test_doc_sentences_are_shorter_than_full_ones() -> None:
 def test_spanbert_drops_over_long_sentences() -> None:
     documents = synthetic_documents.placed([[5, 30, 6, 4]])
     plan = DocSentences(length=22, compat="spanbert").plan(documents, 5)
-    kept = runs(everything(plan))
-    assert [block[0].tolist() for block in kept] == [[*range(5), *range(35, 45)]]
+    block_runs = runs(everything(plan))
+    assert [block[0].tolist() for block in block_runs] == [[*range(5), *range(35, 45)]]
     assert plan.notes["blocks lost"] == 0
 
 

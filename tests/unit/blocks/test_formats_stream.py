@@ -132,10 +132,10 @@ def test_a_cut_falls_between_sentences_in_both_directions() -> None:
     flat, segments = ids.reshape(-1, LENGTH), blocks.segments.reshape(-1, LENGTH)
     seen = [0, 0]
     for number in np.flatnonzero(blocks.labels == 0).tolist():
-        one, second = (flat[number][segments[number] == s][:-1] for s in (0, 1))
+        first, second = (flat[number][segments[number] == s][:-1] for s in (0, 1))
         backwards = number % 4 >= 2
         # Backwards, a sentence ends with its first token.
-        assert int(one[-1] if backwards else second[0]) in begins
+        assert int(first[-1] if backwards else second[0]) in begins
         seen[backwards] += 1
     assert min(seen) > 10
 
@@ -145,8 +145,8 @@ def test_the_cut_is_drawn_evenly_among_the_sentences_inside() -> None:
     plan = StreamPair(length=48, reuse=16, rows=1, reverse=False).plan(documents, 2)
     blocks = everything(plan)
     middle = (blocks.ids.reshape(-1, 48) == SEP).argmax(axis=1) - 16
-    found, counts = np.unique(middle, return_counts=True)
-    assert found.tolist() == [8, 16, 24]  # strictly inside the room of 29, from a sentence's start
+    cuts, counts = np.unique(middle, return_counts=True)
+    assert cuts.tolist() == [8, 16, 24]  # strictly inside the room of 29, from a sentence's start
     third = len(plan) / 3
     assert (np.abs(counts - third) < 4 * np.sqrt(third)).all()
 

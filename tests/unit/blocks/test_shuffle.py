@@ -51,9 +51,9 @@ def joined(part: Any, documents: Documents, pieces: PlanPieces | None) -> PlanSt
     return planned.joined(part.stretches(documents, 4, pieces))
 
 
-def assert_same(one: PlanStretch, other: PlanStretch) -> None:
-    assert one.counts == other.counts and one.columns.keys() == other.columns.keys()
-    for name, values in one.columns.items():
+def assert_same(first: PlanStretch, other: PlanStretch) -> None:
+    assert first.counts == other.counts and first.columns.keys() == other.columns.keys()
+    for name, values in first.columns.items():
         assert values.dtype == other.columns[name].dtype
         assert np.array_equal(values, other.columns[name]), name
 
@@ -101,10 +101,10 @@ def test_any_number_of_writers_makes_the_same_plan(
     pieces_in(tmp_path)
     with ThreadPoolExecutor(writers) as pool:
         tasks = [pool.submit(joined, part, uneven, SharedPieces(tmp_path)) for _ in range(writers)]
-        found = [task.result() for task in tasks]
+        plans = [task.result() for task in tasks]
     plain = joined(part, uneven, None)
-    for one in found:
-        assert_same(one, plain)
+    for plan in plans:
+        assert_same(plan, plain)
 
 
 def pieces_in(folder: Path) -> SharedPieces:

@@ -56,9 +56,9 @@ def test_a_plan_is_the_same_through_a_small_window(
     documents = synthetic_documents.prose()
     expected = everything(PARTS[name](length=64).plan(documents, 4))
     monkeypatch.setattr(visits, "_WINDOW", 7)
-    found = everything(PARTS[name](length=64).plan(documents, 4))
-    assert np.array_equal(found.ids, expected.ids)
-    assert np.array_equal(found.starts, expected.starts)
+    windowed = everything(PARTS[name](length=64).plan(documents, 4))
+    assert np.array_equal(windowed.ids, expected.ids)
+    assert np.array_equal(windowed.starts, expected.starts)
 
 
 def test_a_walk_leaves_out_what_is_empty() -> None:
@@ -81,10 +81,10 @@ def test_long_sentences_become_full_parts_and_a_rest(longest: int) -> None:
 
 def test_shuffled_sentences_keep_the_documents_sizes() -> None:
     documents = synthetic_documents.placed([[5] * n for n in range(1, 60)])
-    kept = visit_order(documents, 3, order="documents", longest=None)
+    usual = visit_order(documents, 3, order="documents", longest=None)
     dealt = visit_order(documents, 3, order="sentences", longest=None)
-    assert np.array_equal(dealt.bounds, kept.bounds)
-    assert sorted(dealt.starts.tolist()) == sorted(kept.starts.tolist())
+    assert np.array_equal(dealt.bounds, usual.bounds)
+    assert sorted(dealt.starts.tolist()) == sorted(usual.starts.tolist())
     inside = dealt.documents[1:] == dealt.documents[:-1]
     source = document_of(documents, dealt.starts)
     together = (source[1:] == source[:-1])[inside]
@@ -102,7 +102,7 @@ def test_shuffled_sentences_reach_the_blocks_of_both_formats() -> None:
     blocks = everything(SegmentPair(length=53, short=0, order="sentences").plan(documents, 3))
     assert blocks.labels is not None
     nexts = [pair for pair, label in zip(pairs(blocks), blocks.labels, strict=True) if label == 0]
-    follows = [second[0] == one[-1] + 1 for one, second in nexts]
+    follows = [second[0] == first[-1] + 1 for first, second in nexts]
     assert len(follows) > 10
     assert np.mean(follows) < 0.1
 

@@ -84,8 +84,8 @@ def hand_made(*, known: list[list[int]] | None = None) -> Documents:
 def test_words_block_by_block(length: int) -> None:
     documents = prose()
     blocks = everything(WordSentences(length=length).plan(documents, KEY))
-    found = [(block[0] + synthetic_documents.PLACED).tolist() for block in runs(blocks)]
-    assert found == block_by_block(documents, length - 2)
+    stretches = [(block[0] + synthetic_documents.PLACED).tolist() for block in runs(blocks)]
+    assert stretches == block_by_block(documents, length - 2)
 
 
 def test_no_block_has_more_words_than_allowed_and_some_are_full() -> None:
@@ -96,18 +96,20 @@ def test_no_block_has_more_words_than_allowed_and_some_are_full() -> None:
 
 def test_every_token_occurs_once_and_documents_do_not_mix() -> None:
     documents = prose()
-    found = [block[0] for block in runs(everything(WordSentences(length=9).plan(documents, KEY)))]
-    assert sorted(np.concatenate(found).tolist()) == list(range(len(documents.ids)))
-    assert all(len(np.unique(document_of(documents, run))) == 1 for run in found)
+    stretches = [
+        block[0] for block in runs(everything(WordSentences(length=9).plan(documents, KEY)))
+    ]
+    assert sorted(np.concatenate(stretches).tolist()) == list(range(len(documents.ids)))
+    assert all(len(np.unique(document_of(documents, run))) == 1 for run in stretches)
 
 
 def test_a_long_sentence_is_split_where_words_begin() -> None:
     documents = synthetic_documents.placed([[200]])
     plan = WordSentences(length=10).plan(documents, KEY)
-    found = [block[0] for block in runs(everything(plan))]
+    stretches = [block[0] for block in runs(everything(plan))]
     assert plan.notes["sentences split"] == 1
-    assert len(found) > 10
-    assert all(documents.marks[run[0]] & Mark.WORD for run in found)
+    assert len(stretches) > 10
+    assert all(documents.marks[run[0]] & Mark.WORD for run in stretches)
 
 
 def test_a_sentence_that_fits_is_not_split() -> None:

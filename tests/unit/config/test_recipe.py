@@ -60,8 +60,8 @@ def test_recipe_round_trips_at_every_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(names()) - {"bert"}))
 def test_difference_from_what_it_extends_is_what_the_file_says(name: str) -> None:
-    found = difference(read(source(name).get("extends", "bert")), read(name))
-    changed = {key.split(".")[0] for key, _, _ in found}
+    changes = difference(read(source(name).get("extends", "bert")), read(name))
+    changed = {key.split(".")[0] for key, _, _ in changes}
     listed = set(source(name)) - {"extends", "title", "sizes"}
     assert changed == listed
 
@@ -80,16 +80,16 @@ def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None
 
 
 def test_difference_of_one_key() -> None:
-    found = difference(read("bert"), read("bert", overrides=["masking.mask_rate=0.3"]))
-    assert found == [("masking.mask_rate", 0.15, 0.3)]
+    changes = difference(read("bert"), read("bert", overrides=["masking.mask_rate=0.3"]))
+    assert changes == [("masking.mask_rate", 0.15, 0.3)]
 
 
 def test_difference_counts_objectives_and_marks_what_is_absent() -> None:
-    found = {key: pair for key, *pair in difference(read("bert"), read("spanbert"))}
-    assert found["objectives.1.use"] == ["next_sentence", "span_boundary"]
-    assert found["objectives.1.dimension"] == [None, 200]
-    assert found["masking.count"] == ["round", None]
-    assert "encoder.layers" not in found
+    changes = {key: pair for key, *pair in difference(read("bert"), read("spanbert"))}
+    assert changes["objectives.1.use"] == ["next_sentence", "span_boundary"]
+    assert changes["objectives.1.dimension"] == [None, 200]
+    assert changes["masking.count"] == ["round", None]
+    assert "encoder.layers" not in changes
 
 
 def test_what_came_later_is_told_where_it_is_not_the_default() -> None:
@@ -370,7 +370,7 @@ def test_the_dial_keeps_what_makes_a_recipe() -> None:
     assert xlnet["blocks"]["rows"] == xlnet["schedule"]["batch_size"] == 32
     elmo = read("elmo", size="tiny").tables()
     assert elmo["encoder"]["cell_size"] == 8 * 128
-    assert sum(many for _, many in elmo["encoder"]["filters"]) == 4 * 128
+    assert sum(filters for _, filters in elmo["encoder"]["filters"]) == 4 * 128
     assert elmo["objectives"][0]["words"] == 256 * 128
 
 
@@ -458,8 +458,8 @@ def test_a_recipe_checked_once_stays_checked() -> None:
 
 
 def test_a_cap_left_from_shorter_blocks_is_warned_of() -> None:
-    (said,) = read("bert", overrides=["masking.cap=20"]).warnings()
-    assert "3.9%" in said and "77" in said
+    (warning,) = read("bert", overrides=["masking.cap=20"]).warnings()
+    assert "3.9%" in warning and "77" in warning
     assert not read("bert", overrides=["masking.cap=77"]).warnings()
     assert not any(read(name).warnings() for name in names())
 

@@ -59,12 +59,12 @@ def test_a_record_does_not_import_what_nobody_named() -> None:
 
 def test_a_process_that_is_started_has_the_parts_of_the_one_that_starts_it() -> None:
     registry.load(NAME)
-    given = os.environ[registry.IMPORTS]
+    imports = os.environ[registry.IMPORTS]
     sys.modules.pop(NAME)
     registry._outside["masking"].clear()
     slots.SLOTS["masking"].pop("each_nth")
     registry.load_given.cache_clear()
-    assert given == NAME
+    assert imports == NAME
     assert parse(RECIPE, "recorded.toml").masking.n == 5  # type: ignore[attr-defined]
 
 
@@ -112,13 +112,13 @@ def test_a_command_imports_what_it_is_given(capsys: pytest.CaptureFixture[str]) 
     assert main(["--import", NAME, "show", "mine.toml"]) == 0
     assert main(["show", "mine.toml", f"--import={NAME}"]) == 0
     assert "each_nth" in capsys.readouterr().out
-    for words, told in (
+    for words, message in (
         (["show", "bert", "--import"], "names no module"),
         (["show", "bert", "--import", "mine.py"], "is a file"),
         (["show", "bert", "--import", "not_there"], "ModuleNotFoundError"),
     ):
         assert main(words) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_the_help_says_how_parts_are_imported(capsys: pytest.CaptureFixture[str]) -> None:

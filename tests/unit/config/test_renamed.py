@@ -115,10 +115,10 @@ def test_a_study_with_old_names_is_the_same_study(tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     with pytest.warns(OldNameWarning, match="hidden_size today"):
         old = spec.read(file)
-    for one, other in zip(old.variants, new.variants, strict=True):
-        assert one.hidden_size == other.hidden_size
-        assert first_keys(one.set) == first_keys(other.set)
-        assert old.recipe_of(one, size="mini") == new.recipe_of(other, size="mini")
+    for old_variant, other in zip(old.variants, new.variants, strict=True):
+        assert old_variant.hidden_size == other.hidden_size
+        assert first_keys(old_variant.set) == first_keys(other.set)
+        assert old.recipe_of(old_variant, size="mini") == new.recipe_of(other, size="mini")
     set_by_old = replace(new, set=("encoder.width=64",))
     assert not set_by_old.differs(replace(new, set=("encoder.hidden_size=64",)), ["name", "set"])
     assert set_by_old.differs(replace(new, set=("encoder.hidden_size=32",)), ["name", "set"])
@@ -165,5 +165,5 @@ def test_digests_are_made_by_the_first_names() -> None:
 
 def test_the_command_line_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "bert", "--set", "optimiser.rate=3e-4"]) == 0
-    told = capsys.readouterr().err.strip()
-    assert told == "clozelab: optimiser.rate is called optimiser.learning_rate today; write that"
+    output = capsys.readouterr().err.strip()
+    assert output == "clozelab: optimiser.rate is called optimiser.learning_rate today; write that"

@@ -190,7 +190,7 @@ def test_a_checkpoint_that_goes_on_from_another_is_not_on_the_plateau(tmp_path: 
     place = trainer(tmp_path / "hf", lambda share: 2.5 - 0.3 * share, rate=2e-5, steps=200)
     diagnosis = examined(place)
     assert diagnosis.healthy and not {"plateau", "small steps"} & {
-        one.check for one in diagnosis.findings
+        result.check for result in diagnosis.findings
     }
 
 
@@ -207,7 +207,7 @@ def test_embeddings_that_never_move_are_found(tmp_path: Path) -> None:
     doctor_runs.weights(moving, rows + 1.0, 0.2)  # the last checkpoint once more
     assert "embeddings" in findings(examined(str(moving)), "healthy")
     shutil.rmtree(moving / "checkpoint-900")
-    assert "embeddings" not in {one.check for one in examined(str(moving)).findings}
+    assert "embeddings" not in {result.check for result in examined(str(moving)).findings}
     doctor_runs.weights(frozen / "checkpoint-1000", rows, 0.1)
     assert "no weight moved" in findings(examined(str(frozen)))["embeddings"].title
     doctor_runs.weights(frozen / "checkpoint-1000", rows * np.nan, 0.1)
@@ -221,20 +221,20 @@ def test_a_run_of_ours_tells_it_by_the_moments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "sentence"),
     [
         ("<mask>", "does not know its own mask token"),
         ("[UNK]", "has one token for two roles"),
         ("the", "two mask tokens"),
     ],
 )
-def test_a_wrong_mask_token_is_found(tmp_path: Path, name: str, told: str) -> None:
+def test_a_wrong_mask_token_is_found(tmp_path: Path, name: str, sentence: str) -> None:
     place = trainer(tmp_path / "hf")
     config = tmp_path / "hf" / "tokenizer_config.json"
     config.write_text(json.dumps({"mask_token": {"content": name}}), encoding="utf-8")
     diagnosis = examined(place)
     results = findings(diagnosis) | findings(diagnosis, "caution")
-    assert told in results["mask token"].title
+    assert sentence in results["mask token"].title
 
 
 def test_a_mask_without_a_row_and_a_mask_in_pieces_are_found(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         ([], "doctor needs a run, a Hugging Face directory, or --data CORPUS"),
         (["nowhere"], "nowhere: there is no such folder; name a run"),
@@ -330,12 +330,12 @@ def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
         (["corpus"], "corpus: is a corpus; write --data corpus"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path: Path, words: list[str], told: str) -> None:
+def test_mistakes_are_told_in_a_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
     trainer(tmp_path / "hf")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "trainer_state.json").write_text("{", encoding="utf-8")
     (tmp_path / "corpus").symlink_to(store("wordpiece", documents=60, variant="embedded"))
-    assert told in refused(command("doctor", *words, cwd=tmp_path))
+    assert sentence in refused(command("doctor", *words, cwd=tmp_path))
 
 
 @pytest.mark.thorough

@@ -68,18 +68,18 @@ def test_laid_tokens_are_the_passages_and_each_is_most_central_once(
     examples = [ask(counting(size), id=str(i)) for i, size in enumerate(sizes)]
     laid = Answer(stride=stride).tokenize(examples, reader)
     rows = np.repeat(laid.owners, np.diff(laid.starts))
-    kept = laid.token_facts
+    facts = laid.token_facts
     for number, example in enumerate(examples):
         spans = reader.pieces([example.passage]).spans
-        mine = (rows == number) & kept["passage"]
-        assert set(kept["begin"][mine].tolist()) == set(spans[:, 0].tolist())
-        central = mine & kept["most"]
-        assert sorted(kept["begin"][central].tolist()) == spans[:, 0].tolist()
-        assert sorted(kept["end"][central].tolist()) == spans[:, 1].tolist()
+        mine = (rows == number) & facts["passage"]
+        assert set(facts["begin"][mine].tolist()) == set(spans[:, 0].tolist())
+        central = mine & facts["most"]
+        assert sorted(facts["begin"][central].tolist()) == spans[:, 0].tolist()
+        assert sorted(facts["end"][central].tolist()) == spans[:, 1].tolist()
         assert (laid.owners == number).sum() >= 1
-    assert not (kept["most"] & ~kept["passage"]).any()
+    assert not (facts["most"] & ~facts["passage"]).any()
     marks = laid.starts[:-1] + laid.targets.columns["at"]
-    assert (laid.columns["ids"][marks] == CLS).all() and not kept["passage"][marks].any()
+    assert (laid.columns["ids"][marks] == CLS).all() and not facts["passage"][marks].any()
     assert laid.groups.tolist() == list(range(len(laid.starts)))
 
 

@@ -28,7 +28,7 @@ def rivals(
     laid: TokenizedExamples, outputs: list[NDArray], passage: str, kind: Answer
 ) -> dict[str, float]:
     """Every text that may be the answer with its best score, by trying all pairs."""
-    found: dict[str, float] = {}
+    best: dict[str, float] = {}
     for window, scores in enumerate(outputs):
         at = laid.starts[window] + np.arange(len(scores))
         in_passage, most = laid.token_facts["passage"][at], laid.token_facts["most"][at]
@@ -43,8 +43,8 @@ def rivals(
                     )
                     text = passage[begin:end].strip()
                     score = scores[first, 0] + scores[last, 1]
-                    found[text] = max(found.get(text, -np.inf), score)
-    return found
+                    best[text] = max(best.get(text, -np.inf), score)
+    return best
 
 
 @tries(80)
@@ -187,12 +187,12 @@ def spans_of(kind: Answer, examples: list[Question], seed: int = 0) -> list[Span
 
 def some(count: int) -> list[Question]:
     rng = np.random.default_rng(1)
-    made = []
+    outputs = []
     for number in range(count):
         words = ["".join(rng.choice(list("abcde"), 2)) for _ in range(rng.integers(1, 30))]
         gold = () if number % 3 == 0 else (str(rng.choice(words)), words[0])
-        made.append(ask(" ".join(words), *gold, id=str(number)))
-    return made
+        outputs.append(ask(" ".join(words), *gold, id=str(number)))
+    return outputs
 
 
 def test_the_higher_the_threshold_the_fewer_are_withdrawn() -> None:
@@ -200,9 +200,9 @@ def test_the_higher_the_threshold_the_fewer_are_withdrawn() -> None:
     spans = spans_of(kind, examples)
     empty = []
     for threshold in np.linspace(-12, 4, 30):
-        told = replace(kind, threshold=float(threshold))
-        again = told.decided(spans)
-        assert again == spans_of(told, examples)
+        stricter = replace(kind, threshold=float(threshold))
+        again = stricter.decided(spans)
+        assert again == spans_of(stricter, examples)
         empty.append(sum(not span.text for span in again))
     assert empty == sorted(empty, reverse=True)
     assert empty[0] == 40 and empty[-1] == 0

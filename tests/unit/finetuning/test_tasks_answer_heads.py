@@ -52,11 +52,11 @@ def head_of(kind: Answer, seed: int = 0) -> nn.Module:
 
 
 def sums(kind: Answer, laid: TokenizedExamples, **how: object) -> dict[str, float]:
-    made = batch(laid, **how)  # type: ignore[arg-type]
-    encoded = encode(made.input, WIDTH)
+    micro_batch = batch(laid, **how)  # type: ignore[arg-type]
+    encoded = encode(micro_batch.input, WIDTH)
     with torch.no_grad():
-        found = head_of(kind)(encoded, made.input, made.targets["answer"])
-    return {name: float(value) for name, value in found.items()}
+        loss_sums = head_of(kind)(encoded, micro_batch.input, micro_batch.targets["answer"])
+    return {name: float(value) for name, value in loss_sums.items()}
 
 
 def slots(laid: TokenizedExamples, window: int) -> dict[str, list[int]]:
@@ -67,8 +67,8 @@ def slots(laid: TokenizedExamples, window: int) -> dict[str, list[int]]:
 
 def alone(laid: TokenizedExamples, window: int) -> Tensor:
     """The vectors of one block."""
-    made = batch(laid, blocks=slice(window, window + 1))
-    return encode(made.input, WIDTH).hidden_states
+    micro_batch = batch(laid, blocks=slice(window, window + 1))
+    return encode(micro_batch.input, WIDTH).hidden_states
 
 
 def cross(logits: Tensor, at: int) -> Tensor:
@@ -123,16 +123,16 @@ def expected_beam(head: nn.Module, laid: TokenizedExamples, *, impossible: bool)
 def test_the_loss_is_the_plain_one_window_by_window(kind: Answer, first: bool) -> None:
     laid = laid_for(kind, first=first)
     head = head_of(kind)
-    found = sums(kind, laid)
+    loss_sums = sums(kind, laid)
     with torch.no_grad():
         if kind.head == "span":
             expected = expected_span(head, laid)
         else:
             expected = expected_beam(head, laid, impossible=kind.impossible)
-    assert found["loss"] == pytest.approx(expected, rel=1e-12)
+    assert loss_sums["loss"] == pytest.approx(expected, rel=1e-12)
     known = laid.targets.columns["labels"] != Targets.IGNORED
-    assert found["count"] == known.sum() > 5
-    assert 0 <= found["correct"] <= found["count"]
+    assert loss_sums["count"] == known.sum() > 5
+    assert 0 <= loss_sums["correct"] <= loss_sums["count"]
 
 
 @every_kind
@@ -159,18 +159,18 @@ def test_a_batch_of_nothing_has_no_loss(kind: Answer) -> None:
 @every_kind
 def test_right_scores_are_counted_as_right(kind: Answer) -> None:
     laid = laid_for(kind)
-    made = batch(laid)
-    targets, head = made.targets["answer"], head_of(kind)
-    logits = head.logits(encode(made.input, WIDTH), made.input, targets)
+    micro_batch = batch(laid)
+    targets, head = micro_batch.targets["answer"], head_of(kind)
+    logits = head.logits(encode(micro_batch.input, WIDTH), micro_batch.input, targets)
     there = head.labelled(targets)
     step = 2 if kind.head == "beam" else 1
     at, left, right = (targets[name][::step] for name in ("at", "left", "right"))
     columns = logits[0].shape[1]
-    told = [torch.zeros_like(logits[0]) for _ in range(2)]
-    told[0][torch.arange(len(at)), (left - at) % columns] = 50.0
-    told[1][torch.arange(len(at)), (right - at) % columns] = 50.0
-    found = head.loss((*told, *logits[2:]), targets)
-    assert int(found["correct"]) == int(found["count"]) == int(there.sum())
+    scores = [torch.zeros_like(logits[0]) for _ in range(2)]
+    scores[0][torch.arange(len(at)), (left - at) % columns] = 50.0
+    scores[1][torch.arange(len(at)), (right - at) % columns] = 50.0
+    loss_sums = head.loss((*scores, *logits[2:]), targets)
+    assert int(loss_sums["correct"]) == int(loss_sums["count"]) == int(there.sum())
     for tensor in logits:
         assert len(tensor) == len(there) and torch.isfinite(tensor).all()
 
@@ -178,8 +178,10 @@ def test_right_scores_are_counted_as_right(kind: Answer) -> None:
 @every_kind
 def test_every_parameter_gets_gradient(kind: Answer) -> None:
     head = head_of(kind)
-    made = batch(laid_for(kind), spare=5)
-    head(encode(made.input, WIDTH), made.input, made.targets["answer"])["loss"].backward()
+    micro_batch = batch(laid_for(kind), spare=5)
+    head(encode(micro_batch.input, WIDTH), micro_batch.input, micro_batch.targets["answer"])[
+        "loss"
+    ].backward()
     for name, parameter in head.named_parameters():
         # A number added to every score of a softmax changes nothing.
         shift = name in ("scores.bias", "start.bias", "end_scores.bias")
@@ -190,8 +192,8 @@ def test_every_parameter_gets_gradient(kind: Answer) -> None:
 @pytest.mark.thorough
 def test_the_head_compiles_whole(kind: Answer) -> None:
     head = head_of(kind)
-    made = batch(laid_for(kind), spare=5)
-    call = (encode(made.input, WIDTH), made.input, made.targets["answer"])
+    micro_batch = batch(laid_for(kind), spare=5)
+    call = (encode(micro_batch.input, WIDTH), micro_batch.input, micro_batch.targets["answer"])
     compiled = torch.compile(head, fullgraph=True, backend="eager")
     assert float(compiled(*call)["loss"]) == pytest.approx(float(head(*call)["loss"]), rel=1e-12)
     predict = torch.compile(head.predict, fullgraph=True, backend="eager")
@@ -201,23 +203,24 @@ def test_the_head_compiles_whole(kind: Answer) -> None:
 @every_kind
 def test_half_precision_vectors_give_losses_in_full(kind: Answer) -> None:
     head = kind.build(WIDTH)
-    made = batch(laid_for(kind))
-    states = encode(made.input, WIDTH).hidden_states
-    targets = made.targets["answer"]
-    exact = head(Encoded(states.float(), None), made.input, targets)["loss"]
-    rough = head(Encoded(states.bfloat16(), None), made.input, targets)["loss"]
+    micro_batch = batch(laid_for(kind))
+    states = encode(micro_batch.input, WIDTH).hidden_states
+    targets = micro_batch.targets["answer"]
+    exact = head(Encoded(states.float(), None), micro_batch.input, targets)["loss"]
+    rough = head(Encoded(states.bfloat16(), None), micro_batch.input, targets)["loss"]
     assert rough.dtype == exact.dtype == torch.float32
     assert float(rough) == pytest.approx(float(exact), rel=0.02)
     assert (
-        head.predict(Encoded(states.bfloat16(), None), made.input, targets).dtype == torch.float32
+        head.predict(Encoded(states.bfloat16(), None), micro_batch.input, targets).dtype
+        == torch.float32
     )
 
 
 def test_dropout_falls_in_training_alone() -> None:
     for kind in (Answer(dropout=0.5), Answer(head="beam", impossible=True, dropout=0.5)):
         head = head_of(kind)
-        made = batch(laid_for(kind))
-        call = (encode(made.input, WIDTH), made.input, made.targets["answer"])
+        micro_batch = batch(laid_for(kind))
+        call = (encode(micro_batch.input, WIDTH), micro_batch.input, micro_batch.targets["answer"])
         assert float(head(*call)["loss"]) == float(head(*call)["loss"])
         head.train()
         assert float(head(*call)["loss"]) != float(head(*call)["loss"])
@@ -225,12 +228,14 @@ def test_dropout_falls_in_training_alone() -> None:
 
 def rows_of(kind: Answer, laid: TokenizedExamples, **how: int) -> list[np.ndarray]:
     """What the head says, a window each."""
-    made = batch(laid, **how)  # type: ignore[arg-type]
+    micro_batch = batch(laid, **how)  # type: ignore[arg-type]
     head = head_of(kind)
     with torch.no_grad():
-        rows = head.predict(encode(made.input, WIDTH), made.input, made.targets["answer"])
+        rows = head.predict(
+            encode(micro_batch.input, WIDTH), micro_batch.input, micro_batch.targets["answer"]
+        )
     if kind.head == "beam":
-        assert len(rows) == len(made.targets["answer"]["at"])
+        assert len(rows) == len(micro_batch.targets["answer"]["at"])
     starts = laid.starts if head.rows == "tokens" else laid.targets.starts
     return [rows[a:b].numpy() for a, b in itertools.pairwise(starts)]
 
@@ -242,8 +247,8 @@ def test_predictions_do_not_depend_on_what_lies_around(kind: Answer, first: bool
     plain = kind.decode(laid, rows_of(kind, laid), examples())
     for spare in (1, 13):
         again = kind.decode(laid, rows_of(kind, laid, spare=spare), examples())
-        for one, other in zip(plain, again, strict=True):
-            assert one.text == other.text and one.score == pytest.approx(other.score)
+        for own, other in zip(plain, again, strict=True):
+            assert own.text == other.text and own.score == pytest.approx(other.score)
     assert kind.impossible or all(span.text for span in plain if span.best)
     assert [bool(span.best) for span in plain] == [True, True, True, True, False, True]
 
@@ -257,17 +262,17 @@ def test_beams_as_many_as_tokens_are_an_exhaustive_search(beams: int, first: boo
     rows = rows_of(kind, laid)
     spans = kind.decode(laid, rows, examples())
     for owner, example in enumerate(examples()):
-        found: dict[str, float] = {}
+        texts: dict[str, float] = {}
         for window in np.flatnonzero(laid.owners == owner).tolist():
-            found |= _texts(head, laid, window, example, kind, found)
-        told = {c.text: float(np.log(c.probability)) for c in spans[owner].best}
-        assert set(told) <= set(found)
+            texts |= _texts(head, laid, window, example, kind, texts)
+        decoded = {c.text: float(np.log(c.probability)) for c in spans[owner].best}
+        assert set(decoded) <= set(texts)
         if beams == 40:
-            exhaustive = max(found.values(), default=0.0)
-            assert set(told) == set(found)
+            exhaustive = max(texts.values(), default=0.0)
+            assert set(decoded) == set(texts)
             assert spans[owner].score == pytest.approx(exhaustive)
-            for text, chance in told.items():
-                relative = found[text] - exhaustive
+            for text, chance in decoded.items():
+                relative = texts[text] - exhaustive
                 assert chance - np.log(spans[owner].best[0].probability) == pytest.approx(relative)
 
 
@@ -287,7 +292,7 @@ def _texts(
         return {}
     legal = [mark, *bounds]
     begin = laid.starts[window]
-    found = dict(before)
+    texts = dict(before)
     with torch.no_grad():
         start = head.start(states)[:, 0][legal].log_softmax(0)
         for first in bounds:
@@ -301,8 +306,8 @@ def _texts(
                         ]
                     ]
                     score = float(start[legal.index(first)] + end[legal.index(last)])
-                    found[text] = max(found.get(text, -np.inf), score)
-    return found
+                    texts[text] = max(texts.get(text, -np.inf), score)
+    return texts
 
 
 def test_the_chances_of_all_ends_of_a_start_add_up_to_one() -> None:
@@ -318,14 +323,14 @@ def test_the_chances_of_all_ends_of_a_start_add_up_to_one() -> None:
 @pytest.mark.thorough
 @both_orders
 def test_the_beam_head_agrees_with_xlnet_in_transformers(first: bool) -> None:
-    found = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
+    xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
     config = pytest.importorskip("transformers").XLNetConfig(d_model=WIDTH, n_head=2)
     kind = Answer(head="beam", beams=3, impossible=True)
     head, laid = head_of(kind), laid_for(kind, first=first)
     theirs = {
-        "start": found.XLNetPoolerStartLogits(config).double(),
-        "end": found.XLNetPoolerEndLogits(config).double(),
-        "class": found.XLNetPoolerAnswerClass(config).double(),
+        "start": xlnet.XLNetPoolerStartLogits(config).double(),
+        "end": xlnet.XLNetPoolerEndLogits(config).double(),
+        "class": xlnet.XLNetPoolerAnswerClass(config).double(),
     }
     pairs = [
         ("start", "dense", head.start),

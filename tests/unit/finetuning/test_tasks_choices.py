@@ -43,7 +43,8 @@ def test_permuting_choices_permutes_scores_and_keeps_the_loss(
     plain, permuted = kind.decode(laid, rows(laid, kind.name, model.predict(given_)), examples)
     assert [plain.probabilities[n] for n in turned] == pytest.approx(list(permuted.probabilities))
     losses = [
-        model(batch(kind.tokenize([one], READER), kind.name))["loss"].item() for one in examples
+        model(batch(kind.tokenize([example], READER), kind.name))["loss"].item()
+        for example in examples
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
@@ -100,5 +101,7 @@ def test_scores_count_the_right_choices() -> None:
     kind = Choose(3)
     truth = [0, 1, 2, None, 0]
     examples = [Choice(str(n), "a", ("b", "c", "d"), label) for n, label in enumerate(truth)]
-    found = kind.score([Picked(label, ()) for label in (0, 1, 1, 2, 0)], examples)
-    assert found == {"accuracy": pytest.approx(75.0)} and kind.selects(found) == found["accuracy"]
+    scores = kind.score([Picked(label, ()) for label in (0, 1, 1, 2, 0)], examples)
+    assert (
+        scores == {"accuracy": pytest.approx(75.0)} and kind.selects(scores) == scores["accuracy"]
+    )

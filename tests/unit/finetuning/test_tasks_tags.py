@@ -23,12 +23,12 @@ words = st.text("abcde", min_size=1, max_size=12) | st.just(NOTHING)
 
 @st.composite
 def sentences(draw: st.DrawFn) -> list[Tagged]:
-    found = []
+    examples = []
     for number in range(draw(st.integers(1, 4))):
         sentence = tuple(draw(st.lists(words, max_size=25)))
         tags = tuple(draw(st.sampled_from(TAGS)) for _ in sentence)
-        found.append(Tagged(f"s{number}", sentence, tags))
-    return found
+        examples.append(Tagged(f"s{number}", sentence, tags))
+    return examples
 
 
 @tries(100)
@@ -62,11 +62,11 @@ def test_split_sentences_rejoin(examples: list[Tagged], length: int) -> None:
     laid = KIND.tokenize(examples, FakeReader(length=length))
     labels = laid.targets.columns["labels"]
     outputs = rows(laid, KIND.name, torch.from_numpy(np.eye(4)[labels] * 30))
-    for example, found in zip(examples, KIND.decode(laid, outputs, examples), strict=True):
+    for example, decoded in zip(examples, KIND.decode(laid, outputs, examples), strict=True):
         pairs = zip(example.words, example.tags or (), strict=True)
-        assert found.tags == tuple("O" if word == NOTHING else tag for word, tag in pairs)
+        assert decoded.tags == tuple("O" if word == NOTHING else tag for word, tag in pairs)
         sure = [0.0 if word == NOTHING else 1.0 for word in example.words]
-        assert found.probabilities == pytest.approx(sure)
+        assert decoded.probabilities == pytest.approx(sure)
 
 
 def test_a_sentence_is_split_between_words_as_late_as_may_be_and_that_is_counted() -> None:
@@ -104,9 +104,9 @@ def test_entities_are_scored_whole_and_words_one_by_one() -> None:
     kind = Tag(TAGS, metrics=("f1", "precision", "recall", "accuracy"))
     gold = Tagged("x", ("a", "b", "c", "d"), ("B-PER", "I-PER", "O", "B-LOC"))
     half = Tags(("B-PER", "O", "O", "B-LOC"), (1.0,) * 4)
-    found = kind.score([half, half], [gold, gold._replace(tags=None)])
-    assert found == pytest.approx({"f1": 50, "precision": 50, "recall": 50, "accuracy": 75})
-    assert kind.selects(found) == pytest.approx(56.25)
+    scores = kind.score([half, half], [gold, gold._replace(tags=None)])
+    assert scores == pytest.approx({"f1": 50, "precision": 50, "recall": 50, "accuracy": 75})
+    assert kind.selects(scores) == pytest.approx(56.25)
     nothing = kind.score([Tags(("O",) * 4, (1.0,) * 4)], [gold])
     assert nothing["f1"] == 0 and nothing["accuracy"] == 25
 

@@ -69,16 +69,16 @@ def test_lengths_are_drawn_in_proportion_to_one_over_n(part: Ngram, shares: list
 
 def test_kept_lengths_are_those_of_the_card() -> None:
     blocks = repeat([1, 1, 2] * 126 + [1] * 6, 700)  # 384 words of 510 tokens: b = 77
-    kept = _words(blocks, hide(Ngram(), blocks))
-    shares = np.bincount(kept)[1:] / len(kept)
+    lengths = _words(blocks, hide(Ngram(), blocks))
+    shares = np.bincount(lengths)[1:] / len(lengths)
     assert np.abs(shares - [0.574, 0.265, 0.160]).max() < 0.01
-    assert abs(kept.mean() - 1.586) < 0.015
+    assert abs(lengths.mean() - 1.586) < 0.015
 
 
 def test_favouring_the_long_keeps_longer_runs() -> None:
     blocks = repeat([1, 1, 2] * 126, 100)
-    kept = _words(blocks, hide(Ngram(favour="long"), blocks))
-    shares = np.bincount(kept)[1:] / len(kept)
+    lengths = _words(blocks, hide(Ngram(favour="long"), blocks))
+    shares = np.bincount(lengths)[1:] / len(lengths)
     assert shares[2] > shares[1] > shares[0]
 
 

@@ -44,12 +44,12 @@ def test_the_first_half_of_an_odd_block_is_the_longer() -> None:
 def test_targets_on_specials_are_dropped_and_not_replaced() -> None:
     plain = repeat([1] * 512, 300, bare=True)
     special = replace(plain, fixed=plain.positions % 5 == 0)
-    all_, kept = (
+    all_, without_specials = (
         hide(PermutationTargets(), plain).positions,
         hide(PermutationTargets(), special).positions,
     )
-    assert np.array_equal(kept, all_[all_ % 512 % 5 != 0])
-    assert len(kept) < len(all_) == 85 * 300
+    assert np.array_equal(without_specials, all_[all_ % 512 % 5 != 0])
+    assert len(without_specials) < len(all_) == 85 * 300
 
 
 def test_pieces_leave_about_seven_targets_of_43_to_single_tokens() -> None:

@@ -45,16 +45,16 @@ def case_of(*lengths: int) -> Case:
     return complete(lay([[1] * length for length in lengths]), Token(mask_rate=0.3))
 
 
-def seen_by(key: int, asked: int, length: int, rate: float) -> list[int]:
+def seen_by(key: int, question: int, length: int, rate: float) -> list[int]:
     """The positions that a question sees, by integers that never overflow."""
-    found = [0]
+    positions = [0]
     for position in range(1, length):
         x = (key + position * 0x9E3779B1) % 2**32
         x = (x ^ (x >> 16)) * 0x21F0AAAD % 2**32
         x = (x ^ (x >> 15)) * 0x735A2D97 % 2**32
-        if (x ^ (x >> 15)) >= round(rate * 2**32) and position != asked:
-            found.append(position)
-    return found
+        if (x ^ (x >> 15)) >= round(rate * 2**32) and position != question:
+            positions.append(position)
+    return positions
 
 
 def plain(head: RetroMaeDecoder, table: Tensor, x: Tensor, case: Case, rate: float) -> float:
@@ -183,14 +183,14 @@ def test_a_planted_fault_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_micro_batches_do_not_change_a_step() -> None:
-    found = []
+    results = []
     for micro in (1, 3, 8):
         trainer = doubled(
             task("retromae", steps=2, batch_size=8), replace(MACHINE, micro_batch=micro)
         )
-        found.append([means(step.sums)["retromae"]["loss"] for step in steps_of(trainer)])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-9)
+        results.append([means(step.sums)["retromae"]["loss"] for step in steps_of(trainer)])
+    for other in results[1:]:
+        assert other == pytest.approx(results[0], rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["albert", "modernbert", "deberta", "mosaicbert"])

@@ -30,10 +30,10 @@ def test_the_next_port_is_taken_where_one_is_in_use() -> None:
 
 def test_a_port_beyond_this_machine_has_a_token_of_its_own() -> None:
     opened = [listen("127.0.0.1", 0, token=True) for _ in range(2)]
-    tokens = [one.url.partition("?token=")[2] for one in opened]
+    tokens = [server.url.partition("?token=")[2] for server in opened]
     assert all(len(token) >= 32 for token in tokens) and tokens[0] != tokens[1]
-    for one in opened:
-        one.socket.close()
+    for server in opened:
+        server.socket.close()
 
 
 @pytest.mark.parametrize("host", ["203.0.113.9", "no.such.host.invalid", "é" * 300, "a\0b"])
@@ -69,8 +69,8 @@ def test_it_serves_until_ctrl_c() -> None:
     """`serving` looks for the exit code 130."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with serving([], "--port", str(port)) as (url, said):
-            assert f"port {port} is in use; took " in said[0] and str(port) not in url
+        with serving([], "--port", str(port)) as (url, messages):
+            assert f"port {port} is in use; took " in messages[0] and str(port) not in url
             with urlopen(f"{url}api/models", timeout=60) as answer:
                 assert json.load(answer) == []
     with serving([runs()], "--port", "0") as (url, _):

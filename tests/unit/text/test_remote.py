@@ -107,15 +107,15 @@ def test_credentials_are_neither_recorded_nor_printed(server: Server) -> None:
     url = at(server, "a.txt?signature=secret")
     assert "secret" not in str(listing([url], Reading()))
     server.troubles = ["403"] * 20
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         texts(url)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
     assert access.shown("ftp://me:sec@ret@host/a.txt") == "ftp://host/a.txt"
     (server.folder / "empty.txt").write_text("", encoding="utf-8")
     server.troubles = []
-    with pytest.raises(UserError, match="there is no text in") as told:
+    with pytest.raises(UserError, match="there is no text in") as error:
         texts(at(server, "empty.txt?signature=secret"))
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
 
 
 def test_urls_that_lead_nowhere_are_sentences() -> None:

@@ -57,9 +57,9 @@ def test_training_twice_gives_the_same_bytes() -> None:
         )
         for seed in ("1", "2")
     ]
-    one, second = (run.communicate()[0].splitlines() for run in runs)
-    assert len(one) == len(KINDS)
-    assert one == second
+    first, second = (run.communicate()[0].splitlines() for run in runs)
+    assert len(first) == len(KINDS)
+    assert first == second
 
 
 @each_kind
@@ -111,9 +111,9 @@ def test_specials_without_an_unknown_are_refused() -> None:
 @pytest.mark.parametrize("texts", [[], [""], [" \n"], ["a"]])
 def test_next_to_no_text_trains_to_next_to_nothing(kind: str, texts: list[str]) -> None:
     trained = spec(kind, vocabulary=400).train(iter(texts))
-    given = FIXED.get(kind, 5 + (256 if kind == "byte_bpe" else 0))
-    learned = trained.get_vocab_size() - given
-    assert 0 <= learned <= 2
+    fixed = FIXED.get(kind, 5 + (256 if kind == "byte_bpe" else 0))
+    learned_tokens = trained.get_vocab_size() - fixed
+    assert 0 <= learned_tokens <= 2
 
 
 class Text(str):
