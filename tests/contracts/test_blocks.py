@@ -197,16 +197,16 @@ def check_text(part: Any, documents: Documents, blocks: Blocks) -> None:
     place = blocks.ids.astype(np.int64) - synthetic_documents.PLACED
     back = np.zeros(len(blocks), dtype=bool) if blocks.reverse is None else blocks.reverse
     step = np.where(back[blocks.rows], -1, 1)[1:]
-    here, there = place[:-1][inside], place[1:][inside]
-    follows = there - here == step[inside]
+    before, there = place[:-1][inside], place[1:][inside]
+    follows = there - before == step[inside]
     dealt = getattr(part, "order", "documents") == "sentences"
     drops = getattr(part, "compat", "none") == "spanbert"
     if dealt or drops:
-        bounds = np.isin(here + 1, documents.sentences) & np.isin(there, documents.sentences)
-        follows |= bounds & (dealt | (here < there))
+        bounds = np.isin(before + 1, documents.sentences) & np.isin(there, documents.sentences)
+        follows |= bounds & (dealt | (before < there))
     assert follows.all()
     if not dealt:
-        assert np.array_equal(document_of(documents, here), document_of(documents, there))
+        assert np.array_equal(document_of(documents, before), document_of(documents, there))
 
 
 def check_marks(documents: Documents, blocks: Blocks) -> None:
@@ -254,10 +254,10 @@ def test_a_block_is_the_same_however_it_is_asked_for(
     part = data.draw(st.sampled_from(formats(name)))
     documents = synthetic_documents.placed(shape)
     plan = part.plan(documents, key)
-    asked = data.draw(st.lists(st.integers(0, len(plan) - 1), min_size=1, max_size=12))
-    together = part.plan(documents, key).blocks(np.array(asked))
-    assert np.array_equal(together.numbers, asked)
-    for at, number in enumerate(asked):
+    numbers = data.draw(st.lists(st.integers(0, len(plan) - 1), min_size=1, max_size=12))
+    together = part.plan(documents, key).blocks(np.array(numbers))
+    assert np.array_equal(together.numbers, numbers)
+    for at, number in enumerate(numbers):
         assert same(plan.blocks(np.array([number])), cut_out(together, at))
 
 
@@ -278,7 +278,7 @@ def test_blocks_never_change_between_versions(name: str) -> None:
     for part in formats(name):
         blocks = everything(part.plan(documents, 7))
         arrays = [blocks.ids, blocks.starts, blocks.marks, blocks.segments, blocks.fixed]
-        arrays += [one for one in (blocks.labels, blocks.reverse) if one is not None]
+        arrays += [values for values in (blocks.labels, blocks.reverse) if values is not None]
         if blocks.words is not None:
             arrays += [blocks.words.starts, blocks.words.ids, blocks.words.characters]
         for array in arrays:

@@ -75,8 +75,8 @@ def go(trainer: PretrainTrainer, folder: Path, begin: Path | None = None) -> Los
     """Take the steps, from a checkpoint on if one is given, saving in the middle and at the end."""
     first, cursor = 0, trainer.steps.start()
     if begin is not None:
-        found = open_checkpoint(begin)
-        first, cursor = found.step, restore(found, trainer.train_state, trainer.world)
+        checkpoint = open_checkpoint(begin)
+        first, cursor = checkpoint.step, restore(checkpoint, trainer.train_state, trainer.world)
     jobs = trainer.steps.jobs(first, cursor)
     losses = []
     for step in train(trainer.train_state, (job() for job in jobs), trainer.world):
@@ -87,34 +87,34 @@ def go(trainer: PretrainTrainer, folder: Path, begin: Path | None = None) -> Los
     return losses
 
 
-def measured(trainer: PretrainTrainer) -> Any:
+def measure_held_out(trainer: PretrainTrainer) -> Any:
     """What held-out text comes to."""
     corpus = trainer.job.stores[0][0]
-    found = held_out(trainer.recipe, corpus, length=trainer.recipe.blocks.length, count=7)
-    assert not isinstance(found, str), found
+    evaluator = held_out(trainer.recipe, corpus, length=trainer.recipe.blocks.length, count=7)
+    assert not isinstance(evaluator, str), evaluator
     model = trainer.train_state.model if trainer.machine.shard else bare(trainer.train_state.model)
-    return found.measure(model, trainer.world, tokens=64)
+    return evaluator.measure(model, trainer.world, tokens=64)
 
 
 def main(folder: Path, stores: dict[str, str]) -> None:
     """Every case in two processes, from its beginning and from where one process stopped."""
     torch.set_num_threads(1)
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with join("cpu") as world:
-        for name, given in CASES.items():
-            case = Case(*given)
+        for name, settings in CASES.items():
+            case = Case(*settings)
             trainer = set_up(case, stores, world)
             straight = go(trainer, folder / "two" / name)
-            told[name] = {"straight": straight, "held_out": measured(trainer)}
+            results[name] = {"straight": straight, "held_out": measure_held_out(trainer)}
             begin = folder / "one" / name / f"step-{MIDDLE:08d}"
-            told[name]["after"] = go(set_up(case, stores, world), folder / "after" / name, begin)
+            results[name]["after"] = go(set_up(case, stores, world), folder / "after" / name, begin)
         timed = PretrainTrainer(
             a_task(Case("bert", "wordpiece", 4, False), stores), Machine("cpu"), world
         )
         timed.fit(parse("0.5s"))
-        told["steps"] = world.sum_counts([timed.recipe.schedule.steps])
-        told["mine"] = timed.recipe.schedule.steps
-        (folder / f"{world.rank}.json").write_text(json.dumps(told), encoding="utf-8")
+        results["steps"] = world.sum_counts([timed.recipe.schedule.steps])
+        results["mine"] = timed.recipe.schedule.steps
+        (folder / f"{world.rank}.json").write_text(json.dumps(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

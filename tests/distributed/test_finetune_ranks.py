@@ -15,14 +15,14 @@ from clozelab.runs.directory import Run
 
 
 def words(kind: str, file: str, model: str, out: Path) -> list[str]:
-    settings = [word for one in SHORT for word in ("--set", one)]
+    settings = [word for setting in SHORT for word in ("--set", setting)]
     files = ["--train", file, "--dev", file, "--out", str(out)]
     return ["-m", "clozelab", "finetune", model, kind, *files, *settings, "--device", "cpu"]
 
 
-def told(folder: Path) -> str:
+def stories_file(folder: Path) -> str:
     file = folder / "stories.jsonl"
-    lines = ({"sentences": one.sentences, "clusters": one.clusters} for one in stories()[:3])
+    lines = ({"sentences": story.sentences, "clusters": story.clusters} for story in stories()[:3])
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return str(file)
 
@@ -40,5 +40,5 @@ def test_two_processes_tune_as_one_does(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_without_a_document_goes_along(tmp_path: Path) -> None:
-    torchrun(*words("coreference", told(tmp_path), base(), tmp_path / "out"))
+    torchrun(*words("coreference", stories_file(tmp_path), base(), tmp_path / "out"))
     assert Run(tmp_path / "out").result() is not None

@@ -71,8 +71,8 @@ def test_a_package_from_an_empty_folder_is_built_installed_and_used(tmp_path: Pa
         f"clozelab pretrain roberta --data {store('byte_bpe')} --size tiny --budget 2steps"
         f" --out run --device cpu --set masking.use=every_nth --set masking.n=5 {settings}"
     )
-    shown = used(*lines, pretrain, cwd=tmp_path, site=site)
-    assert len(lines) == 2 and 'use = "every_nth"' in shown and "n = 5" in shown
+    output = used(*lines, pretrain, cwd=tmp_path, site=site)
+    assert len(lines) == 2 and 'use = "every_nth"' in output and "n = 5" in output
     assert 'imports = ["every_nth"]' in (tmp_path / "run" / "recipe.toml").read_text()
     # Another process opens the run by the entry point; without the package, a sentence says so.
     fill = 'clozelab fill run "A small wild <mask>."'

@@ -70,20 +70,20 @@ def desk(tmp_path: Path) -> Path:
 def label(folder: Path, split: str) -> None:
     """A split of every kind of task, cut from the embedded ones, and of two tasks of GLUE."""
     files = {name: data.task(name, split).read_text(encoding="utf-8") for name in data.TASKS}
-    many = 32 if split == "train" else 12
-    rows = [line.split("\t") for line in files["pairs"].splitlines()[1 : many + 1]]
-    spans = json.loads(files["spans"])["data"][0]["paragraphs"][:many]
+    count = 32 if split == "train" else 12
+    rows = [line.split("\t") for line in files["pairs"].splitlines()[1 : count + 1]]
+    spans = json.loads(files["spans"])["data"][0]["paragraphs"][:count]
     # Of train for both: so few sentences of dev would have tags that as few of train lack.
     tags = data.task("tags", "train").read_text(encoding="utf-8").split("\n\n")
-    told = [document._asdict() for document in stories()[:: 1 if split == "train" else 4]]
-    made = {
-        f"reviews-{split}.tsv": files["definitions"].splitlines()[: many + 1],
-        f"pairs-{split}.tsv": files["pairs"].splitlines()[: many + 1],
+    records = [document._asdict() for document in stories()[:: 1 if split == "train" else 4]]
+    contents = {
+        f"reviews-{split}.tsv": files["definitions"].splitlines()[: count + 1],
+        f"pairs-{split}.tsv": files["pairs"].splitlines()[: count + 1],
         f"near-{split}.tsv": table("sentence1\tsentence2\tscore", rows, {"yes": "5", "no": "0"}),
-        f"people-{split}.conll": "\n\n".join(tags[:many]).splitlines(),
+        f"people-{split}.conll": "\n\n".join(tags[:count]).splitlines(),
         f"questions-{split}.json": [json.dumps({"data": [{"paragraphs": spans}]})],
-        f"choices-{split}.jsonl": files["choices"].splitlines()[:many],
-        f"stories-{split}.jsonl": [json.dumps(document) for document in told],
+        f"choices-{split}.jsonl": files["choices"].splitlines()[:count],
+        f"stories-{split}.jsonl": [json.dumps(document) for document in records],
         f"tasks/SST-2/{split}.tsv": table(
             "sentence\tlabel", [row[1:] for row in rows], {"yes": "1", "no": "0"}
         ),
@@ -110,7 +110,7 @@ def label(folder: Path, split: str) -> None:
         ],
         "tasks/SST-2/test.tsv": table("index\tsentence", [["0", "a bread"], ["1", "a cat"]], {}),
     }
-    for name, lines in made.items():
+    for name, lines in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -174,7 +174,7 @@ def served(words: list[str]) -> None:
 
 def globbed(words: str) -> list[str]:
     """The words of a command, its patterns replaced by files as a shell does it."""
-    return [found for word in shlex.split(words) for found in sorted(glob(word)) or [word]]
+    return [file for word in shlex.split(words) for file in sorted(glob(word)) or [word]]
 
 
 def launched(words: str) -> None:
@@ -213,6 +213,6 @@ def test_the_fences_are_found() -> None:
 
 
 def test_the_page_of_the_public_functions_is_up_to_date() -> None:
-    made = runpy.run_path(str(ROOT / "tools" / "api_docs.py"))["page"]()
+    generated = runpy.run_path(str(ROOT / "tools" / "api_docs.py"))["page"]()
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert page == made, "run python tools/api_docs.py"
+    assert page == generated, "run python tools/api_docs.py"

@@ -124,9 +124,9 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
     with torch.no_grad():
         out = model(**batch, output_hidden_states=True)
     monkeypatch.setattr(*FAULTS[fault])
-    got = from_transformers(model.config.to_dict(), model.state_dict())
+    imported = from_transformers(model.config.to_dict(), model.state_dict())
     real = batch["attention_mask"].bool()
-    mine = ours(loaded(got.encoder, got.heads, got.weights), batch)
+    mine = ours(loaded(imported.encoder, imported.heads, imported.weights), batch)
     gap = float((mine["layer 3"] - out.hidden_states[3][real]).abs().max())
     assert gap < 1e-9 if fault == "none" else gap > 1e-4
 
@@ -138,11 +138,11 @@ def test_a_mask_decoder_is_the_last_layer_asked_with_positions(lengths: Any) -> 
     peer, batch = tiny("DebertaV2Model"), padded(0)
     if lengths:
         batch["attention_mask"].fill_(1)
-    got = from_transformers(peer.config.to_dict(), peer.state_dict())
+    imported = from_transformers(peer.config.to_dict(), peer.state_dict())
     table = torch.randn(12, 16, generator=torch.Generator().manual_seed(3)).double()
-    encoder = Transformer(**{**vars(got.encoder), "absolute_positions": "decoder"})
-    weights = {**got.weights, "encoder.embeddings.positions.weight": table}
-    mine, given = loaded(encoder, (), weights).encoder, packed(batch)
+    encoder = Transformer(**{**vars(imported.encoder), "absolute_positions": "decoder"})
+    weights = {**imported.weights, "encoder.embeddings.positions.weight": table}
+    mine, inputs = loaded(encoder, (), weights).encoder, packed(batch)
     hidden = peer(**batch, output_hidden_states=True).hidden_states
     mask = peer.encoder.get_attention_mask(batch["attention_mask"])
     asks = hidden[-2] + table[: hidden[-2].shape[1]]
@@ -152,13 +152,13 @@ def test_a_mask_decoder_is_the_last_layer_asked_with_positions(lengths: Any) -> 
             rel_embeddings=peer.encoder.get_rel_embedding(),
         )  # fmt: skip
     real = batch["attention_mask"].bool()
-    encoded = mine(given)
+    encoded = mine(inputs)
     assert float((encoded.hidden_states - hidden[-1][real]).abs().max()) < 1e-9
     assert float((encoded.predicting - asks[real]).abs().max()) < 1e-9
     if lengths:
-        given = given._replace(dense=True)
+        inputs = inputs._replace(dense=True)
         at = torch.tensor([4, 9, 26])
-        some = mine.states_at(given, at).predicting
+        some = mine.states_at(inputs, at).predicting
         assert float((some - encoded.predicting[at]).abs().max()) < 1e-12
 
 
