@@ -291,8 +291,8 @@ for found in pkgutil.walk_packages(clozelab.__path__, "clozelab."):
 
 @cache
 def imported_elsewhere() -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", ELSEWHERE]
-    return run_process(words, cwd=SOURCE.parent, capture_output=True, text=True)
+    command = [sys.executable, "-c", ELSEWHERE]
+    return run_process(command, cwd=SOURCE.parent, capture_output=True, text=True)
 
 
 def test_nothing_needs_posix_to_be_imported() -> None:

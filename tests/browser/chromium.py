@@ -23,12 +23,12 @@ class Chromium:
         assert PROGRAM is not None
         theirs, self._to = os.pipe()
         self._from, ours = os.pipe()
-        words = [PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-        words += ["--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={home}"]
+        command = [PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+        command += ["--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={home}"]
         # The debugger reads 3 and writes 4, whatever numbers the pipes have here.
         script = f'exec "$0" "$@" 3<&{theirs} 4>&{ours}'
         self._process = subprocess.Popen(
-            ["bash", "-c", script, *words, "about:blank"],
+            ["bash", "-c", script, *command, "about:blank"],
             pass_fds=(theirs, ours),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -145,8 +145,8 @@ def test_the_keyboard_reads_and_zooms(page_shown: Chromium) -> None:
     for key, moment, value in (("Home", "100k", 2.5), ("ArrowRight", "200k", 2.25),
                                ("End", "1M", 2.05)):  # fmt: skip
         page_shown.press(key)
-        words = str(page_shown.ask(output_text))
-        assert words.startswith(f"{moment} tokens: ") and f"low {value}" in words.split(": ", 1)[
+        text = str(page_shown.ask(output_text))
+        assert text.startswith(f"{moment} tokens: ") and f"low {value}" in text.split(": ", 1)[
             1
         ].split(", ")
     live = page_shown.ask(

@@ -70,7 +70,7 @@ def address(folders: list[Path]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *words: Any) -> None:
+        def log_message(self, format: str, *values: Any) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)

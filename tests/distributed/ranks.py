@@ -118,6 +118,6 @@ def main(folder: Path, stores: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    words = [word.split("=", 1) for word in sys.argv[2:]]
-    main(Path(sys.argv[1]), {kind: place for kind, place in words})
+    pairs = [word.split("=", 1) for word in sys.argv[2:]]
+    main(Path(sys.argv[1]), {kind: place for kind, place in pairs})
     exit_process(0)

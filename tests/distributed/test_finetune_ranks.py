@@ -14,7 +14,7 @@ from test_ranks import torchrun
 from clozelab.runs.directory import Run
 
 
-def words(kind: str, file: str, model: str, out: Path) -> list[str]:
+def finetune_arguments(kind: str, file: str, model: str, out: Path) -> list[str]:
     settings = [word for setting in SHORT for word in ("--set", setting)]
     files = ["--train", file, "--dev", file, "--out", str(out)]
     return ["-m", "clozelab", "finetune", model, kind, *files, *settings, "--device", "cpu"]
@@ -30,7 +30,7 @@ def stories_file(folder: Path) -> str:
 @pytest.mark.parametrize("recipe", ["bert", pytest.param("xlnet", marks=pytest.mark.slow)])
 def test_two_processes_tune_as_one_does(recipe: str, tmp_path: Path) -> None:
     file, model = sample("pairs", 16), base(recipe)
-    torchrun(*words("pairs", file, model, tmp_path / "two"))
+    torchrun(*finetune_arguments("pairs", file, model, tmp_path / "two"))
     tuned(order("pairs", file, *SHORT, model=model), tmp_path / "one")
     ours, theirs = (Run(tmp_path / name).result() for name in ("one", "two"))
     assert ours is not None and theirs is not None and ours["cells"] == theirs["cells"]
@@ -40,5 +40,5 @@ def test_two_processes_tune_as_one_does(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_without_a_document_goes_along(tmp_path: Path) -> None:
-    torchrun(*words("coreference", stories_file(tmp_path), base(), tmp_path / "out"))
+    torchrun(*finetune_arguments("coreference", stories_file(tmp_path), base(), tmp_path / "out"))
     assert Run(tmp_path / "out").result() is not None

@@ -28,11 +28,11 @@ TESTS = Path(__file__).resolve().parents[1]
 KINDS = ("wordpiece", "unigram", "byte_bpe")
 
 
-def torchrun(*words: str, processes: int = 2) -> None:
+def torchrun(*arguments: str, processes: int = 2) -> None:
     """A script in several processes on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = run_process(
-        [*command, "--nproc-per-node", str(processes), *words],
+        [*command, "--nproc-per-node", str(processes), *arguments],
         env={**ENVIRONMENT, "PYTHONPATH": f"{SOURCE}:{TESTS}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -61,8 +61,8 @@ def alone(stores: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> t
 @pytest.fixture(scope="module")
 def together(alone: tuple[Path, Any], stores: dict[str, str]) -> list[Any]:
     """The same in two, as each of them tells it."""
-    words = [f"{kind}={place}" for kind, place in stores.items()]
-    torchrun(str(Path(__file__).with_name("ranks.py")), str(alone[0]), *words)
+    store_arguments = [f"{kind}={place}" for kind, place in stores.items()]
+    torchrun(str(Path(__file__).with_name("ranks.py")), str(alone[0]), *store_arguments)
     return [json.loads((alone[0] / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -129,10 +129,10 @@ def test_a_sharded_run_of_four_processes_is_that_of_one_and_resumes_in_two_and_i
     recipe = shrunk("bert", "encoder.layers=2", steps=STEPS, batch_size=5)
     (tmp_path / "bert.toml").write_text(to_toml(recipe), encoding="utf-8")
     four, single = tmp_path / "four", tmp_path / "one"
-    words = ["pretrain", str(tmp_path / "bert.toml"), "--data", stores["wordpiece"]]
-    words += ["--save-every", str(MIDDLE), "--evaluate-every", str(MIDDLE), "--device", "cpu"]
-    torchrun("-m", "clozelab", *words, "--out", str(four), "--shard", processes=4)
-    assert main([*words, "--out", str(single)]) == 0
+    command = ["pretrain", str(tmp_path / "bert.toml"), "--data", stores["wordpiece"]]
+    command += ["--save-every", str(MIDDLE), "--evaluate-every", str(MIDDLE), "--device", "cpu"]
+    torchrun("-m", "clozelab", *command, "--out", str(four), "--shard", processes=4)
+    assert main([*command, "--out", str(single)]) == 0
     for kind, count in (("step", STEPS), ("held_out", STEPS // MIDDLE)):
         mine, other = (Run.open(run).events(kind) for run in (four, single))
         assert len(mine) == len(other) == count

@@ -23,19 +23,19 @@ SMALL = (
 )
 
 
-def run(*words: str, cwd: Path, site: Path | None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path, site: Path | None) -> subprocess.CompletedProcess[str]:
     paths = [str(ROOT / "src"), *([str(site)] if site else [])]
     setting = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     setting.pop("CLOZELAB_IMPORTS", None)
     return run_process(
-        [sys.executable, *words], cwd=cwd, env=setting, capture_output=True, text=True
+        [sys.executable, *arguments], cwd=cwd, env=setting, capture_output=True, text=True
     )
 
 
 def used(*lines: str, cwd: Path, site: Path | None) -> str:
     """What commands print, one process for all of them."""
-    words = [shlex.split(line)[1:] for line in lines]
-    done = run("-c", COMMANDS.format(words), cwd=cwd, site=site)
+    commands = [shlex.split(line)[1:] for line in lines]
+    done = run("-c", COMMANDS.format(commands), cwd=cwd, site=site)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

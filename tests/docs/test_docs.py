@@ -124,19 +124,19 @@ def judged(header: str, rows: list[list[str]]) -> list[str]:
     return [header, *(f"{a}\t{b}\t{n % 4}\t{n}" for n, (a, b, _) in enumerate(rows))]
 
 
-def shortened(words: str) -> str:
+def shortened(line: str) -> str:
     """A command as it is tested: two steps of four blocks in place of a long run."""
     launcher = f"{sys.executable} -m torch.distributed.run"
-    words = re.sub(r"^torchrun\b", launcher, words)
-    if "--budget" in words:
-        words = re.sub(r"--budget \S+", "--budget 2steps --set schedule.batch_size=4", words)
-    if words.startswith("clozelab study roberta-masking --data") and "--variants" not in words:
-        words += " --variants static,dynamic"
-    if words.startswith("clozelab bench"):
-        words += " --size 1x64 --length 32 --sequences 2 --steps 1"
-    if words.startswith("clozelab finetune"):
-        words = re.sub(r"--set (epochs|steps)=\S+", "", words) + " --set steps=2"
-    return words
+    line = re.sub(r"^torchrun\b", launcher, line)
+    if "--budget" in line:
+        line = re.sub(r"--budget \S+", "--budget 2steps --set schedule.batch_size=4", line)
+    if line.startswith("clozelab study roberta-masking --data") and "--variants" not in line:
+        line += " --variants static,dynamic"
+    if line.startswith("clozelab bench"):
+        line += " --size 1x64 --length 32 --sequences 2 --steps 1"
+    if line.startswith("clozelab finetune"):
+        line = re.sub(r"--set (epochs|steps)=\S+", "", line) + " --set steps=2"
+    return line
 
 
 def shortened_python(text: str) -> str:
@@ -148,39 +148,39 @@ def shortened_python(text: str) -> str:
 def run(lines: str) -> None:
     """The commands of a page: clozelab's in this process, which has torch, torchrun's in others."""
     for line in lines.replace("\\\n", " ").splitlines():
-        words = shortened(line.split("#")[0].strip())
-        if "--near-duplicates" in words and find_spec("rensa") is None:
+        line_shortened = shortened(line.split("#")[0].strip())
+        if "--near-duplicates" in line_shortened and find_spec("rensa") is None:
             continue
-        if words.startswith("clozelab serve"):
-            served(globbed(words)[2:])
-        elif words.startswith("clozelab"):
-            assert main(globbed(words)[1:]) == 0, words
-        elif words.startswith(sys.executable):
-            launched(words)
-        elif words.startswith("python examples/"):
-            _, script, *arguments = words.split()
+        if line_shortened.startswith("clozelab serve"):
+            served(globbed(line_shortened)[2:])
+        elif line_shortened.startswith("clozelab"):
+            assert main(globbed(line_shortened)[1:]) == 0, line_shortened
+        elif line_shortened.startswith(sys.executable):
+            launched(line_shortened)
+        elif line_shortened.startswith("python examples/"):
+            _, script, *arguments = line_shortened.split()
             runpy.run_path(str(ROOT / script))["main"](arguments)
         else:
             assert re.match(
-                r"(make|git|pip install|python benchmarks|PYTHONPATH=src)\b|$", words
-            ), words
+                r"(make|git|pip install|python benchmarks|PYTHONPATH=src)\b|$", line_shortened
+            ), line_shortened
 
 
-def served(words: list[str]) -> None:
+def served(arguments: list[str]) -> None:
     """Start the web app, open it, and end it by Ctrl-C, which must end it with 130."""
-    with serving([], *words) as (url, _), urlopen(f"{url}api/models", timeout=60) as answer:
+    with serving([], *arguments) as (url, _), urlopen(f"{url}api/models", timeout=60) as answer:
         assert json.load(answer)
 
 
-def globbed(words: str) -> list[str]:
+def globbed(line: str) -> list[str]:
     """The words of a command, its patterns replaced by files as a shell does it."""
-    return [file for word in shlex.split(words) for file in sorted(glob(word)) or [word]]
+    return [file for word in shlex.split(line) for file in sorted(glob(word)) or [word]]
 
 
-def launched(words: str) -> None:
+def launched(line: str) -> None:
     setting = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = run_process(words.split(), env=setting, capture_output=True, text=True)
-    assert done.returncode == 0, f"{words}\n{done.stderr}"
+    done = run_process(line.split(), env=setting, capture_output=True, text=True)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     run_process([sys.executable, "-m", "venv", str(folder / "tools")], check=True)
     python = str(folder / "tools" / "bin" / "python")
     run_process([python, "-m", "pip", "install", "-q", "build"], check=True)
-    words = [python, "-m", "build", "--outdir", str(folder), str(ROOT)]
-    run_process(words, check=True, capture_output=True)
+    command = [python, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    run_process(command, check=True, capture_output=True)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return sdist, wheel
 

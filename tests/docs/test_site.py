@@ -63,7 +63,7 @@ def test_every_idea_is_of_a_recipe() -> None:
 @pytest.mark.skipif(find_spec("material") is None, reason="needs the extra docs")
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     tool("site_source")["main"]()
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = run_process(words, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = run_process(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "docs" / "papers" / "bert.html").exists()

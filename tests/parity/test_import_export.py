@@ -313,8 +313,8 @@ def corpus(folder: Path) -> str:
     """A corpus by a checkpoint's tokenizer, beside it."""
     text, out = folder.with_name("text.txt"), str(folder.with_name("corpus"))
     text.write_text("the river was wide and slow .\nnobody crossed it in a .\n\n" * 60)
-    words = ["corpus", "build", str(text), "--out", out, "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(folder)]) == 0
+    command = ["corpus", "build", str(text), "--out", out, "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(folder)]) == 0
     return out
 
 
@@ -322,11 +322,11 @@ def test_an_untied_model_fills_and_trains_on_untied(tmp_path: Path) -> None:
     saved(tmp_path / "in", "bert", "ForPreTraining", tie_word_embeddings=False)
     place, run = str(tmp_path / "in"), str(tmp_path / "more")
     assert cli.main(["fill", place, "the [MASK] was wide"]) == 0
-    words = ["pretrain", "bert", "--data", corpus(tmp_path / "in"), "--out", run]
-    words += ["--device", "cpu", "--budget", "2steps", "--from", place]
+    command = ["pretrain", "bert", "--data", corpus(tmp_path / "in"), "--out", run]
+    command += ["--device", "cpu", "--budget", "2steps", "--from", place]
     changes = ["--set", "schedule.batch_size=4", "--set", "blocks.length=24"]
     changes += ["--set", "schedule.phases=[]", "--set", "optimiser.learning_rate=1e-4"]
-    assert cli.main([*words, *changes]) == 0
+    assert cli.main([*command, *changes]) == 0
     assert "tied = false" in (tmp_path / "more" / "recipe.toml").read_text(encoding="utf-8")
     before, after = load(place).module.state_dict(), load(run).module.state_dict()
     table, words_table = "heads.masked_lm.table", "encoder.embeddings.words.weight"

@@ -26,12 +26,12 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vectors")
-    words = ["encoder.positions=48", "encoder.layers=2"]
-    went(task("simcse", *words, steps=2), folder / "cls")
-    went(task("simcse", *words, "objectives.0.pooling=mean_all", steps=2), folder / "mean_all")
-    went(task("simcse", *words, "objectives.0.pooling=mean", steps=1), folder / "mean")
+    overrides = ["encoder.positions=48", "encoder.layers=2"]
+    went(task("simcse", *overrides, steps=2), folder / "cls")
+    went(task("simcse", *overrides, "objectives.0.pooling=mean_all", steps=2), folder / "mean_all")
+    went(task("simcse", *overrides, "objectives.0.pooling=mean", steps=1), folder / "mean")
     went(task("roberta", "encoder.positions=48", steps=1), folder / "roberta")
-    went(task("retromae", *words, steps=2), folder / "retromae")
+    went(task("retromae", *overrides, steps=2), folder / "retromae")
     return folder
 
 
@@ -44,8 +44,8 @@ def test_its_vectors_are_those_of_embed(
     name: str, pool: str, models_dir: Path, tmp_path: Path
 ) -> None:
     library = pytest.importorskip("sentence_transformers")
-    words = ["--pool", pool] if name == "roberta" else []
-    assert main(["export", str(models_dir / name), str(tmp_path / "out"), *words]) == 0
+    options = ["--pool", pool] if name == "roberta" else []
+    assert main(["export", str(models_dir / name), str(tmp_path / "out"), *options]) == 0
     model = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     mine = clozelab.embed(str(models_dir / name), TEXTS, pool=pool).vectors
     theirs = model.encode(TEXTS)
@@ -87,8 +87,8 @@ def test_the_nearest_texts_are_found_by_cosine(
     file = tmp_path / "notes.txt"
     lines = ["a loaf of dark bread", "", "the cat sat", "a wild cat", "the cat sat"]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    words = ["embed", str(models_dir / "cls"), "--file", str(file), "--near", "the cat sat"]
-    assert main([*words, "--top", "3"]) == 0
+    command = ["embed", str(models_dir / "cls"), "--file", str(file), "--near", "the cat sat"]
+    assert main([*command, "--top", "3"]) == 0
     rows = [row.split("\t") for row in capsys.readouterr().out.splitlines()]
     assert [row[1:] for row in rows[:2]] == [["3", "the cat sat"], ["5", "the cat sat"]]
     assert rows[0][0] == rows[1][0] == "1.0000" and len(rows) == 3
@@ -107,7 +107,7 @@ def test_the_nearest_texts_are_found_by_cosine(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         ([], "--out or --near is missing"),
         (["--near", " "], "--near: is empty"),
@@ -118,18 +118,18 @@ def test_the_nearest_texts_are_found_by_cosine(
     ],
 )
 def test_what_cannot_be_searched_is_refused_in_a_sentence(
-    words: list[str],
+    arguments: list[str],
     sentence: str,
     models_dir: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "EMPTY").write_text("\n \n", encoding="utf-8")
-    if "EMPTY" in words:
-        words = [*words[:-1], str(tmp_path / "EMPTY")]
-        assert main(["embed", str(models_dir / "cls"), *words]) == 2
+    if "EMPTY" in arguments:
+        arguments = [*arguments[:-1], str(tmp_path / "EMPTY")]
+        assert main(["embed", str(models_dir / "cls"), *arguments]) == 2
     else:
-        assert main(["embed", str(models_dir / "cls"), "a text", *words]) == 2
+        assert main(["embed", str(models_dir / "cls"), "a text", *arguments]) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert sentence in message and "Traceback" not in message
 

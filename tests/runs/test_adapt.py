@@ -53,9 +53,9 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "new")
 
 
-def run_command(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], arguments: str) -> tuple[int, str, str]:
     capsys.readouterr()
-    code = cli.main([*words.split(), "--device", "cpu", "--workers", "0"])
+    code = cli.main([*arguments.split(), "--device", "cpu", "--workers", "0"])
     captured = capsys.readouterr()
     return code, captured.out, " ".join(captured.err.split())
 
@@ -66,10 +66,12 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
     (tmp_path / "texts.txt").write_text("a small house\nthe garden of a friend\n")
     root = sst2(tmp_path / "data")
     out = tmp_path / "out"
-    words = f"adapt {model} --data {new} --budget 6steps --evaluate-every 3 --evaluate-blocks 16"
-    words += f" --set optimiser.learning_rate=0.003 --out {out} --texts {tmp_path}/texts.txt"
-    words += f" --tasks sst2 --probe sst2 --probe-every 3 --task-data {root}"
-    code, printed, err = run_command(capsys, words)
+    command_line = (
+        f"adapt {model} --data {new} --budget 6steps --evaluate-every 3 --evaluate-blocks 16"
+    )
+    command_line += f" --set optimiser.learning_rate=0.003 --out {out} --texts {tmp_path}/texts.txt"
+    command_line += f" --tasks sst2 --probe sst2 --probe-every 3 --task-data {root}"
+    code, printed, err = run_command(capsys, command_line)
     assert code == 0, err
     assert "what adapting changes in the recipe of" in err
     assert "optimiser.learning_rate 0.001 → 0.003" in err and "passes over" in err
@@ -104,9 +106,11 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     model: Path, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    words = f"adapt {model} --data {new} --budget 40steps --evaluate-every 1 --evaluate-blocks 16"
-    words += f" --set optimiser.learning_rate=30 --out {out} --patience 2"
-    code, _, err = run_command(capsys, words)
+    command_line = (
+        f"adapt {model} --data {new} --budget 40steps --evaluate-every 1 --evaluate-blocks 16"
+    )
+    command_line += f" --set optimiser.learning_rate=30 --out {out} --patience 2"
+    code, _, err = run_command(capsys, command_line)
     assert code == 0, err
     run = Run(out)
     assert [entry["step"] for entry in run.events("held_out")] == [0, 1, 2]
@@ -137,9 +141,11 @@ def test_forgetting_that_outweighs_the_gain_is_told(
         sums["masked_lm"]["loss"] += shift * sums["masked_lm"]["count"]
         return sums
 
-    words = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 16 --out {tmp_path}/out"
+    command_line = (
+        f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 16 --out {tmp_path}/out"
+    )
     monkeypatch.setattr(PretrainTrainer, "_judged", judged)
-    code, _, err = run_command(capsys, words)
+    code, _, err = run_command(capsys, command_line)
     assert code == 0 and "forgetting outweighs the gain (0.5" in err and "--replay" in err
 
 
@@ -200,21 +206,21 @@ def test_measures_that_were_stopped_go_on(
 ) -> None:  # fmt: skip
     (tmp_path / "texts.txt").write_text("a small house\n")
     out = tmp_path / "out"
-    words = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 4 --out {out}"
+    command_line = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 4 --out {out}"
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr("clozelab.api.adapting.score", interrupted)
-        code, _, err = run_command(capsys, f"{words} --texts {tmp_path}/texts.txt")
+        code, _, err = run_command(capsys, f"{command_line} --texts {tmp_path}/texts.txt")
     assert code == 130 and f"clozelab adapt --resume {out}" in err
     code, printed, _ = run_command(capsys, f"adapt --resume {out}")
     assert code == 0 and "pseudo-perplexity of texts.txt" in printed
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         ("adapt @model", "adapt needs a model, --data CORPUS and --out DIR"),
         ("adapt @model --data @new --out @out --replay @other", "its tokenizer is not that of"),
@@ -238,9 +244,9 @@ def test_measures_that_were_stopped_go_on(
     ],
 )
 def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(
-    words: str, problem: str, bad: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, problem: str, bad: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = run_command(capsys, words.replace("@", f"{bad}/"))
+    code, _, err = run_command(capsys, arguments.replace("@", f"{bad}/"))
     assert code == 2 and problem in err and "Traceback" not in err, err
     assert not (bad / "out").exists()
 

@@ -150,9 +150,9 @@ def test_a_script_that_starts_itself_again_is_told_how_not_to(tmp_path: Path) ->
     write(tmp_path / "text.jsonl", texts(20))
     call = "clozelab.build_corpus('text.jsonl', out='corpus', vocabulary=400, workers=1)"
     script.write_text(f"import clozelab\n{call}\n")
-    words = [sys.executable, str(script)]
+    command = [sys.executable, str(script)]
     done = run_process(
-        words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert done.returncode and 'put its calls under if __name__ == "__main__":' in done.stderr
     assert "RuntimeError" not in done.stderr

@@ -239,9 +239,9 @@ def test_the_command_prints_a_table_and_writes_a_record(
     corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "bench.json"
-    words = ["bert", "--size", "1x64", "--length", "32", "--sequences", "2", "--steps", "1"]
-    words += ["--data", str(corpus.path), "--device", "cpu", "--out", str(place)]
-    assert cli.main(["bench", *words]) == 0
+    arguments = ["bert", "--size", "1x64", "--length", "32", "--sequences", "2", "--steps", "1"]
+    arguments += ["--data", str(corpus.path), "--device", "cpu", "--out", str(place)]
+    assert cli.main(["bench", *arguments]) == 0
     assert "bert 1x64, 2 × 32 tokens" in capsys.readouterr().out
     assert len(json.loads(place.read_text(encoding="utf-8"))["rows"]) == 1
 

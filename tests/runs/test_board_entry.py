@@ -30,13 +30,13 @@ def tasks(root: Path) -> Path:
             ("MNLI", name, "gold_label", "neutral"),
             ("RTE", split, "label", "not_entailment"),
         ):
-            words = {"yes": "entailment", "no": no}
-            body = "".join(f"{a}\t{b}\t{words[c]}\n" for a, b, c in rows)
+            spellings = {"yes": "entailment", "no": no}
+            body = "".join(f"{a}\t{b}\t{spellings[c]}\n" for a, b, c in rows)
             write(root / folder / f"{file}.tsv", f"sentence1\tsentence2\t{label}\n{body}")
     return root
 
 
-def entered(place: Path, *words: str) -> Any:
+def entered(place: Path, *arguments: str) -> Any:
     command = [sys.executable, str(ROOT / "tools" / "board_entry.py"), "swift"]
     command += ["--data", store("byte_bpe"), "--held-out", store("byte_bpe"), "--size", "1x64"]
     command += ["--task-data", str(tasks(place / "tasks")), "--budget", "2steps", "--seeds", "1"]
@@ -50,7 +50,7 @@ def entered(place: Path, *words: str) -> Any:
         "mnli",
     ]
     command += ["rte", "--tune", "steps=2", "--tunings", "1", "--at-once", "1", "--device", "cpu"]
-    command += ["--work", str(place / "work"), "--out", str(place / "board" / "entry"), *words]
+    command += ["--work", str(place / "work"), "--out", str(place / "board" / "entry"), *arguments]
     path = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return run_process(command, capture_output=True, text=True, env=path)
 

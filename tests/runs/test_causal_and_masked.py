@@ -118,8 +118,8 @@ def test_models_without_a_causal_head_are_not_asked_for_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     went(task("roberta", steps=1), tmp_path / "roberta")
-    words = ["score", str(tmp_path / "roberta"), "--text", TEXT, "--method", "causal"]
-    assert cli.main(words) == 2
+    command = ["score", str(tmp_path / "roberta"), "--text", TEXT, "--method", "causal"]
+    assert cli.main(command) == 2
     output = capsys.readouterr().err
     assert "--method causal: is for models that were trained with causal_lm" in output
     went(task("gpt", steps=1), tmp_path / "gpt")
@@ -237,11 +237,18 @@ def test_a_causal_model_goes_on_as_a_masked_one(tmp_path: Path) -> None:
     left = ["encoder.causal=true", "masking.use=nothing", "schedule.causal=[]"]
     alone = 'objectives=[{use="causal_lm", head="transform"}]'
     went(task("causal_then_masked", *left, alone, steps=1), tmp_path / "causal")
-    words = ["--data", store("byte_bpe"), "--from", str(tmp_path / "causal"), "--budget", "1steps"]
-    words += ["--device", "cpu", "--out"]
-    assert cli.main(["pretrain", "roberta", *words, str(tmp_path / "no")]) == 2
+    options = [
+        "--data",
+        store("byte_bpe"),
+        "--from",
+        str(tmp_path / "causal"),
+        "--budget",
+        "1steps",
+    ]
+    options += ["--device", "cpu", "--out"]
+    assert cli.main(["pretrain", "roberta", *options, str(tmp_path / "no")]) == 2
     both = ["--set", "encoder.causal=false"]
-    assert cli.main(["pretrain", "roberta", *words, str(tmp_path / "masked"), *both]) == 0
+    assert cli.main(["pretrain", "roberta", *options, str(tmp_path / "masked"), *both]) == 0
     assert not load(str(tmp_path / "masked")).recipe.encoder.causal
     clozelab.fill(str(tmp_path / "masked"), BLANK, **SILENT)
 

@@ -50,9 +50,9 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build(write(folder / "a.jsonl", texts(1)), folder / "c").path)
 
 
-def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a command prints, run in this process."""
-    assert cli.main(words) == 0, capsys.readouterr().err
+    assert cli.main(arguments) == 0, capsys.readouterr().err
     output = capsys.readouterr().out
     assert "\x1b" not in output, "colour in a pipe"
     return output
@@ -68,10 +68,10 @@ def test_show_gives_a_recipe_that_reads_back(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
     for size in (None, "tiny"):
-        words = [name] if size is None else [name, "--size", size]
-        assert "parameters" in run_command(capsys, "show", *words)
+        arguments = [name] if size is None else [name, "--size", size]
+        assert "parameters" in run_command(capsys, "show", *arguments)
         (tmp_path / "r.toml").write_text(
-            run_command(capsys, "show", *words, "--toml"), encoding="utf-8"
+            run_command(capsys, "show", *arguments, "--toml"), encoding="utf-8"
         )
         again = recipe.read(str(tmp_path / "r.toml"))
         assert again.tables() == recipe.read(name, size=size).tables()
@@ -185,15 +185,15 @@ def test_mask_says_that_no_units_are_known_without_a_corpus(
 def test_words_of_the_knowledge_levels_are_segmented_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ("--set", "masking.levels={word=1.0}", "--set", "masking.mask_rate=0.5")
-    for masks in epochs(run_command(capsys, "mask", "ernie", CHINESE, *words)).values():
+    options = ("--set", "masking.levels={word=1.0}", "--set", "masking.mask_rate=0.5")
+    for masks in epochs(run_command(capsys, "mask", "ernie", CHINESE, *options)).values():
         assert "语‿言" in re.sub("[⟦⟧=]|→[^‿⟧]*", "", masks)
 
 
 def test_a_corpus_without_segmented_words_is_refused_for_their_level(tmp_path: Path) -> None:
     built = build(write(tmp_path / "a.jsonl", texts(20)), tmp_path / "c", segment=False)
-    words = ("blocks", "ernie", "--size", "tiny", "--corpus", str(built.path))
-    result = run(*words, "--set", "masking.levels={word=1.0}")
+    command = ("blocks", "ernie", "--size", "tiny", "--corpus", str(built.path))
+    result = run(*command, "--set", "masking.levels={word=1.0}")
     assert result.returncode == 2
     assert "no segment units in this corpus; build it again" in result.stderr
 
@@ -208,8 +208,19 @@ def test_mask_reads_standard_input() -> None:
 def test_blocks_shows_every_recipe(
     capsys: pytest.CaptureFixture[str], corpus: str, name: str
 ) -> None:
-    words = ["blocks", name, "--corpus", corpus, "--size", "tiny", "--number", "1", "--count", "2"]
-    output = run_command(capsys, *words)
+    command = [
+        "blocks",
+        name,
+        "--corpus",
+        corpus,
+        "--size",
+        "tiny",
+        "--number",
+        "1",
+        "--count",
+        "2",
+    ]
+    output = run_command(capsys, *command)
     assert re.findall(r"^block (\d+): (\d+) \w+", output, re.MULTILINE)[0][0] == "1"
     assert len(re.findall(r"^block \d+:", output, re.MULTILINE)) == 2
     assert "in a pass" in output
@@ -217,8 +228,8 @@ def test_blocks_shows_every_recipe(
 
 def test_blocks_reads_what_is_held_out(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
     def count(part: str) -> int:
-        words = ["blocks", "roberta", "--corpus", corpus, "--size", "tiny", "--part", part]
-        match = re.search(r"([\d,]+) blocks in a pass", run_command(capsys, *words))
+        command = ["blocks", "roberta", "--corpus", corpus, "--size", "tiny", "--part", part]
+        match = re.search(r"([\d,]+) blocks in a pass", run_command(capsys, *command))
         assert match
         return int(match[1].replace(",", ""))
 
@@ -260,7 +271,7 @@ def test_demo_runs(
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         ("show brt", "recipe brt is unknown; did you mean bert?"),
         ("show bert --size tinny", "did you mean tiny?"),
@@ -287,26 +298,28 @@ def test_demo_runs(
         ("corpus build text.txt --out c --encoding klingon", "no encoding 'klingon'"),
     ],
 )
-def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, words: str, answer: str) -> None:
+def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: str, answer: str) -> None:
     (tmp_path / "text.txt").write_text("One sentence here. And another.\n")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "white.txt").write_text(" \n\t\n\n")
     (tmp_path / "bad.txt").write_bytes(b"abc \xff\xfe there.\n")
     (tmp_path / "spans").write_text("text.txt:1\t0\t3\tentity\n" * 99 + "wrong\n")
-    split = [word.strip("'") for word in words.split(" ")]
+    split = [word.strip("'") for word in arguments.split(" ")]
     assert answer in refused(run(*split, cwd=tmp_path))
     assert not (tmp_path / "c").exists(), "a refused build left something behind"
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         (["--part", "tain"], "no split 'tain'; there are train and held_out"),
         (["--number", "999,999,999"], "--number 999999999: there are blocks 0 to"),
     ],
 )
-def test_blocks_that_are_not_there(corpus: str, words: list[str], answer: str) -> None:
-    assert answer in refused(run("blocks", "roberta", "--corpus", corpus, "--size", "tiny", *words))
+def test_blocks_that_are_not_there(corpus: str, arguments: list[str], answer: str) -> None:
+    assert answer in refused(
+        run("blocks", "roberta", "--corpus", corpus, "--size", "tiny", *arguments)
+    )
 
 
 def test_numbers_that_are_none_are_answered_plainly() -> None:
@@ -323,8 +336,8 @@ def test_nul_bytes_are_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_text_without_sentence_ends_is_cut(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("word of no end " * 2000)
-    words = ["a.txt", "--out", "c", "--workers", "1", "--held-out", "0"]
-    result = run("corpus", "build", *words, cwd=tmp_path)
+    arguments = ["a.txt", "--out", "c", "--workers", "1", "--held-out", "0"]
+    result = run("corpus", "build", *arguments, cwd=tmp_path)
     assert "sentences over 10,000 characters cut: 2" in result.stderr
     assert Corpus.open(tmp_path / "c").manifest["splits"]["train"]["sentences"] == 3
 
@@ -339,10 +352,10 @@ def test_a_tokenizer_is_never_given_a_line_without_end() -> None:
 @pytest.mark.slow
 def test_a_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
     """50 MB in one line: parent and workers together stay under a gigabyte."""
-    words = b"the quick brown fox jumps over lazy dogs "
+    phrase = b"the quick brown fox jumps over lazy dogs "
     with (tmp_path / "a.txt").open("wb") as file:
         for _ in range(50):
-            file.write(words * (1_000_000 // len(words)))
+            file.write(phrase * (1_000_000 // len(phrase)))
     command = [sys.executable, "-m", "clozelab", "corpus", "build", "a.txt", "--out", "c"]
     command += ["--tokenizer-from", str(tokenizer("wordpiece")), "--workers", "2"]
     process = subprocess.Popen(
@@ -381,6 +394,14 @@ def test_help_starts_without_anything_heavy() -> None:
         [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     assert result.stdout == "[]\n"
-    for words in ([], ["corpus"], ["corpus", "build"], ["show"], ["mask"], ["blocks"], ["demo"]):
+    for arguments in (
+        [],
+        ["corpus"],
+        ["corpus", "build"],
+        ["show"],
+        ["mask"],
+        ["blocks"],
+        ["demo"],
+    ):
         with pytest.raises(SystemExit, match=r"^0$"):
-            cli.main([*words, "--help"])
+            cli.main([*arguments, "--help"])

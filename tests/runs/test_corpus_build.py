@@ -98,8 +98,8 @@ def test_standard_input_is_read(tmp_path: Path, kind: str) -> None:
     text = LINES if kind == "text" else "".join(json.dumps({"text": t}) + "\n" for t in TWO)
     outputs = []
     for name in ("a", "b"):
-        words = ["-", "--out", str(tmp_path / name), "--layout", "sentences", "--held-out", "0"]
-        result = run("corpus", "build", *words, "--workers", "1", text=text)
+        arguments = ["-", "--out", str(tmp_path / name), "--layout", "sentences", "--held-out", "0"]
+        result = run("corpus", "build", *arguments, "--workers", "1", text=text)
         assert result.returncode == 0, result.stderr
         outputs.append(digests(tmp_path / name))
     corpus = Corpus.open(tmp_path / "a")
@@ -119,8 +119,8 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, st
 def build_sharded(folder: Path, file: str, *, workers: int) -> dict[str, str]:
     """The files of a corpus of some shards, phrases and all."""
     out = folder / "c"
-    words = [file, "--out", str(out), "--vocabulary", "1000", "--phrases", "--held-out", "0.2"]
-    _, process = start(folder, *words, shard=8000, workers=workers)
+    arguments = [file, "--out", str(out), "--vocabulary", "1000", "--phrases", "--held-out", "0.2"]
+    _, process = start(folder, *arguments, shard=8000, workers=workers)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 0, errors
     return digests(out)
@@ -140,8 +140,8 @@ def test_shards_do_not_change_the_tokens(
 ) -> None:
     """One worker with other shards; nor is the corpus another when it is built again."""
     file, expected = sharded
-    words = [file, "--out", str(tmp_path / "c"), "--vocabulary", "1000", "--phrases"]
-    result = run("corpus", "build", *words, "--held-out", "0.2", "--workers", "1")
+    arguments = [file, "--out", str(tmp_path / "c"), "--vocabulary", "1000", "--phrases"]
+    result = run("corpus", "build", *arguments, "--held-out", "0.2", "--workers", "1")
     assert result.returncode == 0, result.stderr
     assert digests(tmp_path / "c") == expected
 
@@ -151,13 +151,13 @@ def test_workers_and_shards_do_not_change_where_documents_are_cut(
 ) -> None:
     short = texts(150)
     file = write(tmp_path / "a.jsonl", ["\n".join(short[n::5]) for n in range(5)])
-    words = [file, "--vocabulary", "1000", "--out"]
-    _, process = start(tmp_path, *words, str(tmp_path / "three"), shard=8000, workers=3)
+    arguments = [file, "--vocabulary", "1000", "--out"]
+    _, process = start(tmp_path, *arguments, str(tmp_path / "three"), shard=8000, workers=3)
     assert process.wait(timeout=60) == 0
     expected = digests(tmp_path / "three")
     for shard in (8000, 1 << 21):
         monkeypatch.setattr(shards, "SHARD", shard)
-        assert run("corpus", "build", *words, str(tmp_path / str(shard))).returncode == 0
+        assert run("corpus", "build", *arguments, str(tmp_path / str(shard))).returncode == 0
         assert digests(tmp_path / str(shard)) == expected
     assert Corpus.open(tmp_path / "three").manifest["held_out"]["parts"] > 0
 
@@ -208,9 +208,9 @@ def test_a_bare_machine_builds_and_says_what_it_lacks(
     tmp_path: Path, bare: dict[str, str], language: str
 ) -> None:
     file = write(tmp_path / "a.jsonl", texts(5)) if language == "English" else str(data.chinese())
-    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--vocabulary", "900"]
+    command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--vocabulary", "900"]
     result = run_process(
-        [sys.executable, "-S", "-m", "clozelab", *words, "--workers", "1"],
+        [sys.executable, "-S", "-m", "clozelab", *command, "--workers", "1"],
         env=bare,
         capture_output=True,
         text=True,

@@ -130,9 +130,9 @@ def test_an_interrupt_while_a_tokenizer_is_trained_is_no_crash(
     tmp_path: Path, tokenizer: str
 ) -> None:
     out = tmp_path / "c"
-    words = [str(data.corpus()), "--out", str(out), "--tokenizer", tokenizer]
+    arguments = [str(data.corpus()), "--out", str(out), "--tokenizer", tokenizer]
     for delay in (0.05, 0.3):  # seconds into the reading, which takes longer
-        _, process = start(tmp_path, *words, shard=SHARD)
+        _, process = start(tmp_path, *arguments, shard=SHARD)
         limit = time.monotonic() + 20
         while not (out / "building").exists():
             assert process.poll() is None and time.monotonic() < limit
@@ -237,12 +237,12 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
 ) -> None:
     file, expected = sharded
     out = small / "c"
-    words = [file, "--out", str(out), *OPTIONS]
+    arguments = [file, "--out", str(out), *OPTIONS]
     for size in (24 << 10, 250 << 10):  # the tokenizer does not fit; some shards do not
-        fill(tmp_path, small, words, size)
+        fill(tmp_path, small, arguments, size)
     finished_shards = finished(out)
     resize(small, 20 << 20)
-    command, process = start(tmp_path, *words, shard=SHARD, whole=False)
+    command, process = start(tmp_path, *arguments, shard=SHARD, whole=False)
     process.communicate(timeout=60)
     now = finished(out)
     assert 0 < len(finished_shards) < len(now)
@@ -250,10 +250,10 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
     status = os.statvfs(small)
     used = (status.f_blocks - status.f_bfree) * status.f_frsize
     for room in (12 << 10, 80 << 10):  # the words do not fit; the arrays do not
-        fill(tmp_path, small, words, used + room)
+        fill(tmp_path, small, arguments, used + room)
     assert finished(out) == now
     resize(small, 20 << 20)
-    command, process = start(tmp_path, *words, shard=SHARD)
+    command, process = start(tmp_path, *arguments, shard=SHARD)
     process.communicate(timeout=60)
     assert digests(out) == expected
 
@@ -262,10 +262,10 @@ def resize(place: Path, size: int) -> None:
     run_process(["mount", "-o", f"remount,size={size}", str(place)], check=True)
 
 
-def fill(folder: Path, place: Path, words: list[str], size: int) -> None:
+def fill(folder: Path, place: Path, arguments: list[str], size: int) -> None:
     """Run a build on a disk too small for it."""
     resize(place, size)
-    _, process = start(folder, *words, shard=SHARD)
+    _, process = start(folder, *arguments, shard=SHARD)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 2, (size, errors)
     assert errors == (

@@ -83,8 +83,8 @@ def test_the_command_says_it(tmp_path: Path) -> None:
 def test_a_place_that_may_not_be_written_is_one_sentence(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", texts(2))
     (tmp_path / "closed").mkdir(mode=0o500)
-    words = ["corpus", "build", file, "--out", str(tmp_path / "closed" / "c")]
-    assert "ermission denied" in refused(run(*words))
+    command = ["corpus", "build", file, "--out", str(tmp_path / "closed" / "c")]
+    assert "ermission denied" in refused(run(*command))
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -118,8 +118,8 @@ def test_a_folder_says_what_it_was_read_for(tmp_path: Path) -> None:
 def test_the_build_says_what_it_held_out(tmp_path: Path) -> None:
     long = "\n".join(texts(100))
     (tmp_path / "a.txt").write_text(long, encoding="utf-8")
-    words = ["corpus", "build", str(tmp_path / "a.txt"), "--vocabulary", "600"]
-    result = run(*words, "--out", str(tmp_path / "c"))
+    command = ["corpus", "build", str(tmp_path / "a.txt"), "--vocabulary", "600"]
+    result = run(*command, "--out", str(tmp_path / "c"))
     assert result.returncode == 0, result.stderr
     tokens = Corpus.open(tmp_path / "c").manifest["splits"]["held_out"]["tokens"]
     summary = f"{tokens:,} tokens, 1.0"
@@ -147,8 +147,8 @@ def test_a_tokenizer_with_an_enormous_id_is_refused(tmp_path: Path, token_id: in
         build(file, tmp_path / "c", Tokenizer.from_str(json.dumps(settings)))
     assert not (tmp_path / "c").exists()
     if token_id == 2**31:
-        words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--tokenizer-from"]
-        assert "number the tokens from 0 on" in refused(run(*words, str(tmp_path)))
+        command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--tokenizer-from"]
+        assert "number the tokens from 0 on" in refused(run(*command, str(tmp_path)))
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,8 @@ def test_a_run_goes_on_from_both_tables_and_another_recipe_from_their_sum(run: P
 
 def test_new_words_have_a_row_in_both_tables(run: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "new.jsonl", ["The plasmation and gastrology of plasmatics. " * 6] * 10)
-    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(run), "--extend", "3"]) == 0
+    command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(run), "--extend", "3"]) == 0
     recipe = shrunk("deberta", "encoder.layers=2", steps=1)
     job = continued(recipe, str(run), data=[str(tmp_path / "c")], seed=0)
     went(job, tmp_path / "more")

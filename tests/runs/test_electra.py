@@ -228,8 +228,8 @@ def test_a_run_goes_on_from_the_encoder_alone_and_from_bert(hf: Path, tmp_path: 
 def test_new_words_have_a_row_in_every_table(sharing: str, tmp_path: Path) -> None:
     went(task("electra", f"objectives.0.sharing={sharing}"), tmp_path / "run")
     file = write(tmp_path / "new.jsonl", ["The plasmation and gastrology of plasmatics. " * 6] * 10)
-    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(tmp_path / "run"), "--extend", "3"]) == 0
+    command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(tmp_path / "run"), "--extend", "3"]) == 0
     recipe = shrunk("electra", f"objectives.0.sharing={sharing}", steps=1)
     job = continued(recipe, str(tmp_path / "run"), data=[str(tmp_path / "c")], seed=0)
     went(job, tmp_path / "more")

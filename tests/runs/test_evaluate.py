@@ -68,11 +68,11 @@ def test_masks_that_do_not_fit_the_objectives_are_refused(place: str) -> None:
 
 
 def test_the_command_takes_a_recipe_s_masks(place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["evaluate", place, "--data", store("byte_bpe"), "--blocks", "40", "--device", "cpu"]
+    command = ["evaluate", place, "--data", store("byte_bpe"), "--blocks", "40", "--device", "cpu"]
     outputs = []
     for more in ([], ["--masks", "roberta"]):
         capsys.readouterr()
-        assert cli.main([*words, *more]) == 0
+        assert cli.main([*command, *more]) == 0
         outputs.append(capsys.readouterr().out)
     loss = means(evaluate_sums(place, "roberta"))["masked_lm"]["loss"]
     assert f"{loss:.4f}" in outputs[1] and f"{loss:.4f}" not in outputs[0]

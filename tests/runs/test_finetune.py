@@ -258,9 +258,11 @@ def test_the_same_of_tags_answers_and_clusters() -> None:
 def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
     tmp_path: Path, settings: tuple[str, ...], reader: str
 ) -> None:
-    words = (*QUICK, *settings, f"reader={reader}", "hidden=32")
-    words = tuple(word for word in words if not word.startswith(("epochs", "learning_rate")))
-    request = order("tag", sample("tags", 16), *words, "epochs=8", "learning_rate=1e-2")
+    changed_settings = (*QUICK, *settings, f"reader={reader}", "hidden=32")
+    changed_settings = tuple(
+        word for word in changed_settings if not word.startswith(("epochs", "learning_rate"))
+    )
+    request = order("tag", sample("tags", 16), *changed_settings, "epochs=8", "learning_rate=1e-2")
     happened = tuned(request, tmp_path / "out")
     before, after = opened(base()).module.state_dict(), weights(tmp_path / "out" / "seed-0")
     encoder_names = [name for name in after if name.startswith("encoder.")]
@@ -287,9 +289,11 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
 def test_a_pooler_is_kept_where_it_reads_what_it_was_trained_on(
     tmp_path: Path, settings: tuple[str, ...], pooler_kept: bool
 ) -> None:
-    words = tuple(word for word in QUICK if not word.startswith(("epochs", "learning_rate")))
+    changed_settings = tuple(
+        word for word in QUICK if not word.startswith(("epochs", "learning_rate"))
+    )
     request = order(
-        "pairs", sample("pairs", 16), *words, *settings, "learning_rate=1e-9", "steps=1"
+        "pairs", sample("pairs", 16), *changed_settings, *settings, "learning_rate=1e-9", "steps=1"
     )
     tuned(request, tmp_path / "out")
     before = opened(base()).module.state_dict()["heads.next_sentence.pooler.weight"]
@@ -300,7 +304,7 @@ def test_a_pooler_is_kept_where_it_reads_what_it_was_trained_on(
 @pytest.mark.parametrize("kind", ["pairs", "tag", "answer"])
 def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> None:
     file = sample({"pairs": "pairs", "tag": "tags", "answer": "spans"}[kind], 16)
-    words = (
+    changed_settings = (
         "hidden=32",
         "length=64",
         "learning_rate=1e-2",
@@ -308,7 +312,7 @@ def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> No
         "batch_size=8",
         "head_dropout=0",
     )
-    request = order(kind, file, *words, model=base("elmo"))
+    request = order(kind, file, *changed_settings, model=base("elmo"))
     plan = planned(request)
     assert plan.order.protocol == "elmo"
     happened = tuned(plan, tmp_path / "out")
@@ -384,9 +388,9 @@ def test_a_protocol_that_goes_on_from_another_task_says_so(tmp_path: Path, glue:
 
 
 def test_a_command_makes_a_chain(tmp_path: Path, glue: Path) -> None:
-    words = ["finetune", base(), "rte", "--after", "mnli", "--task-data", str(glue)]
-    words += ["--out", str(tmp_path / "out"), "--device", "cpu", "--set", "steps=1"]
-    assert main(words) == 0
+    command = ["finetune", base(), "rte", "--after", "mnli", "--task-data", str(glue)]
+    command += ["--out", str(tmp_path / "out"), "--device", "cpu", "--set", "steps=1"]
+    assert main(command) == 0
     facts = Run(tmp_path / "out" / "seed-0").machine()
     assert facts["from"] == str(tmp_path / "out-after-mnli") and facts["from_task"] == "mnli"
     assert Run(tmp_path / "out-after-mnli" / "seed-0").machine()["from"] == base()
@@ -524,8 +528,8 @@ def test_the_best_epoch_is_kept_and_not_the_last(
 ) -> None:
     planted = iter([50.0, 90.0, 10.0, 90.0])
     monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(planted)})
-    words = tuple(word for word in QUICK if not word.startswith("epochs"))
-    inputs = inputs_for(order("pairs", sample("pairs", 16), *words, "epochs=4"))
+    changed_settings = tuple(word for word in QUICK if not word.startswith("epochs"))
+    inputs = inputs_for(order("pairs", sample("pairs", 16), *changed_settings, "epochs=4"))
     work = Trial(inputs, MACHINE, HERE)
     run = Run.create(tmp_path / "run", recipe_toml="", machine={})
     seen: list[dict[str, torch.Tensor]] = []
@@ -710,8 +714,8 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
         assert task is not None and isinstance(task.kind, Answer)
         kinds[task.kind.stride] = task.kind.longest
     assert kinds == {2: 7, 8: 7}
-    words = ((*request.settings, f"task.stride={stride}") for stride in (2, 8))
-    blocks = [len(inputs_for(replace(request, settings=some)).share) for some in words]
+    settings_tried = ((*request.settings, f"task.stride={stride}") for stride in (2, 8))
+    blocks = [len(inputs_for(replace(request, settings=some)).share) for some in settings_tried]
     assert blocks[0] > blocks[1]
     with pytest.raises(UserError, match=r"grid.task.strid is no key .* did you mean stride"):
         planned(request, grid=["task.strid=2,8"])
@@ -755,7 +759,14 @@ def test_a_transform_begins_as_that_of_the_masked_language_model(kind: str) -> N
 @pytest.mark.parametrize("name", ["modernbert", "mosaicbert", "neobert"])
 def test_a_modern_block_is_fine_tuned(name: str) -> None:
     file = sample("definitions", 16)
-    words = ("steps=60", "batch_size=16", "learning_rate=5e-3", "length=32", "warmup=0", *STILL)
-    work = doubled(inputs_of(order("classify", file, *words, model=base(name))))
+    changed_settings = (
+        "steps=60",
+        "batch_size=16",
+        "learning_rate=5e-3",
+        "length=32",
+        "warmup=0",
+        *STILL,
+    )
+    work = doubled(inputs_of(order("classify", file, *changed_settings, model=base(name))))
     losses = [means(step.sums)["classify"]["loss"] for step in steps_of(work)]
     assert losses[-1] < 0.5 * losses[0]

@@ -48,10 +48,10 @@ Says = Callable[..., str]
 
 @pytest.fixture
 def says(capsys: pytest.CaptureFixture[str]) -> Says:
-    def refused(*words: object) -> str:
+    def refused(*arguments: object) -> str:
         """The one sentence a mistake is answered with."""
         capsys.readouterr()
-        assert main([str(word) for word in words]) == 2
+        assert main([str(word) for word in arguments]) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.startswith("clozelab: ") and "Traceback" not in captured.err
@@ -60,9 +60,9 @@ def says(capsys: pytest.CaptureFixture[str]) -> Says:
     return refused
 
 
-def tuning(out: Path, *words: object) -> list[object]:
+def tuning(out: Path, *arguments: object) -> list[object]:
     settings = [part for setting in SHORT for part in ("--set", setting)]
-    return ["finetune", base(), *words, "--out", out, "--device", "cpu", *settings]
+    return ["finetune", base(), *arguments, "--out", out, "--device", "cpu", *settings]
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,17 @@ def test_a_task_without_files_or_dev_set_or_name_is_refused(tmp_path: Path, says
     assert "did you mean sst2?" in says(*tuning(out, "sst3", "--task-data", tmp_path))
     assert "has no data of sst2" in says(*tuning(out, "sst2", "--task-data", tmp_path))
     assert "b.tsv" in says(*tuning(out, "pairs", "--train", tmp_path / "b.tsv", "--dev", file))
-    words = ("--train", file, "--dev", file)
-    assert "--columns x" in says(*tuning(out, "pairs", *words, "--columns", "x"))
-    assert main([str(word) for word in tuning(out, "pairs", *words)]) == 0  # nothing is in its way
+    arguments = ("--train", file, "--dev", file)
+    assert "--columns x" in says(*tuning(out, "pairs", *arguments, "--columns", "x"))
+    assert (
+        main([str(word) for word in tuning(out, "pairs", *arguments)]) == 0
+    )  # nothing is in its way
 
 
 def test_what_was_never_tuned_says_nothing_of_a_text(tmp_path: Path, says: Says) -> None:
     file = write(tmp_path / "a.tsv", HEADER + ROWS)
-    for words in (["evaluate", base(), file], ["predict", base(), "--text", "a"]):
-        assert "was not fine-tuned" in says(*words)
+    for command in (["evaluate", base(), file], ["predict", base(), "--text", "a"]):
+        assert "was not fine-tuned" in says(*command)
     assert "was not fine-tuned" in says("answer", base(), "--question", "a", "--passage", "b")
     assert "a teacher is a model fine-tuned on pairs" in says(
         *tuning(tmp_path / "out", "pairs", "--train", file, "--dev", file, "--teacher", base())
@@ -111,13 +113,13 @@ def test_what_was_never_tuned_says_nothing_of_a_text(tmp_path: Path, says: Says)
 
 def test_a_teacher_of_another_task_is_refused(tmp_path: Path, known: Path, says: Says) -> None:
     file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\n" + "a\tb\t1\nc\td\t2\n")
-    words = ("--train", file, "--dev", file, "--teacher", known)
-    assert "tuned on another task" in says(*tuning(tmp_path / "out", "regress", *words))
+    arguments = ("--train", file, "--dev", file, "--teacher", known)
+    assert "tuned on another task" in says(*tuning(tmp_path / "out", "regress", *arguments))
     tuned(order("regress", str(file), *SHORT), tmp_path / "numbers")
     story = {"id": "0", "sentences": [["Anna", "is", "she"]], "clusters": [[[0, 0], [2, 2]]]}
     file = write(tmp_path / "a.jsonl", jsonl(story))
-    words = ("--train", file, "--dev", file, "--teacher", tmp_path / "numbers")
-    assert "tuned on another task" in says(*tuning(tmp_path / "out", "coreference", *words))
+    arguments = ("--train", file, "--dev", file, "--teacher", tmp_path / "numbers")
+    assert "tuned on another task" in says(*tuning(tmp_path / "out", "coreference", *arguments))
 
 
 def test_a_model_is_scored_only_on_what_it_was_tuned_for(
@@ -147,8 +149,8 @@ def test_a_diagnostic_set_has_no_labels_but_a_submission(
         and "--task ax --out DIR writes its submission" in message
     )
     sent = tmp_path / "sent"
-    words = ["predict", out, "--task", "ax", "--task-data", tmp_path, "--out", sent]
-    assert main([str(word) for word in words]) == 0
+    command = ["predict", out, "--task", "ax", "--task-data", tmp_path, "--out", sent]
+    assert main([str(word) for word in command]) == 0
     first, *lines = (sent / "AX.tsv").read_text(encoding="utf-8").splitlines()
     assert first == "index\tprediction" and len(lines) == 2
     assert all(line.split("\t")[1] in labels for line in lines)
@@ -158,9 +160,9 @@ def test_a_folder_with_other_files_or_another_plan_is_left_alone(
     tmp_path: Path, known: Path, says: Says
 ) -> None:
     file = write(tmp_path / "full" / "a.tsv", HEADER + ROWS)
-    words = ("pairs", "--train", file, "--dev", file)
-    assert "has other files in it" in says(*tuning(tmp_path / "full", *words))
-    assert "was started with another data" in says(*tuning(known, *words))
+    arguments = ("pairs", "--train", file, "--dev", file)
+    assert "has other files in it" in says(*tuning(tmp_path / "full", *arguments))
+    assert "was started with another data" in says(*tuning(known, *arguments))
 
 
 def test_counts_below_one_are_refused(tmp_path: Path) -> None:
@@ -206,20 +208,20 @@ def test_what_was_begun_keeps_its_protocol_unless_another_is_named(tmp_path: Pat
 
 def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, says: Says) -> None:
     train, dev = (write(tmp_path / f"{name}.tsv", HEADER + ROWS) for name in ("train", "dev"))
-    out, words = tmp_path / "out", ("pairs", "--train", train, "--dev", dev)
-    assert main([str(word) for word in tuning(out, *words)]) == 0
+    out, arguments = tmp_path / "out", ("pairs", "--train", train, "--dev", dev)
+    assert main([str(word) for word in tuning(out, *arguments)]) == 0
     before = (out / "result.json").read_text(encoding="utf-8")
     write(train, HEADER + ROWS + "one more\tpair\tyes\n")
-    message = says(*tuning(out, *words, "--seeds", 2))
+    message = says(*tuning(out, *arguments, "--seeds", 2))
     assert f"{train} has changed since {out} was started; put back" in message
     write(dev, HEADER + ROWS + "one more\tpair\tyes\n")
-    message = says(*tuning(out, *words, "--seeds", 2, "--at-once", 2))
+    message = says(*tuning(out, *arguments, "--seeds", 2, "--at-once", 2))
     assert f"{dev}, {train} have changed since" in message
     assert not (out / "seed-1").exists()
     assert (out / "result.json").read_text(encoding="utf-8") == before
     for file in (train, dev):
         write(file, HEADER + ROWS)
-    assert main([str(word) for word in tuning(out, *words, "--seeds", 2)]) == 0
+    assert main([str(word) for word in tuning(out, *arguments, "--seeds", 2)]) == 0
     digest = sha256(train)
     for seed in (0, 1):
         assert Run(out / f"seed-{seed}").machine()["digests"][str(train.resolve())] == digest
@@ -236,15 +238,15 @@ def test_seeds_are_not_averaged_over_a_dataset_of_the_hub_that_has_changed(
     monkeypatch.setitem(sys.modules, "datasets", module)
     monkeypatch.setattr(hub, "find_spec", lambda _: SimpleNamespace(origin="here"))
     out, name = tmp_path / "out", "hf:some/thing"
-    words = ("classify", "--train", name, "--dev", name)
-    assert main([str(word) for word in tuning(out, *words)]) == 0
+    arguments = ("classify", "--train", name, "--dev", name)
+    assert main([str(word) for word in tuning(out, *arguments)]) == 0
     (before,) = {*Run(out / "seed-0").machine()["digests"].values()}
     rows[3] = {**rows[3], "sentence": "another"}
-    message = says(*tuning(out, *words, "--seeds", 2))
+    message = says(*tuning(out, *arguments, "--seeds", 2))
     assert f"{name} (dev), {name} (train) have changed since {out} was started" in message
     assert not (out / "seed-1").exists()
     rows[3] = {**rows[3], "sentence": "text 3", "picture": object()}
-    assert main([str(word) for word in tuning(out, *words, "--seeds", 2)]) == 0
+    assert main([str(word) for word in tuning(out, *arguments, "--seeds", 2)]) == 0
     digests = Run(out / "seed-1").machine()["digests"]
     assert digests == dict.fromkeys((f"{name} (train)", f"{name} (dev)"), before)
 
@@ -263,13 +265,13 @@ def test_a_link_that_leads_to_another_file_is_a_changed_file(tmp_path: Path) -> 
         refuse_changed(before, Data("sst2", root=str(tmp_path)).digests(), since="then")
 
 
-@pytest.mark.parametrize("words", [("--set", "epoch=1"), ("--grid", "learning_rate=fast")])
+@pytest.mark.parametrize("arguments", [("--set", "epoch=1"), ("--grid", "learning_rate=fast")])
 def test_a_wrong_setting_leaves_no_folder_behind(
-    tmp_path: Path, says: Says, words: tuple[str, str]
+    tmp_path: Path, says: Says, arguments: tuple[str, str]
 ) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    message = says(*tuning(out, "pairs", "--train", file, "--dev", file), *words)
-    assert words[1].partition("=")[0] in message
+    message = says(*tuning(out, "pairs", "--train", file, "--dev", file), *arguments)
+    assert arguments[1].partition("=")[0] in message
     assert not out.exists()
 
 
@@ -305,9 +307,9 @@ def test_a_folder_is_fine_tuned_in_by_one_process_at_a_time(tmp_path: Path, says
     first = follow(planned(request), out, machine=MACHINE, saving=SaveOptions())
     next(first)
     settings = [part for setting in SHORT for part in ("--set", setting)]
-    words = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]
+    arguments = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]
     for more in ([], ["--seeds", 2, "--at-once", 2]):
-        message = says("finetune", base(), "pairs", *words, *more)
+        message = says("finetune", base(), "pairs", *arguments, *more)
         assert f"another fine-tuning is writing there (process {os.getpid()}, since" in message
     first.close()  # type: ignore[attr-defined]
     tuned(request, out)
@@ -316,7 +318,7 @@ def test_a_folder_is_fine_tuned_in_by_one_process_at_a_time(tmp_path: Path, says
 def test_a_plan_of_somebody_else_is_left_alone(tmp_path: Path, says: Says) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "mine"
     mine = write(out / "plan.json", '{"holidays": "Rome"}')
-    words = ("pairs", "--train", file, "--dev", file)
-    assert "has other files in it" in says(*tuning(out, *words))
+    arguments = ("pairs", "--train", file, "--dev", file)
+    assert "has other files in it" in says(*tuning(out, *arguments))
     assert mine.read_text(encoding="utf-8") == '{"holidays": "Rome"}'
     assert [*out.iterdir()] == [mine]

@@ -33,12 +33,12 @@ torch.set_num_threads(1)
 LONG = ("batch_size=4", "learning_rate=1e-3", "length=64", "epochs=2")
 
 
-def command(out: Path, *words: str, epochs: int = 2) -> list[str]:
+def command(out: Path, *arguments: str, epochs: int = 2) -> list[str]:
     """A fine-tuning of two epochs as a command, and its settings."""
     settings = [word for setting in (*LONG[:3], f"epochs={epochs}") for word in ("--set", setting)]
     files = ["--train", sample("pairs", 256), "--dev", sample("pairs", 16), "--out", str(out)]
     start = [sys.executable, "-m", "clozelab", "finetune", base(), "pairs", "--device", "cpu"]
-    return [*start, *files, *settings, *words]
+    return [*start, *files, *settings, *arguments]
 
 
 def steps_done(place: Path) -> int:
@@ -46,9 +46,11 @@ def steps_done(place: Path) -> int:
 
 
 @contextmanager
-def running(words: list[str], places: list[Path], *, after: int) -> Iterator[subprocess.Popen[str]]:
+def running(
+    arguments: list[str], places: list[Path], *, after: int
+) -> Iterator[subprocess.Popen[str]]:
     """A command whose trials have taken some steps; at the end none of its processes is left."""
-    process = started(words, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
+    process = started(arguments, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
     try:
         for _ in range(600):
             if all(steps_done(place) >= after for place in places) or process.poll() is not None:
@@ -61,9 +63,9 @@ def running(words: list[str], places: list[Path], *, after: int) -> Iterator[sub
         process.communicate()
 
 
-def interrupted(words: list[str], places: list[Path], *, after: int) -> str:
+def interrupted(arguments: list[str], places: list[Path], *, after: int) -> str:
     """What a command says that is told to stop when its trials have taken some steps."""
-    with running(words, places, after=after) as process:
+    with running(arguments, places, after=after) as process:
         os.killpg(process.pid, signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 130 and "Traceback" not in stderr, stderr
@@ -129,8 +131,8 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
 def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     places = [out / "seed-0", out / "seed-1"]
-    words = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
-    with running(words, places, after=5) as process:
+    running_command = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
+    with running(running_command, places, after=5) as process:
         process.terminate()
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 143, stderr
@@ -143,8 +145,8 @@ def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path
 def test_the_processes_of_a_command_that_was_killed_save_and_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
     places = [out / "seed-0", out / "seed-1"]
-    words = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
-    with running(words, places, after=5) as process:
+    running_command = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
+    with running(running_command, places, after=5) as process:
         process.kill()
         process.wait()
         assert gone(process.pid, seconds=30)  # 4 where the machine has nothing else to do

@@ -92,10 +92,10 @@ def config(folder: Path, **changes: Any) -> None:
     )
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence a mistake is answered with."""
     capsys.readouterr()
-    assert cli.main([*words]) == 2
+    assert cli.main([*arguments]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
     return captured.err
@@ -282,11 +282,11 @@ def tune(model: Path, out: Path) -> None:
     rows = [f"the {'good' if n % 2 else 'bad'} film\t{'yes' if n % 2 else 'no'}" for n in range(8)]
     for name in ("train", "dev"):
         (out.parent / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    words = ["finetune", str(model), "classify", "--train", str(out.parent / "train.tsv")]
-    words += ["--dev", str(out.parent / "dev.tsv"), "--out", str(out), "--device", "cpu"]
+    command = ["finetune", str(model), "classify", "--train", str(out.parent / "train.tsv")]
+    command += ["--dev", str(out.parent / "dev.tsv"), "--out", str(out), "--device", "cpu"]
     assert (
         cli.main(
-            [*words, "--set", "epochs=1", "--set", "batch_size=4", "--set", "learning_rate=1e-9"]
+            [*command, "--set", "epochs=1", "--set", "batch_size=4", "--set", "learning_rate=1e-9"]
         )
         == 0
     )
@@ -322,13 +322,13 @@ def test_pretraining_goes_on_from_an_encoder_alone(
     text = tmp_path / "text.txt"
     lines = ["the river was wide and slow .", "nobody crossed it in a good film .", ""]
     text.write_text("\n".join(lines * 60))
-    words = ["corpus", "build", str(text), "--out", str(tmp_path / "corpus"), "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(place)]) == 0
-    words = ["pretrain", "bert", "--data", str(tmp_path / "corpus"), "--from", str(place)]
-    words += ["--out", str(tmp_path / "run"), "--budget", "2steps", "--device", "cpu"]
-    words += ["--set", "schedule.batch_size=4", "--set", "blocks.length=24"]
+    command = ["corpus", "build", str(text), "--out", str(tmp_path / "corpus"), "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(place)]) == 0
+    command = ["pretrain", "bert", "--data", str(tmp_path / "corpus"), "--from", str(place)]
+    command += ["--out", str(tmp_path / "run"), "--budget", "2steps", "--device", "cpu"]
+    command += ["--set", "schedule.batch_size=4", "--set", "blocks.length=24"]
     assert (
-        cli.main([*words, "--set", "schedule.phases=[]", "--set", "optimiser.learning_rate=1e-9"])
+        cli.main([*command, "--set", "schedule.phases=[]", "--set", "optimiser.learning_rate=1e-9"])
         == 0
     )
     state_dict = load(str(tmp_path / "run")).module.state_dict()
@@ -339,8 +339,8 @@ def test_pretraining_goes_on_from_an_encoder_alone(
     }.items():
         assert torch.allclose(state_dict[mine], weights[theirs], atol=1e-6)
     assert "has no head that predicts tokens" in refused(capsys, "fill", str(place), "a [MASK] .")
-    words = ["evaluate", str(place), "--data", str(tmp_path / "corpus")]
-    assert "is an encoder alone" in refused(capsys, *words)
+    command = ["evaluate", str(place), "--data", str(tmp_path / "corpus")]
+    assert "is an encoder alone" in refused(capsys, *command)
 
 
 def test_a_small_vocabulary_is_imported_filled_and_exported(

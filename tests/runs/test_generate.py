@@ -108,16 +108,16 @@ def test_samples_have_the_probabilities_of_the_softmax() -> None:
 def test_the_command_shows_the_steps_the_text_or_json(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["generate", str(run), "--length", "6", "--steps", "3", "--seed", "2"]
+    command = ["generate", str(run), "--length", "6", "--steps", "3", "--seed", "2"]
     generated = clozelab.generate(str(run), length=6, steps=3, seed=2, progress=False)
-    assert cli.main(words) == 0
+    assert cli.main(command) == 0
     assert capsys.readouterr().out.rstrip("\n").splitlines() == generated.text.splitlines()
-    assert cli.main([*words, "--json"]) == 0
+    assert cli.main([*command, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record == json.loads(json.dumps(generated.as_json()))
     assert record["text"] == generated.text and len(record["steps"]) == 3
     monkeypatch.setattr(views.out, "_force_terminal", True)
-    assert cli.main(words) == 0
+    assert cli.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.count("_") for line in lines[:3]] == [4, 2, 0]
 

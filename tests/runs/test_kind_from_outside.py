@@ -169,10 +169,10 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def run_command(*words: str) -> str:
+def run_command(*arguments: str) -> str:
     out = io.StringIO()
     with redirect_stdout(out):
-        assert main(list(words)) == 0
+        assert main(list(arguments)) == 0
     return out.getvalue()
 
 

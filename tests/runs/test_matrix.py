@@ -70,9 +70,9 @@ def test_a_model_that_predicts_otherwise_has_no_cell(tmp_path: Path) -> None:
 def test_without_names_the_models_own_masks_are_taken(
     places: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["matrix", *places, "--data", store("wordpiece"), "--blocks", "20", "--pairs", "0"]
+    command = ["matrix", *places, "--data", store("wordpiece"), "--blocks", "20", "--pairs", "0"]
     outputs = ["--out", str(tmp_path / "m.json"), "--picture", str(tmp_path / "m.svg")]
-    assert cli.main([*words, *outputs, "--device", "cpu"]) == 0
+    assert cli.main([*command, *outputs, "--device", "cpu"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split()[-2:] == ["bert", "spanbert"] and len(rows) == 2
     record = json.loads((tmp_path / "m.json").read_text())
@@ -83,7 +83,7 @@ def test_without_names_the_models_own_masks_are_taken(
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["--masks", "tokem"], "--masks tokem: is neither a strategy nor a recipe; did you mean"),
         (["--masks", "nothing"], "--masks nothing: hides nothing to predict"),
@@ -92,8 +92,8 @@ def test_without_names_the_models_own_masks_are_taken(
     ],
 )
 def test_mistakes_are_told_in_a_sentence(
-    places: list[str], capsys: pytest.CaptureFixture[str], words: list[str], says: str
+    places: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     command = ["matrix", places[0], "--data", store("wordpiece"), "--device", "cpu"]
-    assert cli.main([*command, *words]) == 2
+    assert cli.main([*command, *arguments]) == 2
     assert says in capsys.readouterr().err

@@ -41,9 +41,9 @@ def test_a_student_of_another_size_is_distilled_and_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    words = ["--recipe", "minilm", "--size", "3x64", "--set", "objectives.0.heads=16"]
+    arguments = ["--recipe", "minilm", "--size", "3x64", "--set", "objectives.0.heads=16"]
     run = ["--data", store("wordpiece"), "--device", "cpu", "--out", str(tmp_path / "run")]
-    assert main(["distil", teacher(), *words, *run, "--budget", "2steps"]) == 0
+    assert main(["distil", teacher(), *arguments, *run, "--budget", "2steps"]) == 0
     distilled, taught_by = load(str(tmp_path / "run")), load(teacher()).recipe
     assert (distilled.recipe.encoder.layers, distilled.recipe.encoder.hidden_size) == (3, 64)
     assert (
@@ -90,7 +90,7 @@ def test_a_teacher_needs_no_head_and_may_be_of_transformers(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (
             ["--set", "objectives.0.heads=64"],
@@ -108,18 +108,18 @@ def test_a_teacher_needs_no_head_and_may_be_of_transformers(tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_a_sentence(
-    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ["--recipe", "minilm", "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
-    assert main(["distil", teacher(), *run, *words]) == 2
+    assert main(["distil", teacher(), *run, *arguments]) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert sentence in message and "Traceback" not in message
     assert not (tmp_path / "run").exists()
 
 
 def test_bench_has_no_teacher(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["minilm", "--size", "tiny", "--data", store("wordpiece"), "--device", "cpu"]
-    assert main(["bench", *words]) == 2
+    arguments = ["minilm", "--size", "tiny", "--data", store("wordpiece"), "--device", "cpu"]
+    assert main(["bench", *arguments]) == 2
     assert "bench has no teacher" in " ".join(capsys.readouterr().err.split())
 
 

@@ -59,11 +59,11 @@ TEXT = "The first [MASK] of the <mask> was here."
 LINES = ["A small text.", "", "Another, rather longer text about nothing at all!", "x"]
 
 
-def pretrain(recipe: str, *words: str) -> None:
+def pretrain(recipe: str, *arguments: str) -> None:
     settings = [*SMALL, *SETTINGS.get(recipe, [*ATTENTIVE, *NARROW])]
     changes = [word for setting in settings for word in ("--set", setting)]
     steps = "4steps" if recipe in SETTINGS else "10steps"
-    started = ["pretrain", recipe, *words, "--size", "tiny", "--budget", steps, *changes]
+    started = ["pretrain", recipe, *arguments, "--size", "tiny", "--budget", steps, *changes]
     assert cli.main([*started, "--device", "cpu", "--evaluate-every", "0"]) == 0
 
 
@@ -74,9 +74,9 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     file = write(folder / "a.jsonl", texts(60))
     for kind in sorted(set(KINDS.values())):
-        words = ["corpus", "build", file, "--out", str(folder / kind), "--tokenizer", kind]
-        words += ["--vocabulary", "1000", "--held-out", "0.1", "--workers", "1"]
-        assert cli.main(words) == 0
+        command = ["corpus", "build", file, "--out", str(folder / kind), "--tokenizer", kind]
+        command += ["--vocabulary", "1000", "--held-out", "0.1", "--workers", "1"]
+        assert cli.main(command) == 0
     for recipe, kind in KINDS.items():
         pretrain(recipe, "--data", str(folder / kind), "--out", str(folder / recipe))
     for recipe in FAMILIES:
@@ -84,18 +84,18 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
     """What a command puts out, and what it says beside."""
     capsys.readouterr()
-    assert cli.main([*words]) == 0
+    assert cli.main([*arguments]) == 0
     captured = capsys.readouterr()
     return captured.out, captured.err
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence a mistake is answered with."""
     capsys.readouterr()
-    assert cli.main([*words]) == 2
+    assert cli.main([*arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
@@ -243,8 +243,8 @@ def test_a_hub_name_is_imported_like_a_directory(
     assert "an encoder alone, without a head that predicts" in output
     assert "left aside, since nothing here needs it: classifier.dense" in output
     assert Run.open(tmp_path / "run").machine()["from"] == "someone/model"
-    words = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(runs_dir / "byte_bpe")]
-    assert "start a run of its own with --from" in refused(capsys, *words)
+    command = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(runs_dir / "byte_bpe")]
+    assert "start a run of its own with --from" in refused(capsys, *command)
 
 
 # Fill.
@@ -402,7 +402,7 @@ def test_elmo_reads_every_word_by_all_its_letters(runs_dir: Path) -> None:
 def test_words_and_texts_are_made_of_their_tokens(runs_dir: Path) -> None:
     model = load(str(runs_dir / "roberta"))
     tokens = embed(model, LINES, words="none")
-    first, mean = (embed(model, LINES, words=words) for words in ("first", "mean"))
+    first, mean = (embed(model, LINES, words=pooling) for pooling in ("first", "mean"))
     whole = embed(model, LINES, pool="mean")
     assert np.array_equal(first.offsets, mean.offsets)
     for text in range(len(LINES)):
@@ -452,9 +452,9 @@ def test_embed_writes_a_file_of_numpy(
     lines = [*LINES, "word " * 100]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     out = tmp_path / "v.npz"
-    words = ["embed", "--out", str(out), str(runs_dir / "bert")]
+    command = ["embed", "--out", str(out), str(runs_dir / "bert")]
     _, output = run_command(
-        capsys, *words, "--file", str(tmp_path / "lines.txt"), "--device", "cpu"
+        capsys, *command, "--file", str(tmp_path / "lines.txt"), "--device", "cpu"
     )
     assert "cut: 1" in output
     with np.load(out) as arrays:
@@ -469,7 +469,7 @@ def test_embed_writes_a_file_of_numpy(
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
     out.rename(tmp_path / "kept.npz")
     out.symlink_to(tmp_path / "kept.npz")
-    run_command(capsys, *words, "-", "--pool", "mean", "--layer", "1", "--overwrite")
+    run_command(capsys, *command, "-", "--pool", "mean", "--layer", "1", "--overwrite")
     assert out.is_symlink()
     with np.load(tmp_path / "kept.npz") as arrays:
         assert arrays["vectors"].shape == (5, 32)
@@ -488,8 +488,10 @@ def test_every_checkpoint_of_a_run_goes_out(
     assert sorted(folder.name for folder in out.iterdir()) == ["step-00000001", "step-00000002"]
     for folder in out.iterdir():
         mine, theirs = load(str(run / "checkpoints" / folder.name)), load(str(folder))
-        words = "encoder.embeddings.words.weight"
-        assert torch.equal(mine.module.state_dict()[words], theirs.module.state_dict()[words])
+        table_name = "encoder.embeddings.words.weight"
+        assert torch.equal(
+            mine.module.state_dict()[table_name], theirs.module.state_dict()[table_name]
+        )
         assert f"# {folder.name}" in (folder / "README.md").read_text()
 
 
@@ -497,7 +499,7 @@ def test_every_checkpoint_of_a_run_goes_out(
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         ("export nothing-here OUT", "nothing-here: no such directory"),
         ("export elmo OUT", "transformers has no such class"),
@@ -551,13 +553,15 @@ def test_every_checkpoint_of_a_run_goes_out(
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence(
-    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, answer: str
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, answer: str
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
     places = {name: str(runs_dir / name) for name in (*KINDS, "hf-bert")}
     places |= {"FULL": str(tmp_path / "full"), "LONG": "word " * 40 + "[MASK]"}
-    split = [places.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in words.split()]
+    split = [
+        places.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in arguments.split()
+    ]
     assert answer in refused(capsys, *split)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
@@ -606,9 +610,9 @@ def test_a_model_goes_on_with_words_of_a_new_domain(
     apart = replace(old.recipe, objectives=tied(old.recipe.objectives, {head: False}))
     start = continued(apart, run, data=[corpus], seed=0).start
     assert start is not None and torch.equal(start[f"heads.{head}.table"], start[table])
-    words = ["pretrain", recipe, "--data", corpus, "--from", run, "--out", more]
-    words += ["--budget", "2steps", "--set", "schedule.batch_size=8", "--device", "cpu"]
-    run_command(capsys, *words, "--set", "blocks.length=32", "--set", "schedule.phases=[]")
+    command = ["pretrain", recipe, "--data", corpus, "--from", run, "--out", more]
+    command += ["--budget", "2steps", "--set", "schedule.batch_size=8", "--device", "cpu"]
+    run_command(capsys, *command, "--set", "blocks.length=32", "--set", "schedule.phases=[]")
     new = load(more)
     assert len(dict(new.module.named_parameters())[table]) == store.vocabulary.size
     grown = build_model(task.recipe, task.recipe.tokenizer.vocabulary, seed=0)
@@ -641,8 +645,8 @@ def test_rows_to_spare_are_taken_first(runs_dir: Path, tmp_path: Path) -> None:
     model.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(runs_dir / "hf-roberta").save_pretrained(folder)
     file = write(tmp_path / "new.jsonl", ["The plasmation and gastrology of plasmatics. " * 6] * 10)
-    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(folder), "--extend", "3"]) == 0
+    command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(folder), "--extend", "3"]) == 0
     assert Corpus.open(tmp_path / "c").vocabulary.size == size + 3
     own_model = load(str(folder))
     task = continued(own_model.recipe, str(folder), data=[str(tmp_path / "c")], seed=0)
@@ -651,7 +655,7 @@ def test_rows_to_spare_are_taken_first(runs_dir: Path, tmp_path: Path) -> None:
     assert len(task.start["heads.masked_lm.bias"]) == size + 3
     assert task.recipe.tokenizer.vocabulary == size + 3
     other = ["--out", str(tmp_path / "d"), "--tokenizer", "byte_bpe", "--vocabulary", "500"]
-    assert cli.main([*words[:3], *other, "--workers", "1"]) == 0
+    assert cli.main([*command[:3], *other, "--workers", "1"]) == 0
     with pytest.raises(UserError, match="its tokenizer is not that of"):
         continued(own_model.recipe, str(folder), data=[str(tmp_path / "d")], seed=0)
 

@@ -318,7 +318,7 @@ def test_out_of_memory_with_one_sequence_is_refused_with_what_helps(tmp_path: Pa
 
 @pytest.mark.usefixtures("cramped")
 @pytest.mark.parametrize(
-    ("words", "advice"),
+    ("overrides", "advice"),
     [
         ((), "a group of 8 rows of 2 texts, which --micro-batch does not divide; use --set"
              " objectives.0.in_batch=4, --recompute or a smaller --size"),
@@ -327,9 +327,9 @@ def test_out_of_memory_with_one_sequence_is_refused_with_what_helps(tmp_path: Pa
     ],
 )  # fmt: skip
 def test_a_group_that_memory_has_no_room_for_is_refused_with_what_helps(
-    words: tuple[str, ...], advice: str, tmp_path: Path
+    overrides: tuple[str, ...], advice: str, tmp_path: Path
 ) -> None:
-    job = task("simcse", *words, steps=2, batch_size=8)
+    job = task("simcse", *overrides, steps=2, batch_size=8)
     with pytest.raises(UserError, match=f"cpu: out of memory with {advice}"):
         went(job, tmp_path / "run", Machine(device="cpu", workers=0))
 
@@ -476,8 +476,8 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     file = tmp_path_factory.mktemp("recipe") / "bert.toml"
     recipe = shrunk("bert", "encoder.dropout=0.1", steps=120)
     file.write_text(to_toml(recipe), encoding="utf-8")
-    words = ["pretrain", str(file), "--data", store("wordpiece"), "--device", "cpu"]
-    return [*words, *QUIETLY]
+    full_command = ["pretrain", str(file), "--data", store("wordpiece"), "--device", "cpu"]
+    return [*full_command, *QUIETLY]
 
 
 @pytest.fixture(scope="module")
@@ -498,8 +498,8 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "run"
-    words = [sys.executable, "-m", "clozelab", *command, "--out", str(out)]
-    process = started(words, env=ENVIRONMENT)
+    full_command = [sys.executable, "-m", "clozelab", *command, "--out", str(out)]
+    process = started(full_command, env=ENVIRONMENT)
     metrics = out / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size > 2000):
         time.sleep(0.01)

@@ -45,7 +45,7 @@ def test_a_planted_word_is_found_and_shuffled_labels_are_at_chance(
 
 
 def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
-    words = ["probe", teacher(), "sst2", "--task-data", str(sst2(tmp_path)), "--device", "cpu"]
+    command = ["probe", teacher(), "sst2", "--task-data", str(sst2(tmp_path)), "--device", "cpu"]
     for name in "ab":
         outputs = [
             "--out",
@@ -53,7 +53,7 @@ def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
             "--picture",
             str(tmp_path / f"{name}.svg"),
         ]
-        assert cli.main([*words, *outputs]) == 0
+        assert cli.main([*command, *outputs]) == 0
     for suffix in ("json", "svg"):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     record = json.loads((tmp_path / "a.json").read_text())
@@ -70,8 +70,8 @@ def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
 def test_the_table_marks_the_layer_that_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["probe", teacher(), "sst2", "--task-data", str(sst2(tmp_path)), "--device", "cpu"]
-    assert cli.main(words) == 0
+    command = ["probe", teacher(), "sst2", "--task-data", str(sst2(tmp_path)), "--device", "cpu"]
+    assert cli.main(command) == 0
     head, row = capsys.readouterr().out.splitlines()[:2]
     assert head.split()[-3:] == ["0", "1", "2"] and row.split()[:2] == ["sst2", "accuracy"]
 
@@ -89,14 +89,14 @@ def test_vectors_are_those_of_embed(model: Model, pool: str) -> None:
 
 def test_a_word_is_the_mean_of_its_pieces_and_is_computed_once(model: Model) -> None:
     text = "an extraordinary housekeeper"
-    words = [Excerpt(text, span) for span in ((0, 2), (3, 16), (17, 28))]
+    excerpts = [Excerpt(text, span) for span in ((0, 2), (3, 16), (17, 28))]
     encoder = FrozenEncoder(model, CPU)
-    assert list(encoder.follow([*words, *words])) == [(1, 1)]
-    assert list(encoder.follow(words)) == []
+    assert list(encoder.follow([*excerpts, *excerpts])) == [(1, 1)]
+    assert list(encoder.follow(excerpts)) == []
     theirs = model.embed([text], words="mean", **QUIET).vectors
-    np.testing.assert_allclose(encoder.layer(words, 2), theirs, atol=1e-5)
-    encoder.forget(words[:1])
-    assert list(encoder.follow(words)) == [(1, 1)]
+    np.testing.assert_allclose(encoder.layer(excerpts, 2), theirs, atol=1e-5)
+    encoder.forget(excerpts[:1])
+    assert list(encoder.follow(excerpts)) == [(1, 1)]
 
 
 def test_layers_by_number_and_from_the_end(model: Model, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_one_s_own_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["sst3"], "sst3: is no task to probe; did you mean sst2?"),
         (["squad1"], "squad1: is no task to probe"),
@@ -226,10 +226,10 @@ def test_one_s_own_files(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_told_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
-    options = [] if "--task-data" in words else ["--task-data", str(sst2(tmp_path))]
-    assert cli.main(["probe", teacher(), *words, *options, "--device", "cpu"]) == 2
+    options = [] if "--task-data" in arguments else ["--task-data", str(sst2(tmp_path))]
+    assert cli.main(["probe", teacher(), *arguments, *options, "--device", "cpu"]) == 2
     output = capsys.readouterr().err
     assert says in output and "Traceback" not in output
 

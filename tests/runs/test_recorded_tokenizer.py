@@ -165,7 +165,7 @@ def test_a_run_that_recorded_what_it_was_asked_for_is_shown_and_goes_on(
 def test_the_command_takes_the_recipe_that_was_asked_for(tmp_path: Path) -> None:
     file, place = tmp_path / "roberta.toml", tmp_path / "run"
     file.write_text(to_toml(shrunk("roberta", steps=1)), encoding="utf-8")
-    words = ["--data", store("wordpiece"), "--device", "cpu", "--out", str(place)]
-    assert main(["pretrain", str(file), *words]) == 0
+    options = ["--data", store("wordpiece"), "--device", "cpu", "--out", str(place)]
+    assert main(["pretrain", str(file), *options]) == 0
     assert main(["pretrain", str(file), "--resume", str(place)]) == 0
     assert re.search(r'use = "wordpiece"', Run(place).recipe_text())

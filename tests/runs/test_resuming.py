@@ -142,9 +142,9 @@ def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> N
 def test_the_command_leaves_what_it_is_not_told_to_the_record(tmp_path: Path) -> None:
     place, file = tmp_path / "run", tmp_path / "bert.toml"
     file.write_text(to_toml(shrunk("bert", steps=4)), encoding="utf-8")
-    words = ["--data", store("wordpiece"), "--device", "cpu", "--evaluate-every", "0"]
+    options = ["--data", store("wordpiece"), "--device", "cpu", "--evaluate-every", "0"]
     machine = ["--precision", "bf16", "--micro-batch", "2", "--workers", "0", "--recompute"]
-    assert main(["pretrain", str(file), *words, *machine, "--out", str(place)]) == 0
+    assert main(["pretrain", str(file), *options, *machine, "--out", str(place)]) == 0
     before = Run(place).machine()
     assert before["recompute"] is True
     # Of a run that is done nothing changes; without its checkpoint it begins again.
@@ -349,8 +349,8 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
     while not isinstance(next(first), Began):
         pass
     before = tree(place)
-    words = ["--data", store("wordpiece"), "--device", "cpu"]
-    for command in (["--resume", str(place)], [str(file), *words, "--out", str(place)]):
+    options = ["--data", store("wordpiece"), "--device", "cpu"]
+    for command in (["--resume", str(place)], [str(file), *options, "--out", str(place)]):
         assert main(["pretrain", *command]) == 2
         message = " ".join(capsys.readouterr().err.split())
         assert f"{place}: another process is writing there (process {os.getpid()}, since" in message
@@ -372,11 +372,11 @@ def test_a_run_that_went_on_while_it_was_opened_is_opened_again(tmp_path: Path) 
 def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_path: Path) -> None:
     out = tmp_path / "run"
     exchange.export(teacher(), tmp_path / "hf")
-    words = ["--data", store("wordpiece"), "--device", "cpu", "--budget", "1steps"]
+    options = ["--data", store("wordpiece"), "--device", "cpu", "--budget", "1steps"]
     with Run(out).writing():
         before = tree(out)
         assert main(["import", str(tmp_path / "hf"), str(out)]) == 2
-        assert main(["distil", teacher(), *words, "--out", str(out)]) == 2
+        assert main(["distil", teacher(), *options, "--out", str(out)]) == 2
         assert tree(out) == before
     other = tmp_path / "other"
     assert main(["import", str(tmp_path / "hf"), str(other)]) == 0 and kind_of(other) == "run"

@@ -29,9 +29,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a command says that ends with exit code 2, in one line."""
-    assert cli.main(["score", *words]) == 2
+    assert cli.main(["score", *arguments]) == 2
     output = capsys.readouterr().err.strip()
     assert len(output.splitlines()) == 1, output
     return output
@@ -53,10 +53,10 @@ def test_texts_from_everywhere(
     place = str(runs / "bert")
     outputs = []
     options = [["--text", TEXTS[0], "--text", TEXTS[1]], ["--file", str(tmp_path / "a.txt")], []]
-    for words in options:
+    for arguments in options:
         with (tmp_path / "a.txt").open() as lines:
             monkeypatch.setattr("sys.stdin", lines)
-            assert cli.main(["score", place, *words, "--by", "sentence"]) == 0
+            assert cli.main(["score", place, *arguments, "--by", "sentence"]) == 0
         outputs.append(capsys.readouterr().out)
     assert len({*outputs}) == 1
     for line, each in zip(outputs[0].splitlines(), scores, strict=True):
@@ -101,15 +101,15 @@ def test_pairs_and_facts_are_recorded(
     facts.write_text(json.dumps({"sentence": "All [MASK] it.", "object": "of"}) + "\n")
     place, out, items = str(runs / "bert"), tmp_path / "a.json", tmp_path / "items.jsonl"
     named = ["--columns", "good=right", "--columns", "bad=wrong"]
-    words = ["score", place, "--pairs", str(pairs), *named, "--out", str(out)]
-    assert cli.main([*words, "--items", str(items)]) == 0
+    command = ["score", place, "--pairs", str(pairs), *named, "--out", str(out)]
+    assert cli.main([*command, "--items", str(items)]) == 0
     assert "all pairs" in capsys.readouterr().out
     record = json.loads(out.read_text())
     assert record["all"]["items"] == 2 and record["all"]["ties"] == 1
     assert record["digests"] and record["model"]["sha256"] and record["machine"]["clozelab"]
     assert len(items.read_text().splitlines()) == 2
-    assert cli.main(words) == 2  # it is there already
-    assert cli.main([*words, "--overwrite"]) == 0
+    assert cli.main(command) == 2  # it is there already
+    assert cli.main([*command, "--overwrite"]) == 0
     capsys.readouterr()
     assert cli.main(["score", place, "--facts", str(facts), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["all"]["at_10"] == 100.0

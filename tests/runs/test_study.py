@@ -204,7 +204,7 @@ def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
 def test_a_cell_that_failed_is_done_once_what_was_wrong_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    def full(*words: object, **more: object) -> None:
+    def full(*values: object, **more: object) -> None:
         raise OSError("the disk is full")
 
     study, out = read_study(tmp_path, STATIC), tmp_path / "out"
@@ -292,15 +292,15 @@ def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
 
 def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None:
     once = {"name": "once", "says": "once", "finetune": ["learning_rate=1e-4"]}
-    words = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "learning_rate=2e-4"]
-    study = read_study(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=words)
+    settings = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "learning_rate=2e-4"]
+    study = read_study(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=settings)
     request = make_request(study, [store("wordpiece")])
     assert request.settings("static", "sst2") == ("epochs=3", "learning_rate=2e-4")
     assert request.settings("static", "reviews") == ("epochs=1", "learning_rate=2e-4")
     assert request.settings("once", "reviews") == ("epochs=1", "learning_rate=1e-4")
-    for words in (["review.epochs=1"], ["epochs=1", "review.epochs=1"]):
+    for settings in (["review.epochs=1"], ["epochs=1", "review.epochs=1"]):
         with pytest.raises(UserError, match=r"review is no task; did you mean reviews\?"):
-            study.narrowed(tuning=words)
+            study.narrowed(tuning=settings)
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ def test_a_plan_is_shown_and_nothing_is_written(
 ) -> None:
     file = str(written(tmp_path / "masks.toml", seeds=3))
     folder = tmp_path / "out"
-    words = ["--data", store("wordpiece"), "--budget", "5steps", *WORDS]
-    assert main(["study", file, *words, "--plan", "--out", str(folder)]) == 0
+    options = ["--data", store("wordpiece"), "--budget", "5steps", *WORDS]
+    assert main(["study", file, *options, "--plan", "--out", str(folder)]) == 0
     output = captured_text(capsys)
     assert "6 cells: 2 variants × 3 seeds" in output and "fresh masks" in output
     assert not folder.exists() and sorted(path.name for path in tmp_path.iterdir()) == [
@@ -64,8 +64,8 @@ def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(
         "finetune": ["rate=1e-4"],
     }
     file = str(written(tmp_path / "masks.toml", STATIC, hides))
-    words = ["--data", store("wordpiece"), "--budget", "1steps", *WORDS]
-    assert main(["study", file, *words, "--out", str(tmp_path / "out")]) == 0
+    options = ["--data", store("wordpiece"), "--budget", "1steps", *WORDS]
+    assert main(["study", file, *options, "--out", str(tmp_path / "out")]) == 0
     output = captured_text(capsys)
     assert output.count("masking.rate is called masking.mask_rate today; write that") == 1
     assert "rate is called learning_rate today" in output and "sequences" not in output
@@ -76,9 +76,9 @@ def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(
 def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(written(tmp_path / "masks.toml", BROKEN, STATIC, DYNAMIC))
     folder = tmp_path / "out"
-    words = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
-    words += ["--out", str(folder), "--tasks", reviews(), "--variants", "static,dynamic"]
-    assert main(words) == 0
+    command = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
+    command += ["--out", str(folder), "--tasks", reviews(), "--variants", "static,dynamic"]
+    assert main(command) == 0
     output = captured_text(capsys)
     assert "reviews.accuracy" in output and "2 of 2 cells" in output
     for name in ("page.html", "page.md", "study.toml", "plan.json", "result.json"):
@@ -89,7 +89,7 @@ def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[
         "dynamic",
     ] and kept_study.name == "masks"
     # One more variant, which fails: the rest stands, and how to try again is said.
-    assert main([*words[:-1], "static,dynamic,broken"]) == 2
+    assert main([*command[:-1], "static,dynamic,broken"]) == 2
     output = captured_text(capsys)
     assert "1 of 3 cells failed (broken/seed-0)" in output and "the same command" in output
     result = json.loads((folder / "result.json").read_text())
@@ -103,19 +103,19 @@ def test_a_study_runs_to_its_page_when_nobody_reads_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, folder = str(written(tmp_path / "masks.toml", STATIC)), tmp_path / "out"
-    words = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
+    command = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
     read, write = os.pipe()
     os.close(read)
     with open(write, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert main([*words, "--out", str(folder)]) == 0
+        assert main([*command, "--out", str(folder)]) == 0
     assert (folder / "page.html").is_file()
     (cell,) = json.loads((folder / "result.json").read_text())["cells"]
     assert cell["steps"] == 2 and not cell["failed"]
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["roberta-maskin"], "did you mean roberta-masking"),
         (["FILE"], "no corpus to train on"),
@@ -137,7 +137,7 @@ def test_a_study_runs_to_its_page_when_nobody_reads_its_plan(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_words_are_refused_in_a_sentence(
-    words: list[str],
+    arguments: list[str],
     sentence: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -152,7 +152,7 @@ def test_wrong_words_are_refused_in_a_sentence(
         "FOLDER": "full",
         "NEW": "new",
     }
-    assert main(["study", *(places.get(word, word) for word in words), *WORDS]) == 2
+    assert main(["study", *(places.get(word, word) for word in arguments), *WORDS]) == 2
     output = captured_text(capsys)
     assert sentence in output and "clozelab: " in output
     assert "Traceback" not in output and not (tmp_path / "new").exists()

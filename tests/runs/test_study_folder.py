@@ -222,17 +222,17 @@ def test_the_terminal_counts_the_seeds_that_were_measured(tmp_path: Path) -> Non
     assert [next(iter(column.cells)) for column in means.columns] == ["static", "3.000", "2"]
 
 
-@pytest.mark.parametrize("words", [["--out", ""], ["--out", "NEW", "--budget", ""]])
+@pytest.mark.parametrize("arguments", [["--out", ""], ["--out", "NEW", "--budget", ""]])
 def test_an_empty_word_is_no_folder_and_no_budget(
-    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = written(tmp_path / "masks.toml", set=list(SMALL))
     work_dir = tmp_path / "here"
     work_dir.mkdir()
     monkeypatch.chdir(work_dir)
-    budget = [] if "--budget" in words else ["--budget", "1steps"]
+    budget = [] if "--budget" in arguments else ["--budget", "1steps"]
     corpus = store("wordpiece")
-    code = main(["study", str(file), "--data", corpus, *budget, *words, "--device", "cpu"])
+    code = main(["study", str(file), "--data", corpus, *budget, *arguments, "--device", "cpu"])
     assert code == 2 and not list(work_dir.iterdir())
 
 
@@ -263,9 +263,9 @@ def test_cells_that_have_only_begun_are_interrupted_without_a_word(tmp_path: Pat
 def _two_at_once(place: Path) -> Iterator[subprocess.Popen[str]]:
     """A long study of two cells side by side, in a group of processes that ends with it."""
     file, out = written(place / "masks.toml", STATIC, DYNAMIC), place / "out"
-    words = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
-    words += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
-    command = [sys.executable, "-m", "clozelab", *words]
+    study_command = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
+    study_command += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "clozelab", *study_command]
     running = started(command)
     try:
         yield running

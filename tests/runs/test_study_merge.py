@@ -142,7 +142,7 @@ def test_an_unfinished_or_failed_cell_gives_way_to_a_finished_one(
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "phrase"),
     [
         ({"size": "tiny"}, "another size"),
         ({"amount": 3.0}, r"another amount of training a cell \(3 steps, not 2 steps\)"),
@@ -152,10 +152,10 @@ def test_an_unfinished_or_failed_cell_gives_way_to_a_finished_one(
     ],
 )
 def test_what_was_planned_otherwise_is_refused(
-    parts: list[Path], tmp_path: Path, change: dict[str, Any], words: str
+    parts: list[Path], tmp_path: Path, change: dict[str, Any], phrase: str
 ) -> None:
     altered(parts[1] / PLAN, **change)
-    with pytest.raises(UserError, match=rf"tuesday: has {words}.*; only cells of one"):
+    with pytest.raises(UserError, match=rf"tuesday: has {phrase}.*; only cells of one"):
         clozelab.merge_studies(parts, out=tmp_path / "whole", progress=False)
     assert not (tmp_path / "whole").exists()
 
@@ -196,16 +196,16 @@ def test_a_cell_that_came_out_in_two_ways_is_refused(parts: list[Path], tmp_path
 def test_the_command_says_what_it_joined_and_what_is_wrong(
     parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["merge", *map(str, parts), "--out", str(tmp_path / "whole")]
-    assert main(words) == 0
+    command = ["merge", *map(str, parts), "--out", str(tmp_path / "whole")]
+    assert main(command) == 0
     captured = capsys.readouterr()
     assert (
         "cells from 3 parts" in captured.err
         and "4 cells" in captured.err
         and "dynamic" in captured.out
     )
-    assert main(words) == 2 and "is there already" in capsys.readouterr().err
-    assert main([*words[:2], "--out", str(tmp_path / "new")]) == 2
+    assert main(command) == 2 and "is there already" in capsys.readouterr().err
+    assert main([*command[:2], "--out", str(tmp_path / "new")]) == 2
     assert "name two folders or more" in capsys.readouterr().err
     empty = tmp_path / "empty"
     shutil.copytree(parts[0], empty)

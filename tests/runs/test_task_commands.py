@@ -44,10 +44,10 @@ NLI = ("contradiction", "entailment", "neutral")
 TEXTS = ["a small furry animal", "a machine for printing books", "a bird that cannot fly"]
 
 
-def tune(task: str, out: Path, *words: str, settings: tuple[str, ...] = SHORT) -> str:
+def tune(task: str, out: Path, *arguments: str, settings: tuple[str, ...] = SHORT) -> str:
     """Fine-tune by the command; the folder."""
     changes = [word for setting in settings for word in ("--set", setting)]
-    command = ["finetune", base(), task, "--out", str(out), "--device", "cpu", *words, *changes]
+    command = ["finetune", base(), task, "--out", str(out), "--device", "cpu", *arguments, *changes]
     assert cli.main(command) == 0
     return str(out)
 
@@ -112,16 +112,16 @@ def answerer(root: Path) -> str:
     return tune("answer", root / "m-answer", "--train", file, "--dev", file)
 
 
-def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
-    assert cli.main([*words]) == 0
+    assert cli.main([*arguments]) == 0
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The sentence a mistake is answered with; below it a layout, where data is missing."""
     capsys.readouterr()
-    assert cli.main([*words]) == 2
+    assert cli.main([*arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and "Traceback" not in captured.err
     first, *rest = captured.err.splitlines()
@@ -191,8 +191,8 @@ def test_texts_are_predicted_a_line_each_wherever_they_come_from(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = [word for text in TEXTS for word in ("--text", text)]
-    wanted = run_command(capsys, "predict", classifier, *words)
+    options = [word for text in TEXTS for word in ("--text", text)]
+    wanted = run_command(capsys, "predict", classifier, *options)
     fields = [line.split("\t") for line in wanted.splitlines()]
     assert [text for *_, text in fields] == TEXTS
     assert all(label in "01" and 0.5 <= float(chance) <= 1 for label, chance, _ in fields)
@@ -209,7 +209,7 @@ def test_texts_are_predicted_a_line_each_wherever_they_come_from(
         "a label in the file is no matter"
     )
     out = root / "out.tsv"
-    assert run_command(capsys, "predict", classifier, *words, "--out", str(out)) == ""
+    assert run_command(capsys, "predict", classifier, *options, "--out", str(out)) == ""
     assert out.read_text(encoding="utf-8") == wanted
 
 
@@ -255,9 +255,9 @@ def test_json_has_what_was_given_beside_what_was_predicted(
     root: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def predict_json(model: str, *words: str) -> dict[str, Any]:
+    def predict_json(model: str, *arguments: str) -> dict[str, Any]:
         prediction: dict[str, Any] = json.loads(
-            run_command(capsys, "predict", model, *words, "--json")
+            run_command(capsys, "predict", model, *arguments, "--json")
         )
         return prediction
 
@@ -282,9 +282,9 @@ def test_columns_are_remembered_and_those_given_win(
 ) -> None:
     rows = "".join(f"text {n}\t{'up' if n % 2 else 'down'}\n" for n in range(8))
     file = write(tmp_path / "a.tsv", "wording\tmood\n" + rows)
-    words = ["--train", str(file), "--dev", str(file)]
-    words += ["--columns", "first=wording", "--columns", "label=mood"]
-    out = tune("classify", tmp_path / "out", *words)
+    options = ["--train", str(file), "--dev", str(file)]
+    options += ["--columns", "first=wording", "--columns", "label=mood"]
+    out = tune("classify", tmp_path / "out", *options)
     capsys.readouterr()
     assert "accuracy" in run_command(capsys, "evaluate", out, str(file))
     assert len(run_command(capsys, "predict", out, "--file", str(file)).splitlines()) == 8
@@ -313,8 +313,10 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         "import json, sys; sys.modules['torch'] = None; from clozelab.cli import main;"
         "sys.exit({*map(main, json.loads(sys.argv[1]))} != {2})"
     )
-    words = [sys.executable, "-c", code, json.dumps([*commands.values()])]
-    process = run_process(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    process_arguments = [sys.executable, "-c", code, json.dumps([*commands.values()])]
+    process = run_process(
+        process_arguments, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert process.returncode == 0, process.stderr
     for command, line in zip(commands, process.stderr.split("clozelab: ")[1:], strict=True):
         assert command in " ".join(line.split()), line
@@ -365,13 +367,13 @@ def test_answer_shows_the_answer_and_its_rivals_or_says_that_there_is_none(
     answerer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passage = "Anna came home. " * 40
-    words = ["answer", answerer, "--question", "who came", "--top", "2"]
-    output = run_command(capsys, *words, "--passage", passage)
+    command = ["answer", answerer, "--question", "who came", "--top", "2"]
+    output = run_command(capsys, *command, "--passage", passage)
     first, *_, second, third = output.splitlines()
     assert first == "the passage does not say" or first in passage
     assert all(line.split()[0].endswith("%") for line in (second, third))
     typed(monkeypatch, passage)
-    assert run_command(capsys, *words, "--passage", "-") == output
+    assert run_command(capsys, *command, "--passage", "-") == output
 
 
 def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
@@ -442,8 +444,8 @@ def test_scores_are_recorded_with_the_digest_of_what_was_scored(
 ) -> None:
     file, record = root / "SST-2" / "dev.tsv", tmp_path / "scores.json"
     more = (["--task-data", str(root)], [])
-    for what, words in zip(("sst2", str(file)), more, strict=True):
-        printed = run_command(capsys, "evaluate", classifier, what, *words, "--out", str(record))
+    for what, options in zip(("sst2", str(file)), more, strict=True):
+        printed = run_command(capsys, "evaluate", classifier, what, *options, "--out", str(record))
         scored = json.loads(record.read_text(encoding="utf-8"))
         assert scored["digests"] == {str(file.resolve()): sha256(file)}
         assert f"{scored['scores']['dev']['accuracy']:.2f}" in printed
@@ -451,7 +453,7 @@ def test_scores_are_recorded_with_the_digest_of_what_was_scored(
             scored["task"] == what and scored["model"] == classifier and scored["machine"]["python"]
         )
         assert "is there already" in refused(
-            capsys, "evaluate", classifier, what, *words, "--out", str(record)
+            capsys, "evaluate", classifier, what, *options, "--out", str(record)
         )
         record.unlink()
 
@@ -587,10 +589,10 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing(
 ) -> None:
     gpu = ["--device", "cuda"]
     file = str(root / "SST-2" / "dev.tsv")
-    for words in (
+    for command in (
         ["predict", classifier, "--text", "a"],
         ["evaluate", classifier, file],
         ["answer", answerer, "--question", "a", "--passage", "b"],
         ["finetune", base(), "classify", "--train", file, "--dev", file, "--out", str(root / "g")],
     ):
-        assert "no GPU was found here" in refused(capsys, *words, *gpu)
+        assert "no GPU was found here" in refused(capsys, *command, *gpu)

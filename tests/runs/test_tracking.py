@@ -212,13 +212,13 @@ def test_a_tracker_without_its_package_is_refused_first(
 ) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     where = ["--out", str(tmp_path / "a"), "--data", str(tmp_path / "nothing")]
-    for words in (
+    for command in (
         ["pretrain", "roberta", *where],
         ["finetune", "nothing", "sst2", "--out", str(tmp_path / "a")],
         ["adapt", "nothing", *where],
         ["distil", "nothing", *where],
     ):
-        assert main([*words, "--track", "mlflow"]) == 2
+        assert main([*command, "--track", "mlflow"]) == 2
         message = " ".join(capsys.readouterr().err.split())
         assert message == "clozelab: --track mlflow: mlflow is not installed; pip install mlflow"
     assert main(["track", str(tmp_path), "--to", "trackio"]) == 2

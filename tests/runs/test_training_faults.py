@@ -36,22 +36,22 @@ def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert main(["pretrain", "--resume", str(tmp_path / "run")]) == 2
 
 
-@pytest.mark.parametrize("words", [["--out", "x"], ["--from", "x"], ["--budget", "9steps"]])
+@pytest.mark.parametrize("arguments", [["--out", "x"], ["--from", "x"], ["--budget", "9steps"]])
 def test_resuming_takes_nothing_that_it_would_not_heed(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["pretrain", "bert", "--resume", teacher(), *words]) == 2
-    assert words[0] in capsys.readouterr().err
+    assert main(["pretrain", "bert", "--resume", teacher(), *arguments]) == 2
+    assert arguments[0] in capsys.readouterr().err
 
 
 def test_an_encoder_is_not_changed_where_another_model_brings_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--from", teacher(), "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
-    assert main(["pretrain", "bert", *words, "--set", "encoder.layers=3"]) == 2
+    options = ["--from", teacher(), "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
+    assert main(["pretrain", "bert", *options, "--set", "encoder.layers=3"]) == 2
     output = capsys.readouterr().err
     assert "its own encoder: leave --set encoder.… out, but for encoder.attention_dropout" in output
-    assert main(["pretrain", "bert", *words, "--size", "tiny"]) == 2
+    assert main(["pretrain", "bert", *options, "--size", "tiny"]) == 2
     assert "brings its own encoder: leave --size out" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -60,15 +60,15 @@ def test_a_context_is_extended_where_positions_have_no_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     went(task("modernbert", "encoder.positions=40"), tmp_path / "short")
-    words = ["pretrain", "modernbert", "--from", str(tmp_path / "short"), "--budget", "2steps"]
-    words += ["--data", store("byte_bpe"), "--out", str(tmp_path / "long"), "--device", "cpu"]
+    command = ["pretrain", "modernbert", "--from", str(tmp_path / "short"), "--budget", "2steps"]
+    command += ["--data", store("byte_bpe"), "--out", str(tmp_path / "long"), "--device", "cpu"]
     longer = ["encoder.positions=160", "encoder.rope_theta=7", "blocks.length=160"]
     longer += ["schedule.phases=[]", "schedule.batch_size=4", "schedule.ramp=[]"]
     settings = [word for change in longer for word in ("--set", change)]
-    assert main([*words, *settings, "--set", "encoder.layers=2"]) == 2
+    assert main([*command, *settings, "--set", "encoder.layers=2"]) == 2
     output = capsys.readouterr().err
     assert "encoder.dropout, encoder.local_rope_theta, encoder.positions" in output
-    assert main([*words, *settings]) == 0
+    assert main([*command, *settings]) == 0
     recipe = Run.open(tmp_path / "long").recipe()
     shape: Any = recipe.encoder
     assert (shape.positions, shape.rope_theta, recipe.blocks.length) == (160, 7.0, 160)

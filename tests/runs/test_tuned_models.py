@@ -161,20 +161,20 @@ def tuned(folder: Path, name: str, kind: TaskKind, **tuning: Any) -> Path:
     return folder
 
 
-def done(*words: str) -> None:
-    assert cli.main([*words]) == 0
+def done(*arguments: str) -> None:
+    assert cli.main([*arguments]) == 0
 
 
-def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
-    done(*words)
+    done(*arguments)
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence a mistake is answered with."""
     capsys.readouterr()
-    assert cli.main([*words]) == 2
+    assert cli.main([*arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
@@ -526,10 +526,10 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pretrained(folder / "bert", "bert")
     for before, kind, seeds in (("bert", "pairs", "1"), ("pairs", "classify", "2")):
         file = file_of(folder, kind)
-        words = ["finetune", str(folder / before), kind, "--train", file, "--dev", file]
-        words += ["--out", str(folder / kind), "--seeds", seeds, "--device", "cpu"]
+        command = ["finetune", str(folder / before), kind, "--train", file, "--dev", file]
+        command += ["--out", str(folder / kind), "--seeds", seeds, "--device", "cpu"]
         settings = ("epochs=none", "steps=2", "learning_rate=0.01")
-        done(*words, *(word for setting in settings for word in ("--set", setting)))
+        done(*command, *(word for setting in settings for word in ("--set", setting)))
     return folder
 
 

@@ -212,13 +212,13 @@ def test_nothing_secret_is_recorded(corpus: Corpus, server: Server, place: Path)
 
 @pytest.mark.parametrize("option", ["out", "copy_to"])
 def test_urls_that_cannot_be_written_are_sentences(corpus: Corpus, option: str) -> None:
-    words = {"out": "b", "data": corpus, "budget": "1steps", **TINY, option: "https://a/b"}
+    options = {"out": "b", "data": corpus, "budget": "1steps", **TINY, option: "https://a/b"}
     sentences = {
         "out": "--out https://a/b: must be a folder on this machine",
         "copy_to": "a web server",
     }
     with pytest.raises(UserError, match=sentences[option]):
-        clozelab.pretrain("bert", **words)
+        clozelab.pretrain("bert", **options)
     assert not Path("b").exists()
 
 
@@ -233,7 +233,7 @@ def test_a_run_with_an_s3_server(corpus: Corpus, s3: Any) -> None:
     clozelab.export("s3://bucket/a", "s3://bucket/hf", progress=False)
     assert clozelab.import_model("s3://bucket/hf", "b", progress=False).path == Path("b")
     for option, place in (("data", "s3://none/corpus"), ("copy_to", "s3://none/a")):
-        words = {"data": url, "out": "c", **TINY, option: place}
+        options = {"data": url, "out": "c", **TINY, option: place}
         with pytest.raises(UserError, match="s3://none/"):
-            clozelab.pretrain("bert", **words)
+            clozelab.pretrain("bert", **options)
     assert not Path("c").exists()

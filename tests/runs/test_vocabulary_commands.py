@@ -36,9 +36,11 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_command(capsys: pytest.CaptureFixture[str], desk: Path, words: str) -> tuple[int, str, str]:
+def run_command(
+    capsys: pytest.CaptureFixture[str], desk: Path, arguments: str
+) -> tuple[int, str, str]:
     capsys.readouterr()
-    code = cli.main([word.replace("@", f"{desk}/") for word in words.split()])
+    code = cli.main([word.replace("@", f"{desk}/") for word in arguments.split()])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -51,8 +53,8 @@ def test_show_says_what_the_text_uses_and_which_words_would_save_most(
     assert "tokens a word" not in out
     code, out, _ = run_command(capsys, desk, "vocabulary show @hf @new.jsonl --least 20")
     assert code == 0
-    for words in ("used by the text", "tokens a word", "words worth a row", "words a second"):
-        assert words in out
+    for phrase in ("used by the text", "tokens a word", "words worth a row", "words a second"):
+        assert phrase in out
     first = out[out.index("saves") :].splitlines()[1].split()
     assert first[0] == "plasmation" and int(first[1]) == 48
     assert int(first[3]) == 48 * (int(first[2]) - 1)
@@ -123,7 +125,7 @@ def test_a_tuned_model_keeps_its_task(desk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         ("trim @run @empty.txt --out @x", "there is no text in"),
         ("trim @run @none.txt --out @x", "there is no file or folder"),
@@ -149,7 +151,7 @@ def test_a_tuned_model_keeps_its_task(desk: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(
-    desk: Path, capsys: pytest.CaptureFixture[str], words: str, answer: str
+    desk: Path, capsys: pytest.CaptureFixture[str], arguments: str, answer: str
 ) -> None:
     for name in ("config.json", "model.safetensors"):
         for folder in ("bare", "words"):
@@ -160,7 +162,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     whole.pre_tokenizer = pre_tokenizers.Whitespace()
     whole.save(str(desk / "words" / "tokenizer.json"))
     before = {*desk.iterdir()}
-    code, out, err = run_command(capsys, desk, f"vocabulary {words}")
+    code, out, err = run_command(capsys, desk, f"vocabulary {arguments}")
     assert code == 2 and out == "", err
     assert answer in err and err.startswith("clozelab: ") and err.count("\n") == 1, err
     assert {*desk.iterdir()} == before
@@ -179,6 +181,6 @@ def test_an_interrupt_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exchange.huggingface, "write_tensors", stopped)
-    words = ["vocabulary", "trim", str(desk / "run"), str(desk / "new.jsonl")]
-    assert cli.main([*words, "--out", str(tmp_path / "x")]) == 130
+    command = ["vocabulary", "trim", str(desk / "run"), str(desk / "new.jsonl")]
+    assert cli.main([*command, "--out", str(tmp_path / "x")]) == 130
     assert not list(tmp_path.iterdir())

@@ -161,7 +161,7 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrases"),
     [
         ("a = [1\n\nb = 2\n", ("mine.toml", "line 3", "TOML")),
         ("", ("mine.toml", "tokenizer", "missing", "extends")),
@@ -222,15 +222,15 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
     ],
 )
 def test_a_bad_file_is_refused_with_the_place_and_the_remedy(
-    text: str, words: tuple[str, ...]
+    text: str, phrases: tuple[str, ...]
 ) -> None:
     message = refusal(text)
-    for word in words:
+    for word in phrases:
         assert word in message
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "words"),
+    ("name", "changes", "phrases"),
     [
         (
             "bert",
@@ -262,11 +262,11 @@ def test_a_bad_file_is_refused_with_the_place_and_the_remedy(
     ],
 )
 def test_parts_that_do_not_fit_are_refused(
-    name: str, changes: list[str], words: tuple[str, ...]
+    name: str, changes: list[str], phrases: tuple[str, ...]
 ) -> None:
     with pytest.raises(UserError) as caught:
         read(name, overrides=changes)
-    for word in (f"{name}: ", *words):
+    for word in (f"{name}: ", *phrases):
         assert word in one_line(caught.value)
 
 
@@ -296,7 +296,7 @@ def test_overrides_set_values_and_swap_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "phrases"),
     [
         ("masking.mask_rate", ("masking.mask_rate=0.3",)),
         ("masking.mask_rat=0.3", ("masking.mask_rat", "did you mean mask_rate?")),
@@ -309,30 +309,30 @@ def test_overrides_set_values_and_swap_parts() -> None:
         ("title=3", ("title", "quotes")),
     ],
 )
-def test_a_bad_override_is_refused(change: str, words: tuple[str, ...]) -> None:
+def test_a_bad_override_is_refused(change: str, phrases: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as caught:
         read("bert", overrides=[change])
-    for word in ("bert: ", *words):
+    for word in ("bert: ", *phrases):
         assert word in one_line(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "phrases"),
     [
         ("robberta", ("robberta", "did you mean roberta?", "spanbert")),
         ("zzz", ("zzz", "spanbert", "xlnet")),
         ("nowhere/mine.toml", ("nowhere/mine.toml", "no file")),
     ],
 )
-def test_an_unknown_recipe_is_refused(name: str, words: tuple[str, ...]) -> None:
+def test_an_unknown_recipe_is_refused(name: str, phrases: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as caught:
         read(name)
-    for word in words:
+    for word in phrases:
         assert word in one_line(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("size", "words"),
+    ("size", "phrases"),
     [
         ("lage", ("lage", "did you mean large?", "tiny", "4x256")),
         ("zzz", ("zzz", "tiny", "base", "4x256")),
@@ -340,10 +340,10 @@ def test_an_unknown_recipe_is_refused(name: str, words: tuple[str, ...]) -> None
         ("0x128", ("0x128", "4x256")),
     ],
 )
-def test_an_unknown_size_is_refused(size: str, words: tuple[str, ...]) -> None:
+def test_an_unknown_size_is_refused(size: str, phrases: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as caught:
         read("bert", size=size)
-    for word in words:
+    for word in phrases:
         assert word in one_line(caught.value)
 
 
@@ -429,19 +429,19 @@ def test_every_recipe_can_be_shown(name: str) -> None:
 
 def test_show_says_what_a_step_holds() -> None:
     text = rendered(report.resolved(read("bert")))
-    for words in (
+    for phrase in (
         "110,106,428",
         "up to 32,768 (length 128, 90% of the steps)",
         "about 77",
         "static",
     ):
-        assert words in text
+        assert phrase in text
 
 
 def test_difference_is_shown_as_a_table() -> None:
     text = rendered(*report.difference(read("bert").diff("roberta"), {"a": "bert", "b": "roberta"}))
-    for words in ("blocks.use", '"segment_pair"', '"full_sentences"', "[0.9, 0.98]"):
-        assert words in text
+    for phrase in ("blocks.use", '"segment_pair"', '"full_sentences"', "[0.9, 0.98]"):
+        assert phrase in text
     assert "encoder.layers" not in text
     assert "the same" in rendered(*report.difference([], {"a": "bert", "b": "bert"}))
 

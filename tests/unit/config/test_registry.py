@@ -112,12 +112,12 @@ def test_a_command_imports_what_it_is_given(capsys: pytest.CaptureFixture[str]) 
     assert main(["--import", NAME, "show", "mine.toml"]) == 0
     assert main(["show", "mine.toml", f"--import={NAME}"]) == 0
     assert "each_nth" in capsys.readouterr().out
-    for words, message in (
+    for arguments, message in (
         (["show", "bert", "--import"], "names no module"),
         (["show", "bert", "--import", "mine.py"], "is a file"),
         (["show", "bert", "--import", "not_there"], "ModuleNotFoundError"),
     ):
-        assert main(words) == 2
+        assert main(arguments) == 2
         assert message in capsys.readouterr().err
 
 
@@ -165,7 +165,7 @@ class _Descent(_Idle):
 
 
 @pytest.mark.parametrize(
-    ("slot", "name", "part", "words"),
+    ("slot", "name", "part", "arguments"),
     [
         ("maskin", "idle", _Idle, "did you mean masking?"),
         ("masking", "Idle", _Idle, "small letters"),
@@ -178,11 +178,11 @@ class _Descent(_Idle):
     ],
 )
 def test_what_is_no_part_is_refused_in_a_sentence(
-    slot: str, name: str, part: Any, words: str
+    slot: str, name: str, part: Any, arguments: str
 ) -> None:
     with pytest.raises(UserError) as refused:
         clozelab.register(slot, name, part)
-    assert words in str(refused.value) and "\n" not in str(refused.value)
+    assert arguments in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_name_belongs_to_the_module_that_took_it_first() -> None:

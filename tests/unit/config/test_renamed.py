@@ -54,14 +54,14 @@ def test_an_old_name_can_be_set() -> None:
 
 @pytest.mark.parametrize("name", OLD_ENCODERS)
 def test_the_sizes_of_an_encoder_by_their_old_names(name: str) -> None:
-    recipe, *words = OLD_ENCODERS[name]
+    recipe, *old_settings = OLD_ENCODERS[name]
     today = {"width": "hidden_size", "inner": "intermediate_size", "embedding": "embedding_size"}
     if name == "lstm":
         today["inner"] = "cell_size"
-    pairs = [word.split("=") for word in words]
+    pairs = [word.split("=") for word in old_settings]
     new = [f"encoder.{today.get(key, key)}={value}" for key, value in pairs]
     with pytest.warns(OldNameWarning, match=r"encoder\.width is called encoder\.hidden_size today"):
-        old = recipes.read(recipe, overrides=[f"encoder.{word}" for word in words])
+        old = recipes.read(recipe, overrides=[f"encoder.{word}" for word in old_settings])
     assert old == recipes.read(recipe, overrides=new)
     assert keys_set(["blocks.length=8", "encoder.inner = 3"], "encoder", old.encoder) == [
         today["inner"]

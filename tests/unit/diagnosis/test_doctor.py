@@ -305,9 +305,9 @@ def test_bigrams_know_what_follows() -> None:
 @pytest.mark.thorough
 def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
     place = doctor_runs.run(tmp_path / "run", loss=level)
-    words = command("doctor", place)
-    assert words.returncode == 0, words.stderr
-    lines = words.stdout.splitlines()
+    text = command("doctor", place)
+    assert text.returncode == 0, text.stderr
+    lines = text.stdout.splitlines()
     assert lines[0] == f"{place}  done, 240 steps" and lines[1].startswith("ill: ")
     assert lines[3].startswith("✗ stuck on the unigram plateau")
     parts = [part for line in lines[4:] for part in line.split()[:1]]  # a long line goes on
@@ -319,7 +319,7 @@ def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         ([], "doctor needs a run, a Hugging Face directory, or --data CORPUS"),
         (["nowhere"], "nowhere: there is no such folder; name a run"),
@@ -330,12 +330,14 @@ def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
         (["corpus"], "corpus: is a corpus; write --data corpus"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_mistakes_are_told_in_a_sentence(
+    tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
     trainer(tmp_path / "hf")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "trainer_state.json").write_text("{", encoding="utf-8")
     (tmp_path / "corpus").symlink_to(store("wordpiece", documents=60, variant="embedded"))
-    assert sentence in refused(command("doctor", *words, cwd=tmp_path))
+    assert sentence in refused(command("doctor", *arguments, cwd=tmp_path))
 
 
 @pytest.mark.thorough
@@ -351,13 +353,13 @@ def test_a_run_without_a_step_or_with_torn_lines_is_no_fault(tmp_path: Path) -> 
 
 def test_positions_that_were_never_trained_are_named(tmp_path: Path) -> None:
     """In a folder of others, whose blocks nobody knows."""
-    words = np.zeros((10, 4), dtype=np.float32)
+    word_table = np.zeros((10, 4), dtype=np.float32)
     trainer(tmp_path / "hf")
     for number in (0, 1):
         positions = np.zeros((8, 4), dtype=np.float32)
         positions[2:5] = number  # RoBERTa's begin at row 2
         doctor_runs.weights(
-            tmp_path / "hf" / f"checkpoint-{number}", words + number, number, positions
+            tmp_path / "hf" / f"checkpoint-{number}", word_table + number, number, positions
         )
     finding = findings(examined(str(tmp_path / "hf")), "caution")["embeddings"]
     assert "more than 3 tokens" in finding.title and "5 of 8 rows" in finding.evidence

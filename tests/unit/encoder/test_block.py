@@ -385,9 +385,11 @@ def test_the_formula_counts_what_is_built(case: str) -> None:
     shape = Transformer(**CASES[case])
     counts: dict[str, int] = {}
     for name, parameter in shape.build(VOCABULARY).named_parameters():
-        words = name.split(".")
-        part = ".".join(words[:2]) if words[0] == "embeddings" else f"layers.{words[0]}"
-        part = words[0] if words[0] in ("norm", "relative", "relative_norm") else part
+        name_parts = name.split(".")
+        part = (
+            ".".join(name_parts[:2]) if name_parts[0] == "embeddings" else f"layers.{name_parts[0]}"
+        )
+        part = name_parts[0] if name_parts[0] in ("norm", "relative", "relative_norm") else part
         counts[part] = counts.get(part, 0) + parameter.numel()
     assert counts == shape.parameters(VOCABULARY)
 

@@ -179,9 +179,11 @@ def test_batch_mates_and_dummies_change_nothing() -> None:
     assert batch.characters is not None
     for row, length in enumerate(LENGTHS):
         first = int(batch.cu_seqlens[row])
-        words = slice(first, first + length)
-        alone = laid([length])._replace(characters=batch.characters[words])
-        assert torch.allclose(encoder(alone).hidden_states, together[words], rtol=1e-12, atol=1e-12)
+        word_span = slice(first, first + length)
+        alone = laid([length])._replace(characters=batch.characters[word_span])
+        assert torch.allclose(
+            encoder(alone).hidden_states, together[word_span], rtol=1e-12, atol=1e-12
+        )
 
 
 def test_each_half_reads_in_its_own_direction_only() -> None:

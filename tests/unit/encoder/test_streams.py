@@ -388,8 +388,8 @@ def test_dropout_falls_where_the_original_has_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(functional, "dropout", record)
     model = Relative(1, 2, 8, 12, memory=6, dropout=0.25, attention_dropout=0.5).build(V)
     model(inputs)
-    words, distances, slots = (16, 8), (2, 16, 8), inputs.queries.shape[1]
-    once = [(words, 0.25), (distances, 0.25)]
+    word_shape, distances, slots = (16, 8), (2, 16, 8), inputs.queries.shape[1]
+    once = [(word_shape, 0.25), (distances, 0.25)]
     for rows in (8, slots):
         weights, sums, inner = (2, 2, rows, 8), (2, rows, 8), (2, rows, 12)
         once += [(weights, 0.5), (sums, 0.25), (inner, 0.25), (sums, 0.25), (sums, 0.25)]

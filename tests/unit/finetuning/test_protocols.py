@@ -293,7 +293,7 @@ def test_overrides_come_last_and_need_no_quotes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrases"),
     [
         ("[tasks.coal]\nlearning_rate = 1.0\n", ("mine.toml: tasks.coal", "did you mean cola?")),
         ("[kinds.tags]\nlearning_rate = 1.0\n", ("kinds.tags", "did you mean tag?")),
@@ -320,10 +320,10 @@ def test_overrides_come_last_and_need_no_quotes() -> None:
     ],
 )
 def test_a_mistake_anywhere_in_a_file_is_named_whatever_task_is_asked_for(
-    mine: Any, text: str, words: tuple[str, ...]
+    mine: Any, text: str, phrases: tuple[str, ...]
 ) -> None:
     message = refusal(for_task, mine(MINE + text), "sst2")
-    assert all(word in message for word in words), message
+    assert all(word in message for word in phrases), message
 
 
 def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
@@ -340,7 +340,7 @@ def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "phrases"),
     [
         (("brt", "cola", "classify"), ("protocol brt is unknown", "did you mean bert?")),
         (("no/bert.toml", "cola", "classify"), ("no/bert.toml is no file",)),
@@ -348,13 +348,13 @@ def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
         (("bert", "cola", "clasify"), ("kind clasify is unknown", "did you mean classify?")),
     ],
 )
-def test_an_unknown_word_is_refused(arguments: tuple[str, str, str], words: tuple[str]) -> None:
+def test_an_unknown_word_is_refused(arguments: tuple[str, str, str], phrases: tuple[str]) -> None:
     message = refusal(read, *arguments)
-    assert all(word in message for word in words), message
+    assert all(word in message for word in phrases), message
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "phrases"),
     [
         (["batchsize=1"], ("bert: cola.batchsize is no key", "did you mean batch_size?")),
         (["learning_rate"], ("'learning_rate' sets nothing", "learning_rate=2e-5")),
@@ -364,9 +364,9 @@ def test_an_unknown_word_is_refused(arguments: tuple[str, str, str], words: tupl
         (["steps=3", "epochs=1"], ("epochs and steps are both given",)),
     ],
 )
-def test_a_bad_override_is_refused(overrides: list[str], words: tuple[str, ...]) -> None:
+def test_a_bad_override_is_refused(overrides: list[str], phrases: tuple[str, ...]) -> None:
     message = refusal(for_task, "bert", "cola", *overrides)
-    assert all(word in message for word in words), message
+    assert all(word in message for word in phrases), message
 
 
 # --- settings of the kind of task ---
@@ -398,7 +398,7 @@ def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "override", "words"),
+    ("task", "override", "phrases"),
     [
         ("squad1", "task.strid=64", ("squad1.task.strid is no key", "did you mean stride?")),
         ("cola", "task.stride=64", ("cola.task.stride is no key of cola.task",)),
@@ -413,10 +413,10 @@ def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
     ],
 )
 def test_a_bad_setting_of_a_kind_is_refused(
-    task: str, override: str, words: tuple[str, ...]
+    task: str, override: str, phrases: tuple[str, ...]
 ) -> None:
     message = refusal(for_task, "bert", task, override)
-    assert all(word in message for word in words), message
+    assert all(word in message for word in phrases), message
 
 
 def test_what_suits_the_kind_but_not_the_task_is_refused_when_it_is_made() -> None:
@@ -435,8 +435,8 @@ def test_settings_of_the_kind_can_be_tried(mine: Any) -> None:
         "learning_rate-1-task.stride-64",
         "learning_rate-1-task.stride-32",
     ]
-    words = ["task.stride=32", "task.best=1,2", "length=64"]
-    grid_cells = cells({}, words, kind="answer")
+    grid_settings = ["task.stride=32", "task.best=1,2", "length=64"]
+    grid_cells = cells({}, grid_settings, kind="answer")
     assert [named(cell) for cell in grid_cells] == [
         *("length-64-task.best-1-task.stride-32", "length-64-task.best-2-task.stride-32"),
     ]
@@ -486,8 +486,8 @@ def test_a_users_grid_takes_the_place_of_the_protocols() -> None:
     again = cells({}, ["learning_rate=2e-05,1.0e-5", "batch_size=32,16"])
     assert sorted(map(named, again)) == sorted(map(named, grid_cells))
     assert named(cells({}, ["epochs=3"])[0]) == named(cells({}, ["epochs=3.0"])[0]) == "epochs-3"
-    words = ["betas=[0.9,0.98],[0.9,0.999]", "features=last,tuned", "decay_all=true"]
-    odd = [named(cell) for cell in cells({}, words)]
+    grid_settings = ["betas=[0.9,0.98],[0.9,0.999]", "features=last,tuned", "decay_all=true"]
+    odd = [named(cell) for cell in cells({}, grid_settings)]
     assert odd[0] == "betas-0.9+0.98-decay_all-true-features-last" and len({*odd}) == 4
 
 
@@ -500,7 +500,7 @@ def test_a_name_goes_by_the_order_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("grid_settings", "problem"),
     [
         (["learning_rate=1e-5,0.00001"], "grid.learning_rate lists a value twice"),
         (["learning_rate=1e-5", "learning_rate=2e-5"], "list its values once"),
@@ -512,8 +512,8 @@ def test_a_name_goes_by_the_order_of_the_settings() -> None:
         (["task=1,2"], "grid.task must be a table"),
     ],
 )
-def test_a_bad_grid_is_refused(words: list[str], problem: str) -> None:
-    message = refusal(cells, {}, words)
+def test_a_bad_grid_is_refused(grid_settings: list[str], problem: str) -> None:
+    message = refusal(cells, {}, grid_settings)
     assert problem in message or problem.replace("steps and epochs", "epochs and steps") in message
 
 

@@ -218,7 +218,7 @@ def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
 def test_old_names_doubled_tensors_and_buffers_are_understood() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
     wanted = from_transformers(config, tensors)
-    words = "bert.embeddings.word_embeddings.weight"
+    table_name = "bert.embeddings.word_embeddings.weight"
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
             "LayerNorm.bias", "LayerNorm.beta"
@@ -226,7 +226,7 @@ def test_old_names_doubled_tensors_and_buffers_are_understood() -> None:
         for name, t in tensors.items()
     }
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
-    old["cls.predictions.decoder.weight"] = old[words].clone()
+    old["cls.predictions.decoder.weight"] = old[table_name].clone()
     old["bert.embeddings.position_ids"] = torch.arange(12)
     imported = from_transformers(config, old)
     assert same(imported.weights, wanted.weights)
@@ -514,12 +514,12 @@ def test_a_decoder_of_its_own_is_kept_whatever_the_config_says() -> None:
             and imported.notes == ()
         )
         assert not imported.weights["heads.masked_lm.table"].any()
-    words = tensors["bert.embeddings.word_embeddings.weight"]
-    same = {"cls.predictions.decoder.weight": words.clone()}
+    word_table = tensors["bert.embeddings.word_embeddings.weight"]
+    same = {"cls.predictions.decoder.weight": word_table.clone()}
     tied = from_transformers({**config, "tie_word_embeddings": True}, {**tensors, **same})
     assert "heads.masked_lm.table" not in tied.weights
     untied = from_transformers({**config, "tie_word_embeddings": False}, {**tensors, **same})
-    assert torch.equal(untied.weights["heads.masked_lm.table"], words)
+    assert torch.equal(untied.weights["heads.masked_lm.table"], word_table)
 
 
 def test_gpt_has_a_decoder_of_its_own_or_none() -> None:

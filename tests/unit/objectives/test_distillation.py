@@ -322,7 +322,7 @@ def test_a_student_that_shares_layers_starts_each_copy_from_its_first_use() -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "phrase"),
     [
         (
             {"hidden_size": 12, "heads": 2, "embedding_size": 12},
@@ -342,10 +342,10 @@ def test_a_student_that_shares_layers_starts_each_copy_from_its_first_use() -> N
     ],
 )
 def test_a_student_of_another_size_cannot_start_from_its_teacher(
-    changes: dict[str, object], words: str
+    changes: dict[str, object], phrase: str
 ) -> None:
     student = Model(replace(TEACHER, **changes), 2)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=phrase):
         student.start(Model(TEACHER, 1))
 
 

@@ -253,7 +253,7 @@ def test_stretches_change_no_sum_and_no_gradient(
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "words"),
+    ("name", "changes", "phrase"),
     [
         ("distilbert", ["objectives.0.use=span_boundary", "masking.use=span"], "list masked_lm"),
         ("elmo", ["blocks.characters=6"], "filters reach over 7 characters"),
@@ -261,7 +261,7 @@ def test_stretches_change_no_sum_and_no_gradient(
     ],
 )
 def test_a_recipe_whose_objectives_lack_something_is_refused(
-    name: str, changes: list[str], words: str
+    name: str, changes: list[str], phrase: str
 ) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=phrase):
         read(name, overrides=changes)

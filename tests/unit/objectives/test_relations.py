@@ -306,7 +306,7 @@ def test_what_is_not_asked_for_is_not_computed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "phrase"),
     [
         (["objectives.0.heads=48", "encoder.hidden_size=512", "encoder.heads=8",
           "encoder.embedding_size=512"],
@@ -316,22 +316,22 @@ def test_what_is_not_asked_for_is_not_computed() -> None:
         (["objectives.0.queries=-1"], "queries = -1"),
     ],
 )  # fmt: skip
-def test_a_recipe_that_cannot_be_is_refused(changes: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_a_recipe_that_cannot_be_is_refused(changes: list[str], phrase: str) -> None:
+    with pytest.raises(UserError, match=phrase):
         recipes.read("minilm", overrides=changes)
 
 
 @pytest.mark.parametrize(
-    ("part", "words"),
+    ("part", "phrase"),
     [
         (Relations(heads=16), "16 relation heads do not divide the teacher's hidden size of 24"),
         (Relations(heads=4, teacher_layer=4), "teacher_layer = 4: the teacher has .* 0 to 3"),
         (Relations(heads=4, teacher_layer=-5), "or -4 to -1 from its end"),
     ],
 )
-def test_a_teacher_that_cannot_teach_is_refused(part: Relations, words: str) -> None:
+def test_a_teacher_that_cannot_teach_is_refused(part: Relations, phrase: str) -> None:
     PART.check_teacher(TEACHER)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=phrase):
         part.check_teacher(TEACHER)
 
 

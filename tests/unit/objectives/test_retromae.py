@@ -65,9 +65,9 @@ def plain(head: RetroMaeDecoder, table: Tensor, x: Tensor, case: Case, rate: flo
         first, last = case.blocks.starts[row : row + 2].tolist()
         ids = torch.from_numpy(case.blocks.ids[first:last].astype(np.int64))
         vector = x[first]
-        words = functional.embedding(ids, table)
-        words = words if head.projection is None else head.projection(words)
-        context = head.input_norm(words + head.positions.weight[: len(ids)])
+        vectors = functional.embedding(ids, table)
+        vectors = vectors if head.projection is None else head.projection(vectors)
+        context = head.input_norm(vectors + head.positions.weight[: len(ids)])
         context = torch.cat([vector[None], context[1:]])
         for place in np.flatnonzero(~case.blocks.fixed[first:last]).tolist():
             key = int(case.corrupted.keys[first + place]) >> 32
@@ -195,9 +195,9 @@ def test_micro_batches_do_not_change_a_step() -> None:
 
 @pytest.mark.parametrize("name", ["albert", "modernbert", "deberta", "mosaicbert"])
 def test_it_stands_beside_encoders_of_other_kinds(name: str) -> None:
-    words = ['objectives=[{use="masked_lm"}, {use="retromae"}]', "blocks.use=doc_sentences"]
-    words += ["corruption.mask=0.8", "encoder.layers=3"]
-    recipe = shrunk(name, *words, steps=2)
+    overrides = ['objectives=[{use="masked_lm"}, {use="retromae"}]', "blocks.use=doc_sentences"]
+    overrides += ["corruption.mask=0.8", "encoder.layers=3"]
+    recipe = shrunk(name, *overrides, steps=2)
     kinds = {"albert": "unigram", "deberta": "unigram", "modernbert": "byte_bpe"}
     data = [store(kinds.get(name, "wordpiece"))]
     trainer = PretrainTrainer(starting.fresh(recipe, data=data, seed=0), MACHINE, HERE)
@@ -220,8 +220,12 @@ def test_a_rate_is_a_share(rate: float) -> None:
 
 def test_a_text_is_learned_into_its_vector() -> None:
     """With nothing to see but the vector, it learns a text; from another's vector it knows less."""
-    words = ["objectives.1.mask_rate=1.0", "optimiser.learning_rate=3e-3", "encoder.hidden_size=64"]
-    recipe = shrunk("retromae", *words, "encoder.embedding_size=64", steps=150, batch_size=8)
+    overrides = [
+        "objectives.1.mask_rate=1.0",
+        "optimiser.learning_rate=3e-3",
+        "encoder.hidden_size=64",
+    ]
+    recipe = shrunk("retromae", *overrides, "encoder.embedding_size=64", steps=150, batch_size=8)
     few = store("wordpiece", documents=2)
     trainer = PretrainTrainer(starting.fresh(recipe, data=[few], seed=0), MACHINE, HERE)
     losses = [means(step.sums)["retromae"]["loss"] for step in steps_of(trainer)]

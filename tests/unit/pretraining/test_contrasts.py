@@ -90,8 +90,8 @@ def test_a_step_without_a_stated_size_is_one_group_and_fits_a_constant_shape() -
 def test_no_split_of_a_step_changes_its_loss_or_what_is_learned(pooling: str) -> None:
     results = []
     for micro in (16, 1):
-        words = ["objectives.0.in_batch=2", f"objectives.0.pooling={pooling}"]
-        trainer = doubled(task("simcse", *words, steps=3), replace(MACHINE, micro_batch=micro))
+        overrides = ["objectives.0.in_batch=2", f"objectives.0.pooling={pooling}"]
+        trainer = doubled(task("simcse", *overrides, steps=3), replace(MACHINE, micro_batch=micro))
         steps = steps_of(trainer)
         results.append(
             (steps, {n: p.detach().clone() for n, p in trainer.model.named_parameters()})
@@ -135,8 +135,8 @@ def test_held_out_groups_are_the_same_in_any_number_of_processes() -> None:
 
 def test_rows_of_a_format_are_a_text_its_positive_and_its_negative() -> None:
     corpus = open_stores([store("wordpiece")])[0][0]
-    words = ["blocks.use=sentence_rows", "blocks.views=3"]
-    recipe = fitted(shrunk("simcse", *words, batch_size=3), corpus)
+    overrides = ["blocks.use=sentence_rows", "blocks.views=3"]
+    recipe = fitted(shrunk("simcse", *overrides, batch_size=3), corpus)
     steps = Steps(recipe, [(corpus, 1.0)], seed=0, tokens=4096, gpu=False)
     sources = steps.sources(0, 32)
     whole = sources[0].plan(0)
@@ -150,7 +150,7 @@ def test_rows_of_a_format_are_a_text_its_positive_and_its_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (["objectives.0.in_batch=5"], "in_batch = 5 must divide schedule.batch_size = 64"),
         (["schedule.causal=[[0.5, 1.0]]"], "causal"),
@@ -158,16 +158,16 @@ def test_rows_of_a_format_are_a_text_its_positive_and_its_negative() -> None:
         (["schedule.ramp=[[10, 0.5]]", "objectives.0.in_batch=32"], "must divide"),
     ],
 )
-def test_what_does_not_fit_is_refused(words: list[str], sentence: str) -> None:
+def test_what_does_not_fit_is_refused(overrides: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        recipes.read("simcse", overrides=words)
+        recipes.read("simcse", overrides=overrides)
 
 
 def test_twins_without_dropout_are_warned_of() -> None:
-    words = ["encoder.dropout=0", "encoder.attention_dropout=0"]
-    assert "twin" in recipes.read("simcse", overrides=words).warnings()[0]
+    overrides = ["encoder.dropout=0", "encoder.attention_dropout=0"]
+    assert "twin" in recipes.read("simcse", overrides=overrides).warnings()[0]
     assert not recipes.read("simcse").warnings()
-    rows = [*words, "blocks.use=sentence_rows"]
+    rows = [*overrides, "blocks.use=sentence_rows"]
     assert not recipes.read("simcse", overrides=rows).warnings()
 
 

@@ -76,10 +76,10 @@ def store_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for method, place in (("put_file", 1), ("rm_file", 0)):
         real = getattr(type(MEMORY), method)
 
-        def spy(self: Any, *words: Any, real: Any = real, at: int = place, **more: Any) -> Any:
+        def spy(self: Any, *arguments: Any, real: Any = real, at: int = place, **more: Any) -> Any:
             verb = real.__name__.partition("_")[0]
-            calls.append(f"{verb} {words[at].removeprefix('/copies/run/')}")
-            return real(self, *words, **more)
+            calls.append(f"{verb} {arguments[at].removeprefix('/copies/run/')}")
+            return real(self, *arguments, **more)
 
         monkeypatch.setattr(type(MEMORY), method, spy)
     return calls

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[3]
 ENTRY = "2026-11-16-swift"
 
 
-def tool(*words: str) -> Any:
-    command = [sys.executable, str(ROOT / "tools" / "board.py"), *words]
+def tool(*arguments: str) -> Any:
+    command = [sys.executable, str(ROOT / "tools" / "board.py"), *arguments]
     return run_process(command, capture_output=True, text=True)
 
 

@@ -154,10 +154,13 @@ def test_nothing_in_the_data_can_end_them(make: Make) -> None:
 def test_many_points_are_thinned_alike() -> None:
     clock = [Moment(n, 100 * n, 0.1 * n) for n in range(1, 2001)]
     line = Line("a", [(100.0 * n, 1 / n) for n in range(1, 2001)], 0, clock=clock, noisy=True)
-    words = Chart("t", [line], "x", "y", base="tokens").data(clocks := [])
+    chart_data = Chart("t", [line], "x", "y", base="tokens").data(clocks := [])
     some = clock_data(clocks[0])
-    assert "x" not in words["lines"][0] and len(words["lines"][0]["y"]) == len(some["steps"]) <= 241
-    assert some["steps"][-1] == 2000 and words["lines"][0]["y"][-1] == 0.0005
+    assert (
+        "x" not in chart_data["lines"][0]
+        and len(chart_data["lines"][0]["y"]) == len(some["steps"]) <= 241
+    )
+    assert some["steps"][-1] == 2000 and chart_data["lines"][0]["y"][-1] == 0.0005
     assert thinned([1, 2, 3], 2) == [1, 3] and thinned([], 2) == []
     drawn = Chart("t", [line], "x", "y").drawn
     assert len(drawn.split('points="')[1].split('"')[0].split()) <= 101

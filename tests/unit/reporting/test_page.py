@@ -73,9 +73,9 @@ def markdown(runs: list[RunRecord], tunings: list[FinetuneRecord], *, title: str
 
 def words_of(line: str) -> SimpleNamespace:
     """The options of a command, as its function gets them."""
-    name, *words = shlex.split(line)
+    name, *typed = shlex.split(line)
     assert name == "clozelab"
-    arguments = vars(parser(COMMANDS).parse_args(words))
+    arguments = vars(parser(COMMANDS).parse_args(typed))
     known = options(COMMANDS[arguments.pop("command")].call)
     return SimpleNamespace(
         **{option.name: option.take(arguments.get(option.name, option.default)) for option in known}
@@ -381,12 +381,12 @@ def test_a_long_name_is_cut_and_kept_for_who_asks() -> None:
     assert len(names[0][1]) < 50 and names[1] == ("", "short")
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
+@pytest.mark.parametrize(("arguments", "sentence"), [
     (["nothing", "--out", "p.html"], "has no run"),
     (["a", "--out", "p.pdf"], "end its name in .html or .md"),
 ])  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(
-    words: list[str],
+    arguments: list[str],
     sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -394,7 +394,7 @@ def test_mistakes_are_told_in_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pretraining(tmp_path, "a")
-    assert main(["report", *words]) == 2
+    assert main(["report", *arguments]) == 2
     assert sentence in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.glob("p.*"))
 
@@ -412,14 +412,14 @@ def test_a_page_is_written_again_and_anything_else_is_left(
     monkeypatch.chdir(tmp_path)
     pretraining(tmp_path, "a")
     for name in ("p.html", "p.md"):
-        words = ["report", "a", "--out", name]
-        assert main(words) == main([*words, "--title", "Again"]) == 0
+        command = ["report", "a", "--out", name]
+        assert main(command) == main([*command, "--title", "Again"]) == 0
         assert "Again" in (tmp_path / name).read_text()
         (tmp_path / name).write_text("precious")
-        assert main(words) == 2
+        assert main(command) == 2
         assert f"{name}: is there already" in capsys.readouterr().err
         assert (tmp_path / name).read_text() == "precious"
-        assert main([*words, "--overwrite"]) == 0
+        assert main([*command, "--overwrite"]) == 0
         assert (tmp_path / name).read_text() != "precious"
 
 

@@ -357,9 +357,9 @@ def test_a_budget_of_steps_is_told_as_equal_steps(tmp_path: Path) -> None:
 
 def test_the_page_says_how_to_do_it_again(tmp_path: Path) -> None:
     folder = study(tmp_path / "s")
-    words = shlex.split(command(read(folder)))
-    assert words[:3] == ["clozelab", "study", str(folder / "study.toml")]
-    assert "--data corpus:1 --size tiny --budget 30m --seeds 3" in " ".join(words)
+    arguments = shlex.split(command(read(folder)))
+    assert arguments[:3] == ["clozelab", "study", str(folder / "study.toml")]
+    assert "--data corpus:1 --size tiny --budget 30m --seeds 3" in " ".join(arguments)
     assert ["commit", "abc"] in tables(folder)[-1]
 
 

@@ -168,10 +168,13 @@ def test_machine_facts_of_any_kind_are_read_back(tmp_path: Path) -> None:
 
 
 def test_the_commit_is_that_of_a_checkout_with_the_file_in_it(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
+    def git(*arguments: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
         process = run_process(
-            ["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True, text=True
+            ["git", "-C", str(tmp_path), *who, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         return process.stdout.strip()
 

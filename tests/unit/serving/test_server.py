@@ -43,7 +43,7 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["nowhere"], "nowhere: there is no such folder"),
         ([str(Path(__file__).parent)], "is no run"),
@@ -51,8 +51,8 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
         (["--port", "x"], "--port: 'x' is not a whole number"),
     ],
 )
-def test_mistakes_of_the_command_are_sentences(words: list[str], says: str) -> None:
-    assert says in refused(run("serve", *words))
+def test_mistakes_of_the_command_are_sentences(arguments: list[str], says: str) -> None:
+    assert says in refused(run("serve", *arguments))
 
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_parts_hold_equal_rows_together(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("words", "level"),
+    ("typed", "level"),
     [
         (["--unique", "a.txt"], "documents"),
         (["a.txt", "--unique"], "documents"),
@@ -107,12 +107,12 @@ def test_parts_hold_equal_rows_together(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_unique_alone_is_of_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], level: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str], level: str
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "lines").mkdir()  # a level all the same
     monkeypatch.chdir(tmp_path)
-    arguments = vars(parser(COMMANDS).parse_args(["corpus", "build", *words, "--out", "c"]))
+    arguments = vars(parser(COMMANDS).parse_args(["corpus", "build", *typed, "--out", "c"]))
     assert arguments["unique"] == level
     assert arguments["input"] in (["a.txt"], ["folder"])
 

@@ -206,10 +206,10 @@ def test_specials_behind_the_pieces_stay_behind_them(kind: str) -> None:
 
 
 def test_what_cannot_be_extended_is_refused_at_once() -> None:
-    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    word_level = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    word_level.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(UserError, match="WordLevel with Whitespace cannot be given words"):
-        Extension(words.to_str(), 5)
+        Extension(word_level.to_str(), 5)
     for kind in ("kmer", "regex", "bytes"):
         with pytest.raises(UserError, match="cannot be given words; use it as it is"):
             Extension(copy(kind).to_str(), 5)

@@ -112,12 +112,12 @@ def test_whole_words_and_spans_are_of_kmers() -> None:
         numbers=np.arange(50),
     )
     vocabulary = describe(train_tokenizer(DNA))
-    words = WholeWord(mask_rate=0.15).hide(blocks, 1, vocabulary=vocabulary)
+    hidden_words = WholeWord(mask_rate=0.15).hide(blocks, 1, vocabulary=vocabulary)
     spans = SpanMasking(mask_rate=0.15).hide(blocks, 1, vocabulary=vocabulary)
-    for hidden in (words, spans):
+    for hidden in (hidden_words, spans):
         chosen = np.diff(hidden.spans).sum()
         assert chosen == 50 * 30
-    assert np.diff(spans.spans).mean() > 2 > np.diff(words.spans).mean()
+    assert np.diff(spans.spans).mean() > 2 > np.diff(hidden_words.spans).mean()
 
 
 @pytest.mark.parametrize(

@@ -294,11 +294,15 @@ def test_listing_and_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl.xz", "a.jsonl.zst", "a.parquet"])
 def test_progress_runs_from_nothing_to_every_byte(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    words = [" ".join(str(n * k * 7919) for k in range(400)) for n in range(300)]
+    documents_of_numbers = [" ".join(str(n * k * 7919) for k in range(400)) for n in range(300)]
     if name.endswith("parquet"):
-        pq.write_table(pa.table({"text": words}), path)
+        pq.write_table(pa.table({"text": documents_of_numbers}), path)
     else:
-        content = jsonl(*({"text": text} for text in words)) if "json" in name else "\n".join(words)
+        content = (
+            jsonl(*({"text": text} for text in documents_of_numbers))
+            if "json" in name
+            else "\n".join(documents_of_numbers)
+        )
         write(path, PACK.get(path.suffix, bytes)(content.encode()))
     progress = BytesRead()
     seen = [

@@ -461,8 +461,8 @@ def test_without_rates_of_their_own_the_groups_are_what_checkpoints_hold(name: s
     whole = model()
     names = {weight: parameter_name for parameter_name, weight in whole.named_parameters()}
     one_rate = {"scale": lambda _: 1.0}
-    for words in ({}, {"scale": None}, one_rate):
-        (built,) = PARTS[name](learning_rate=1e-3).build(whole.named_parameters(), **words)  # type: ignore[call-arg]
+    for scaling in ({}, {"scale": None}, one_rate):
+        (built,) = PARTS[name](learning_rate=1e-3).build(whole.named_parameters(), **scaling)  # type: ignore[call-arg]
         matrices = ["qkv.weight", "output.weight"]
         vectors = ["qkv.bias", "output.bias", "norm.weight", "norm.bias"]
         inner = [part_name.replace("qkv", "inner") for part_name in matrices + vectors]
