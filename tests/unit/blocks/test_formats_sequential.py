@@ -116,7 +116,7 @@ class Pairs:
     def __post_init__(self) -> None:
         self.base = [0, *accumulate(len(document) for document in self.documents)]
         self.room = self.part.length - 3
-        self.made: list[tuple[Sentence, Sentence, int]] = []
+        self.emitted: list[tuple[Sentence, Sentence, int]] = []
 
     def below(self, purpose: str, at: int, bound: int) -> int:
         return int(randint(mix(draw(KEY, purpose), at), bound))
@@ -171,16 +171,16 @@ class Pairs:
         cut = 1 if single else 1 + self.below("cut", at, len(chunk) - 1)
         first, second = sum(chunk[:cut], []), sum(chunk[cut:], [])
         if single or (not swaps and self.heads(at)):
-            self.made.append((first, self.elsewhere(document, at, target - len(first)), 1))
+            self.emitted.append((first, self.elsewhere(document, at, target - len(first)), 1))
             return len(chunk) - cut
         swap = swaps and self.heads(at)
-        self.made.append((second, first, 1) if swap else (first, second, 0))
+        self.emitted.append((second, first, 1) if swap else (first, second, 0))
         return 0
 
     def all(self, *, swaps: bool) -> list[tuple[Sentence, Sentence, int]]:
         for document in range(len(self.documents)):
             self.walk(document, swaps)
-        return self.made
+        return self.emitted
 
 
 def trimmed_lengths(first: Sentence, second: Sentence, room: int) -> tuple[int, int]:

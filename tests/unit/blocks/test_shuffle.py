@@ -72,10 +72,10 @@ def test_windows_and_buckets_do_not_change_a_byte(
 class Backwards(PiecesInMemory):
     """Makes the last piece of a stage first, as a process may that others are ahead of."""
 
-    def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
         for number in reversed(range(count)):
             self.piece(stage, number, make)
-        return super().made(stage, count, make)
+        return super().all_pieces(stage, count, make)
 
 
 @pytest.mark.usefixtures("few")

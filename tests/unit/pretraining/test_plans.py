@@ -304,7 +304,7 @@ def test_processes_that_help_write_the_same_bytes(
     monkeypatch.setattr(plans, "_MUCH", 8)
     monkeypatch.setattr(plans, "cores", lambda: 3)
     helped: list[str] = []
-    plain = SharedPieces.made
+    plain = SharedPieces.all_pieces
 
     def waited(self: Any, stage: str, count: int, make: Any) -> Any:
         """Leave the pieces to the helpers, but for the last one."""
@@ -313,7 +313,7 @@ def test_processes_that_help_write_the_same_bytes(
         helped.append(stage)
         return plain(self, stage, count, make)
 
-    monkeypatch.setattr(SharedPieces, "made", waited)
+    monkeypatch.setattr(SharedPieces, "all_pieces", waited)
     assert ids(plan_of(corpus, part)) == alone
     assert columns_of(plan_files.path) == expected
     assert helped[-1] == ("table" if name == "segment_pair" else "stream")
