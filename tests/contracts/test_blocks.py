@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import synthetic_documents
-from support.block_contents import cut_out, document_of, everything, neighbours, same
-from support.hypothesis_settings import tries
+from support.block_contents import all_blocks, cut_out, document_of, neighbours, same
+from support.hypothesis_settings import max_examples
 
 from clozelab.blocks import PARTS
 from clozelab.contracts import Blocks, Documents, Format, Mark
@@ -228,14 +228,14 @@ def test_every_part_has_an_example() -> None:
 
 @parts
 @given(shape=shapes, key=keys, data=st.data())
-@tries(120)
+@max_examples(120)
 def test_blocks_keep_the_contract(
     name: str, shape: list[list[int]], key: int, data: st.DataObject
 ) -> None:
     part = data.draw(st.sampled_from(formats(name)))
     documents = synthetic_documents.placed(shape)
     plan = part.plan(documents, key)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     assert len(blocks) == len(plan)
     check_blocks(part, blocks)
     assert np.array_equal(blocks.numbers, np.arange(len(plan)))
@@ -247,7 +247,7 @@ def test_blocks_keep_the_contract(
 
 @parts
 @given(shape=shapes, key=keys, data=st.data())
-@tries(40)
+@max_examples(40)
 def test_a_block_is_the_same_however_it_is_asked_for(
     name: str, shape: list[list[int]], key: int, data: st.DataObject
 ) -> None:
@@ -265,9 +265,9 @@ def test_a_block_is_the_same_however_it_is_asked_for(
 def test_plans_of_one_key_agree_and_of_two_keys_differ(name: str) -> None:
     documents = synthetic_documents.placed([[7, 0, 11, 3, 25, 4]] * 30)
     for part in formats(name):
-        first = everything(part.plan(documents, 11))
-        assert same(first, everything(part.plan(documents, 11)))
-        assert not same(first, everything(part.plan(documents, 12)))
+        first = all_blocks(part.plan(documents, 11))
+        assert same(first, all_blocks(part.plan(documents, 11)))
+        assert not same(first, all_blocks(part.plan(documents, 12)))
 
 
 @parts
@@ -276,7 +276,7 @@ def test_blocks_never_change_between_versions(name: str) -> None:
     documents = synthetic_documents.placed([[7, 0, 11, 3, 25, 4], [1], [60, 2, 1, 1, 90]] * 10)
     digest = blake2b(digest_size=8)
     for part in formats(name):
-        blocks = everything(part.plan(documents, 7))
+        blocks = all_blocks(part.plan(documents, 7))
         arrays = [blocks.ids, blocks.starts, blocks.marks, blocks.segments, blocks.fixed]
         arrays += [values for values in (blocks.labels, blocks.reverse) if values is not None]
         if blocks.words is not None:
@@ -310,7 +310,7 @@ def test_a_corpus_without_text_is_refused_in_one_sentence(
 @parts
 def test_what_a_part_provides_is_in_its_blocks(name: str) -> None:
     part = formats(name)[0]
-    blocks = everything(part.plan(synthetic_documents.placed(ENOUGH), 3))
+    blocks = all_blocks(part.plan(synthetic_documents.placed(ENOUGH), 3))
     assert (blocks.labels is not None) == bool({"next", "order"} & part.provides)
     assert (blocks.reverse is not None) == ("stream" in part.provides)
     assert (blocks.words is not None) == ("words" in part.provides)
@@ -324,5 +324,5 @@ def test_the_store_may_be_memory_mapped(name: str, tmp_path: Any) -> None:
         np.save(tmp_path / f"{field}.npy", getattr(documents, field))
         mapped[field] = np.load(tmp_path / f"{field}.npy", mmap_mode="r")
     part = formats(name)[0]
-    blocks = everything(part.plan(replace(documents, **mapped), 3))
-    assert same(blocks, everything(part.plan(documents, 3)))
+    blocks = all_blocks(part.plan(replace(documents, **mapped), 3))
+    assert same(blocks, all_blocks(part.plan(documents, 3)))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
-from support.masked_blocks import lay, ragged
+from support.hypothesis_settings import max_examples
+from support.masked_blocks import make_blocks, ragged
 from support.objective_cases import (
     VOCABULARY,
     Alone,
@@ -74,7 +74,9 @@ CASES = [(name, part) for name, parts in EXAMPLES.items() for part in parts]
 each = pytest.mark.parametrize(
     ("name", "part"), CASES, ids=[f"{name}-{n}" for n, (name, _) in enumerate(CASES)]
 )
-PROSE = lay([[1, 2, 1, 4, 1, 1, 2, 3, 1, 1, 5, 1, 2, 2, 1, 1, 1], [2, 1, 1, 3] * 6, [1], [3] * 9])
+PROSE = make_blocks(
+    [[1, 2, 1, 4, 1, 1, 2, 3, 1, 1, 5, 1, 2, 2, 1, 1, 1], [2, 1, 1, 3] * 6, [1], [3] * 9]
+)
 MASKINGS = (SpanMasking(mask_rate=0.3), WholeWord(mask_rate=0.5), Token())
 
 
@@ -90,7 +92,7 @@ def test_every_objective_has_an_example() -> None:
 
 
 @each
-@tries(25)
+@max_examples(25)
 @given(blocks=ragged(), masking=st.sampled_from(MASKINGS))
 def test_targets_lie_in_their_blocks_and_hang_on_no_other(
     name: str, part: Objective, blocks: Blocks, masking: SpanMasking | WholeWord | Token
@@ -208,7 +210,7 @@ def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> 
 @each
 @pytest.mark.thorough
 def test_a_head_compiles_whole(name: str, part: Objective) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(mask_rate=0.3))
+    case = complete(make_blocks([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(mask_rate=0.3))
     model = Alone(part, shape_of(part))
     sizes = lengths(part, case.blocks).tolist()
     targets = columns(case.targets(part), sizes, idle=2)

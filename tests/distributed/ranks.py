@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from support.pretrain_runs import doubled, shrunk
+from support.pretrain_runs import double_precision_trainer, shrunk
 
 from clozelab.pretraining import starting
 from clozelab.pretraining.held_out import held_out
@@ -68,7 +68,7 @@ def set_up(case: Case, stores: dict[str, str], world: World) -> PretrainTrainer:
     """The case in double precision; the first process has more micro-batches than the second."""
     sharded = case.sharded and world.size > 1
     machine = Machine(device="cpu", workers=0, micro_batch=1 + 3 * world.rank, shard=sharded)
-    return doubled(a_task(case, stores), machine, world)
+    return double_precision_trainer(a_task(case, stores), machine, world)
 
 
 def go(trainer: PretrainTrainer, folder: Path, begin: Path | None = None) -> Losses:

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 from support.coreference import stories
-from support.finetune_tasks import SHORT, base, order, sample, tuned, weights
+from support.finetune_tasks import (
+    SHORT,
+    base_model,
+    finetune_request,
+    run_finetuning,
+    sample_file,
+    weights,
+)
 from support.pretrain_runs import assert_close
 from test_ranks import torchrun
 
@@ -29,9 +36,9 @@ def stories_file(folder: Path) -> str:
 
 @pytest.mark.parametrize("recipe", ["bert", pytest.param("xlnet", marks=pytest.mark.slow)])
 def test_two_processes_tune_as_one_does(recipe: str, tmp_path: Path) -> None:
-    file, model = sample("pairs", 16), base(recipe)
+    file, model = sample_file("pairs", 16), base_model(recipe)
     torchrun(*finetune_arguments("pairs", file, model, tmp_path / "two"))
-    tuned(order("pairs", file, *SHORT, model=model), tmp_path / "one")
+    run_finetuning(finetune_request("pairs", file, *SHORT, model=model), tmp_path / "one")
     ours, theirs = (Run(tmp_path / name).result() for name in ("one", "two"))
     assert ours is not None and theirs is not None and ours["cells"] == theirs["cells"]
     mine, other = (weights(tmp_path / name / "seed-0") for name in ("one", "two"))
@@ -40,5 +47,7 @@ def test_two_processes_tune_as_one_does(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_without_a_document_goes_along(tmp_path: Path) -> None:
-    torchrun(*finetune_arguments("coreference", stories_file(tmp_path), base(), tmp_path / "out"))
+    torchrun(
+        *finetune_arguments("coreference", stories_file(tmp_path), base_model(), tmp_path / "out")
+    )
     assert Run(tmp_path / "out").result() is not None

@@ -12,7 +12,7 @@ import pytest
 import torch
 from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measure_held_out, set_up
 from support.corpora import ENVIRONMENT, SOURCE
-from support.pretrain_runs import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
+from support.pretrain_runs import HERE, MACHINE, QUIET, assert_close, of_kind, shrunk, store
 from support.processes import run_process
 
 from clozelab.cli import main
@@ -150,7 +150,7 @@ def test_a_sharded_run_of_four_processes_is_that_of_one_and_resumes_in_two_and_i
     assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
     shutil.rmtree(four / last)
     events = list(resume(starting.resumed(four), four, machine=MACHINE, saving=QUIET))
-    assert [step.number for step in of(Step, events)] == [MIDDLE + 1, STEPS]
+    assert [step.number for step in of_kind(Step, events)] == [MIDDLE + 1, STEPS]
     assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.golden_numbers import old, unpack_old
-from support.pretrain_runs import MACHINE, QUIET, of
+from support.pretrain_runs import MACHINE, QUIET, of_kind
 
 from clozelab.models.load import load
 from clozelab.pretraining import starting
@@ -89,13 +89,13 @@ def test_a_run_goes_on_as_it_went_on(folder: Path) -> None:
     events = [
         *resume(starting.resumed(folder / "run"), folder / "run", machine=MACHINE, saving=QUIET)
     ]
-    steps = of(Step, events)
+    steps = of_kind(Step, events)
     assert [step.number for step in steps] == [5, 6, 7, 8]
     curves = losses(steps)
     assert curves.keys() == NEXT.keys()
     for objective, expected in NEXT.items():
         assert curves[objective] == close(expected)
-    (ended,) = of(Ended, events)
+    (ended,) = of_kind(Ended, events)
     assert ended.whole
     (run,), _ = gather([folder / "run"])
     assert run.done and [len(points) for points in run.train.values()] == [8, 8]
@@ -104,7 +104,7 @@ def test_a_run_goes_on_as_it_went_on(folder: Path) -> None:
 def test_a_student_without_a_checkpoint_finds_its_teacher_and_begins_again(folder: Path) -> None:
     place = folder / "student"
     events = [*resume(starting.resumed(place), place, machine=MACHINE, saving=QUIET)]
-    curves = losses(of(Step, events))
+    curves = losses(of_kind(Step, events))
     assert curves.keys() == STUDENT.keys()
     for objective, expected in STUDENT.items():
         assert curves[objective] == close(expected)
@@ -136,5 +136,5 @@ def test_a_study_is_shown_and_has_nothing_left_to_do(folder: Path) -> None:
     )
     plan = drained(make_plan(request, MACHINE, out=place))
     events = [event.event for event in follow(plan, place, machine=MACHINE, saving=QUIET)]
-    assert not of(Step, events)
+    assert not of_kind(Step, events)
     assert records.read(place).done == evidence.done

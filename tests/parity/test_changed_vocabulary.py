@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from support.corpora import texts, write
-from support.pretrain_runs import task, went
+from support.pretrain_runs import pretrain_job, run_pretraining
 from test_import_export import FAMILIES, saved
 from torch import nn
 
@@ -111,7 +111,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 )
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vocabulary") / request.param
-    went(task(request.param, *SHAPES.get(request.param, ()), steps=1), folder)
+    run_pretraining(pretrain_job(request.param, *SHAPES.get(request.param, ()), steps=1), folder)
     return folder
 
 
@@ -169,7 +169,7 @@ def guesses(model: clozelab.Model) -> Any:
 
 
 def test_rows_begin_as_they_are_asked_to(text: str, tmp_path: Path) -> None:
-    went(task("bert", steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job("bert", steps=1), tmp_path / "run")
     model = clozelab.load(tmp_path / "run", **SILENT)
     word = "plasmation"
     ids = [token.id for token in model.tokenizer.model.tokenize(word)]

@@ -13,7 +13,7 @@ from support.peer_models import (
     VOCABULARY,
     _widen,
     agree,
-    loaded,
+    model_with_weights,
     ours,
     packed,
     padded,
@@ -126,7 +126,7 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(*FAULTS[fault])
     imported = from_transformers(model.config.to_dict(), model.state_dict())
     real = batch["attention_mask"].bool()
-    mine = ours(loaded(imported.encoder, imported.heads, imported.weights), batch)
+    mine = ours(model_with_weights(imported.encoder, imported.heads, imported.weights), batch)
     gap = float((mine["layer 3"] - out.hidden_states[3][real]).abs().max())
     assert gap < 1e-9 if fault == "none" else gap > 1e-4
 
@@ -142,7 +142,7 @@ def test_a_mask_decoder_is_the_last_layer_asked_with_positions(lengths: Any) -> 
     table = torch.randn(12, 16, generator=torch.Generator().manual_seed(3)).double()
     encoder = Transformer(**{**vars(imported.encoder), "absolute_positions": "decoder"})
     weights = {**imported.weights, "encoder.embeddings.positions.weight": table}
-    mine, inputs = loaded(encoder, (), weights).encoder, packed(batch)
+    mine, inputs = model_with_weights(encoder, (), weights).encoder, packed(batch)
     hidden = peer(**batch, output_hidden_states=True).hidden_states
     mask = peer.encoder.get_attention_mask(batch["attention_mask"])
     asks = hidden[-2] + table[: hidden[-2].shape[1]]
@@ -175,9 +175,9 @@ def test_of_a_published_file_what_has_no_place_is_left_aside() -> None:
     assert both.heads == () and "mask_predictions.dense.weight" in both.left
     assert any(name.startswith("lm_predictions.") for name in both.left)
     batch = padded(0)
-    bare = {name: states for name, states in ours(loaded(alone.encoder, alone.heads, alone.weights),
-            batch).items() if name != "words"}  # fmt: skip
-    agree(bare, ours(loaded(both.encoder, both.heads, both.weights), batch))
+    outputs = ours(model_with_weights(alone.encoder, alone.heads, alone.weights), batch)
+    bare = {name: states for name, states in outputs.items() if name != "words"}
+    agree(bare, ours(model_with_weights(both.encoder, both.heads, both.weights), batch))
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from support.peer_models import (
     VOCABULARY,
     Model,
     agree,
-    loaded,
+    model_with_weights,
     ours,
     padded,
     random_model,
     shaken,
-    sized,
+    sized_model,
     theirs,
 )
 from tokenizers import Tokenizer
@@ -210,7 +210,7 @@ def test_a_checkpoint_of_transformers_computes_the_same_here(name: str) -> None:
     assert set(imported.heads) == heads
     batch = padded(types, padding=settings.get("pad_token_id", 1))
     agree(
-        ours(loaded(imported.encoder, imported.heads, imported.weights), batch),
+        ours(model_with_weights(imported.encoder, imported.heads, imported.weights), batch),
         theirs(model, batch),
     )
 
@@ -408,7 +408,8 @@ def test_what_we_export_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     assert set(imported.heads) == set(heads) and imported.left == []
     batch = padded(getattr(encoder, "types", 2))
     agree(
-        ours(model, batch), ours(loaded(imported.encoder, imported.heads, imported.weights), batch)
+        ours(model, batch),
+        ours(model_with_weights(imported.encoder, imported.heads, imported.weights), batch),
     )
 
 
@@ -457,7 +458,7 @@ def test_the_tokenizer_adds_the_family_s_marks_to_the_same_ids(name: str, tmp_pa
     encoder, heads, _ = MODELS[name]
     tokenizer = Tokenizer.from_file(str(data.tokenizer(kind)))
     vocabulary = describe(tokenizer)
-    model = sized(encoder, heads, vocabulary.size)
+    model = sized_model(encoder, heads, vocabulary.size)
     there = to_transformers(encoder, model.state_dict(), vocabulary=vocabulary, length=12)
     folder = tmp_path / "hf"
     write(folder, there, tokenizer=tokenizer, vocabulary=vocabulary, card="")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
-from support.pretrain_runs import task, went
+from support.pretrain_runs import pretrain_job, run_pretraining
 
 import clozelab
 from clozelab.cli import main
@@ -27,11 +27,16 @@ TEXTS = [
 def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vectors")
     overrides = ["encoder.positions=48", "encoder.layers=2"]
-    went(task("simcse", *overrides, steps=2), folder / "cls")
-    went(task("simcse", *overrides, "objectives.0.pooling=mean_all", steps=2), folder / "mean_all")
-    went(task("simcse", *overrides, "objectives.0.pooling=mean", steps=1), folder / "mean")
-    went(task("roberta", "encoder.positions=48", steps=1), folder / "roberta")
-    went(task("retromae", *overrides, steps=2), folder / "retromae")
+    run_pretraining(pretrain_job("simcse", *overrides, steps=2), folder / "cls")
+    run_pretraining(
+        pretrain_job("simcse", *overrides, "objectives.0.pooling=mean_all", steps=2),
+        folder / "mean_all",
+    )
+    run_pretraining(
+        pretrain_job("simcse", *overrides, "objectives.0.pooling=mean", steps=1), folder / "mean"
+    )
+    run_pretraining(pretrain_job("roberta", "encoder.positions=48", steps=1), folder / "roberta")
+    run_pretraining(pretrain_job("retromae", *overrides, steps=2), folder / "retromae")
     return folder
 
 
@@ -75,7 +80,7 @@ def test_the_modules_are_written_for_models_of_sentence_vectors_alone(
 
 
 def test_a_vector_that_the_library_cannot_take_is_refused(tmp_path: Path) -> None:
-    went(task("gpt", steps=1), tmp_path / "gpt")
+    run_pretraining(pretrain_job("gpt", steps=1), tmp_path / "gpt")
     with pytest.raises(UserError, match="use --pool mean_all"):
         clozelab.export(tmp_path / "gpt", tmp_path / "out", pool="cls")
     assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.pretrain_runs import task, went
+from support.pretrain_runs import pretrain_job, run_pretraining
 from support.xlnet_batches import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
 from transformers import XLNetConfig, XLNetLMHeadModel
@@ -246,7 +246,7 @@ def test_their_gradients_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_likelihoods_in_the_natural_order_are_those_of_transformers(tmp_path: Path) -> None:
     """A query for each token, which sees the tokens before it and the marks behind the text."""
-    went(task("xlnet", steps=2), tmp_path / "run")
+    run_pretraining(pretrain_job("xlnet", steps=2), tmp_path / "run")
     clozelab.export(tmp_path / "run", tmp_path / "hf", progress=False)
     peer = XLNetLMHeadModel.from_pretrained(tmp_path / "hf").eval()
     model = clozelab.load(tmp_path / "run")
@@ -272,7 +272,7 @@ def test_likelihoods_in_the_natural_order_are_those_of_transformers(tmp_path: Pa
 
 def test_two_words_hidden_together_are_as_likely_as_in_transformers(tmp_path: Path) -> None:
     """The context sees all but the two; each is predicted alone, and given the other."""
-    went(task("xlnet", steps=2), tmp_path / "run")
+    run_pretraining(pretrain_job("xlnet", steps=2), tmp_path / "run")
     clozelab.export(tmp_path / "run", tmp_path / "hf", progress=False)
     peer = XLNetLMHeadModel.from_pretrained(tmp_path / "hf").eval()
     text_scorer = scorer(clozelab.load(tmp_path / "run"))

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import build, texts, write
-from support.finetune_tasks import sample
-from support.pretrain_runs import MACHINE, assert_same, checkpoint, of, store, task, went
+from support.finetune_tasks import sample_file
+from support.pretrain_runs import (
+    MACHINE,
+    assert_same,
+    checkpoint,
+    of_kind,
+    pretrain_job,
+    run_pretraining,
+    store,
+)
 from support.probe_tasks import sst2
 from support.texts import tokenizer
 
@@ -40,7 +48,7 @@ def general() -> str:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on general text."""
     folder = tmp_path_factory.mktemp("general") / "run"
-    went(task("bert", steps=2), folder)
+    run_pretraining(pretrain_job("bert", steps=2), folder)
     return folder
 
 
@@ -157,8 +165,8 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
         changes=["optimiser.learning_rate=1.0"],
     )  # fmt: skip
     straight, halved = tmp_path / "straight", tmp_path / "halved"
-    events = went(job, straight, MACHINE, OFTEN)
-    assert {event.of for event in of(Evaluated, events)} == {"held_out", "general"}
+    events = run_pretraining(job, straight, MACHINE, OFTEN)
+    assert {event.of for event in of_kind(Evaluated, events)} == {"held_out", "general"}
     for event in pretrain(job, halved, machine=MACHINE, saving=OFTEN):
         if isinstance(event, Step) and event.number == 5:
             break
@@ -166,8 +174,10 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
     assert again.adaptation is not None and again.adaptation.patience == 3
     assert again.adaptation.general is not None
     rest = list(resume(again, halved, machine=MACHINE, saving=OFTEN))
-    (ended,) = of(Ended, rest)
-    assert ended.whole and ended.result["best_step"] == of(Ended, events)[0].result["best_step"]
+    (ended,) = of_kind(Ended, rest)
+    assert (
+        ended.whole and ended.result["best_step"] == of_kind(Ended, events)[0].result["best_step"]
+    )
     assert ended.result["best_step"] == 0  # such steps are too long
     last = Run(straight).recipe().schedule.total
     assert last == 6 == Run(halved).recipe().schedule.total
@@ -185,7 +195,7 @@ def test_a_folder_of_transformers_is_adapted_by_a_detour(
 ) -> None:
     """Evaluations during the detour count neither as improvements nor as failures."""
     run = tmp_path / "run"
-    went(task("roberta", steps=1), run)
+    run_pretraining(pretrain_job("roberta", steps=1), run)
     clozelab.export(run, tmp_path / "hf", progress=False)
     file = write(tmp_path / "new.jsonl", texts(75)[60:])
     build(file, tmp_path / "corpus", tokenizer("byte_bpe", "small"), held_out=0.2)
@@ -266,7 +276,7 @@ def bad(model: Path, new: str, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "t5" / "config.json").write_text('{"model_type": "t5"}')
     (folder / "empty").write_text("\n")
     clozelab.finetune(
-        model, "classify", train=sample("definitions", 8), dev=sample("definitions", 8),
+        model, "classify", train=sample_file("definitions", 8), dev=sample_file("definitions", 8),
         out=folder / "tuned", set=["steps=1"], device="cpu", progress=False,
     )  # fmt: skip
     return folder

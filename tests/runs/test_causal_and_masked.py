@@ -14,8 +14,8 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from support.finetune_tasks import order, sample, tuned
-from support.pretrain_runs import MACHINE, shrunk, steps_of, store, task, went
+from support.finetune_tasks import finetune_request, run_finetuning, sample_file
+from support.pretrain_runs import MACHINE, pretrain_job, run_pretraining, shrunk, steps_of, store
 
 import clozelab
 from clozelab import cli
@@ -47,7 +47,10 @@ Runs = Callable[[str], Path]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("directions")
     for name in NAMES:
-        went(task(name, "encoder.layers=2", "schedule.causal=[[0.5, 0.6]]", steps=6), folder / name)
+        run_pretraining(
+            pretrain_job(name, "encoder.layers=2", "schedule.causal=[[0.5, 0.6]]", steps=6),
+            folder / name,
+        )
     return lambda name: folder / name
 
 
@@ -117,12 +120,12 @@ def test_a_text_is_scored_as_masked_unless_causal_is_asked_for(
 def test_models_without_a_causal_head_are_not_asked_for_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    went(task("roberta", steps=1), tmp_path / "roberta")
+    run_pretraining(pretrain_job("roberta", steps=1), tmp_path / "roberta")
     command = ["score", str(tmp_path / "roberta"), "--text", TEXT, "--method", "causal"]
     assert cli.main(command) == 2
     output = capsys.readouterr().err
     assert "--method causal: is for models that were trained with causal_lm" in output
-    went(task("gpt", steps=1), tmp_path / "gpt")
+    run_pretraining(pretrain_job("gpt", steps=1), tmp_path / "gpt")
     usual, causal = (
         clozelab.score(str(tmp_path / "gpt"), text=[TEXT], method=method, **SILENT)
         for method in (None, "causal")
@@ -183,14 +186,16 @@ def test_what_predicts_one_place_earlier_has_no_class_but_a_graph(
 def test_it_is_tuned_and_goes_out_as_roberta(
     run: Runs, tmp_path: Path, name: str, kind: str
 ) -> None:
-    file = sample({"classify": "definitions", "tag": "tags"}[kind], 24)
-    tuned(order(kind, file, model=str(run(name))), tmp_path / "tuned")
+    file = sample_file({"classify": "definitions", "tag": "tags"}[kind], 24)
+    run_finetuning(finetune_request(kind, file, model=str(run(name))), tmp_path / "tuned")
     clozelab.export(str(tmp_path / "tuned"), tmp_path / "hf", **SILENT)
     ending = {"classify": "SequenceClassification", "tag": "TokenClassification"}[kind]
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == [f"RobertaFor{ending}"]
     with pytest.raises(UserError, match="has no causal language model to go on with"):
-        tuned(order(kind, file, "lm_weight=0.5", model=str(run(name))), tmp_path / "both")
+        run_finetuning(
+            finetune_request(kind, file, "lm_weight=0.5", model=str(run(name))), tmp_path / "both"
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -206,7 +211,7 @@ def test_held_out_losses_are_of_both_and_the_same_every_time(run: Runs, name: st
 
 
 def test_the_log_has_no_loss_of_what_a_step_did_not_predict(tmp_path: Path) -> None:
-    went(task("causal_then_masked", steps=4), tmp_path / "run")
+    run_pretraining(pretrain_job("causal_then_masked", steps=4), tmp_path / "run")
     lines = Run.open(tmp_path / "run").events("step")
     objectives = [{"causal_lm", "masked_lm"} & {*line} for line in lines]
     assert objectives == [{"causal_lm"}, {"causal_lm"}, {"masked_lm"}, {"masked_lm"}]
@@ -222,13 +227,13 @@ def test_a_run_is_judged_by_the_masked_loss_that_it_ends_with(run: Runs) -> None
 
 def test_a_run_goes_on_from_another_recipe_with_its_head(run: Runs, tmp_path: Path) -> None:
     """A causal detour of a masked model (arXiv:2605.12438), and back."""
-    went(task("roberta", "encoder.layers=2", steps=2), tmp_path / "roberta")
+    run_pretraining(pretrain_job("roberta", "encoder.layers=2", steps=2), tmp_path / "roberta")
     detour = shrunk("causal_then_masked", "schedule.causal=[[1.0, 0.5]]", steps=2)
     data = [store("byte_bpe")]
     job = continued(detour, str(tmp_path / "roberta"), data=data, seed=0)
     trainer = PretrainTrainer(job, MACHINE, HERE)
     assert trainer.notes() == []  # no weight is fresh
-    went(job, tmp_path / "detour")
+    run_pretraining(job, tmp_path / "detour")
     back = continued(shrunk("roberta", steps=1), str(tmp_path / "detour"), data=data, seed=0)
     assert PretrainTrainer(back, MACHINE, HERE).notes() == []
 
@@ -236,7 +241,7 @@ def test_a_run_goes_on_from_another_recipe_with_its_head(run: Runs, tmp_path: Pa
 def test_a_causal_model_goes_on_as_a_masked_one(tmp_path: Path) -> None:
     left = ["encoder.causal=true", "masking.use=nothing", "schedule.causal=[]"]
     alone = 'objectives=[{use="causal_lm", head="transform"}]'
-    went(task("causal_then_masked", *left, alone, steps=1), tmp_path / "causal")
+    run_pretraining(pretrain_job("causal_then_masked", *left, alone, steps=1), tmp_path / "causal")
     options = [
         "--data",
         store("byte_bpe"),
@@ -300,7 +305,7 @@ def masked_loss(trainer: PretrainTrainer, recipe: Any, data: str) -> float:
 def test_the_shares_of_the_study_train(tmp_path: Path) -> None:
     for variant in studies.read("causal-then-masked").variants:
         recipe = shrunk("causal_then_masked", steps=4).override(variant.set)
-        went(fresh(recipe, data=[store("byte_bpe")], seed=0), tmp_path / variant.name)
+        run_pretraining(fresh(recipe, data=[store("byte_bpe")], seed=0), tmp_path / variant.name)
         lines = Run.open(tmp_path / variant.name).events("step")
         count = sum("causal_lm" in line for line in lines)
         assert count / len(lines) == int(variant.name) / 100

@@ -13,8 +13,16 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from support.corpora import write
-from support.finetune_tasks import order, sample, tuned
-from support.pretrain_runs import MACHINE, QUIET, assert_detects, shrunk, store, task, went
+from support.finetune_tasks import finetune_request, run_finetuning, sample_file
+from support.pretrain_runs import (
+    MACHINE,
+    QUIET,
+    assert_detects,
+    pretrain_job,
+    run_pretraining,
+    shrunk,
+    store,
+)
 
 import clozelab
 from clozelab import cli
@@ -40,8 +48,11 @@ SILENT: dict[str, Any] = {"progress": False}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("electra") / "run"
-    went(
-        task("electra", "encoder.embedding_size=16", "encoder.layers=2", "blocks.length=64"), place
+    run_pretraining(
+        pretrain_job(
+            "electra", "encoder.embedding_size=16", "encoder.layers=2", "blocks.length=64"
+        ),
+        place,
     )
     return place
 
@@ -127,7 +138,7 @@ def test_what_electra_s_classes_cannot_have_goes_out_as_another(
     tmp_path: Path, setting: str, kinds: tuple[str, str]
 ) -> None:
     share = "objectives.0.share=1.0" if "pre" in setting else "objectives.0.share=0.5"
-    went(task("electra", setting, share, steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job("electra", setting, share, steps=1), tmp_path / "run")
     clozelab.export(str(tmp_path / "run"), tmp_path / "hf", **SILENT)
     for place, kind in zip((tmp_path / "hf", tmp_path / "hf" / "generator"), kinds, strict=True):
         assert json.loads((place / "config.json").read_text())["architectures"] == [kind]
@@ -214,7 +225,7 @@ def test_a_run_goes_on_from_both_whatever_the_recipe_s_share(hf: Path, tmp_path:
 
 def test_a_run_goes_on_from_the_encoder_alone_and_from_bert(hf: Path, tmp_path: Path) -> None:
     shutil.copytree(hf, tmp_path / "hf", ignore=shutil.ignore_patterns("generator"))
-    went(task("bert"), tmp_path / "bert")
+    run_pretraining(pretrain_job("bert"), tmp_path / "bert")
     for place, fresh_heads in ((tmp_path / "hf", "generator"),
                                (tmp_path / "bert", "generator, replaced_token")):  # fmt: skip
         job = continued(shrunk("electra"), str(place), data=[store("wordpiece")], seed=0)
@@ -226,20 +237,20 @@ def test_a_run_goes_on_from_the_encoder_alone_and_from_bert(hf: Path, tmp_path: 
 
 @pytest.mark.parametrize("sharing", ["embeddings", "none"])
 def test_new_words_have_a_row_in_every_table(sharing: str, tmp_path: Path) -> None:
-    went(task("electra", f"objectives.0.sharing={sharing}"), tmp_path / "run")
+    run_pretraining(pretrain_job("electra", f"objectives.0.sharing={sharing}"), tmp_path / "run")
     file = write(tmp_path / "new.jsonl", ["The plasmation and gastrology of plasmatics. " * 6] * 10)
     command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
     assert cli.main([*command, "--tokenizer-from", str(tmp_path / "run"), "--extend", "3"]) == 0
     recipe = shrunk("electra", f"objectives.0.sharing={sharing}", steps=1)
     job = continued(recipe, str(tmp_path / "run"), data=[str(tmp_path / "c")], seed=0)
-    went(job, tmp_path / "more")
+    run_pretraining(job, tmp_path / "more")
     assert load(str(tmp_path / "more")).step == 1
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag"])
 def test_it_is_tuned_and_goes_out_as_electra(run: Path, tmp_path: Path, kind: str) -> None:
-    file = sample({"classify": "definitions", "tag": "tags"}[kind], 24)
-    tuned(order(kind, file, model=str(run)), tmp_path / "tuned")
+    file = sample_file({"classify": "definitions", "tag": "tags"}[kind], 24)
+    run_finetuning(finetune_request(kind, file, model=str(run)), tmp_path / "tuned")
     model = load(str(tmp_path / "tuned"))
     assert not any(
         name.startswith("heads.generator") for name, _ in model.module.named_parameters()
@@ -279,7 +290,7 @@ def test_the_ablations_of_the_paper_run_and_resume(tmp_path: Path) -> None:
             if isinstance(event, Step) and event.number == 1:
                 break
         list(resume(resumed(place), place, machine=MACHINE, saving=QUIET))
-        went(fresh(recipe, data=[store("wordpiece")], seed=0), tmp_path / "straight")
+        run_pretraining(fresh(recipe, data=[store("wordpiece")], seed=0), tmp_path / "straight")
         assert same(weights(place), weights(tmp_path / "straight"))
         shutil.rmtree(tmp_path / "straight")
 

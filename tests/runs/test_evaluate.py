@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.pretrain_runs import store, task, went
+from support.pretrain_runs import pretrain_job, run_pretraining, store
 
 from clozelab import cli
 from clozelab.api.training import _stand
@@ -25,7 +25,7 @@ torch.set_num_threads(1)
 def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run that hides more than RoBERTa does."""
     out = tmp_path_factory.mktemp("evaluate") / "swift"
-    went(task("swift", "masking.mask_rate=0.4", steps=3), out)
+    run_pretraining(pretrain_job("swift", "masking.mask_rate=0.4", steps=3), out)
     return str(out)
 
 
@@ -44,7 +44,7 @@ def test_the_masks_of_another_recipe_are_as_many_as_it_hides(place: str) -> None
 
 
 def test_two_recipes_are_asked_the_same_under_the_same_masks(place: str, tmp_path: Path) -> None:
-    went(task("roberta", steps=3), tmp_path / "roberta")
+    run_pretraining(pretrain_job("roberta", steps=3), tmp_path / "roberta")
     sums = evaluate_sums(str(tmp_path / "roberta"))
     assert hidden(evaluate_sums(place, "roberta")) == hidden(sums)
     again = evaluate_sums(str(tmp_path / "roberta"), "roberta")
@@ -52,7 +52,7 @@ def test_two_recipes_are_asked_the_same_under_the_same_masks(place: str, tmp_pat
 
 
 def test_objectives_about_other_masks_are_left_out(tmp_path: Path) -> None:
-    went(task("spanbert", steps=2), tmp_path / "spans")
+    run_pretraining(pretrain_job("spanbert", steps=2), tmp_path / "spans")
     sums = evaluate(
         str(tmp_path / "spans"), store("wordpiece"), masks="bert", blocks=40, device="cpu"
     )

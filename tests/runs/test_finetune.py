@@ -14,16 +14,16 @@ from support.finetune_tasks import (
     QUICK,
     SHORT,
     STILL,
-    base,
-    doubled,
+    base_model,
+    double_precision_trial,
     equal,
     events,
+    finetune_request,
     inputs_of,
-    named,
-    order,
-    sample,
+    named_request,
+    run_finetuning,
+    sample_file,
     steps_of,
-    tuned,
     weights,
 )
 from support.labelled_files import jsonl, write
@@ -98,7 +98,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows some pairs by heart."""
     out = tmp_path_factory.mktemp("pairs") / "tuned"
-    tuned(order("pairs", sample("pairs", 32)), out)
+    run_finetuning(finetune_request("pairs", sample_file("pairs", 32)), out)
     return out
 
 
@@ -134,15 +134,15 @@ def stories_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_every_kind_learns_a_small_real_sample(
     tmp_path: Path, kind: str, name: str, count: int, metric: str, chance: float
 ) -> None:
-    request = order(kind, sample(name, count), model=base(variant="embedded"))
-    scores_seen = events(Scored, tuned(request, tmp_path / "out"))
+    request = finetune_request(kind, sample_file(name, count), model=base_model(variant="embedded"))
+    scores_seen = events(Scored, run_finetuning(request, tmp_path / "out"))
     assert len(scores_seen) == 12  # one an epoch
     assert scores_seen[-1].at_best[metric] > max(85, chance + 30)
 
 
 def test_a_beam_learns_answers_as_a_span_does(tmp_path: Path) -> None:
-    request = order("answer", sample("spans", 32), *QUICK, "head=beam")
-    (*_, last) = events(Scored, tuned(request, tmp_path / "out"))
+    request = finetune_request("answer", sample_file("spans", 32), *QUICK, "head=beam")
+    (*_, last) = events(Scored, run_finetuning(request, tmp_path / "out"))
     assert last.at_best["exact"] > 85
     kind = load(str(tmp_path / "out")).task.kind  # type: ignore[union-attr]
     assert isinstance(kind, Answer) and kind.head == "beam"
@@ -150,7 +150,7 @@ def test_a_beam_learns_answers_as_a_span_does(tmp_path: Path) -> None:
 
 def test_numbers_are_learned(tmp_path: Path, numbers: str) -> None:
     settings = ("batch_size=8", "learning_rate=5e-3", "length=64", "epochs=16", *STILL)
-    happened = tuned(order("regress", numbers, *settings), tmp_path / "out")
+    happened = run_finetuning(finetune_request("regress", numbers, *settings), tmp_path / "out")
     assert events(Scored, happened)[-1].at_best["pearson"] > 85
 
 
@@ -164,7 +164,9 @@ def test_coreference_is_learned_from_stories(stories_file: str) -> None:
         *STILL,
     )
     inputs = inputs_for(
-        order("coreference", stories_file, *settings, model=base(variant="embedded"))
+        finetune_request(
+            "coreference", stories_file, *settings, model=base_model(variant="embedded")
+        )
     )
     # Smaller than the usual head, and with as many mentions as our stories have.
     kind: Any = replace(
@@ -186,7 +188,9 @@ def test_coreference_is_learned_from_stories(stories_file: str) -> None:
 
 def test_a_model_that_is_tuned_says_what_it_learned(pairs: Path) -> None:
     model = load(str(pairs))
-    rows = [line.split("\t") for line in Path(sample("pairs", 32)).read_text("utf-8").split("\n")]
+    rows = [
+        line.split("\t") for line in Path(sample_file("pairs", 32)).read_text("utf-8").split("\n")
+    ]
     predictions = predict(model, [(a, b) for a, b, _ in rows[1:33]])
     assert (
         sum(
@@ -197,7 +201,7 @@ def test_a_model_that_is_tuned_says_what_it_learned(pairs: Path) -> None:
     )
     result = Run(pairs / "seed-0").result()
     assert result is not None
-    scores = score(model, sample("pairs", 32))
+    scores = score(model, sample_file("pairs", 32))
     assert scores["dev"]["accuracy"] == result["dev"]["accuracy"]
 
 
@@ -262,9 +266,11 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
     changed_settings = tuple(
         word for word in changed_settings if not word.startswith(("epochs", "learning_rate"))
     )
-    request = order("tag", sample("tags", 16), *changed_settings, "epochs=8", "learning_rate=1e-2")
-    happened = tuned(request, tmp_path / "out")
-    before, after = opened(base()).module.state_dict(), weights(tmp_path / "out" / "seed-0")
+    request = finetune_request(
+        "tag", sample_file("tags", 16), *changed_settings, "epochs=8", "learning_rate=1e-2"
+    )
+    happened = run_finetuning(request, tmp_path / "out")
+    before, after = opened(base_model()).module.state_dict(), weights(tmp_path / "out" / "seed-0")
     encoder_names = [name for name in after if name.startswith("encoder.")]
     assert encoder_names and all(torch.equal(before[name], after[name]) for name in encoder_names)
     losses = [
@@ -292,18 +298,23 @@ def test_a_pooler_is_kept_where_it_reads_what_it_was_trained_on(
     changed_settings = tuple(
         word for word in QUICK if not word.startswith(("epochs", "learning_rate"))
     )
-    request = order(
-        "pairs", sample("pairs", 16), *changed_settings, *settings, "learning_rate=1e-9", "steps=1"
+    request = finetune_request(
+        "pairs",
+        sample_file("pairs", 16),
+        *changed_settings,
+        *settings,
+        "learning_rate=1e-9",
+        "steps=1",
     )
-    tuned(request, tmp_path / "out")
-    before = opened(base()).module.state_dict()["heads.next_sentence.pooler.weight"]
+    run_finetuning(request, tmp_path / "out")
+    before = opened(base_model()).module.state_dict()["heads.next_sentence.pooler.weight"]
     after = weights(tmp_path / "out" / "seed-0")["heads.classify.dense.weight"]
     assert (after.shape == before.shape and torch.allclose(after, before, atol=1e-6)) == pooler_kept
 
 
 @pytest.mark.parametrize("kind", ["pairs", "tag", "answer"])
 def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> None:
-    file = sample({"pairs": "pairs", "tag": "tags", "answer": "spans"}[kind], 16)
+    file = sample_file({"pairs": "pairs", "tag": "tags", "answer": "spans"}[kind], 16)
     changed_settings = (
         "hidden=32",
         "length=64",
@@ -312,11 +323,14 @@ def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> No
         "batch_size=8",
         "head_dropout=0",
     )
-    request = order(kind, file, *changed_settings, model=base("elmo"))
+    request = finetune_request(kind, file, *changed_settings, model=base_model("elmo"))
     plan = planned(request)
     assert plan.order.protocol == "elmo"
-    happened = tuned(plan, tmp_path / "out")
-    before, after = opened(base("elmo")).module.state_dict(), weights(tmp_path / "out" / "seed-0")
+    happened = run_finetuning(plan, tmp_path / "out")
+    before, after = (
+        opened(base_model("elmo")).module.state_dict(),
+        weights(tmp_path / "out" / "seed-0"),
+    )
     assert all(torch.equal(before[n], after[n]) for n in after if n.startswith("encoder."))
     assert {"features.mix.weights", "features.recurrent.lstm.weight_ih_l0"} <= after.keys()
     first, *_, last = events(Step, happened)
@@ -337,7 +351,7 @@ def _kind(word: str) -> str:
 def test_a_teacher_of_no_weight_changes_nothing_and_another_is_half_of_the_loss(
     pairs: Path,
 ) -> None:
-    request = order("pairs", sample("pairs", 32), *SHORT)
+    request = finetune_request("pairs", sample_file("pairs", 32), *SHORT)
     taught = replace(request, teacher=str(pairs))
     plain = Trial(inputs_of(request), MACHINE, HERE)
     losses = [step.sums["classify"]["loss"] for step in steps_of(plain)]
@@ -356,7 +370,7 @@ def test_a_teacher_of_no_weight_changes_nothing_and_another_is_half_of_the_loss(
 
 
 def test_a_student_nears_its_teacher(pairs: Path) -> None:
-    request = order("pairs", sample("pairs", 32), *QUICK, teacher=str(pairs))
+    request = finetune_request("pairs", sample_file("pairs", 32), *QUICK, teacher=str(pairs))
     work = Trial(inputs_of(request, alpha=0.0), MACHINE, HERE)
     losses = [step.sums["classify"]["soft"] for step in steps_of(work)]
     assert sum(losses[-4:]) < 0.3 * sum(losses[:4])
@@ -364,48 +378,50 @@ def test_a_student_nears_its_teacher(pairs: Path) -> None:
 
 def test_a_chain_goes_on_from_the_earlier_task_and_says_so(tmp_path: Path, glue: Path) -> None:
     first, second = tmp_path / "mnli", tmp_path / "rte"
-    tuned(named("mnli", glue), first)
-    request = named("rte", glue, protocol="roberta", model=str(first))
+    run_finetuning(named_request("mnli", glue), first)
+    request = named_request("rte", glue, protocol="roberta", model=str(first))
     inputs = inputs_for(request)
     parent = weights(first / "seed-0")
     assert inputs.start.keys() == {name for name in parent if name.startswith("encoder.")}
     assert all(torch.equal(inputs.start[name], parent[name]) for name in inputs.start)
-    happened = tuned(request, second)
+    happened = run_finetuning(request, second)
     facts = Run(second / "seed-0").machine()
     assert facts["from"] == str(first) and facts["from_task"] == "mnli"
     assert not [event for event in events(Said, happened) if "--after" in event.text]
 
 
 def test_a_protocol_that_goes_on_from_another_task_says_so(tmp_path: Path, glue: Path) -> None:
-    happened = tuned(named("rte", glue, protocol="roberta"), tmp_path / "out")
+    happened = run_finetuning(named_request("rte", glue, protocol="roberta"), tmp_path / "out")
     (notice,) = [event.text for event in events(Said, happened) if "--after" in event.text]
     assert "--after mnli" in notice
     assert "from_task" not in Run(tmp_path / "out" / "seed-0").machine()
-    assert not [note for note in inputs_for(named("rte", glue)).notes if "--after" in note]
-    fresh = named("rte", glue, protocol="roberta", fresh=True)
+    assert not [note for note in inputs_for(named_request("rte", glue)).notes if "--after" in note]
+    fresh = named_request("rte", glue, protocol="roberta", fresh=True)
     assert not [note for note in inputs_for(fresh).notes if "--after" in note]
     assert inputs_for(fresh).start == {} and inputs_for(fresh).origin is None
 
 
 def test_a_command_makes_a_chain(tmp_path: Path, glue: Path) -> None:
-    command = ["finetune", base(), "rte", "--after", "mnli", "--task-data", str(glue)]
+    command = ["finetune", base_model(), "rte", "--after", "mnli", "--task-data", str(glue)]
     command += ["--out", str(tmp_path / "out"), "--device", "cpu", "--set", "steps=1"]
     assert main(command) == 0
     facts = Run(tmp_path / "out" / "seed-0").machine()
     assert facts["from"] == str(tmp_path / "out-after-mnli") and facts["from_task"] == "mnli"
-    assert Run(tmp_path / "out-after-mnli" / "seed-0").machine()["from"] == base()
+    assert Run(tmp_path / "out-after-mnli" / "seed-0").machine()["from"] == base_model()
 
 
 def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
-    request = order("pairs", sample("pairs", 16), "steps=3", "batch_size=4", "length=64")
-    request = replace(request, model=base("gpt"), protocol="gpt")
+    request = finetune_request(
+        "pairs", sample_file("pairs", 16), "steps=3", "batch_size=4", "length=64"
+    )
+    request = replace(request, model=base_model("gpt"), protocol="gpt")
     prepared = Trial(inputs_for(request), MACHINE, HERE).prepare(0)
     assert prepared.weights == {"classify": 1, "causal_lm": 0.5}
-    happened = tuned(request, tmp_path / "out")
+    happened = run_finetuning(request, tmp_path / "out")
     step = events(Step, happened)[0]
     assert step.sums["causal_lm"]["count"] > step.sums["classify"]["count"] == 4
     mine = weights(tmp_path / "out" / "seed-0")
-    theirs = opened(base("gpt")).module.state_dict()
+    theirs = opened(base_model("gpt")).module.state_dict()
     heads = [name for name in theirs if name.startswith("heads.causal_lm.")]
     assert all(name in mine for name in heads)
     assert predict(load(str(tmp_path / "out")), [("a", "b")])[0].label in ("yes", "no")
@@ -413,11 +429,15 @@ def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
 
 def test_a_model_without_a_causal_language_model_cannot_go_on_with_one() -> None:
     with pytest.raises(UserError, match=r"lm_weight = 0\.5.*--set lm_weight=0"):
-        Trial(inputs_of(order("pairs", sample("pairs", 16), *SHORT), lm_weight=0.5), MACHINE, HERE)
+        Trial(
+            inputs_of(finetune_request("pairs", sample_file("pairs", 16), *SHORT), lm_weight=0.5),
+            MACHINE,
+            HERE,
+        )
 
 
 def test_rates_go_by_layers_but_for_the_half_that_layers_share() -> None:
-    inputs = inputs_of(order("pairs", sample("pairs", 16), *SHORT), layer_decay=0.5)
+    inputs = inputs_of(finetune_request("pairs", sample_file("pairs", 16), *SHORT), layer_decay=0.5)
     recipe = shrunk("albert", "encoder.layers=4", "encoder.sharing=attention")
     work = Trial(inputs, MACHINE, HERE)
     assert [work._scale(f"encoder.{half}.0.x") for half in ("attention", "ffn")] == [0.5, 0.5]
@@ -436,7 +456,9 @@ def test_rates_go_by_layers_but_for_the_half_that_layers_share() -> None:
 def test_long_documents_are_several_examples_to_learn_from_and_one_to_be_judged_by(
     stories_file: str,
 ) -> None:
-    inputs = inputs_for(order("coreference", stories_file, "length=8", "steps=1", "batch_size=1"))
+    inputs = inputs_for(
+        finetune_request("coreference", stories_file, "length=8", "steps=1", "batch_size=1")
+    )
     kind = inputs.task.kind
     assert isinstance(kind, Coreference) and kind.segment == 8
     (judge,) = inputs.dev.values()
@@ -466,7 +488,7 @@ def test_gap_is_judged_by_its_pronouns(tmp_path: Path, glue: Path) -> None:
     scores = Coreference().score(wrong, documents)
     assert (scores["precision"], scores["recall"]) == pytest.approx((100 / 3, 50))
     out = tmp_path / "out"
-    tuned(named("gap", glue), out)
+    run_finetuning(named_request("gap", glue), out)
     result = Run(out / "seed-0").result()
     assert result is not None and {"f1", "masculine_f1"} <= result["dev"].keys()
     assert result["selected"] == result["dev"]["f1"]
@@ -478,7 +500,7 @@ def test_a_model_of_ones_own_files_is_scored_by_a_tasks_official_metrics(tmp_pat
     rows = [(f"a {n}", f"b {n}", n % 2) for n in range(8)]
     own = "".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows)
     file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tlabel\n" + own)
-    tuned(order("pairs", str(file), *SHORT), tmp_path / "out")
+    run_finetuning(finetune_request("pairs", str(file), *SHORT), tmp_path / "out")
     lines = "".join(f"0\t1\t2\t{a}\t{b}\t{label}\n" for a, b, label in rows)
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write(tmp_path / "QQP" / "dev.tsv", header + lines)
@@ -488,7 +510,7 @@ def test_a_model_of_ones_own_files_is_scored_by_a_tasks_official_metrics(tmp_pat
 
 
 def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue: Path) -> None:
-    tuned(named("mnli", glue, *QUICK), tmp_path / "out")
+    run_finetuning(named_request("mnli", glue, *QUICK), tmp_path / "out")
     result = Run(tmp_path / "out").result()
     assert result is not None
     scores = result["cells"][0]["seeds"]["0"]
@@ -502,12 +524,12 @@ def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue:
 
 
 def test_the_threshold_is_chosen_on_dev_and_kept_with_the_best(tmp_path: Path) -> None:
-    whole = json.loads(Path(sample("spans", 32)).read_text(encoding="utf-8"))
+    whole = json.loads(Path(sample_file("spans", 32)).read_text(encoding="utf-8"))
     for number, paragraph in enumerate(whole["data"][0]["paragraphs"]):
         if number % 2:
             paragraph["qas"][0] |= {"answers": [], "is_impossible": True}
     file = write(tmp_path / "spans.json", json.dumps(whole))
-    tuned(order("answer", str(file), *QUICK, "head=span"), tmp_path / "out")
+    run_finetuning(finetune_request("answer", str(file), *QUICK, "head=span"), tmp_path / "out")
     model = load(str(tmp_path / "out"))
     assert model.task is not None and isinstance(model.task.kind, Answer)
     kind = model.task.kind
@@ -529,7 +551,9 @@ def test_the_best_epoch_is_kept_and_not_the_last(
     planted = iter([50.0, 90.0, 10.0, 90.0])
     monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(planted)})
     changed_settings = tuple(word for word in QUICK if not word.startswith("epochs"))
-    inputs = inputs_for(order("pairs", sample("pairs", 16), *changed_settings, "epochs=4"))
+    inputs = inputs_for(
+        finetune_request("pairs", sample_file("pairs", 16), *changed_settings, "epochs=4")
+    )
     work = Trial(inputs, MACHINE, HERE)
     run = Run.create(tmp_path / "run", recipe_toml="", machine={})
     seen: list[dict[str, torch.Tensor]] = []
@@ -567,10 +591,10 @@ def test_a_summary_is_best_median_mean_and_students_interval() -> None:
 
 def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: Path) -> None:
     settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
-    request = order("pairs", sample("pairs", 16), *settings, "warmup=0")
+    request = finetune_request("pairs", sample_file("pairs", 16), *settings, "warmup=0")
     plan = planned(request, grid=["learning_rate=1e-3,1e-2"], seeds=2)
     out = tmp_path / "out"
-    tuned(plan, out)
+    run_finetuning(plan, out)
     result = Run(out).result()
     assert result is not None and len(result["cells"]) == 2
     chosen = {}
@@ -593,7 +617,7 @@ def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: P
 
 
 def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
-    request = order("pairs", sample("pairs", 16), "epochs=1", "batch_size=8")
+    request = finetune_request("pairs", sample_file("pairs", 16), "epochs=1", "batch_size=8")
     plan = planned(request, grid=["learning_rate=1e-3,1e-2"], seeds=2)
     for trial_request, value in zip(plan.orders(), (40.0, 60.0, 70.0, 20.0), strict=True):
         (tmp_path / trial_request.name).mkdir(parents=True)
@@ -611,26 +635,26 @@ def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path: Path) -> None:
-    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(planned(request), out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(planned(request), out)
     files = [path for path in (out / "seed-0").rglob("*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in files}
-    happened = tuned(planned(request, seeds=3), out)
+    happened = run_finetuning(planned(request, seeds=3), out)
     assert {record.trial for record in happened} == {"out/seed-1", "out/seed-2"}
     assert {path: path.stat().st_mtime_ns for path in before} == before
     result = Run(out).result()
     assert result is not None and result["cells"][0]["selected"]["runs"] == 3
-    assert tuned(planned(request, seeds=3), out) == []
+    assert run_finetuning(planned(request, seeds=3), out) == []
     mine, other = (weights(out / f"seed-{seed}") for seed in (1, 2))
     assert not equal(mine, other)
     with pytest.raises(UserError, match=r"was started with another settings, tuning; name another"):
-        tuned(planned(replace(request, settings=(*SHORT, "clip=0.5"))), out)
+        run_finetuning(planned(replace(request, settings=(*SHORT, "clip=0.5"))), out)
     with pytest.raises(UserError, match="another protocol"):
-        tuned(planned(replace(request, protocol="bert")), out)
+        run_finetuning(planned(replace(request, protocol="bert")), out)
 
 
 def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
-    inputs = inputs_for(order("pairs", sample("pairs", 16), *SHORT))
+    inputs = inputs_for(finetune_request("pairs", sample_file("pairs", 16), *SHORT))
     first, second = (Trial(replace(inputs, seed=seed), MACHINE, HERE) for seed in (0, 1))
     orders = [work.sampler._order(epoch).tolist() for work in (first, second) for epoch in (0, 1)]
     assert all(sorted(each) == list(range(16)) for each in orders)
@@ -647,7 +671,9 @@ def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
 def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind(
     kind: str, name: str
 ) -> None:
-    inputs = inputs_for(order(kind, sample(name, 16), *SHORT[: -len(STILL)]))  # with dropout
+    inputs = inputs_for(
+        finetune_request(kind, sample_file(name, 16), *SHORT[: -len(STILL)])
+    )  # with dropout
     head = f"heads.{inputs.task.kind.name}."
 
     def drawn(seed: int) -> list[Any]:
@@ -669,9 +695,9 @@ def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind
     [("pairs", "pairs"), ("choose", "choices"), ("answer", "spans"), ("tag", "tags")],
 )
 def test_micro_batches_change_neither_losses_nor_weights(kind: str, name: str) -> None:
-    inputs = inputs_for(order(kind, sample(name, 16), *SHORT))
-    whole = doubled(inputs)
-    parts = doubled(inputs, replace(MACHINE, micro_batch=1))
+    inputs = inputs_for(finetune_request(kind, sample_file(name, 16), *SHORT))
+    whole = double_precision_trial(inputs)
+    parts = double_precision_trial(inputs, replace(MACHINE, micro_batch=1))
     assert len(whole.prepare(0).batches) == 1 < len(parts.prepare(0).batches)
     for mine, other in zip(steps_of(whole), steps_of(parts), strict=True):
         (a,), (b,) = mine.sums.values(), other.sums.values()
@@ -683,7 +709,7 @@ def test_micro_batches_change_neither_losses_nor_weights(kind: str, name: str) -
 
 
 def test_python_fits_a_model_in_one_call(tmp_path: Path) -> None:
-    request = order("pairs", sample("pairs", 16), *SHORT)
+    request = finetune_request("pairs", sample_file("pairs", 16), *SHORT)
     where = {"train": request.data.train, "dev": request.data.dev, "out": tmp_path / "out"}
     how = {"seeds": 2, "set": request.settings, "device": "cpu", "workers": 0}
     model = clozelab.finetune(request.model, request.data.task, **where, **how).load()
@@ -695,9 +721,9 @@ def test_python_fits_a_model_in_one_call(tmp_path: Path) -> None:
 
 def test_a_folder_tells_of_all_its_runs_whatever_was_asked_last(tmp_path: Path) -> None:
     settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
-    request, out = order("pairs", sample("pairs", 16), *settings), tmp_path / "out"
-    tuned(planned(request, grid=["learning_rate=1e-3"], seeds=2), out)
-    tuned(planned(request, grid=["learning_rate=2e-3"]), out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *settings), tmp_path / "out"
+    run_finetuning(planned(request, grid=["learning_rate=1e-3"], seeds=2), out)
+    run_finetuning(planned(request, grid=["learning_rate=2e-3"]), out)
     result = Run(out).result()
     assert result is not None
     runs = {cell["name"]: cell["selected"]["runs"] for cell in result["cells"]}
@@ -706,8 +732,11 @@ def test_a_folder_tells_of_all_its_runs_whatever_was_asked_last(tmp_path: Path) 
 
 def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) -> None:
     short = [word.replace("length=64", "length=24") for word in SHORT]
-    request, out = order("answer", sample("spans", 8), *short, "task.longest=7"), tmp_path / "out"
-    tuned(planned(request, grid=["task.stride=2,8"]), out)
+    request, out = (
+        finetune_request("answer", sample_file("spans", 8), *short, "task.longest=7"),
+        tmp_path / "out",
+    )
+    run_finetuning(planned(request, grid=["task.stride=2,8"]), out)
     kinds = {}
     for name in ("task.stride-2", "task.stride-8"):
         task = load(str(out / name / "seed-0")).task
@@ -720,14 +749,16 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
     with pytest.raises(UserError, match=r"grid.task.strid is no key .* did you mean stride"):
         planned(request, grid=["task.strid=2,8"])
     with pytest.raises(UserError, match="was started with another settings, tuning"):
-        tuned(planned(replace(request, settings=(*short, "task.longest=8"))), out)
+        run_finetuning(planned(replace(request, settings=(*short, "task.longest=8"))), out)
 
 
 def test_coreference_reads_a_document_twice_where_segments_overlap(stories_file: str) -> None:
     settings = ("length=8", "steps=1", "batch_size=1")
-    once = inputs_for(order("coreference", stories_file, *settings))
+    once = inputs_for(finetune_request("coreference", stories_file, *settings))
     twice = inputs_for(
-        order("coreference", stories_file, *settings, "task.overlap=true", "task.hidden=16")
+        finetune_request(
+            "coreference", stories_file, *settings, "task.overlap=true", "task.hidden=16"
+        )
     )
     assert isinstance(twice.task.kind, Coreference) and twice.task.kind.hidden == 16
     assert len(twice.share) > len(once.share)
@@ -738,8 +769,8 @@ def test_coreference_reads_a_document_twice_where_segments_overlap(stories_file:
 
 def test_parts_of_speech_are_learned_and_scored_by_accuracy(tmp_path: Path) -> None:
     text = "the\tDT\ncat\tNN\nsleeps\tVBZ\n\na\tDT\ndog\tNN\nbarks\tVBZ\n"
-    request = order("tag", str(write(tmp_path / "speech.conll", text)), *SHORT)
-    happened = tuned(request, tmp_path / "out")
+    request = finetune_request("tag", str(write(tmp_path / "speech.conll", text)), *SHORT)
+    happened = run_finetuning(request, tmp_path / "out")
     assert "tags such as DT name no entities" in "".join(s.text for s in events(Said, happened))
     result = Run(tmp_path / "out").result()
     assert result is not None and list(result["cells"][0]["scores"]) == ["accuracy"]
@@ -747,10 +778,10 @@ def test_parts_of_speech_are_learned_and_scored_by_accuracy(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["classify", "tag", "answer"])
 def test_a_transform_begins_as_that_of_the_masked_language_model(kind: str) -> None:
-    file = sample({"classify": "definitions", "tag": "tags", "answer": "spans"}[kind], 16)
-    model = base("modernbert")
+    file = sample_file({"classify": "definitions", "tag": "tags", "answer": "spans"}[kind], 16)
+    model = base_model("modernbert")
     before = opened(model).module.state_dict()
-    start = inputs_of(order(kind, file, *SHORT, model=model)).start
+    start = inputs_of(finetune_request(kind, file, *SHORT, model=model)).start
     for name in ("dense.weight", "norm.weight"):
         begun = start[f"heads.{kind}.transform.{name}"]
         assert torch.equal(begun, before[f"heads.masked_lm.{name}"])
@@ -758,7 +789,7 @@ def test_a_transform_begins_as_that_of_the_masked_language_model(kind: str) -> N
 
 @pytest.mark.parametrize("name", ["modernbert", "mosaicbert", "neobert"])
 def test_a_modern_block_is_fine_tuned(name: str) -> None:
-    file = sample("definitions", 16)
+    file = sample_file("definitions", 16)
     changed_settings = (
         "steps=60",
         "batch_size=16",
@@ -767,6 +798,8 @@ def test_a_modern_block_is_fine_tuned(name: str) -> None:
         "warmup=0",
         *STILL,
     )
-    work = doubled(inputs_of(order("classify", file, *changed_settings, model=base(name))))
+    work = double_precision_trial(
+        inputs_of(finetune_request("classify", file, *changed_settings, model=base_model(name)))
+    )
     losses = [means(step.sums)["classify"]["loss"] for step in steps_of(work)]
     assert losses[-1] < 0.5 * losses[0]

@@ -13,7 +13,14 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from support.finetune_tasks import SHORT, base, events, order, sample, tuned
+from support.finetune_tasks import (
+    SHORT,
+    base_model,
+    events,
+    finetune_request,
+    run_finetuning,
+    sample_file,
+)
 from support.labelled_files import jsonl, write
 from support.pretrain_runs import MACHINE
 
@@ -39,7 +46,7 @@ ROWS = "".join(f"text {n}\tother {n}\t{'yes' if n % 2 else 'no'}\n" for n in ran
 def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of fine-tunings on pairs."""
     out = tmp_path_factory.mktemp("known") / "pairs"
-    tuned(order("pairs", sample("pairs", 16), *SHORT), out)
+    run_finetuning(finetune_request("pairs", sample_file("pairs", 16), *SHORT), out)
     return out
 
 
@@ -62,7 +69,7 @@ def says(capsys: pytest.CaptureFixture[str]) -> Says:
 
 def tuning(out: Path, *arguments: object) -> list[object]:
     settings = [part for setting in SHORT for part in ("--set", setting)]
-    return ["finetune", base(), *arguments, "--out", out, "--device", "cpu", *settings]
+    return ["finetune", base_model(), *arguments, "--out", out, "--device", "cpu", *settings]
 
 
 @pytest.mark.parametrize(
@@ -103,11 +110,13 @@ def test_a_task_without_files_or_dev_set_or_name_is_refused(tmp_path: Path, says
 
 def test_what_was_never_tuned_says_nothing_of_a_text(tmp_path: Path, says: Says) -> None:
     file = write(tmp_path / "a.tsv", HEADER + ROWS)
-    for command in (["evaluate", base(), file], ["predict", base(), "--text", "a"]):
+    for command in (["evaluate", base_model(), file], ["predict", base_model(), "--text", "a"]):
         assert "was not fine-tuned" in says(*command)
-    assert "was not fine-tuned" in says("answer", base(), "--question", "a", "--passage", "b")
+    assert "was not fine-tuned" in says("answer", base_model(), "--question", "a", "--passage", "b")
     assert "a teacher is a model fine-tuned on pairs" in says(
-        *tuning(tmp_path / "out", "pairs", "--train", file, "--dev", file, "--teacher", base())
+        *tuning(
+            tmp_path / "out", "pairs", "--train", file, "--dev", file, "--teacher", base_model()
+        )
     )
 
 
@@ -115,7 +124,7 @@ def test_a_teacher_of_another_task_is_refused(tmp_path: Path, known: Path, says:
     file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\n" + "a\tb\t1\nc\td\t2\n")
     arguments = ("--train", file, "--dev", file, "--teacher", known)
     assert "tuned on another task" in says(*tuning(tmp_path / "out", "regress", *arguments))
-    tuned(order("regress", str(file), *SHORT), tmp_path / "numbers")
+    run_finetuning(finetune_request("regress", str(file), *SHORT), tmp_path / "numbers")
     story = {"id": "0", "sentences": [["Anna", "is", "she"]], "clusters": [[[0, 0], [2, 2]]]}
     file = write(tmp_path / "a.jsonl", jsonl(story))
     arguments = ("--train", file, "--dev", file, "--teacher", tmp_path / "numbers")
@@ -166,11 +175,11 @@ def test_a_folder_with_other_files_or_another_plan_is_left_alone(
 
 
 def test_counts_below_one_are_refused(tmp_path: Path) -> None:
-    request = order("pairs", sample("pairs", 16), *SHORT)
+    request = finetune_request("pairs", sample_file("pairs", 16), *SHORT)
     with pytest.raises(UserError, match="--seeds 0"):
         planned(request, seeds=0)
     with pytest.raises(UserError, match="--at-once 0"):
-        tuned(request, tmp_path / "out", at_once=0)
+        run_finetuning(request, tmp_path / "out", at_once=0)
 
 
 def test_fine_tunings_that_are_not_all_done_are_no_model_yet(known: Path, says: Says) -> None:
@@ -184,8 +193,8 @@ def test_fine_tunings_that_are_not_all_done_are_no_model_yet(known: Path, says: 
 
 
 def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
-    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(request, out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(request, out)
     (weights,) = (out / "seed-0" / "checkpoints").glob("step-*/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:5000])
     with pytest.raises(UserError, match=r"is done, but .*safetensors.*remove .*result\.json"):
@@ -195,12 +204,12 @@ def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
         load(str(out))
     (out / "plan.json").write_text('{"x')
     with pytest.raises(UserError, match=r"plan\.json: cannot be read"):
-        tuned(request, out)
+        run_finetuning(request, out)
 
 
 def test_what_was_begun_keeps_its_protocol_unless_another_is_named(tmp_path: Path) -> None:
-    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(replace(request, protocol="bert"), out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(replace(request, protocol="bert"), out)
     assert planned(request).order.protocol == "ours"
     assert planned(request, out=out).order.protocol == "bert"
     assert planned(replace(request, protocol="roberta"), out=out).order.protocol == "roberta"
@@ -277,7 +286,7 @@ def test_a_wrong_setting_leaves_no_folder_behind(
 
 def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: Path) -> None:
     file = write(tmp_path / "train.tsv", HEADER + ROWS)
-    (first, second) = planned(order("pairs", str(file), *SHORT), seeds=2).orders()
+    (first, second) = planned(finetune_request("pairs", str(file), *SHORT), seeds=2).orders()
     inputs_for(first)
     write(file, HEADER + ROWS + "one more\tpair\tyes\n")
     with pytest.raises(UserError, match="has changed since the first of these runs began"):
@@ -287,32 +296,32 @@ def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: 
 
 def test_a_folder_from_before_digests_goes_on_and_takes_those_of_today(tmp_path: Path) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    request = order("pairs", str(file), *SHORT)
-    tuned(request, out)
+    request = finetune_request("pairs", str(file), *SHORT)
+    run_finetuning(request, out)
     plan = read_json(out / "plan.json")
     del plan["digests"]
     (out / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     (out / ".clozelab").unlink()  # nor were there markers
-    happened = tuned(planned(request, seeds=2), out)
+    happened = run_finetuning(planned(request, seeds=2), out)
     assert any(
         "before digests of its data were kept" in event.text for event in events(Said, happened)
     )
     assert read_json(out / "plan.json")["digests"] == {str(file.resolve()): sha256(file)}
-    assert not events(Said, tuned(planned(request, seeds=2), out))
+    assert not events(Said, run_finetuning(planned(request, seeds=2), out))
 
 
 def test_a_folder_is_fine_tuned_in_by_one_process_at_a_time(tmp_path: Path, says: Says) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    request = order("pairs", str(file), *SHORT)
+    request = finetune_request("pairs", str(file), *SHORT)
     first = follow(planned(request), out, machine=MACHINE, saving=SaveOptions())
     next(first)
     settings = [part for setting in SHORT for part in ("--set", setting)]
     arguments = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]
     for more in ([], ["--seeds", 2, "--at-once", 2]):
-        message = says("finetune", base(), "pairs", *arguments, *more)
+        message = says("finetune", base_model(), "pairs", *arguments, *more)
         assert f"another fine-tuning is writing there (process {os.getpid()}, since" in message
     first.close()  # type: ignore[attr-defined]
-    tuned(request, out)
+    run_finetuning(request, out)
 
 
 def test_a_plan_of_somebody_else_is_left_alone(tmp_path: Path, says: Says) -> None:

@@ -15,9 +15,18 @@ from pathlib import Path
 import pytest
 import torch
 from support.corpora import ENVIRONMENT
-from support.finetune_tasks import SHORT, base, equal, events, order, sample, tuned, weights
+from support.finetune_tasks import (
+    SHORT,
+    base_model,
+    equal,
+    events,
+    finetune_request,
+    run_finetuning,
+    sample_file,
+    weights,
+)
 from support.pretrain_runs import MACHINE
-from support.processes import started
+from support.processes import start_process
 
 from clozelab.errors import UserError
 from clozelab.finetuning.finetune import follow, planned
@@ -36,8 +45,15 @@ LONG = ("batch_size=4", "learning_rate=1e-3", "length=64", "epochs=2")
 def command(out: Path, *arguments: str, epochs: int = 2) -> list[str]:
     """A fine-tuning of two epochs as a command, and its settings."""
     settings = [word for setting in (*LONG[:3], f"epochs={epochs}") for word in ("--set", setting)]
-    files = ["--train", sample("pairs", 256), "--dev", sample("pairs", 16), "--out", str(out)]
-    start = [sys.executable, "-m", "clozelab", "finetune", base(), "pairs", "--device", "cpu"]
+    files = [
+        "--train",
+        sample_file("pairs", 256),
+        "--dev",
+        sample_file("pairs", 16),
+        "--out",
+        str(out),
+    ]
+    start = [sys.executable, "-m", "clozelab", "finetune", base_model(), "pairs", "--device", "cpu"]
     return [*start, *files, *settings, *arguments]
 
 
@@ -50,7 +66,7 @@ def running(
     arguments: list[str], places: list[Path], *, after: int
 ) -> Iterator[subprocess.Popen[str]]:
     """A command whose trials have taken some steps; at the end none of its processes is left."""
-    process = started(arguments, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
+    process = start_process(arguments, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
     try:
         for _ in range(600):
             if all(steps_done(place) >= after for place in places) or process.poll() is not None:
@@ -88,8 +104,10 @@ def gone(group: int, *, seconds: float) -> bool:
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds that nothing interrupted."""
     out = tmp_path_factory.mktemp("straight") / "out"
-    request = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    tuned(planned(request, seeds=2), out)
+    request = finetune_request(
+        "pairs", sample_file("pairs", 256), *LONG, dev=sample_file("pairs", 16)
+    )
+    run_finetuning(planned(request, seeds=2), out)
     return out
 
 
@@ -104,8 +122,10 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(
     assert (
         newest_checkpoint.state()["best"]["step"] == 64
     )  # the first epoch's, which is kept as well
-    request = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    happened = tuned(request, out)
+    request = finetune_request(
+        "pairs", sample_file("pairs", 256), *LONG, dev=sample_file("pairs", 16)
+    )
+    happened = run_finetuning(request, out)
     assert events(Step, happened)[0].number == newest_checkpoint.step + 1
     assert equal(weights(out / "seed-0"), weights(straight / "seed-0"))
     mine, other = (Run(place / "seed-0").result() for place in (out, straight))
@@ -119,8 +139,10 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
     places = [out / "seed-0", out / "seed-1"]
     interrupted(command(out, "--seeds", "2", "--at-once", "2"), places, after=5)
     assert all(newest(place / "checkpoints")[0] is not None for place in places)
-    request = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    happened = tuned(planned(request, seeds=2), out, at_once=2)
+    request = finetune_request(
+        "pairs", sample_file("pairs", 256), *LONG, dev=sample_file("pairs", 16)
+    )
+    happened = run_finetuning(planned(request, seeds=2), out, at_once=2)
     assert {record.trial for record in happened} == {"seed-0", "seed-1"}
     assert [event.whole for event in events(Ended, happened)] == [True, True]
     for place in places:
@@ -166,7 +188,10 @@ def test_a_trial_that_had_not_begun_does_not_begin_when_told_to_stop(tmp_path: P
 def test_a_signal_at_the_end_of_a_trial_keeps_the_next_from_beginning(
     tmp_path: Path, moment: type
 ) -> None:
-    plan, out = planned(order("pairs", sample("pairs", 16), *SHORT), seeds=2), tmp_path / "out"
+    plan, out = (
+        planned(finetune_request("pairs", sample_file("pairs", 16), *SHORT), seeds=2),
+        tmp_path / "out",
+    )
 
     def told_to_stop() -> None:
         for happened in follow(plan, out, machine=MACHINE, saving=SaveOptions()):
@@ -177,31 +202,31 @@ def test_a_signal_at_the_end_of_a_trial_keeps_the_next_from_beginning(
     with pytest.raises(KeyboardInterrupt):
         told_to_stop()
     assert Run(out / "seed-0").result() is not None and not (out / "seed-1").exists()
-    assert len(events(Step, tuned(plan, out))) == 2  # of the other
+    assert len(events(Step, run_finetuning(plan, out))) == 2  # of the other
 
 
 def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> None:
-    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(request, tmp_path / "straight")
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(request, tmp_path / "straight")
     running = follow(planned(request), out, machine=MACHINE, saving=SaveOptions())
     for happened in running:
         if isinstance(happened.event, Step) and happened.event.number == 2:
             break
     running.close()  # type: ignore[attr-defined]
     assert steps_done(out / "seed-0") == 1 and not (out / "seed-0" / "result.json").exists()
-    assert events(Step, tuned(request, out))[0].number == 1
+    assert events(Step, run_finetuning(request, out))[0].number == 1
     assert steps_done(out / "seed-0") == 2
     assert equal(weights(out / "seed-0"), weights(tmp_path / "straight" / "seed-0"))
 
 
 def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
-    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
     machine = Machine(device="cpu", precision="bf16", workers=0, micro_batch=2)
     for again, changes in ((Machine(), 0), (Machine(precision="fp32"), 1)):
         for happened in follow(planned(request), out, machine=machine, saving=SaveOptions()):
             if isinstance(happened.event, Step):
                 break
-        (began,) = events(Began, happened := tuned(request, out, machine=again))
+        (began,) = events(Began, happened := run_finetuning(request, out, machine=again))
         assert began.precision == (again.precision or "bf16")
         assert began.micro_tokens == Run(out / "seed-0").machine()["micro_tokens"] == 128
         assert len(Run(out / "seed-0").events("changed")) == changes
@@ -209,8 +234,8 @@ def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
 
 
 def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path: Path) -> None:
-    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(request, out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(request, out)
     place = out / "seed-0"
     files = [*(place / name for name in ("result.json", "task.toml")), out / "result.json"]
     before = {file: file.read_bytes() for file in files}
@@ -219,7 +244,7 @@ def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path
         file.unlink()
     for left in (".step-00000001.old", ".step-00000002.part"):  # of a save that was killed
         (place / "checkpoints" / left).mkdir()
-    happened = tuned(request, out)
+    happened = run_finetuning(request, out)
     assert not events(Step, happened) and events(Ended, happened)[0].whole
     assert {file: file.read_bytes() for file in files} == before
     assert [event for event in Run(place).events() if event["kind"] != "resume"] == lines
@@ -227,31 +252,33 @@ def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path
 
 
 def test_a_trial_that_another_process_still_writes_is_left_alone(tmp_path: Path) -> None:
-    request, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    first = tuned(request, out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    first = run_finetuning(request, out)
     assert events(Ended, first)[0].whole
     (out / "seed-0" / "result.json").unlink()
     with Run(out / "seed-0").writing(), pytest.raises(UserError, match=f"process {os.getpid()},"):
-        tuned(request, out)
+        run_finetuning(request, out)
 
 
 def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path: Path) -> None:
     settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
-    request = order("pairs", sample("pairs", 16), *settings, "warmup=0")
-    tuned(planned(request, grid=["learning_rate=1e-3"]), tmp_path / "alone")
+    request = finetune_request("pairs", sample_file("pairs", 16), *settings, "warmup=0")
+    run_finetuning(planned(request, grid=["learning_rate=1e-3"]), tmp_path / "alone")
     plan, out = planned(request, grid=["learning_rate=1e-3,1e30"]), tmp_path / "out"
-    happened = tuned(plan, out, at_once=2)
+    happened = run_finetuning(plan, out, at_once=2)
     assert any("lower optimiser.learning_rate" in event.text for event in events(Said, happened))
     place = Path("learning_rate-0.001") / "seed-0"
     assert equal(weights(out / place), weights(tmp_path / "alone" / place))
     result = Run(out).result()
     assert result is not None and result["best"] == str(place) and len(result["cells"]) == 1
     assert "diverged" in (Run(out / "learning_rate-1e+30" / "seed-0").result() or {})
-    assert not events(Step, tuned(plan, out))  # nor is it tried again
+    assert not events(Step, run_finetuning(plan, out))  # nor is it tried again
 
 
 def test_a_task_on_which_every_run_diverges_has_no_best(tmp_path: Path) -> None:
     settings = [word for word in SHORT if not word.startswith("learning_rate")]
-    request = order("pairs", sample("pairs", 16), *settings, "warmup=0", "learning_rate=1e30")
+    request = finetune_request(
+        "pairs", sample_file("pairs", 16), *settings, "warmup=0", "learning_rate=1e30"
+    )
     with pytest.raises(UserError, match="every run diverged"):
-        tuned(planned(request), tmp_path / "out")
+        run_finetuning(planned(request), tmp_path / "out")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.pretrain_runs import shrunk, store, task, went
+from support.pretrain_runs import pretrain_job, run_pretraining, shrunk, store
 
 import clozelab
 from clozelab import cli
@@ -32,7 +32,7 @@ PROMPT = "The river was wide"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("diffusion") / "run"
-    went(task("diffusion", "encoder.layers=2", variant="embedded"), place)
+    run_pretraining(pretrain_job("diffusion", "encoder.layers=2", variant="embedded"), place)
     return place
 
 
@@ -138,7 +138,7 @@ def _ordered(generated: Generated, step: int) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["bert", "electra", "albert"])
 def test_any_masked_language_model_generates(name: str, tmp_path: Path) -> None:
-    went(task(name, "encoder.embedding_size=16", steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job(name, "encoder.embedding_size=16", steps=1), tmp_path / "run")
     generated = clozelab.generate(str(tmp_path / "run"), length=5, prompt="a b", progress=False)
     assert len(generated.steps) == 5 and generated.text.startswith("a b")
 
@@ -168,7 +168,7 @@ def test_it_learns_a_text_and_says_what_stands_in_it(tmp_path: Path) -> None:
     ]
     recipe = shrunk("diffusion", *width, "optimiser.learning_rate=3e-3", steps=150, batch_size=16)
     few = store("byte_bpe", documents=3, variant="embedded")  # a text that it can learn by heart
-    events = went(fresh(recipe, data=[few], seed=0), tmp_path / "run")
+    events = run_pretraining(fresh(recipe, data=[few], seed=0), tmp_path / "run")
     losses = [means(each.sums)["masked_lm"]["loss"] for each in events if isinstance(each, Step)]
     assert fmean(losses[-10:]) < 0.5 * fmean(losses[:5])  # of log V at first
     ids = Corpus.open(few).documents("train").ids

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 import torch
-from support.finetune_tasks import QUICK, SHORT, base, order, tuned
+from support.finetune_tasks import QUICK, SHORT, base_model, finetune_request, run_finetuning
 from torch import Tensor, nn
 
 import clozelab
@@ -178,7 +178,7 @@ def run_command(*arguments: str) -> str:
 
 def test_a_kind_from_outside_is_tuned_scored_and_reopened(notes: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tuned(order("many_topics", str(notes), *QUICK), out)
+    run_finetuning(finetune_request("many_topics", str(notes), *QUICK), out)
     result = Run(out / "seed-0").result()
     assert result is not None and result["dev"]["micro_f1"] == 100 == result["selected"]
     model = load(str(out))
@@ -203,7 +203,7 @@ def test_a_kind_from_outside_is_tuned_scored_and_reopened(notes: Path, tmp_path:
 
 def test_its_task_file_names_the_module_that_it_comes_from(notes: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tuned(order("many_topics", str(notes), *SHORT), out)
+    run_finetuning(finetune_request("many_topics", str(notes), *SHORT), out)
     text = (out / "seed-0" / "task.toml").read_text(encoding="utf-8")
     assert f'imports = ["{__name__}"]' in text
     with pytest.raises(UserError, match="come from module not_there, which is not loaded"):
@@ -236,4 +236,4 @@ def test_a_kind_that_lacks_something_is_refused() -> None:
         clozelab.register("task", "topics", ManyTopics)
     with pytest.raises(UserError, match="part of clozelab itself"):
         clozelab.register("task", "tag", KINDS["tag"])
-    assert base() and "empty" not in KINDS
+    assert base_model() and "empty" not in KINDS

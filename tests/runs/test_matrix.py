@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.pretrain_runs import store, task, went
+from support.pretrain_runs import pretrain_job, run_pretraining, store
 
 import clozelab
 from clozelab import cli
@@ -23,7 +23,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A BERT with a pair objective, and a SpanBERT."""
     out = tmp_path_factory.mktemp("matrix")
     for name in ("bert", "spanbert"):
-        went(task(name, steps=2), out / name)
+        run_pretraining(pretrain_job(name, steps=2), out / name)
     return [str(out / "bert"), str(out / "spanbert")]
 
 
@@ -61,7 +61,7 @@ def test_pair_objectives_are_asked_both_questions(places: list[str]) -> None:
 
 
 def test_a_model_that_predicts_otherwise_has_no_cell(tmp_path: Path) -> None:
-    went(task("gpt", steps=1), tmp_path / "gpt")
+    run_pretraining(pretrain_job("gpt", steps=1), tmp_path / "gpt")
     data = store("char_bpe")
     matrix = clozelab.matrix(str(tmp_path / "gpt"), data=data, masks="token", blocks=8, **QUIET)
     assert matrix.cells == ((None,),)

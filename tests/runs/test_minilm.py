@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.pretrain_runs import MACHINE, QUIET, of, shrunk, store, task, teacher, went
+from support.pretrain_runs import (
+    MACHINE,
+    QUIET,
+    of_kind,
+    pretrain_job,
+    run_pretraining,
+    shrunk,
+    store,
+    teacher,
+)
 
 from clozelab.cli import main
 from clozelab.config import recipe as recipes
@@ -23,7 +32,7 @@ from clozelab.training.loop import Step
 
 def run_of(folder: Path, name: str, *overrides: str, **shape: int) -> str:
     """A model that was trained for a step; its folder."""
-    list(pretrain(task(name, *overrides, **shape), folder, machine=MACHINE, saving=QUIET))
+    list(pretrain(pretrain_job(name, *overrides, **shape), folder, machine=MACHINE, saving=QUIET))
     return str(folder)
 
 
@@ -75,18 +84,18 @@ def test_a_student_has_the_block_of_its_teacher_but_its_own_size(tmp_path: Path)
     large = starting.taught(whole, place, data=[store("byte_bpe")], seed=0).recipe
     assert (large.encoder.layers, large.encoder.hidden_size) == (6, 384)
     assert large.blocks.length == load(place).recipe.blocks.length
-    went(job, tmp_path / "run")
+    run_pretraining(job, tmp_path / "run")
     exchange.export(str(tmp_path / "run"), tmp_path / "hf")
     assert '"RobertaModel"' in (tmp_path / "hf" / "config.json").read_text("utf-8")
 
 
 def test_a_teacher_needs_no_head_and_may_be_of_transformers(tmp_path: Path) -> None:
     place = run_of(tmp_path / "electra", "electra", "encoder.embedding_size=16", steps=1)
-    steps = of(Step, went(student(place, "wordpiece"), tmp_path / "run"))
+    steps = of_kind(Step, run_pretraining(student(place, "wordpiece"), tmp_path / "run"))
     assert 0 < means(steps[-1].sums)["relations"]["loss"] < 3
     exchange.export(teacher(), tmp_path / "hf")
     job = student(str(tmp_path / "hf"), "wordpiece")
-    assert len(of(Step, went(job, tmp_path / "other"))) == 2
+    assert len(of_kind(Step, run_pretraining(job, tmp_path / "other"))) == 2
 
 
 @pytest.mark.parametrize(

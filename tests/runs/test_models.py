@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.corpora import texts, write
-from support.pretrain_runs import HERE, MACHINE, store, task, went
+from support.pretrain_runs import HERE, MACHINE, pretrain_job, run_pretraining, store
 from tokenizers import Tokenizer
 
 import clozelab
@@ -482,7 +482,7 @@ def test_every_checkpoint_of_a_run_goes_out(
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "series"
     often = SaveOptions(save_every=1, keep=0, evaluate_every=0, evaluate_blocks=4)
-    went(task("bert", steps=2), run, MACHINE, often)
+    run_pretraining(pretrain_job("bert", steps=2), run, MACHINE, often)
     assert cli.main(["export", str(run), str(out), "--all"]) == 0
     assert "2 steps, each BertForPreTraining" in " ".join(capsys.readouterr().err.split())
     assert sorted(folder.name for folder in out.iterdir()) == ["step-00000001", "step-00000002"]
@@ -661,8 +661,8 @@ def test_rows_to_spare_are_taken_first(runs_dir: Path, tmp_path: Path) -> None:
 
 
 def test_the_words_of_another_corpus_have_a_softmax_of_their_own(tmp_path: Path) -> None:
-    elmo_job = task("elmo", steps=1)
-    went(elmo_job, tmp_path / "run")
+    elmo_job = pretrain_job("elmo", steps=1)
+    run_pretraining(elmo_job, tmp_path / "run")
     head = "heads.bidirectional_lm.bias"
     for documents, begins in ((60, True), (40, False)):
         data = [store("byte_bpe", documents=documents)]

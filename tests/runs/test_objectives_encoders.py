@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.pretrain_runs import STORES, of, shrunk, store, teacher, went
+from support.pretrain_runs import STORES, of_kind, run_pretraining, shrunk, store, teacher
 
 from clozelab import embed
 from clozelab.config.recipe import Recipe
@@ -68,7 +68,7 @@ def test_what_makes_sense_trains_and_loads(objectives: str, encoder: str, tmp_pa
         job = starting.taught(recipe, teacher(), data=data, seed=0, sized=True)
     else:
         job = starting.fresh(recipe, data=data, seed=0)
-    steps = of(Step, went(job, tmp_path / "run"))
+    steps = of_kind(Step, run_pretraining(job, tmp_path / "run"))
     named = {kind for step in steps for kind in step.sums}
     assert len(steps) == 4 and len(named) == len(recipe.objectives)
     assert all(math.isfinite(sums["loss"]) for step in steps for sums in step.sums.values())

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from support.labelled_files import refusal, write
-from support.pretrain_runs import task, teacher, went
+from support.pretrain_runs import pretrain_job, run_pretraining, teacher
 from support.probe_tasks import NOUNS, sentences, sst2
 
 import clozelab
@@ -111,7 +111,7 @@ def test_layers_by_number_and_from_the_end(model: Model, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["gpt", "xlnet", "elmo", "modernbert"])
 def test_other_encoders_are_probed_by_their_own_summary(tmp_path: Path, name: str) -> None:
-    went(task(name, steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job(name, steps=1), tmp_path / "run")
     root, model = sst2(tmp_path), load(str(tmp_path / "run"))
     assert model.probe("sst2", task_data=root, **QUIET)["sst2"].scores["accuracy"] > 80
     if name == "elmo":

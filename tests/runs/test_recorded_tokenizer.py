@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.pretrain_runs import QUIET, of, shrunk, store, went
+from support.pretrain_runs import QUIET, of_kind, run_pretraining, shrunk, store
 from support.texts import tokenizer
 
 from clozelab.cli import main
@@ -60,7 +60,9 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("roberta", "bert"):
         data = [store("wordpiece", variant="small")]
         job = starting.fresh(shrunk(name, steps=2), data=data, seed=0)
-        notices = [event.text for event in of(Said, went(job, folder / name, saving=QUIET))]
+        notices = [
+            event.text for event in of_kind(Said, run_pretraining(job, folder / name, saving=QUIET))
+        ]
         assert sum(line.endswith(LINE) for line in notices) == (name == "roberta")
     return folder
 
@@ -146,7 +148,7 @@ def test_a_run_that_recorded_what_it_was_asked_for_is_shown_and_goes_on(
         place = tmp_path / name
         recipe = shrunk(name, steps=4)
         job = starting.fresh(recipe, data=[store("wordpiece")], seed=0)
-        went(job, place, saving=replace(QUIET, save_every=2, keep=0))
+        run_pretraining(job, place, saving=replace(QUIET, save_every=2, keep=0))
         # As it was written before.
         size = job.recipe.tokenizer.vocabulary
         asked_recipe = replace(job.recipe, tokenizer=replace(recipe.tokenizer, vocabulary=size))
@@ -158,7 +160,7 @@ def test_a_run_that_recorded_what_it_was_asked_for_is_shown_and_goes_on(
         file.unlink() if file.is_file() else None
     job = starting.resumed(place, recipe=shrunk("roberta", steps=4))
     events = list(resume(job, place, machine=Machine(), saving=QUIET))
-    assert of(Ended, events)[0].whole
+    assert of_kind(Ended, events)[0].whole
     assert type(load(str(place)).recipe.tokenizer) is Wordpiece
 
 

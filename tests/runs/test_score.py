@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.pretrain_runs import store, task, went
+from support.pretrain_runs import pretrain_job, run_pretraining, store
 
 import clozelab
 from clozelab import cli
@@ -25,7 +25,7 @@ TEXTS = ["The queen was here.", "An unforgettable countryside, all of it!"]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("score")
     for name in ("bert", "gpt", "elmo"):
-        went(task(name, steps=2), folder / name)
+        run_pretraining(pretrain_job(name, steps=2), folder / name)
     return folder
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.finetune_tasks import equal, weights
-from support.pretrain_runs import MACHINE, of, store
+from support.pretrain_runs import MACHINE, of_kind, store
 from support.small_studies import (
     BROKEN,
     DYNAMIC,
@@ -23,9 +23,9 @@ from support.small_studies import (
     STATIC,
     STUDENT,
     plan_of,
-    ran,
     read_study,
     reviews,
+    run_study,
 )
 from torch._dynamo.utils import counters
 
@@ -64,13 +64,13 @@ def cells(out: Path) -> list[dict[str, Any]]:
 
 
 def begun(events: list[Any]) -> list[str]:
-    return [event.cell.name for event in of(CellStarted, events)]
+    return [event.cell.name for event in of_kind(CellStarted, events)]
 
 
 def stages(events: list[Any]) -> list[tuple[str, str]]:
     return [
         (event.cell, event.stage)
-        for event in of(CellEvent, events)
+        for event in of_kind(CellEvent, events)
         if isinstance(event.event, Began)
     ]
 
@@ -78,14 +78,19 @@ def stages(events: list[Any]) -> list[tuple[str, str]]:
 def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) -> None:
     study = read_study(tmp_path, tasks=[reviews()], seeds=2)
     out = tmp_path / "out"
-    events = ran(study, out)
+    events = run_study(study, out)
     # Seed by seed, each pretrained and then tuned.
     names = [f"{name}/seed-{seed}" for seed in (0, 1) for name in ("static", "dynamic")]
     assert begun(events) == names
     assert stages(events) == [
         (name, stage) for name in names for stage in ("pretraining", "reviews")
     ]
-    assert [event.seed_is_done for event in of(CellFinished, events)] == [False, True, False, True]
+    assert [event.seed_is_done for event in of_kind(CellFinished, events)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     rows = cells(out)
     assert [(row["variant"], row["seed"]) for row in rows] == [
         (name, seed) for seed in (0, 1) for name in ("static", "dynamic")
@@ -108,13 +113,13 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
     page = (out / "page.html").read_text(encoding="utf-8")
     assert "Do fresh masks help?" in page and "a constant answer" in page
     # Nothing is done twice.
-    assert begun(ran(study, out)) == []
+    assert begun(run_study(study, out)) == []
 
 
 def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    events = ran(read_study(tmp_path, seeds=2), out)
-    seen = [(event.cell, event.event) for event in of(CellEvent, events)]
+    events = run_study(read_study(tmp_path, seeds=2), out)
+    seen = [(event.cell, event.event) for event in of_kind(CellEvent, events)]
     steps = {(cell, event.number): event for cell, event in seen if isinstance(event, Step)}
     for number in (1, 2, 3):
         a, b = steps["static/seed-0", number], steps["dynamic/seed-0", number]
@@ -125,11 +130,11 @@ def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path
 def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     study = read_study(tmp_path, tasks=[reviews()])
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    count = len(ran(study, whole))
+    count = len(run_study(study, whole))
     assert count > 12
     for stop in (4, 9, count - 8):  # in the first cell, in its task, in the second cell
-        ran(study, cut, stop_after=stop)
-    last = ran(study, cut)
+        run_study(study, cut, stop_after=stop)
+    last = run_study(study, cut)
     assert "static/seed-0" not in begun(last)
     mine, other = cells(whole), cells(cut)
     assert [row["scores"] for row in mine] == [row["scores"] for row in other]
@@ -142,7 +147,7 @@ def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
     tmp_path: Path,
 ) -> None:
     study, out = read_study(tmp_path), tmp_path / "out"
-    ran(study, out)
+    run_study(study, out)
     before = cells(out)
     for name in (
         "result.json",
@@ -150,7 +155,7 @@ def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
         "cells/static/seed-0/measured.json",
     ):
         (out / name).unlink()
-    ran(study, out)
+    run_study(study, out)
     assert cells(out) == before
     assert all("held_out.masked_lm" in row["scores"] for row in before)
 
@@ -172,20 +177,20 @@ def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Pat
 
 def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> None:
     study, out = read_study(tmp_path, STATIC, tasks=[reviews()]), tmp_path / "out"
-    ran(study, out)
+    run_study(study, out)
     cell = out / "cells" / "static" / "seed-0"
     left = cell / "tasks" / "reviews" / "seed-0" / "checkpoints" / "step-00000002"
     left.mkdir(parents=True)
     (cell / "measured.json").unlink()
-    ran(study, out)
+    run_study(study, out)
     assert (cell / "measured.json").exists() and not left.parent.exists()
 
 
 def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
     study = read_study(tmp_path, BROKEN, STATIC, DYNAMIC)
     out = tmp_path / "out"
-    events = ran(study, out)
-    assert [event.cell.variant for event in of(CellFinished, events)] == [
+    events = run_study(study, out)
+    assert [event.cell.variant for event in of_kind(CellFinished, events)] == [
         "broken",
         "static",
         "dynamic",
@@ -197,7 +202,7 @@ def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
     assert json.loads(failed.read_text())["error"] == broken["failed"]
     write_page(out)
     # The same command tries again what failed, and only that.
-    assert begun(ran(study, out)) == ["broken/seed-0"]
+    assert begun(run_study(study, out)) == ["broken/seed-0"]
 
 
 @pytest.mark.parametrize("where", ["fresh", "measured"])
@@ -210,9 +215,9 @@ def test_a_cell_that_failed_is_done_once_what_was_wrong_is_mended(
     study, out = read_study(tmp_path, STATIC), tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(starting if where == "fresh" else cells_module, where, full)
-        ran(study, out)
+        run_study(study, out)
     assert [cell["failed"] for cell in cells(out)] == ["the disk is full"]
-    events = ran(study, out)
+    events = run_study(study, out)
     assert stages(events) == ([("static/seed-0", "pretraining")] if where == "fresh" else [])
     assert [cell["failed"] for cell in cells(out)] == [None]
     assert set(cells(out)[0]["scores"]) == {"held_out.masked_lm"}
@@ -225,14 +230,14 @@ def test_a_loss_that_is_no_number_fails_its_cell_alone(tmp_path: Path) -> None:
         "set": ["optimiser.learning_rate=1e30", "optimiser.clip=0"],
     }
     out = tmp_path / "out"
-    ran(read_study(tmp_path, wild, STATIC), out, budget="6steps")
+    run_study(read_study(tmp_path, wild, STATIC), out, budget="6steps")
     first, second = cells(out)
     assert first["failed"] and second["failed"] is None
 
 
 def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    events = ran(read_study(tmp_path, STUDENT, DYNAMIC, STATIC), out)
+    events = run_study(read_study(tmp_path, STUDENT, DYNAMIC, STATIC), out)
     assert begun(events) == ["dynamic/seed-0", "static/seed-0", "student/seed-0"]
     assert all(cell["failed"] is None for cell in cells(out))
     facts = Run(out / "cells/student/seed-0").machine()
@@ -242,14 +247,14 @@ def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) ->
 def test_a_student_without_its_teacher_fails_with_a_sentence(tmp_path: Path) -> None:
     wild = {**STATIC, "set": ["optimiser.learning_rate=1e30", "optimiser.clip=0"]}
     out = tmp_path / "out"
-    ran(read_study(tmp_path, wild, STUDENT), out, budget="6steps")
+    run_study(read_study(tmp_path, wild, STUDENT), out, budget="6steps")
     assert "needs the run of static" in cells(out)[1]["failed"]
 
 
 def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Path) -> None:
     frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
     out = tmp_path / "out"
-    events = ran(read_study(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
+    events = run_study(read_study(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
     assert stages(events) == [
         *(("static/seed-0", "pretraining"), ("static/seed-0", "reviews")),
         ("frozen/seed-0", "reviews"),
@@ -261,7 +266,7 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     shutil.rmtree(out / "cells/frozen/seed-0/tasks")
     alone = read_study(tmp_path, STATIC, frozen, tasks=[reviews()])
     alone = alone.narrowed(variants=["frozen"])
-    assert stages(ran(alone, out)) == [("frozen/seed-0", "reviews")]
+    assert stages(run_study(alone, out)) == [("frozen/seed-0", "reviews")]
     assert [cell["failed"] for cell in cells(out)] == [None]
 
 
@@ -279,11 +284,11 @@ def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        ran(study, out)
+        run_study(study, out)
     failed = cells(out)[1]["failed"]
     assert failed is not None and str(own / "metrics.jsonl") in failed and "No space" in failed
     assert not (own / "metrics.jsonl").exists() and not (own / "result.json").exists()
-    ran(study, out)
+    run_study(study, out)
     assert [cell["failed"] for cell in cells(out)] == [None, None]
     for name in ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json"):
         assert (own / name).read_bytes() == (twin / name).read_bytes()
@@ -416,7 +421,7 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
 def test_masks_that_differ_are_measured_by_those_of_the_base(tmp_path: Path) -> None:
     more_masks = {"name": "many", "says": "hides more", "set": ["masking.mask_rate=0.4"]}
     out = tmp_path / "out"
-    ran(read_study(tmp_path, STATIC, more_masks), out)
+    run_study(read_study(tmp_path, STATIC, more_masks), out)
     place = out / "cells" / "many" / "seed-0"
     record = json.loads((place / "measured.json").read_text())
     own = Run(place).result()
@@ -439,7 +444,7 @@ def test_pair_heads_are_asked_both_questions(tmp_path: Path) -> None:
     none = {"name": "none", "says": "no pairs", "recipe": "roberta", "set": ["encoder.types=0"]}
     measures = ["pair.next_sentence", "pair.sentence_order", "held_out.masked_lm"]
     out = tmp_path / "out"
-    ran(read_study(tmp_path, STATIC, order, none, measures=measures), out)
+    run_study(read_study(tmp_path, STATIC, order, none, measures=measures), out)
     next_, order_, none_ = cells(out)
     for accuracy in (next_, order_):
         assert {"pair.next_sentence", "pair.sentence_order"} <= set(accuracy["scores"]), accuracy
@@ -451,8 +456,8 @@ def test_pair_heads_are_asked_both_questions(tmp_path: Path) -> None:
 def test_several_cells_at_once_come_to_the_same(tmp_path: Path) -> None:
     study = read_study(tmp_path, STUDENT, STATIC)
     alone, together = tmp_path / "one", tmp_path / "two"
-    ran(study, alone)
-    events = ran(study, together, at_once=2)
+    run_study(study, alone)
+    events = run_study(study, together, at_once=2)
     assert begun(events) == ["static/seed-0", "student/seed-0"]
     assert [cell["scores"] for cell in cells(alone)] == [cell["scores"] for cell in cells(together)]
 
@@ -525,7 +530,7 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
     measures = [f"pairs.{pairs}", "pairs.nowhere", "held_out.masked_lm", "run.finished"]
     again = {"name": "again", "says": "A/A", "again": "static"}
     out = tmp_path / "out"
-    events = ran(read_study(tmp_path, STATIC, again, measures=measures), out)
+    events = run_study(read_study(tmp_path, STATIC, again, measures=measures), out)
     assert begun(events) == ["static/seed-0", "again/seed-0"]
     first, second = (
         json.loads((out / f"cells/{name}/seed-0/measured.json").read_text(encoding="utf-8"))
@@ -564,7 +569,7 @@ def test_two_words_hidden_together_are_measured_in_masked_and_permuted_models(
 ) -> None:
     measures = ["joint.two", "joint.chain", "gain.chain"]
     out = tmp_path / "out"
-    ran(read_study(tmp_path, STATIC, measures=measures), out)
+    run_study(read_study(tmp_path, STATIC, measures=measures), out)
     cell = json.loads((out / "cells/static/seed-0/measured.json").read_text(encoding="utf-8"))
     joint_two, chain, gain = (cell["scores"][name] for name in measures)
     assert joint_two > 0 and gain == pytest.approx(joint_two - chain, abs=1e-9)

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 from support.pretrain_runs import MACHINE
-from support.small_studies import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, plan_of, ran, read_study
+from support.small_studies import (
+    BROKEN,
+    SAVE_OPTIONS,
+    STATIC,
+    STUDENT,
+    plan_of,
+    read_study,
+    run_study,
+)
 
 from clozelab import cluster, registry
 from clozelab.errors import UserError
@@ -59,7 +67,7 @@ def test_a_study_on_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, *sys.path[1:]]))
     study = read_study(tmp_path, STUDENT, STATIC, BROKEN)
     local, there = tmp_path / "here", tmp_path / "there"
-    ran(study, local)
+    run_study(study, local)
     events = list(
         follow(plan_of(study, there), there, machine=MACHINE, saving=SAVE_OPTIONS, on="local")
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.pretrain_runs import store
-from support.small_studies import BROKEN, DYNAMIC, STATIC, reviews, written
+from support.small_studies import BROKEN, DYNAMIC, STATIC, reviews, write_study
 
 from clozelab.cli import main
 from clozelab.cli.console import err, out
@@ -41,7 +41,7 @@ def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_plan_is_shown_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = str(written(tmp_path / "masks.toml", seeds=3))
+    file = str(write_study(tmp_path / "masks.toml", seeds=3))
     folder = tmp_path / "out"
     options = ["--data", store("wordpiece"), "--budget", "5steps", *WORDS]
     assert main(["study", file, *options, "--plan", "--out", str(folder)]) == 0
@@ -63,7 +63,7 @@ def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(
         "set": ["masking.rate=0.4"],
         "finetune": ["rate=1e-4"],
     }
-    file = str(written(tmp_path / "masks.toml", STATIC, hides))
+    file = str(write_study(tmp_path / "masks.toml", STATIC, hides))
     options = ["--data", store("wordpiece"), "--budget", "1steps", *WORDS]
     assert main(["study", file, *options, "--out", str(tmp_path / "out")]) == 0
     output = captured_text(capsys)
@@ -74,7 +74,7 @@ def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(
 
 
 def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(written(tmp_path / "masks.toml", BROKEN, STATIC, DYNAMIC))
+    file = str(write_study(tmp_path / "masks.toml", BROKEN, STATIC, DYNAMIC))
     folder = tmp_path / "out"
     command = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
     command += ["--out", str(folder), "--tasks", reviews(), "--variants", "static,dynamic"]
@@ -102,7 +102,7 @@ def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_study_runs_to_its_page_when_nobody_reads_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, folder = str(written(tmp_path / "masks.toml", STATIC)), tmp_path / "out"
+    file, folder = str(write_study(tmp_path / "masks.toml", STATIC)), tmp_path / "out"
     command = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
     read, write = os.pipe()
     os.close(read)
@@ -147,7 +147,7 @@ def test_wrong_words_are_refused_in_a_sentence(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").write_text("mine")
     places = {
-        "FILE": str(written(tmp_path / "masks.toml")),
+        "FILE": str(write_study(tmp_path / "masks.toml")),
         "CORPUS": store("wordpiece"),
         "FOLDER": "full",
         "NEW": "new",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.small_studies import DYNAMIC, STATIC, STUDENT, read_study, reviews, written
+from support.small_studies import DYNAMIC, STATIC, STUDENT, read_study, reviews, write_study
 
 from clozelab.errors import UserError
 from clozelab.studies import spec as studies
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_refused_when_read(
 def test_what_is_wrong_outside_the_variants_is_too(
     tmp_path: Path, old: str, new: str, sentence: str
 ) -> None:
-    file = written(tmp_path / "masks.toml")
+    file = write_study(tmp_path / "masks.toml")
     text = file.read_text(encoding="utf-8")
     assert old in text
     file.write_text(text.replace(old, new), encoding="utf-8")

@@ -19,17 +19,17 @@ import pytest
 import torch
 from support.corpora import alter
 from support.pretrain_runs import MACHINE, store
-from support.processes import started
+from support.processes import start_process
 from support.small_studies import (
     DYNAMIC,
     SAVE_OPTIONS,
     SMALL,
     STATIC,
     plan_of,
-    ran,
     read_study,
     reviews,
-    written,
+    run_study,
+    write_study,
 )
 
 from clozelab.cli import main
@@ -187,15 +187,15 @@ def test_what_is_wrong_with_fine_tuning_is_told_before_anything_runs(tmp_path: P
 
 def test_a_measure_that_is_asked_for_later_or_was_lost_is_taken(tmp_path: Path) -> None:
     study, out = read_study(tmp_path, STATIC), tmp_path / "out"
-    ran(study, out, budget="2steps")
+    run_study(study, out, budget="2steps")
     file = out / "cells/static/seed-0/measured.json"
     first = read_json(file)["scores"]
     more = replace(study, measures=(*study.measures, "pair.next_sentence"))
-    ran(more, out, budget="2steps")
+    run_study(more, out, budget="2steps")
     both = read_json(file)["scores"]
     assert first.items() < both.items() and "pair.next_sentence" in both
     file.write_text("{")
-    ran(more, out, budget="2steps")
+    run_study(more, out, budget="2steps")
     assert read_json(file)["scores"] == both
     (cell,) = (Run(out).result() or {})["cells"]
     assert cell["scores"] == both and cell["tokens"] > 0
@@ -203,14 +203,14 @@ def test_a_measure_that_is_asked_for_later_or_was_lost_is_taken(tmp_path: Path) 
 
 def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     study, out = read_study(tmp_path, STATIC), tmp_path / "out"
-    ran(study, out)
+    run_study(study, out)
     before = Run(out).result()
     shutil.rmtree(out / "cells/static/seed-0/checkpoints")
     pack(out)
     assert not (out / "cells").exists()
-    assert not [event for event in ran(study, out) if isinstance(event, CellStarted)]
+    assert not [event for event in run_study(study, out) if isinstance(event, CellStarted)]
     assert Run(out).result() == before
-    events = ran(replace(study, seeds=2), out)
+    events = run_study(replace(study, seeds=2), out)
     assert [event.cell.seed for event in events if isinstance(event, CellStarted)] == [1]
     assert len((Run(out).result() or {})["cells"]) == 2 and not (out / PACKED).exists()
 
@@ -226,7 +226,7 @@ def test_the_terminal_counts_the_seeds_that_were_measured(tmp_path: Path) -> Non
 def test_an_empty_word_is_no_folder_and_no_budget(
     tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = written(tmp_path / "masks.toml", set=list(SMALL))
+    file = write_study(tmp_path / "masks.toml", set=list(SMALL))
     work_dir = tmp_path / "here"
     work_dir.mkdir()
     monkeypatch.chdir(work_dir)
@@ -262,11 +262,11 @@ def test_cells_that_have_only_begun_are_interrupted_without_a_word(tmp_path: Pat
 @contextmanager
 def _two_at_once(place: Path) -> Iterator[subprocess.Popen[str]]:
     """A long study of two cells side by side, in a group of processes that ends with it."""
-    file, out = written(place / "masks.toml", STATIC, DYNAMIC), place / "out"
+    file, out = write_study(place / "masks.toml", STATIC, DYNAMIC), place / "out"
     study_command = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
     study_command += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
     command = [sys.executable, "-m", "clozelab", *study_command]
-    running = started(command)
+    running = start_process(command)
     try:
         yield running
     finally:

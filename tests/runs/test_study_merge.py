@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from support.pretrain_runs import store
-from support.small_studies import DYNAMIC, STATIC, written
+from support.small_studies import DYNAMIC, STATIC, write_study
 
 import clozelab
 from clozelab.cli import main
@@ -41,7 +41,7 @@ def ran(file: Path, out: Path, **options: Any) -> Path:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("parts")
-    file = written(home / "masks.toml", STATIC, DYNAMIC, seeds=1)
+    file = write_study(home / "masks.toml", STATIC, DYNAMIC, seeds=1)
     ran(file, home / "monday", seeds=1)
     ran(file, home / "tuesday", seeds=1, first_seed=1, variants="static")
     ran(file, home / "third", seeds=1, first_seed=1, variants="dynamic")

@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from rich.text import Text
-from support.finetune_tasks import SHORT, STILL, base, sample
+from support.finetune_tasks import SHORT, STILL, base_model, sample_file
 from support.labelled_files import jsonl, write
 from support.processes import run_process
 
@@ -47,7 +47,17 @@ TEXTS = ["a small furry animal", "a machine for printing books", "a bird that ca
 def tune(task: str, out: Path, *arguments: str, settings: tuple[str, ...] = SHORT) -> str:
     """Fine-tune by the command; the folder."""
     changes = [word for setting in settings for word in ("--set", setting)]
-    command = ["finetune", base(), task, "--out", str(out), "--device", "cpu", *arguments, *changes]
+    command = [
+        "finetune",
+        base_model(),
+        task,
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        *arguments,
+        *changes,
+    ]
     assert cli.main(command) == 0
     return str(out)
 
@@ -57,7 +67,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few tasks of GLUE in their usual layout, made up."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("glue")
-    lines = Path(sample("definitions", 60)).read_text(encoding="utf-8").splitlines()[1:]
+    lines = Path(sample_file("definitions", 60)).read_text(encoding="utf-8").splitlines()[1:]
     rows = [line.split("\t") for line in lines]
     some = "".join(f"{text} \t{int(label > 'noun.b')}\n" for text, label in rows[:24])
     for split in ("train", "dev"):
@@ -97,14 +107,14 @@ def regressor(root: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tagger(root: Path) -> str:
-    file = sample("tags", 12)
+    file = sample_file("tags", 12)
     return tune("tag", root / "m-tag", "--train", file, "--dev", file)
 
 
 @pytest.fixture(scope="module")
 def answerer(root: Path) -> str:
     """A model of questions, some of which have no answer."""
-    whole = json.loads(Path(sample("spans", 24)).read_text(encoding="utf-8"))
+    whole = json.loads(Path(sample_file("spans", 24)).read_text(encoding="utf-8"))
     for number, paragraph in enumerate(whole["data"][0]["paragraphs"]):
         if number % 2:
             paragraph["qas"][0] |= {"answers": [], "is_impossible": True}
@@ -169,7 +179,7 @@ def test_finetune_help_names_every_option_in_groups(capsys: pytest.CaptureFixtur
 def test_several_runs_are_told_in_one_table_and_their_notes_once(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = sample("definitions", 16)
+    file = sample_file("definitions", 16)
     capsys.readouterr()
     tune("classify", root / "two", "--train", file, "--dev", file, "--seeds", "2", "--grid",
          "layer_decay=0.9,1.0", settings=("batch_size=8", "steps=2", "length=100"))  # fmt: skip
@@ -524,7 +534,15 @@ def test_a_bad_file_is_refused_with_its_line(
     text, wanted = BAD[name]
     file = str(write(tmp_path / name, text))
     assert wanted in refused(capsys, "evaluate", classifier, file)
-    train = ["finetune", base(), "classify", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    train = [
+        "finetune",
+        base_model(),
+        "classify",
+        "--out",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+    ]
     dev = str(write(tmp_path / "good.tsv", "sentence\tlabel\nx\t1\ny\t0\n"))
     assert wanted in refused(capsys, *train, "--train", dev, "--dev", file)
 
@@ -555,7 +573,7 @@ def test_mistakes_with_predict_are_answered_in_a_sentence(
     ragged = str(write(tmp_path / "ragged.tsv", BAD["ragged.tsv"][0]))
     refused(capsys, *predict, "--file", ragged, "--out", str(old_file), "--overwrite")
     assert old_file.read_text() == "old" and not list(tmp_path.glob("*.part"))
-    message = refused(capsys, "predict", base(), "--text", "a")
+    message = refused(capsys, "predict", base_model(), "--text", "a")
     assert "was not fine-tuned" in message and "clozelab finetune" in message
 
 
@@ -571,7 +589,9 @@ def test_mistakes_with_evaluate_and_answer_are_answered_in_a_sentence(
     assert "neither a file here nor a known task" in message
     assert "--task-data DIR" in refused(capsys, "evaluate", classifier, "cola")
     assert "evaluate needs" in refused(capsys, "evaluate", classifier)
-    assert "was not fine-tuned" in refused(capsys, "evaluate", base(), str(root / "SST-2/dev.tsv"))
+    assert "was not fine-tuned" in refused(
+        capsys, "evaluate", base_model(), str(root / "SST-2/dev.tsv")
+    )
     message = refused(capsys, "evaluate", answerer, "sst2", "--task-data", str(root))
     assert "is a task to classify" in message and "was tuned to answer" in message
     ask = ["answer", answerer, "--question", "who"]
@@ -593,6 +613,16 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing(
         ["predict", classifier, "--text", "a"],
         ["evaluate", classifier, file],
         ["answer", answerer, "--question", "a", "--passage", "b"],
-        ["finetune", base(), "classify", "--train", file, "--dev", file, "--out", str(root / "g")],
+        [
+            "finetune",
+            base_model(),
+            "classify",
+            "--train",
+            file,
+            "--dev",
+            file,
+            "--out",
+            str(root / "g"),
+        ],
     ):
         assert "no GPU was found here" in refused(capsys, *command, *gpu)

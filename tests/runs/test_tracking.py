@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from support.finetune_tasks import base, sample
-from support.pretrain_runs import MACHINE, QUIET, checkpoint, of, task, went
+from support.finetune_tasks import base_model, sample_file
+from support.pretrain_runs import MACHINE, QUIET, checkpoint, of_kind, pretrain_job, run_pretraining
 
 import clozelab
 from clozelab import tracking
@@ -64,7 +64,9 @@ def saving(*names: str, **options: Any) -> SaveOptions:
 
 
 def test_a_tracker_is_told_config_metrics_result_and_tags(tmp_path: Path, fake: type[Fake]) -> None:
-    events = went(task("roberta", steps=3), tmp_path / "a", saving=saving("wandb", tags=["mine"]))
+    events = run_pretraining(
+        pretrain_job("roberta", steps=3), tmp_path / "a", saving=saving("wandb", tags=["mine"])
+    )
     (_, run), *logged, (_, status) = fake.calls
     assert (run.name, run.group, status) == ("a", None, "finished")
     assert run.config["masking.use"] == "token" and run.config["machine.device"] == "cpu"
@@ -74,7 +76,7 @@ def test_a_tracker_is_told_config_metrics_result_and_tags(tmp_path: Path, fake: 
     result = logged[-1][2]
     assert result["result/held_out/masked_lm/loss"] == held_out[-1]["held_out/masked_lm/loss"]
     assert result["result/steps"] == 3
-    assert "wandb: in the memory of a test" in [event.text for event in of(Said, events)]
+    assert "wandb: in the memory of a test" in [event.text for event in of_kind(Said, events)]
     # What is sent of a finished run is the same.
     sent = list(rows(Run(tmp_path / "a")))
     assert [each[0] for each in sent] == [each[1] for each in logged]
@@ -83,7 +85,7 @@ def test_a_tracker_is_told_config_metrics_result_and_tags(tmp_path: Path, fake: 
 
 def test_a_resumed_run_goes_on_in_its_tracker(tmp_path: Path, fake: type[Fake]) -> None:
     place = tmp_path / "a"
-    job, often = task("roberta", steps=4), saving("wandb", save_every=2, keep=0)
+    job, often = pretrain_job("roberta", steps=4), saving("wandb", save_every=2, keep=0)
     started = pretrain(job, place, machine=MACHINE, saving=often)
     for event in started:
         if getattr(event, "number", 0) == 3:
@@ -98,13 +100,13 @@ def test_a_resumed_run_goes_on_in_its_tracker(tmp_path: Path, fake: type[Fake]) 
 
 def test_a_resumed_run_can_go_on_without(tmp_path: Path, fake: type[Fake]) -> None:
     place = tmp_path / "a"
-    went(task("roberta", steps=2), place, saving=saving("wandb"))
+    run_pretraining(pretrain_job("roberta", steps=2), place, saving=saving("wandb"))
     fake.calls.clear()
     events, without = list[Any](), saving("none")
     for _ in range(2):  # which is recorded, too
         events += resume(starting.resumed(place), place, machine=MACHINE, saving=without)
         without = QUIET
-    assert not [event.text for event in of(Said, events) if "goes on without" in event.text]
+    assert not [event.text for event in of_kind(Said, events) if "goes on without" in event.text]
     assert Run(place).machine()["tracking"] == {}
     assert fake.calls == []
 
@@ -112,10 +114,12 @@ def test_a_resumed_run_can_go_on_without(tmp_path: Path, fake: type[Fake]) -> No
 def test_trials_of_a_fine_tuning_are_a_group(
     tmp_path: Path, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {"train": sample("definitions", 8), "dev": sample("definitions", 8)}
+    files = {"train": sample_file("definitions", 8), "dev": sample_file("definitions", 8)}
     options: dict[str, Any] = {"set": ["steps=2"], "seeds": 2, "progress": False}
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
-    clozelab.finetune(base(), "classify", **files, **options, out=tmp_path / "t", track="wandb")
+    clozelab.finetune(
+        base_model(), "classify", **files, **options, out=tmp_path / "t", track="wandb"
+    )
     runs = [each[1] for each in fake.calls if each[0] == "begin"]
     # A folder above may be called as one of ours is.
     place = (tmp_path / "t").rename(tmp_path / "checkpoints")
@@ -163,7 +167,7 @@ class HangsAtTheEnd(HangsAtTheStart):
 @pytest.fixture(scope="module")
 def untracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("untracked") / "run"
-    went(task("roberta", steps=3), place)
+    run_pretraining(pretrain_job("roberta", steps=3), place)
     return place
 
 
@@ -187,10 +191,10 @@ def test_a_tracker_that_fails_stops_no_run(
     monkeypatch.setitem(tracking.TRACKERS, "wandb", broken)
     monkeypatch.setattr(tracking, "LAST_WAIT", 0.1)
     place = tmp_path / "a"
-    events = went(task("roberta", steps=3), place, saving=saving("wandb"))
-    assert of(Ended, events)[0].whole
+    events = run_pretraining(pretrain_job("roberta", steps=3), place, saving=saving("wandb"))
+    assert of_kind(Ended, events)[0].whole
     warned = [
-        event.text for event in of(Said, events) if "the run goes on without it" in event.text
+        event.text for event in of_kind(Said, events) if "the run goes on without it" in event.text
     ]
     assert len(warned) == 1, warned
     assert re.match(says, warned[0])
@@ -254,7 +258,7 @@ def test_a_finished_run_is_sent_once_unless_asked_again(
 ) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
     place = tmp_path / "a"
-    went(task("roberta", steps=2), place)
+    run_pretraining(pretrain_job("roberta", steps=2), place)
     ids = []
     for again in (False, False, True):
         fake.calls.clear()
@@ -269,7 +273,7 @@ def test_a_tracker_that_fails_is_told_of_a_finished_run(
 ) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
     monkeypatch.setitem(tracking.TRACKERS, "wandb", Raises)
-    went(task("roberta", steps=2), tmp_path / "a")
+    run_pretraining(pretrain_job("roberta", steps=2), tmp_path / "a")
     with pytest.raises(UserError, match=r"wandb failed \(ConnectionError: no route to host\)"):
         clozelab.track(tmp_path / "a", to="wandb", progress=False)
 
@@ -279,8 +283,10 @@ def test_a_tracker_that_fails_is_told_of_a_finished_run(
 
 def tracked_for_real(name: str, place: Path) -> Run:
     """A run that is tracked as it goes, which must work without a warning."""
-    events = went(task("roberta", steps=3), place, saving=saving(name, tags=["mine"]))
-    assert not [event.text for event in of(Said, events) if "goes on without" in event.text]
+    events = run_pretraining(
+        pretrain_job("roberta", steps=3), place, saving=saving(name, tags=["mine"])
+    )
+    assert not [event.text for event in of_kind(Said, events) if "goes on without" in event.text]
     return Run(place)
 
 

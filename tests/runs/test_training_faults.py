@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.pretrain_runs import MACHINE, QUIET, shrunk, store, task, teacher, went
+from support.pretrain_runs import (
+    MACHINE,
+    QUIET,
+    pretrain_job,
+    run_pretraining,
+    shrunk,
+    store,
+    teacher,
+)
 
 from clozelab.cli import main
 from clozelab.errors import UserError
@@ -24,14 +32,14 @@ torch.set_num_threads(1)
 
 @pytest.mark.parametrize("text", ["{", ""])
 def test_a_run_without_its_machine_file_is_refused(tmp_path: Path, text: str) -> None:
-    went(task("bert", steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job("bert", steps=1), tmp_path / "run")
     (tmp_path / "run" / "machine.toml").write_text(text)
     with pytest.raises(UserError, match=r"machine\.toml: (is not TOML|does not tell)"):
         starting.resumed(tmp_path / "run")
 
 
 def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    went(task("bert", steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job("bert", steps=1), tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text("{")
     assert main(["pretrain", "--resume", str(tmp_path / "run")]) == 2
 
@@ -59,7 +67,7 @@ def test_an_encoder_is_not_changed_where_another_model_brings_it(
 def test_a_context_is_extended_where_positions_have_no_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    went(task("modernbert", "encoder.positions=40"), tmp_path / "short")
+    run_pretraining(pretrain_job("modernbert", "encoder.positions=40"), tmp_path / "short")
     command = ["pretrain", "modernbert", "--from", str(tmp_path / "short"), "--budget", "2steps"]
     command += ["--data", store("byte_bpe"), "--out", str(tmp_path / "long"), "--device", "cpu"]
     longer = ["encoder.positions=160", "encoder.rope_theta=7", "blocks.length=160"]
@@ -91,7 +99,7 @@ def test_a_recipe_beside_a_continued_run_is_compared_but_for_its_size(tmp_path: 
 def test_a_corpus_that_was_moved_is_asked_for(tmp_path: Path) -> None:
     shutil.copytree(store("wordpiece"), tmp_path / "corpus")
     job = starting.fresh(shrunk("bert", steps=1), data=[str(tmp_path / "corpus")], seed=0)
-    went(job, tmp_path / "run")
+    run_pretraining(job, tmp_path / "run")
     (tmp_path / "corpus").rename(tmp_path / "moved")
     with pytest.raises(UserError, match="new place by --data"):
         starting.resumed(tmp_path / "run")
@@ -104,7 +112,7 @@ def test_a_full_disk_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(setup, "save", full)
     with pytest.raises(UserError, match=r"No space left.*--resume"):
-        went(task("bert", steps=1), tmp_path / "run")
+        run_pretraining(pretrain_job("bert", steps=1), tmp_path / "run")
 
 
 def test_no_blocks_to_evaluate_are_refused() -> None:

@@ -170,7 +170,7 @@ def test_a_fine_tuning_of_files_at_urls(corpus: Corpus, place: Path) -> None:
 
 def test_a_study_with_a_copy(corpus: Corpus, place: Path) -> None:
     url = uploaded(corpus.path, "corpus")
-    spec = small_studies.written(place / "masks.toml", small_studies.STATIC)
+    spec = small_studies.write_study(place / "masks.toml", small_studies.STATIC)
     how: dict[str, Any] = {"copy_to": "memory://at/s", "at_once": 1, **ON}
     done = clozelab.study(str(spec), data=url, out="s", budget="2steps", **how)
     copied = files_of("memory://at/s")

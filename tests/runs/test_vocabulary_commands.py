@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import texts, write
-from support.finetune_tasks import order, sample, tuned
-from support.pretrain_runs import task, went
+from support.finetune_tasks import finetune_request, run_finetuning, sample_file
+from support.pretrain_runs import pretrain_job, run_pretraining
 from support.texts import chinese
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -27,7 +27,7 @@ NEW = "The plasmation of gastrology is a plasmation. "
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, the same for transformers, and texts."""
     folder = tmp_path_factory.mktemp("desk")
-    went(task("bert", steps=1), folder / "run")
+    run_pretraining(pretrain_job("bert", steps=1), folder / "run")
     clozelab.export(folder / "run", folder / "hf", progress=False)
     write(folder / "new.jsonl", [*texts(6), *[NEW * 8] * 3])
     (folder / "empty.txt").write_text(" \n")
@@ -110,7 +110,10 @@ def test_unknown_characters_are_added_and_begin_apart(desk: Path, tmp_path: Path
 
 
 def test_a_tuned_model_keeps_its_task(desk: Path, tmp_path: Path) -> None:
-    tuned(order("classify", sample("definitions", 24), model=str(desk / "run")), tmp_path / "t")
+    run_finetuning(
+        finetune_request("classify", sample_file("definitions", 24), model=str(desk / "run")),
+        tmp_path / "t",
+    )
     was = clozelab.load(tmp_path / "t", progress=False)
     lines = ["A small wild cat.", "Bread of the dark kind."]
     file = write(tmp_path / "a.jsonl", [*lines, *texts(3)])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress, TextColumn
-from support.pretrain_runs import HERE, MACHINE, QUIET, of, task, went
+from support.pretrain_runs import HERE, MACHINE, QUIET, of_kind, pretrain_job, run_pretraining
 
 from clozelab.api.watching import View, Watch
 from clozelab.pretraining import starting
@@ -37,7 +37,7 @@ STILL = ("optimiser.learning_rate=1e-9", "schedule.decay=constant")
 def test_a_step_says_how_long_its_text_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    trainer = PretrainTrainer(task("roberta", steps=3), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("roberta", steps=3), MACHINE, HERE)
 
     def slowly() -> Iterator[Prepared]:
         for job in trainer.steps.jobs(0, trainer.steps.start()):
@@ -91,9 +91,9 @@ def test_a_device_is_busy_from_each_beginning_to_its_end(monkeypatch: pytest.Mon
 
 
 def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:
-    events = went(task("roberta", steps=6), tmp_path / "run")
+    events = run_pretraining(pretrain_job("roberta", steps=6), tmp_path / "run")
     entries = Run(tmp_path / "run").events("step")
-    steps = of(Step, events)
+    steps = of_kind(Step, events)
     assert [entry["waited"] for entry in entries] == [step.waited for step in steps]
     assert [entry["slack"] for entry in entries] == [step.slack for step in steps]
     assert not any("busy" in entry for entry in entries)
@@ -118,7 +118,7 @@ def test_the_line_ends_with_what_limits_the_run(
     console = Console(file=io.StringIO(), width=200)
     bars = Progress(TextColumn("{task.fields[status]}"), console=console, disable=True)
     view = View(bars, Watch())
-    recipe: Any = task("roberta").recipe
+    recipe: Any = pretrain_job("roberta").recipe
     view.show(Began("a", recipe, 0, 9, 1, "gpu", "bf16", 1, flops_a_token=1000.0, peak=peak))
     for number in range(1, 8):
         sums = {"masked_lm": {"loss": 14.0, "count": 2}}
@@ -132,7 +132,7 @@ def test_the_line_ends_with_what_limits_the_run(
 def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
     bars = Progress(disable=True)
     view = View(bars, Watch())
-    recipe: Any = task("roberta").recipe
+    recipe: Any = pretrain_job("roberta").recipe
     view.show(Began("a", recipe, 0, 9, 1, "cpu", "fp32", 1, flops_a_token=1.0, peak=None))
     for number, seconds in enumerate([90.0, 90.0, 1.0, 1.0, 3.0], 1):
         view.show(Step(number, {}, 0.0, 0.0, 1000, seconds))
@@ -162,9 +162,11 @@ def warned(events: list[Any]) -> list[int]:
 
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path) -> None:
-    events = went(task("roberta", *STILL, steps=80, seed=2, variant="embedded"), tmp_path / "run")
+    events = run_pretraining(
+        pretrain_job("roberta", *STILL, steps=80, seed=2, variant="embedded"), tmp_path / "run"
+    )
     assert warned(events) == [31]
-    (notice,) = (event.text for event in of(Said, events) if "plateau" in event.text)
+    (notice,) = (event.text for event in of_kind(Said, events) if "plateau" in event.text)
     assert notice.endswith(
         "a learning rate of 1e-09 is unusual: raise it by --set optimiser.learning_rate=…"
     )
@@ -173,9 +175,9 @@ def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path)
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
     rate = "optimiser.learning_rate=0.01"
-    job = task("roberta", rate, steps=48, batch_size=8, variant="embedded")
-    events = went(job, tmp_path / "run")
-    losses = [step.sums["masked_lm"] for step in of(Step, events)]
+    job = pretrain_job("roberta", rate, steps=48, batch_size=8, variant="embedded")
+    events = run_pretraining(job, tmp_path / "run")
+    losses = [step.sums["masked_lm"] for step in of_kind(Step, events)]
     assert losses[-1]["loss"] / losses[-1]["count"] < losses[0]["loss"] / losses[0]["count"] - 1
     assert warned(events) == []
 
@@ -185,7 +187,7 @@ def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_remembers_its_losses_and_what_was_said(
     stop: int, again: list[int], tmp_path: Path
 ) -> None:
-    job, place = task("roberta", *STILL, steps=64, seed=2), tmp_path / "run"
+    job, place = pretrain_job("roberta", *STILL, steps=64, seed=2), tmp_path / "run"
     saving = SaveOptions(save_every=20, evaluate_every=0, evaluate_blocks=8)
     events = pretrain(job, place, machine=MACHINE, saving=saving)
     before = []
@@ -196,12 +198,14 @@ def test_a_run_that_goes_on_remembers_its_losses_and_what_was_said(
     events.close()  # type: ignore[attr-defined]
     assert warned(before) == ([] if again else [31])
     after = list(resume(starting.resumed(place), place, machine=MACHINE, saving=saving))
-    assert of(Step, after)[0].number == stop + 1 and warned(after) == again
+    assert of_kind(Step, after)[0].number == stop + 1 and warned(after) == again
 
 
 def test_a_log_without_losses_of_old_is_read_all_the_same(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    went(task("roberta", steps=4), place, saving=SaveOptions(save_every=2, evaluate_every=0))
+    run_pretraining(
+        pretrain_job("roberta", steps=4), place, saving=SaveOptions(save_every=2, evaluate_every=0)
+    )
     lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     plain = [json.loads(line) for line in lines]
     for entry in plain:
@@ -214,4 +218,4 @@ def test_a_log_without_losses_of_old_is_read_all_the_same(tmp_path: Path) -> Non
     for file in (place / "checkpoints").glob("step-00000004/*.safetensors"):
         file.write_bytes(b"")
     events = list(resume(starting.resumed(place), place, machine=MACHINE, saving=QUIET))
-    assert [step.number for step in of(Step, events)] == [3, 4]
+    assert [step.number for step in of_kind(Step, events)] == [3, 4]

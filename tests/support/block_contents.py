@@ -10,7 +10,7 @@ from support.synthetic_documents import PLACED
 from clozelab.contracts import Blocks, Bools, Documents, Ints, Plan
 
 
-def everything(plan: Plan) -> Blocks:
+def all_blocks(plan: Plan) -> Blocks:
     """All blocks of a plan."""
     return plan.blocks(np.arange(len(plan)))
 

@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from support.processes import run_process, started
+from support.processes import run_process, start_process
 from tokenizers import Tokenizer
 
 from clozelab import data, files
@@ -203,5 +203,5 @@ def start(
     script.write_text(DRIVER, encoding="utf-8")
     command = [sys.executable, str(script), str(shard), "corpus", "build", *arguments]
     command += ["--workers", str(workers)]
-    process = started(command, env=ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8")
+    process = start_process(command, env=ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8")
     return command, process

@@ -143,7 +143,7 @@ def weights(
     save_file(tensors, folder / "model.safetensors")
 
 
-def examined(place: str | None = None, **options: Any) -> Diagnosis:
+def diagnose(place: str | None = None, **options: Any) -> Diagnosis:
     """What the doctor says."""
     return clozelab.doctor(place, **options, progress=False)
 

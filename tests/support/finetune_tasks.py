@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.pretrain_runs import HERE, MACHINE, of, task, went
+from support.pretrain_runs import HERE, MACHINE, of_kind, pretrain_job, run_pretraining
 
 from clozelab import data
 from clozelab.finetuning.finetune import FinetunePlan, Happened, follow, planned
@@ -41,35 +41,41 @@ _SHAPE = {
 
 
 @cache
-def folder() -> Path:
+def shared_folder() -> Path:
     """One for all that is made once."""
     path = Path(tempfile.mkdtemp(prefix="clozelab-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
 
 
-def base(recipe: str = "bert", *, variant: str = "small") -> str:
+def base_model(recipe: str = "bert", *, variant: str = "small") -> str:
     """A small run of that recipe after a few steps, made once; a small vocabulary learns less."""
-    return _base(recipe, variant)
+    return _base_model(recipe, variant)
 
 
 @cache
-def _base(recipe: str, variant: str) -> str:
-    place = folder() / f"{recipe}-{variant}"
+def _base_model(recipe: str, variant: str) -> str:
+    place = shared_folder() / f"{recipe}-{variant}"
     shape = _SHAPE if recipe in ("bert", "gpt") else {}
     overrides = [f"encoder.{key}={value}" for key, value in shape.items()]
     overrides += ["blocks.reuse=32"] if recipe == "xlnet" else []
-    went(
-        task(recipe, *overrides, "blocks.length=64", steps=4, batch_size=4, variant=variant), place
+    run_pretraining(
+        pretrain_job(
+            recipe, *overrides, "blocks.length=64", steps=4, batch_size=4, variant=variant
+        ),
+        place,
     )
     return str(place)
 
 
 @cache
-def sample(name: str, count: int) -> str:
+def sample_file(name: str, count: int) -> str:
     """The first examples of an embedded task, as a file."""
     source = data.task(name, "train")
-    text, file = source.read_text(encoding="utf-8"), folder() / f"{name}-{count}{source.suffix}"
+    text, file = (
+        source.read_text(encoding="utf-8"),
+        shared_folder() / f"{name}-{count}{source.suffix}",
+    )
     if name == "spans":
         whole = json.loads(text)
         del whole["data"][0]["paragraphs"][count:]
@@ -82,42 +88,42 @@ def sample(name: str, count: int) -> str:
     return str(file)
 
 
-def order(
+def finetune_request(
     kind: str, file: str, *settings: str, model: str | None = None, **more: Any
 ) -> FinetuneRequest:
-    """To learn a file and be judged by it."""
+    """A request to learn a file and be judged by it."""
     data_spec = Data(kind, train=file, dev=more.pop("dev", file))
-    return FinetuneRequest(model or base(), data_spec, settings=settings or QUICK, **more)
+    return FinetuneRequest(model or base_model(), data_spec, settings=settings or QUICK, **more)
 
 
-def named(
+def named_request(
     task: str, root: Path, *settings: str, model: str | None = None, **more: Any
 ) -> FinetuneRequest:
-    """To learn a task that goes by name."""
+    """A request to learn a task that goes by name."""
     return FinetuneRequest(
-        model or base(), Data(task, root=str(root)), settings=settings or SHORT, **more
+        model or base_model(), Data(task, root=str(root)), settings=settings or SHORT, **more
     )
 
 
-def tuned(
+def run_finetuning(
     request: FinetuneRequest | FinetunePlan,
     out: Path,
     *,
     at_once: int = 1,
     machine: Machine = MACHINE,
 ) -> list[Happened]:
-    """Everything that happens in a fine-tuning."""
+    """Fine-tune to the end; everything that happens."""
     plan = request if isinstance(request, FinetunePlan) else planned(request)
     return list(follow(plan, out, machine=machine, saving=SaveOptions(), at_once=at_once))
 
 
 def events(kind: type, happened: Sequence[Happened]) -> list[Any]:
     """The events of a kind."""
-    return of(kind, [record.event for record in happened])
+    return of_kind(kind, [record.event for record in happened])
 
 
-def doubled(inputs: FinetuneInputs, machine: Machine = MACHINE) -> Trial:
-    """A lesson set up in double precision, in which splits can be compared."""
+def double_precision_trial(inputs: FinetuneInputs, machine: Machine = MACHINE) -> Trial:
+    """A trial in double precision, in which splits can be compared."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -133,7 +139,7 @@ def steps_of(work: Trial) -> list[Step]:
 
 
 def inputs_of(request: FinetuneRequest, **settings: Any) -> FinetuneInputs:
-    """Its lesson with some settings of the tuning changed."""
+    """The inputs of a request, with some settings of the tuning changed."""
     inputs = inputs_for(replace(request, protocol="ours"))
     tuning = replace(inputs.task.tuning, **settings)
     return replace(inputs, task=replace(inputs.task, tuning=tuning))

@@ -27,9 +27,16 @@ import numpy as np
 import torch
 from support import finetune_tasks
 from support.coreference import stories
-from support.finetune_tasks import STILL, inputs_of, order, sample
+from support.finetune_tasks import STILL, finetune_request, inputs_of, sample_file
 from support.labelled_files import jsonl, write
-from support.pretrain_runs import RECIPES, doubled, shrunk, steps_of, store, task
+from support.pretrain_runs import (
+    RECIPES,
+    double_precision_trainer,
+    pretrain_job,
+    shrunk,
+    steps_of,
+    store,
+)
 from torch import Tensor, nn
 
 from clozelab.pretraining import starting
@@ -138,14 +145,16 @@ def pretraining(name: str) -> dict[str, Any]:
     if name in ("distilbert", "minilm"):
         teacher, text = str(old() / "run"), [str(old() / "corpus")]
         student = shrunk(recipe, *overrides, steps=steps)
-        trainer = doubled(starting.taught(student, teacher, data=text, seed=0))
+        trainer = double_precision_trainer(starting.taught(student, teacher, data=text, seed=0))
     elif name == "bert, two corpora":
         whole = store("wordpiece", variant="embedded")
         text = [whole, f"{store('wordpiece', documents=20, skip=60, variant='embedded')}:0.5"]
         job = starting.fresh(shrunk(recipe, *overrides, steps=steps), data=text, seed=0)
-        trainer = doubled(job)
+        trainer = double_precision_trainer(job)
     else:
-        trainer = doubled(task(recipe, *overrides, steps=steps, variant="embedded"))
+        trainer = double_precision_trainer(
+            pretrain_job(recipe, *overrides, steps=steps, variant="embedded")
+        )
     # Muon multiplies in the precision that is fast on a processor.
     with patch.object(muon, "product_dtype", return_value=torch.float64):
         numbers = _numbers(steps_of(trainer), trainer.model)
@@ -155,7 +164,9 @@ def pretraining(name: str) -> dict[str, Any]:
 def dropout(name: str) -> dict[str, Any]:
     """Losses of a recipe with dropout."""
     recipe, overrides, steps = DROPOUT[name]
-    trainer = doubled(task(recipe, *overrides, steps=steps, variant="embedded"))
+    trainer = double_precision_trainer(
+        pretrain_job(recipe, *overrides, steps=steps, variant="embedded")
+    )
     return _numbers(steps_of(trainer), trainer.model)
 
 
@@ -164,8 +175,10 @@ def tuning(name: str) -> dict[str, Any]:
     kind, source, settings = TUNINGS[name]
     few = 1 if kind == "coreference" else 4
     common = (f"batch_size={few}", "learning_rate=1e-3", "length=48", "steps=4", "warmup=0", *STILL)
-    inputs = inputs_of(order(kind, _examples(source), *common, *settings, model=str(old() / "run")))
-    work = finetune_tasks.doubled(inputs)
+    inputs = inputs_of(
+        finetune_request(kind, _examples(source), *common, *settings, model=str(old() / "run"))
+    )
+    work = finetune_tasks.double_precision_trial(inputs)
     jobs = islice(work.jobs(0, work.start()), PREPARED)
     batches = {f"step {number}": job().batches for number, job in enumerate(jobs)}
     batch_digests = {place: digests(value) for place, value in batches.items()}
@@ -263,13 +276,15 @@ def _examples(source: str) -> str:
     """A file of a few examples."""
     if source == "stories":
         records = [story._asdict() for story in stories()[:6]]
-        return str(write(finetune_tasks.folder() / "stories.jsonl", jsonl(*records)))
+        return str(write(finetune_tasks.shared_folder() / "stories.jsonl", jsonl(*records)))
     if source == "lengths":  # of definitions
-        lines = Path(sample("definitions", 16)).read_text(encoding="utf-8").splitlines()[1:]
+        lines = Path(sample_file("definitions", 16)).read_text(encoding="utf-8").splitlines()[1:]
         texts = [line.split("\t")[0] for line in lines]
         rows = "".join(f"{text}\t{len(text.split()) / 5}\n" for text in texts)
-        return str(write(finetune_tasks.folder() / "lengths.tsv", "sentence\tscore\n" + rows))
-    return sample(source, 16)
+        return str(
+            write(finetune_tasks.shared_folder() / "lengths.tsv", "sentence\tscore\n" + rows)
+        )
+    return sample_file(source, 16)
 
 
 def _curves(run: RunRecord) -> Iterator[float]:

@@ -62,12 +62,14 @@ def random_model(encoder: Encoder, heads: tuple[str, ...], *, transform: bool = 
     return model
 
 
-def sized(encoder: Encoder, heads: tuple[str, ...], vocabulary: int) -> Model:
+def sized_model(encoder: Encoder, heads: tuple[str, ...], vocabulary: int) -> Model:
     """A model of ours for that many words."""
     return Model(encoder, heads, vocabulary=vocabulary)
 
 
-def loaded(encoder: Encoder, heads: tuple[str, ...], weights: Mapping[str, Tensor]) -> Model:
+def model_with_weights(
+    encoder: Encoder, heads: tuple[str, ...], weights: Mapping[str, Tensor]
+) -> Model:
     """A model of ours with those weights, all of them but a pooler of no head."""
     model = Model(encoder, heads, transform="heads.causal_lm.dense.weight" in weights)
     own = {name: value for name, value in weights.items() if not name.startswith("pooler.")}

@@ -105,10 +105,10 @@ def shrunk(name: str, *overrides: str, steps: int = 4, batch_size: int = 4) -> R
     return read(name, size="tiny", overrides=[*shrinking, *overrides])
 
 
-def task(
+def pretrain_job(
     name: str, *overrides: str, seed: int = 0, variant: str = "small", **shape: int
 ) -> PretrainJob:
-    """A run of a shrunk recipe on its store; a student's under a small teacher."""
+    """The job of a shrunk recipe on its store; a student learns from a small teacher."""
     recipe = shrunk(name, *overrides, **shape)
     data = [store(STORES[name], variant=variant)]
     if any(part.needs_teacher for part in recipe.objectives):
@@ -121,13 +121,15 @@ def teacher(variant: str = "small") -> str:
     """A small BERT that was trained for a few steps; its folder."""
     folder = Path(tempfile.mkdtemp(prefix="clozelab-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    job = task("bert", "encoder.layers=2", variant=variant)
+    job = pretrain_job("bert", "encoder.layers=2", variant=variant)
     list(pretrain(job, folder / "run", machine=MACHINE, saving=QUIET))
     return str(folder / "run")
 
 
-def doubled(job: PretrainJob, machine: Machine = MACHINE, world: World = HERE) -> PretrainTrainer:
-    """A task set up in double precision, in which splits can be compared."""
+def double_precision_trainer(
+    job: PretrainJob, machine: Machine = MACHINE, world: World = HERE
+) -> PretrainTrainer:
+    """A trainer in double precision, in which splits can be compared."""
     if job.teacher is not None:
         job.teacher.double()
     before = torch.get_default_dtype()
@@ -141,7 +143,7 @@ def doubled(job: PretrainJob, machine: Machine = MACHINE, world: World = HERE) -
 
 
 def steps_of(trainer: PretrainTrainer) -> list[Step]:
-    """Every step of a set-up task."""
+    """Every step of a job."""
     jobs = trainer.steps.jobs(0, trainer.steps.start())
     return list(train(trainer.train_state, (job() for job in jobs), trainer.world))
 
@@ -164,14 +166,14 @@ def assert_detects(name: str, *, steps: int) -> None:
     assert fmean(metrics["accuracy_replaced"] for metrics in last) > 0.4
 
 
-def went(
+def run_pretraining(
     job: PretrainJob, out: Path, machine: Machine = MACHINE, saving: SaveOptions = QUIET
 ) -> list[Event]:
-    """The events of a run."""
+    """Run a job to its end; the events."""
     return list(pretrain(job, out, machine=machine, saving=saving))
 
 
-def of(kind: type, events: Sequence[Any]) -> list[Any]:
+def of_kind(kind: type, events: Sequence[Any]) -> list[Any]:
     """The events of a kind."""
     return [event for event in events if isinstance(event, kind)]
 

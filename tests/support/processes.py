@@ -56,7 +56,7 @@ def run_process(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def started(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
     """A process of its own group, its messages in a pipe.
 
     In a background job SIGINT is ignored, and whatever a job starts inherits that.

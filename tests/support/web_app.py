@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from support.pretrain_runs import store
-from support.processes import started
+from support.processes import start_process
 
 import clozelab
 
@@ -40,7 +40,7 @@ def runs() -> Path:
 def serving(folders: Sequence[Path | str], *options: str) -> Iterator[tuple[str, list[str]]]:
     """The address of a server in a process of its own, and what it said; Ctrl-C ends it."""
     command = [sys.executable, "-m", "clozelab", "serve", *map(str, folders), *options]
-    process = started(command)
+    process = start_process(command)
     assert process.stderr is not None
     messages: list[str] = []
     try:

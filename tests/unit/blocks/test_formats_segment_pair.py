@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from support import synthetic_documents
-from support.block_contents import document_of, everything, pairs, sentence_of
+from support.block_contents import all_blocks, document_of, pairs, sentence_of
 
 from clozelab.blocks.pairs import SegmentPair, fronts, trim
 from clozelab.contracts import Blocks, Documents, Ints
@@ -39,7 +39,7 @@ def test_the_share_of_random_pairs_is_forced_plus_half_the_rest(
     compat: str, sentences: int
 ) -> None:
     plan = SegmentPair(length=128, compat=compat).plan(prose(6000 // sentences, sentences), 5)
-    forced, share = plan.notes["forced"], labels_of(everything(plan)).mean()
+    forced, share = plan.notes["forced"], labels_of(all_blocks(plan)).mean()
     assert plan.notes["random"] == share
     error = 0.5 * np.sqrt((1 - forced) / len(plan))
     assert abs(share - (forced + (1 - forced) / 2)) < 3 * error
@@ -67,14 +67,14 @@ def test_a_document_that_fits_is_used_up_as_the_arithmetic_says(sentences: int) 
 
 def test_a_random_partner_comes_from_another_document() -> None:
     documents = prose(3, 400)
-    blocks = everything(SegmentPair(length=64).plan(documents, 5))
+    blocks = all_blocks(SegmentPair(length=64).plan(documents, 5))
     first, second = (document_of(documents, at) for at in firsts(blocks))
     assert np.array_equal(first != second, labels_of(blocks) == 1)
 
 
 def test_a_random_partner_is_uniform_over_the_other_documents_and_their_sentences() -> None:
     documents = synthetic_documents.placed([[4] * 2000, [4] * 5, [4] * 10, [4] * 5])
-    blocks = everything(SegmentPair(length=11, short=0).plan(documents, 5))
+    blocks = all_blocks(SegmentPair(length=11, short=0).plan(documents, 5))
     first, second = firsts(blocks)
     drawn = second[(document_of(documents, first) == 0) & (labels_of(blocks) == 1)]
     others = np.bincount(document_of(documents, drawn), minlength=4)
@@ -89,7 +89,7 @@ def test_a_random_partner_is_uniform_over_the_other_documents_and_their_sentence
 def test_google_pairs_a_document_with_itself_after_ten_redraws() -> None:
     documents = synthetic_documents.placed([[4] * 100_000] * 2)
     plan = SegmentPair(length=8, compat="google", short=0).plan(documents, 5)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     first, second = (document_of(documents, at) for at in firsts(blocks))
     random = labels_of(blocks) == 1
     expected = random.sum() * 2.0**-10
@@ -99,12 +99,12 @@ def test_google_pairs_a_document_with_itself_after_ten_redraws() -> None:
 
 def test_google_pairs_a_single_document_with_itself() -> None:
     documents = synthetic_documents.placed([[4] * 50])
-    blocks = everything(SegmentPair(length=32, compat="google").plan(documents, 5))
+    blocks = all_blocks(SegmentPair(length=32, compat="google").plan(documents, 5))
     assert labels_of(blocks).any()
 
 
 def test_a_next_segment_follows_right_after_unless_something_was_trimmed() -> None:
-    blocks = everything(SegmentPair(length=64).plan(prose(200, 12), 5))
+    blocks = all_blocks(SegmentPair(length=64).plan(prose(200, 12), 5))
     untrimmed = 0
     for (first, second), label, size in zip(
         pairs(blocks), labels_of(blocks).tolist(), blocks.lengths.tolist(), strict=True
@@ -120,7 +120,7 @@ def test_a_next_segment_follows_right_after_unless_something_was_trimmed() -> No
 def test_every_sentence_occurs_once_in_a_first_or_a_next_segment() -> None:
     # Sixty tokens hold six sentences of ten, so nothing is trimmed.
     documents = synthetic_documents.placed([[10] * n for n in range(1, 40)])
-    blocks = everything(SegmentPair(length=63, short=0).plan(documents, 5))
+    blocks = all_blocks(SegmentPair(length=63, short=0).plan(documents, 5))
     used: list[int] = []
     for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
         used += [*first.tolist(), *(second.tolist() if label == 0 else [])]
@@ -165,7 +165,7 @@ def test_mixed_losses_are_drawn_as_if_alone() -> None:
 
 def test_an_over_long_sentence_loses_tokens_at_both_ends_under_google() -> None:
     documents = synthetic_documents.placed([[1000]] * 300)
-    blocks = everything(SegmentPair(length=63, short=0, compat="google").plan(documents, 5))
+    blocks = all_blocks(SegmentPair(length=63, short=0, compat="google").plan(documents, 5))
     lost = [int(first[0] % 1000) for first, _ in pairs(blocks)]
     assert all(len(first) == len(second) == 30 for first, second in pairs(blocks))
     assert np.mean(lost) == pytest.approx(485, abs=4 * np.sqrt(970 / 4 / 300))
@@ -175,7 +175,7 @@ def test_an_over_long_sentence_is_split_by_default() -> None:
     documents = synthetic_documents.placed([[150], [3, 4]])
     plan = SegmentPair(length=63, short=0).plan(documents, 5)
     assert plan.notes["sentences split"] == 1
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     inside = document_of(documents, firsts(blocks)[0]) == 0
     assert (firsts(blocks)[0][inside] // 60).tolist() == [0, 1, 2]
 
@@ -197,7 +197,7 @@ def test_partners_of_the_same_document_lie_outside_the_chunk(single: str) -> Non
     documents = prose(60, 12)
     part = SegmentPair(length=100, short=0, single=single, negatives="same_document")
     plan = part.plan(documents, 5)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     # With targets all alike, the chunk of a random pair is found again from where A begins.
     before = after = 0
     for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
@@ -218,13 +218,13 @@ def test_a_document_of_one_sentence_has_no_partner_in_itself() -> None:
     documents = synthetic_documents.placed([[5]] * 4 + [[6, 6, 6]])
     plan = SegmentPair(length=64, negatives="same_document").plan(documents, 5)
     assert plan.notes["single sentences skipped"] == 4
-    assert (firsts(everything(plan))[0] >= 20).all()
+    assert (firsts(all_blocks(plan))[0] >= 20).all()
 
 
 @pytest.mark.parametrize("short", [0.0, 0.1, 0.5, 1.0])
 def test_targets_are_short_as_often_as_asked_and_then_uniform(short: float) -> None:
     documents = synthetic_documents.placed([[1] * 100_000, [1] * 200])
-    blocks = everything(SegmentPair(length=53, short=short).plan(documents, 5))
+    blocks = all_blocks(SegmentPair(length=53, short=short).plan(documents, 5))
     follows = labels_of(blocks) == 0
     follows &= firsts(blocks)[0] < 99_000
     target = blocks.lengths[follows] - 3
@@ -241,7 +241,7 @@ def test_targets_are_short_as_often_as_asked_and_then_uniform(short: float) -> N
 
 def test_google_draws_one_target_for_a_document() -> None:
     documents = synthetic_documents.placed([[1] * 300] * 50)
-    blocks = everything(SegmentPair(length=53, short=1, compat="google").plan(documents, 5))
+    blocks = all_blocks(SegmentPair(length=53, short=1, compat="google").plan(documents, 5))
     follows = labels_of(blocks) == 0
     first = firsts(blocks)[0]
     follows &= first % 300 < 250

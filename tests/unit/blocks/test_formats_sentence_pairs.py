@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support import synthetic_documents
-from support.block_contents import document_of, everything, pairs, sentence_of, whole
+from support.block_contents import all_blocks, document_of, pairs, sentence_of, whole
 
 from clozelab.blocks.pairs import SentenceOrderPair, SentencePair
 from clozelab.contracts import Blocks, Documents, Ints
@@ -41,7 +41,7 @@ def lasts(documents: Documents) -> Ints:
 def test_every_sentence_with_a_next_one_is_first_once() -> None:
     documents = prose()
     plan = SentencePair(length=64).plan(documents, 5)
-    first = sentence_pairs(documents, everything(plan))[:, 0]
+    first = sentence_pairs(documents, all_blocks(plan))[:, 0]
     every = np.arange(len(documents.sentences) - 1)
     assert sorted(first.tolist()) == np.setdiff1d(every, lasts(documents)).tolist()
     assert plan.notes["last sentences skipped"] == len(documents)
@@ -49,7 +49,7 @@ def test_every_sentence_with_a_next_one_is_first_once() -> None:
 
 def test_last_sentences_may_take_a_random_partner() -> None:
     documents = prose()
-    blocks = everything(SentencePair(length=64, last="random").plan(documents, 5))
+    blocks = all_blocks(SentencePair(length=64, last="random").plan(documents, 5))
     first = sentence_pairs(documents, blocks)[:, 0]
     assert sorted(first.tolist()) == list(range(len(documents.sentences) - 1))
     assert (labels_of(blocks)[np.isin(first, lasts(documents))] == 1).all()
@@ -57,7 +57,7 @@ def test_last_sentences_may_take_a_random_partner() -> None:
 
 def test_a_next_sentence_is_next_and_a_random_one_of_another_document() -> None:
     documents = prose()
-    blocks = everything(SentencePair(length=64).plan(documents, 5))
+    blocks = all_blocks(SentencePair(length=64).plan(documents, 5))
     first, second = sentence_pairs(documents, blocks).T
     follows = labels_of(blocks) == 0
     assert np.array_equal(second[follows], first[follows] + 1)
@@ -71,7 +71,7 @@ def test_a_next_sentence_is_next_and_a_random_one_of_another_document() -> None:
 @pytest.mark.parametrize("last", ["skip", "random"])
 def test_the_coin_of_a_sentence_with_a_next_one_is_fair(last: str) -> None:
     documents = synthetic_documents.placed([[4] * 10] * 800)
-    blocks = everything(SentencePair(length=64, last=last).plan(documents, 5))
+    blocks = all_blocks(SentencePair(length=64, last=last).plan(documents, 5))
     first = sentence_pairs(documents, blocks)[:, 0]
     labels = labels_of(blocks)[first % 10 != 9]
     assert len(labels) == 7200
@@ -80,7 +80,7 @@ def test_the_coin_of_a_sentence_with_a_next_one_is_fair(last: str) -> None:
 
 def test_sentences_that_fit_are_whole_and_others_trimmed_to_the_length() -> None:
     documents = synthetic_documents.placed([[4, 40, 6, 50]] * 50)
-    blocks = everything(SentencePair(length=43).plan(documents, 5))
+    blocks = all_blocks(SentencePair(length=43).plan(documents, 5))
     assert blocks.lengths.max() == 43
     for (first, second), size in zip(pairs(blocks), blocks.lengths.tolist(), strict=True):
         assert size == 43 or (whole(documents, first) and whole(documents, second))
@@ -90,7 +90,7 @@ def test_sentences_that_fit_are_whole_and_others_trimmed_to_the_length() -> None
 def test_partners_of_the_same_document_are_neither_the_sentence_nor_its_next(last: str) -> None:
     documents = synthetic_documents.placed([[4] * 5] * 600)
     part = SentencePair(length=64, last=last, negatives="same_document")
-    blocks = everything(part.plan(documents, 5))
+    blocks = all_blocks(part.plan(documents, 5))
     first, second = sentence_pairs(documents, blocks).T
     random = labels_of(blocks) == 1
     assert np.array_equal(first // 5, second // 5)
@@ -110,7 +110,7 @@ def test_partners_of_the_same_document_are_neither_the_sentence_nor_its_next(las
 def test_two_sentences_alone_are_next_to_each_other(last: str, expected: list[list[int]]) -> None:
     documents = synthetic_documents.placed([[4, 4]])
     part = SentencePair(length=64, last=last, negatives="same_document")
-    blocks = everything(part.plan(documents, 5))
+    blocks = all_blocks(part.plan(documents, 5))
     assert sentence_pairs(documents, blocks).tolist() == expected
     assert labels_of(blocks).tolist() == list(range(len(expected)))
 
@@ -128,7 +128,7 @@ def test_documents_of_one_sentence_give_no_sentence_pair(negatives: str) -> None
 
 def test_swapping_back_gives_a_stretch_of_one_document() -> None:
     documents = prose(least=2)
-    blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
+    blocks = all_blocks(SentenceOrderPair(length=2000).plan(documents, 5))
     for (first_run, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
         first, second = (two, first_run) if label else (first_run, two)
         assert second[0] == first[-1] + 1
@@ -139,7 +139,7 @@ def test_swapping_back_gives_a_stretch_of_one_document() -> None:
 
 def test_trimmed_halves_keep_their_order_and_their_document() -> None:
     documents = prose(least=2)
-    blocks = everything(SentenceOrderPair(length=40, short=0).plan(documents, 5))
+    blocks = all_blocks(SentenceOrderPair(length=40, short=0).plan(documents, 5))
     assert (blocks.lengths == 40).mean() > 0.3
     for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
         assert (second[0] > first[-1]) == (label == 0)
@@ -149,14 +149,14 @@ def test_trimmed_halves_keep_their_order_and_their_document() -> None:
 
 def test_half_the_pairs_are_swapped() -> None:
     plan = SentenceOrderPair(length=40).plan(synthetic_documents.placed([[8] * 20] * 700), 5)
-    labels = labels_of(everything(plan))
+    labels = labels_of(all_blocks(plan))
     assert plan.notes["swapped"] == labels.mean()
     assert abs(labels.mean() - 0.5) < 3 * 0.5 / np.sqrt(len(labels))
 
 
 def test_swapped_and_unswapped_pairs_are_alike_but_for_their_order() -> None:
     documents = synthetic_documents.placed([[8] * 20] * 3000)
-    blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
+    blocks = all_blocks(SentenceOrderPair(length=2000).plan(documents, 5))
     sizes = np.array([[len(first), len(second)] for first, second in pairs(blocks)])
     swapped = labels_of(blocks) == 1
     straight, turned = sizes[~swapped].mean(axis=0), sizes[swapped][:, ::-1].mean(axis=0)
@@ -173,7 +173,7 @@ def test_single_sentences_have_no_order_and_are_skipped() -> None:
 def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() -> None:
     documents = synthetic_documents.placed([[5]] * 30 + [[5, 5]] * 10)
     plan = SentenceOrderPair(length=64, short=0, compat="albert").plan(documents, 5)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     assert (len(plan), plan.notes["single sentences skipped"]) == (40, 0)
     alone = 0
     for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):

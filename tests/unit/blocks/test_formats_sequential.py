@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import synthetic_documents
-from support.block_contents import everything, runs
+from support.block_contents import all_blocks, runs
 
 from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
 from clozelab.blocks.planned import draw
@@ -91,7 +91,7 @@ def doc_sentences(documents: Documents, length: int, *, spanbert: bool) -> list[
 @pytest.mark.parametrize("length", [3, 7, 32, 128, 4000])
 def test_full_sentences_block_by_block(length: int) -> None:
     documents = corpus()
-    blocks = everything(FullSentences(length=length).plan(documents, KEY))
+    blocks = all_blocks(FullSentences(length=length).plan(documents, KEY))
     stretches = [[run.tolist() for run in block] for block in runs(blocks)]
     assert stretches == full_sentences(documents, length)
 
@@ -100,7 +100,7 @@ def test_full_sentences_block_by_block(length: int) -> None:
 @pytest.mark.parametrize("length", [3, 7, 32, 80, 4000])
 def test_doc_sentences_block_by_block(length: int, compat: str) -> None:
     documents = corpus()
-    blocks = everything(DocSentences(length=length, compat=compat).plan(documents, KEY))
+    blocks = all_blocks(DocSentences(length=length, compat=compat).plan(documents, KEY))
     stretches = [[run.tolist() for run in block] for block in runs(blocks)]
     assert stretches == doc_sentences(documents, length, spanbert=compat == "spanbert")
 
@@ -197,7 +197,7 @@ def trimmed_lengths(first: Sentence, second: Sentence, room: int) -> tuple[int, 
 def check_against(part: Any, documents: Documents, *, published: bool, swaps: bool) -> None:
     longest = None if published else part.length - 3
     expected = Pairs(visited(documents, longest), part, published).all(swaps=swaps)
-    blocks = everything(part.plan(documents, KEY))
+    blocks = all_blocks(part.plan(documents, KEY))
     assert blocks.labels is not None
     assert blocks.labels.tolist() == [label for _, _, label in expected]
     for (first, second, _), stretches in zip(expected, runs(blocks), strict=True):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support import synthetic_documents
-from support.block_contents import everything
+from support.block_contents import all_blocks
 
 from clozelab.blocks.stream import Causal, Stream, StreamPair
 from clozelab.contracts import Blocks, Documents, Ids, Mark
@@ -45,7 +45,7 @@ def laid_out(*, rows: int = 4, reverse: bool = True, key: int = 9) -> tuple[Bloc
     """A plan's blocks, as [steps, rows, length], and the stream behind them."""
     documents = prose()
     plan = StreamPair(length=LENGTH, reuse=REUSE, rows=rows, reverse=reverse).plan(documents, key)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     return blocks, blocks.ids.reshape(-1, rows, LENGTH), stream_of(documents, key)
 
 
@@ -143,7 +143,7 @@ def test_a_cut_falls_between_sentences_in_both_directions() -> None:
 def test_the_cut_is_drawn_evenly_among_the_sentences_inside() -> None:
     documents = synthetic_documents.placed([[8] * 4000])
     plan = StreamPair(length=48, reuse=16, rows=1, reverse=False).plan(documents, 2)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     middle = (blocks.ids.reshape(-1, 48) == SEP).argmax(axis=1) - 16
     cuts, counts = np.unique(middle, return_counts=True)
     assert cuts.tolist() == [8, 16, 24]  # strictly inside the room of 29, from a sentence's start
@@ -155,7 +155,7 @@ def test_half_the_pairs_are_random() -> None:
     plan = StreamPair(length=32, reuse=16, rows=2).plan(
         synthetic_documents.placed([[4] * 9] * 800), 2
     )
-    labels = everything(plan).labels
+    labels = all_blocks(plan).labels
     assert labels is not None
     assert abs(labels.mean() - 0.5) < 3 * 0.5 / np.sqrt(len(labels))
 
@@ -164,7 +164,7 @@ def test_without_a_sentence_to_cut_at_the_pair_is_random_and_cut_in_the_middle()
     plan = StreamPair(length=48, reuse=16, rows=1, reverse=False).plan(
         synthetic_documents.placed([[4000]]), 2
     )
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     assert blocks.labels is not None
     assert (blocks.labels == 1).all()
     assert ((blocks.ids.reshape(-1, 48) == SEP).argmax(axis=1) == 16 + 29 // 2).all()
@@ -174,7 +174,7 @@ def test_marks_of_reversed_rows_say_where_words_begin_in_reading_order() -> None
     documents = synthetic_documents.placed([[5, 4]])
     marks = np.array([15, 0, 1, 0, 1, 15, 8, 1, 0], dtype=np.uint8)
     plan = StreamPair(length=10, reuse=4, rows=2).plan(replace(documents, marks=marks), 0)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     read = dict(zip(blocks.ids[10:20].tolist(), blocks.marks[10:20].tolist(), strict=True))
     for place in (8, 7, 6):  # the first tokens after the EOD, read backwards
         following = Mark.ALL if place == 8 else marks[place + 1]
@@ -212,7 +212,7 @@ def test_reuse_must_leave_room_for_a_pair(reuse: int) -> None:
 
 def test_causal_blocks_are_the_stream_cut_every_so_many_tokens() -> None:
     documents = prose()
-    blocks = everything(Causal(length=32).plan(documents, 9))
+    blocks = all_blocks(Causal(length=32).plan(documents, 9))
     stream = stream_of(documents, 9)
     assert len(stream) % 32 > 1
     assert blocks.ids.tolist() == stream
@@ -222,7 +222,7 @@ def test_causal_blocks_are_the_stream_cut_every_so_many_tokens() -> None:
 
 def test_the_next_token_of_every_causal_position_is_the_streams_next() -> None:
     documents = prose()
-    blocks = everything(Causal(length=32).plan(documents, 9))
+    blocks = all_blocks(Causal(length=32).plan(documents, 9))
     stream = np.array(stream_of(documents, 9))
     inside = np.flatnonzero(blocks.rows[1:] == blocks.rows[:-1])
     at = blocks.rows[inside] * 32 + blocks.positions[inside]

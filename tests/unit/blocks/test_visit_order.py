@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import synthetic_documents
-from support.block_contents import document_of, everything, pairs, runs, sentence_of
+from support.block_contents import all_blocks, document_of, pairs, runs, sentence_of
 
 from clozelab.blocks import PARTS, visits
 from clozelab.blocks.block_table import Chain
@@ -54,9 +54,9 @@ def test_a_plan_is_the_same_through_a_small_window(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = synthetic_documents.prose()
-    expected = everything(PARTS[name](length=64).plan(documents, 4))
+    expected = all_blocks(PARTS[name](length=64).plan(documents, 4))
     monkeypatch.setattr(visits, "_WINDOW", 7)
-    windowed = everything(PARTS[name](length=64).plan(documents, 4))
+    windowed = all_blocks(PARTS[name](length=64).plan(documents, 4))
     assert np.array_equal(windowed.ids, expected.ids)
     assert np.array_equal(windowed.starts, expected.starts)
 
@@ -96,10 +96,10 @@ def test_shuffled_sentences_keep_the_documents_sizes() -> None:
 
 def test_shuffled_sentences_reach_the_blocks_of_both_formats() -> None:
     documents = synthetic_documents.placed([[5] * 20] * 40)
-    single = runs(everything(DocSentences(length=52, order="sentences").plan(documents, 3)))
+    single = runs(all_blocks(DocSentences(length=52, order="sentences").plan(documents, 3)))
     assert {len(block[0]) for block in single} == {50}
     assert np.mean([len(np.unique(document_of(documents, block[0]))) for block in single]) > 8
-    blocks = everything(SegmentPair(length=53, short=0, order="sentences").plan(documents, 3))
+    blocks = all_blocks(SegmentPair(length=53, short=0, order="sentences").plan(documents, 3))
     assert blocks.labels is not None
     nexts = [pair for pair, label in zip(pairs(blocks), blocks.labels, strict=True) if label == 0]
     follows = [second[0] == first[-1] + 1 for first, second in nexts]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.question_answering import CLS, FakeReader, ask
 
 from clozelab.contracts import Targets
@@ -24,7 +24,7 @@ def counting(words: int) -> str:
     return " ".join(LETTERS[i // 26] + LETTERS[i % 26] for i in range(words))
 
 
-@tries(100)
+@max_examples(100)
 @given(tokens=st.integers(0, 90), room=st.integers(1, 40), stride=st.integers(1, 50))
 def test_windows_cover_every_token_and_each_has_most_context_in_one(
     tokens: int, room: int, stride: int
@@ -55,7 +55,7 @@ def test_a_window_known_by_hand() -> None:
     assert windows_over(9, 3, 8) == ((0, 3), (3, 6), (6, 9))
 
 
-@tries(40)
+@max_examples(40)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=4),
     stride=st.integers(1, 20),
@@ -110,7 +110,7 @@ def test_with_beams_a_second_slot_says_where_the_passage_is() -> None:
     assert columns["labels"] == [1, ignored, 0, ignored, 0, ignored]
 
 
-@tries(100)
+@max_examples(100)
 @given(room=st.integers(1, 40), longest=st.integers(1, 30), first=st.integers(0, 80))
 def test_however_short_blocks_are_an_answer_is_whole_in_a_window(
     room: int, longest: int, first: int

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.question_answering import FakeReader, ask, drawn, one_hot
 
 from clozelab.errors import UserError
@@ -47,7 +47,7 @@ def rivals(
     return best
 
 
-@tries(80)
+@max_examples(80)
 @given(
     passage=PASSAGES,
     stride=st.integers(1, 12),
@@ -79,7 +79,7 @@ def test_decoding_equals_trying_all_pairs(
     assert span.null == pytest.approx(min(nulls) - span.score)
 
 
-@tries(80)
+@max_examples(80)
 @given(
     passage=PASSAGES,
     stride=st.integers(1, 7),
@@ -109,7 +109,7 @@ def test_what_is_laid_is_what_is_read(
     assert span.best[0].start == begin
 
 
-@tries(60)
+@max_examples(60)
 @given(
     passage=PASSAGES.filter(str.strip),
     head=st.sampled_from(["span", "beam"]),

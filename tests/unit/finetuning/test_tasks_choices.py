@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.task_examples import CLS, SEP, FakeReader, Small, batch, rows
 
 from clozelab.contracts import Targets
@@ -19,7 +19,7 @@ READER = FakeReader()
 letters = st.text("abcdefg ", min_size=1, max_size=40)
 
 
-@tries(40)
+@max_examples(40)
 @given(
     first=letters,
     seconds=st.lists(letters, min_size=2, max_size=4),

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given as over
 from hypothesis import strategies as some
 from support.coreference import Letters, batch, marked, stories
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from torch import Tensor
 from torch.nn import functional
 
@@ -66,7 +66,7 @@ def sorted_clusters(document: Document) -> tuple[Any, ...]:
 # Segments
 
 
-@tries(60)
+@max_examples(60)
 @over(some.lists(some.lists(some.integers(1, 9), min_size=1, max_size=9), max_size=9))
 def test_segments_hold_every_word_once_and_end_with_sentences_if_they_can(
     lengths: list[list[int]],
@@ -193,7 +193,7 @@ def test_spans_stay_in_a_sentence_are_no_wider_than_allowed_and_do_not_cross() -
         assert not any(a < c <= b < d for (a, b), (c, d) in combinations(spans, 2))
 
 
-@tries(50)
+@max_examples(50)
 @over(some.integers(0, 10**6), some.integers(1, 12))
 def test_the_best_spans_are_kept(seed: int, most: int) -> None:
     generator = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input
@@ -103,7 +103,7 @@ def reader(seed: int = 0) -> Recurrent:
     return Recurrent(WIDTH, 4).double().eval()
 
 
-@tries(40)
+@max_examples(40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 3))
 def test_a_block_is_read_by_itself_in_both_directions(lengths: list[int], more: int) -> None:
     model = reader()
@@ -139,7 +139,7 @@ logit_rows = st.lists(
 ).map(lambda rows: torch.tensor(rows, dtype=torch.float64))
 
 
-@tries(100)
+@max_examples(100)
 @given(logit_rows, st.data(), st.sampled_from([1.0, 2.0, 5.0]))
 def test_the_divergence_is_none_from_oneself_and_never_negative(
     mine: Tensor, data: st.DataObject, temperature: float

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.task_examples import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, batch, rows, share
 
 from clozelab.contracts import Encoded, Targets
@@ -93,7 +93,7 @@ def labelled_examples(kind: Any, count: int = 12) -> list[Any]:
 
 
 @each
-@tries(30)
+@max_examples(30)
 @given(data=st.data(), idle=st.integers(1, 5))
 def test_dummies_and_batch_mates_change_no_logits(
     kind: Any, data: st.DataObject, idle: int
@@ -112,7 +112,7 @@ def test_dummies_and_batch_mates_change_no_logits(
 
 
 @each
-@tries(30)
+@max_examples(30)
 @given(data=st.data(), idle=st.integers(1, 5))
 def test_sums_add_over_examples_and_dummies_count_nothing(
     kind: Any, data: st.DataObject, idle: int
@@ -128,7 +128,7 @@ def test_sums_add_over_examples_and_dummies_count_nothing(
 
 
 @each
-@tries(30)
+@max_examples(30)
 @given(data=st.data(), tokens=st.integers(128, 300))
 def test_micro_batches_of_constant_size_give_the_sums_of_one(
     kind: Any, data: st.DataObject, tokens: int
@@ -158,7 +158,7 @@ def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> No
 
 
 @each
-@tries(20)
+@max_examples(20)
 @given(data=st.data())
 def test_blocks_fit_and_targets_lie_in_them(kind: Any, data: st.DataObject) -> None:
     examples = data.draw(examples_of(kind))
@@ -175,7 +175,7 @@ def test_blocks_fit_and_targets_lie_in_them(kind: Any, data: st.DataObject) -> N
 
 
 @each
-@tries(20)
+@max_examples(20)
 @given(data=st.data())
 def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
     kind: Any, data: st.DataObject

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.task_examples import NOTHING, FakeReader, Small, batch, number_of, rows
 
 from clozelab.contracts import Targets
@@ -31,7 +31,7 @@ def sentences(draw: st.DrawFn) -> list[Tagged]:
     return examples
 
 
-@tries(100)
+@max_examples(100)
 @given(sentences(), st.integers(3, 40), st.booleans())
 def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
     examples: list[Tagged], length: int, last: bool
@@ -56,7 +56,7 @@ def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
         assert met[number] == wanted
 
 
-@tries(100)
+@max_examples(100)
 @given(sentences(), st.integers(3, 40))
 def test_split_sentences_rejoin(examples: list[Tagged], length: int) -> None:
     laid = KIND.tokenize(examples, FakeReader(length=length))

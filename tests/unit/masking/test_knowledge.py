@@ -11,7 +11,7 @@ from support.masked_blocks import (
     flags,
     groups,
     hide,
-    lay,
+    make_blocks,
     per_block,
     repeat,
     with_units,
@@ -29,7 +29,7 @@ from clozelab.masking.words import WholeWord
 
 RNG = np.random.default_rng(5)
 PROSE = [RNG.geometric(0.75, RNG.integers(60, 300)).tolist() for _ in range(80)]
-BLOCKS = with_units(lay(PROSE))
+BLOCKS = with_units(make_blocks(PROSE))
 BITS = {"word": Mark.SEGMENT, "phrase": Mark.PHRASE, "entity": Mark.ENTITY}
 
 
@@ -118,7 +118,7 @@ def test_without_units_coins_hide_what_token_masking_hides(level: str) -> None:
 def test_words_are_those_of_a_segmenter() -> None:
     """In Chinese a word of the text itself is a single character."""
     marks = np.array([15, 15, 13, 13, 15, 13, 15, 13, 15], dtype=np.uint8)  # [CLS] 北京大学 …
-    block = lay([[1] * 7])
+    block = make_blocks([[1] * 7])
     blocks = replace(block, marks=marks)
     part = Knowledge(levels={"word": 1.0}, mask_rate=0.3)
     assert part.units == ("segment",) == WholeWord(words="segmenter").units

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.pretrain_runs import shrunk
 from support.texts import ATOMS, KINDS, real, tokenizer
 
@@ -248,7 +248,7 @@ def test_nothing_is_read_as_nothing(recipe: str) -> None:
 words = st.lists(st.lists(st.sampled_from([*ATOMS, ""]), max_size=6), max_size=4)
 
 
-@tries(60)
+@max_examples(60)
 @given(words, st.sampled_from(KINDS))
 def test_any_words_are_found_again(sentences: list[list[str]], kind: str) -> None:
     pieces = check(reader("bert", kind), sentences)

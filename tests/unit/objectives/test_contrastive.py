@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.masked_blocks import lay
+from support.masked_blocks import make_blocks
 from support.objective_cases import Shape, columns, complete
 from torch import Tensor
 
@@ -21,7 +21,7 @@ LENGTHS = [3, 1, 4, 2, 5, 2, 1, 6, 3, 3, 2, 7]
 
 def case(part: Contrastive, *, views: int, group: int, idle: int = 0) -> tuple[Tensor, Any]:
     """Random states of twelve blocks in rows, and their targets in groups of so many rows."""
-    blocks = lay([[1] * length for length in LENGTHS])
+    blocks = make_blocks([[1] * length for length in LENGTHS])
     blocks = replace(blocks, views=np.arange(len(blocks)) % views)
     targets = complete(blocks, None).targets(part)
     numbers = np.arange(len(blocks)) // (views * group)

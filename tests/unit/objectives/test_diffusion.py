@@ -9,9 +9,9 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 import torch
-from support.masked_blocks import lay
+from support.masked_blocks import make_blocks
 from support.objective_cases import complete
-from support.pretrain_runs import HERE, MACHINE, doubled, shrunk, task
+from support.pretrain_runs import HERE, MACHINE, double_precision_trainer, pretrain_job, shrunk
 from torch import Tensor
 
 from clozelab.contracts import Blocks, Corrupted, Encoded, Hidden
@@ -54,7 +54,7 @@ def orders() -> list[float]:
 
 def expected(part: MaskedLm) -> float:
     """The mean loss of a token over all that `UniformRate` may hide, by its probability."""
-    block, total, count = lay([[1] * TOKENS]), 0.0, 0.0
+    block, total, count = make_blocks([[1] * TOKENS]), 0.0, 0.0
     for size in range(1, TOKENS + 1):
         choices = list(combinations(range(TOKENS), size))
         for hidden in choices:
@@ -72,7 +72,7 @@ def test_the_mean_over_masks_is_the_mean_over_orders_and_bounds_the_likelihood()
 
 
 def test_weights_are_inverse_rates_and_sum_to_the_tokens_of_their_block() -> None:
-    case = complete(lay([[1] * 12, [2, 1, 0, 1], [1] * 30]), UniformRate())
+    case = complete(make_blocks([[1] * 12, [2, 1, 0, 1], [1] * 30]), UniformRate())
     targets = case.targets(DIFFUSION)
     weights = targets.columns["weights"]
     for row, tokens in enumerate([12, 4, 30]):
@@ -98,7 +98,7 @@ def test_a_head_weighs_losses_and_hits_alike() -> None:
 
 
 def test_the_loss_of_a_step_is_per_token_of_its_blocks_not_per_hidden_token() -> None:
-    trainer = doubled(task("diffusion", batch_size=16))
+    trainer = double_precision_trainer(pretrain_job("diffusion", batch_size=16))
     prepared = next(iter(trainer.steps.jobs(0, trainer.steps.start())))()
     loss_sums = measure(trainer.model, [prepared], HERE)["masked_lm"]
     targets = sum(int((b.targets["masked_lm"]["labels"] >= 0).sum()) for b in prepared.batches)
@@ -114,7 +114,7 @@ def test_roberta_s_weights_and_records_are_those_of_diffusion() -> None:
     """One head under one name: checkpoints go from one recipe to the other, and old ones stay."""
     assert "weighting" not in shrunk("roberta").tables()["objectives"][0]
     first, second = (
-        doubled(task(name), replace(MACHINE)).model.state_dict()
+        double_precision_trainer(pretrain_job(name), replace(MACHINE)).model.state_dict()
         for name in ("roberta", "diffusion")
     )
     assert first.keys() == second.keys() and all(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.masked_blocks import lay
+from support.masked_blocks import make_blocks
 from support.objective_cases import Shape, complete
 from torch import Tensor, nn
 
@@ -58,7 +58,7 @@ def taught(
 
 
 def test_student_and_teacher_meet_at_every_token_or_at_the_hidden_ones() -> None:
-    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), SpanMasking(mask_rate=0.3))
+    case = complete(make_blocks([[1, 2, 1, 4] * 5, [3, 1]]), SpanMasking(mask_rate=0.3))
     blocks, at = case.blocks, case.hidden.positions
     every = case.targets(Distillation())
     assert every.starts.tolist() == blocks.starts.tolist()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.masked_blocks import lay
+from support.masked_blocks import make_blocks
 from support.objective_cases import (
     VOCABULARY,
     Alone,
@@ -40,7 +40,7 @@ def rows(targets: Targets, *names: str) -> list[tuple[int, ...]]:
 
 
 def test_causal_targets_are_the_next_tokens_of_the_same_block() -> None:
-    case = complete(lay([[1, 1], [1], [2, 1, 1]], bare=True), None)
+    case = complete(make_blocks([[1, 1], [1], [2, 1, 1]], bare=True), None)
     ids = case.blocks.ids.tolist()
     targets = case.targets(CausalLm())
     assert targets.starts.tolist() == [0, 1, 1, 4]
@@ -51,7 +51,7 @@ def test_causal_targets_are_the_next_tokens_of_the_same_block() -> None:
 def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
     part: CausalLm | MaskedLm,
 ) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), SpanMasking(mask_rate=0.3))
+    case = complete(make_blocks([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), SpanMasking(mask_rate=0.3))
     shape = Shape()
     model, x = Alone(part, shape), states(part, case.blocks, shape)
     targets = columns(case.targets(part), case.blocks.lengths)
@@ -69,7 +69,7 @@ def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
     "part", [CausalLm(), CausalLm(head="transform"), MaskedLm(), SpanBoundary(), SpanJoint()]
 )
 def test_a_fresh_head_knows_nothing(part: CausalLm | MaskedLm | SpanBoundary | SpanJoint) -> None:
-    case = complete(lay([[1, 2, 1, 4] * 30] * 4), SpanMasking(mask_rate=0.3))
+    case = complete(make_blocks([[1, 2, 1, 4] * 30] * 4), SpanMasking(mask_rate=0.3))
     shape = Shape(hidden_size=32, embedding_size=32)
     model = Alone(part, shape)
     torch.nn.init.normal_(model.table, std=0.02)
@@ -83,7 +83,7 @@ def test_a_fresh_head_knows_nothing(part: CausalLm | MaskedLm | SpanBoundary | S
 
 def spelled(numbers: list[list[int]]) -> Case:
     """Blocks of words with these numbers."""
-    case = complete(lay([[1] * (len(block) - 2) for block in numbers]), None)
+    case = complete(make_blocks([[1] * (len(block) - 2) for block in numbers]), None)
     assert case.blocks.words is not None
     words = replace(case.blocks.words, ids=np.concatenate(numbers).astype(np.int32))
     return replace(case, blocks=replace(case.blocks, words=words))
@@ -102,7 +102,7 @@ def test_every_word_predicts_its_neighbours_and_rare_ones_are_unknown() -> None:
 
 def word_model(words: int, samples: int) -> tuple[Alone, Tensor, dict[str, Tensor]]:
     part = BidirectionalLm(words=words, samples=samples)
-    case = complete(lay([[1] * 40, [1] * 25]), None, words=words)
+    case = complete(make_blocks([[1] * 40, [1] * 25]), None, words=words)
     x = states(part, case.blocks, Shape())
     return Alone(part, Shape()), x, columns(case.targets(part), lengths(part, case.blocks))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.pretrain_runs import RECIPES, doubled, task
+from support.pretrain_runs import RECIPES, double_precision_trainer, pretrain_job
 from torch import Tensor
 
 from clozelab.contracts import Batch, Sums
@@ -46,7 +46,7 @@ def test_losses_and_gradients_are_those_of_all_tokens(
     name: str, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = [f"encoder.{kind}={dropout}" for kind in ("dropout", "attention_dropout")]
-    trainer = doubled(task(name, *rates, variant="embedded"))
+    trainer = double_precision_trainer(pretrain_job(name, *rates, variant="embedded"))
     model = trainer.model.train()
     jobs = trainer.steps.jobs(0, trainer.steps.start())
     batches = next(iter(jobs))().batches

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.masked_blocks import lay
+from support.masked_blocks import make_blocks
 from support.objective_cases import columns, complete
 from torch import Tensor
 
@@ -199,7 +199,7 @@ def test_a_student_like_its_teacher_has_nothing_to_learn() -> None:
 
 
 def test_every_token_counts_and_no_hidden_one_is_needed() -> None:
-    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), None)
+    case = complete(make_blocks([[1, 2, 1, 4] * 5, [3, 1]]), None)
     targets = case.targets(PART)
     assert targets.starts.tolist() == case.blocks.starts.tolist()
     assert targets.columns["at"].tolist() == case.blocks.positions.tolist()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.masked_blocks import lay
+from support.masked_blocks import make_blocks
 from support.objective_cases import VOCABULARY, Alone, Shape, columns, complete
 from support.pretrain_runs import shrunk
 from torch import Tensor
@@ -67,7 +67,7 @@ def test_samples_are_drawn_a_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_keys_of_samples_are_their_own_and_never_those_of_batch_mates() -> None:
-    blocks = lay([[1] * 9, [2, 1, 1]])
+    blocks = make_blocks([[1] * 9, [2, 1, 1]])
     hidden = Token(mask_rate=0.5).hide(blocks, 1, vocabulary=vocabulary())
     part = Corruption(mask=1.0, same=0.0)
     corrupted = [part.corrupt(blocks, hidden, key, vocabulary=vocabulary()) for key in (5, 5, 6)]
@@ -78,7 +78,7 @@ def test_keys_of_samples_are_their_own_and_never_those_of_batch_mates() -> None:
 
 def batch_of(recipe: recipes.Recipe, *, idle: int = 0, seed: int = 0) -> Batch:
     """Two blocks with every objective's targets, and slots to spare."""
-    case = complete(lay([[1, 2, 1, 1], [1, 1, 3, 1, 1]]), Token(mask_rate=0.4), seed=seed)
+    case = complete(make_blocks([[1, 2, 1, 1], [1, 1, 3, 1, 1]]), Token(mask_rate=0.4), seed=seed)
     keys = mix(seed + 9, np.arange(len(case.blocks.ids)))
     case = replace(case, corrupted=replace(case.corrupted, keys=keys))
     blocks = case.blocks

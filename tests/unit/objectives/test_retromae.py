@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.masked_blocks import lay
+from support.masked_blocks import make_blocks
 from support.objective_cases import Alone, Case, Shape, columns, complete, states
-from support.pretrain_runs import HERE, MACHINE, doubled, shrunk, steps_of, store, task
+from support.pretrain_runs import (
+    HERE,
+    MACHINE,
+    double_precision_trainer,
+    pretrain_job,
+    shrunk,
+    steps_of,
+    store,
+)
 from torch import Tensor
 from torch.nn import functional
 
@@ -42,7 +50,7 @@ def judged(model: Alone, x: Tensor, case: Case, *, idle: int = 0) -> Sums:
 
 
 def case_of(*lengths: int) -> Case:
-    return complete(lay([[1] * length for length in lengths]), Token(mask_rate=0.3))
+    return complete(make_blocks([[1] * length for length in lengths]), Token(mask_rate=0.3))
 
 
 def seen_by(key: int, question: int, length: int, rate: float) -> list[int]:
@@ -185,8 +193,8 @@ def test_a_planted_fault_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_micro_batches_do_not_change_a_step() -> None:
     results = []
     for micro in (1, 3, 8):
-        trainer = doubled(
-            task("retromae", steps=2, batch_size=8), replace(MACHINE, micro_batch=micro)
+        trainer = double_precision_trainer(
+            pretrain_job("retromae", steps=2, batch_size=8), replace(MACHINE, micro_batch=micro)
         )
         results.append([means(step.sums)["retromae"]["loss"] for step in steps_of(trainer)])
     for other in results[1:]:

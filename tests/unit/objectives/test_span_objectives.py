@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from support.masked_blocks import lay
+from support.masked_blocks import make_blocks
 from support.objective_cases import VOCABULARY, Alone, Case, Shape, columns, complete, states
 from torch import Tensor
 
@@ -23,7 +23,7 @@ SHAPE = Shape(hidden_size=8, embedding_size=6)
 
 def hiding(words: list[list[int]], spans: list[tuple[int, int]], *, bare: bool = False) -> Case:
     """Blocks in which just these stretches of the packed tokens are hidden."""
-    blocks = lay(words, bare=bare)
+    blocks = make_blocks(words, bare=bare)
     hidden = Hidden(np.array(spans, dtype=np.int64).reshape(-1, 2))
     return Case(blocks, hidden, Corrupted(blocks.ids, np.zeros(len(hidden.positions), np.uint8)))
 
@@ -85,7 +85,7 @@ def test_a_long_span_is_predicted_as_far_as_told() -> None:
 def test_boundaries_are_never_hidden_and_targets_always_are(
     masking: SpanMasking | WholeWord,
 ) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 8, [2, 1, 1] * 10]), masking)
+    case = complete(make_blocks([[1, 2, 1, 4, 1, 1, 2, 3] * 8, [2, 1, 1] * 10]), masking)
     targets = case.targets(SpanBoundary(boundary="any", positions=99, longest=99))
     base = np.repeat(case.blocks.starts[:-1], np.diff(targets.starts))
     left, right, at = (targets.columns[name] + base for name in ("left", "right", "left"))

@@ -13,11 +13,11 @@ from support.pretrain_runs import (
     HERE,
     MACHINE,
     assert_close,
-    doubled,
+    double_precision_trainer,
+    pretrain_job,
     shrunk,
     steps_of,
     store,
-    task,
     teacher,
 )
 
@@ -91,7 +91,9 @@ def test_no_split_of_a_step_changes_its_loss_or_what_is_learned(pooling: str) ->
     results = []
     for micro in (16, 1):
         overrides = ["objectives.0.in_batch=2", f"objectives.0.pooling={pooling}"]
-        trainer = doubled(task("simcse", *overrides, steps=3), replace(MACHINE, micro_batch=micro))
+        trainer = double_precision_trainer(
+            pretrain_job("simcse", *overrides, steps=3), replace(MACHINE, micro_batch=micro)
+        )
         steps = steps_of(trainer)
         results.append(
             (steps, {n: p.detach().clone() for n, p in trainer.model.named_parameters()})

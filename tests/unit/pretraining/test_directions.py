@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.pretrain_runs import HERE, MACHINE, doubled, shrunk, steps_of, store, task
+from support.pretrain_runs import (
+    HERE,
+    MACHINE,
+    double_precision_trainer,
+    pretrain_job,
+    shrunk,
+    steps_of,
+    store,
+)
 from torch import Tensor
 
 from clozelab.config.recipe import read
@@ -26,7 +34,7 @@ HALF = "schedule.causal=[[0.5, 1.0]]"
 
 
 def trainer_of(name: str = "gpt_bert", *overrides: str, **shape: int) -> PretrainTrainer:
-    return doubled(task(name, *overrides, **shape))
+    return double_precision_trainer(pretrain_job(name, *overrides, **shape))
 
 
 def first_step(trainer: PretrainTrainer) -> Prepared:
@@ -175,10 +183,10 @@ def test_one_head_serves_both_and_is_saved_once() -> None:
     assert any(name.startswith("heads.masked_lm.") for name in names)
     recipe = trainer.recipe
     assert sum(recipe.parameters().values()) == sum(p.numel() for p in trainer.model.parameters())
-    turned = task(
+    turned = pretrain_job(
         "causal_then_masked", 'objectives=[{use="causal_lm", head="shared"}, {use="masked_lm"}]'
     )
-    assert [name for name, _ in doubled(turned).model.named_parameters()] == names
+    assert [name for name, _ in double_precision_trainer(turned).model.named_parameters()] == names
 
 
 def test_held_out_blocks_are_all_read_in_either_direction() -> None:
@@ -238,7 +246,7 @@ def test_more_processes_than_blocks_leave_some_without_any(causal: str) -> None:
 def test_two_graphs_serve_all_micro_batches() -> None:
     from torch._dynamo.testing import CompileCounter  # two seconds of imports
 
-    trainer = PretrainTrainer(task("gpt_bert", HALF, steps=6, batch_size=16), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("gpt_bert", HALF, steps=6, batch_size=16), MACHINE, HERE)
     steps = trainer.steps
     steps.constant, steps.tokens = True, 128
     counter = CompileCounter()

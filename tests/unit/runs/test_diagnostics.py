@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.corpora import build, write
-from support.pretrain_runs import RECIPES, store, task
+from support.pretrain_runs import RECIPES, pretrain_job, store
 from support.processes import run_process
 from support.texts import corpus
 
@@ -244,7 +244,7 @@ def test_copying_costs_what_a_model_scores_that_sees_its_own_position_only() -> 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_that_predicts_tokens_is_watched(name: str) -> None:
-    job = task(name)
+    job = pretrain_job(name)
     watch = plateau_of(job.recipe, job.stores)
     if name in ("elmo", "minilm", "simcse"):  # whose losses are among samples, or of no tokens
         assert watch is None
@@ -258,7 +258,7 @@ def test_every_recipe_that_predicts_tokens_is_watched(name: str) -> None:
 
 def test_several_corpora_count_by_their_weights() -> None:
     first, second = Corpus.open(store("wordpiece")), Corpus.open(store("wordpiece", skip=30))
-    job = task("bert").recipe
+    job = pretrain_job("bert").recipe
     alone = [plateau_of(job, [(corpus, 1.0)]) for corpus in (first, second)]
     mostly = plateau_of(job, [(first, 1.0), (second, 1e-6)])
     both = plateau_of(job, [(first, 1.0), (second, 1.0)])
@@ -269,10 +269,10 @@ def test_several_corpora_count_by_their_weights() -> None:
 
 def test_specials_do_not_count() -> None:
     wordpiece_corpus = Corpus.open(store("wordpiece"))
-    before = plateau_of(task("bert").recipe, [(wordpiece_corpus, 1.0)])
+    before = plateau_of(pretrain_job("bert").recipe, [(wordpiece_corpus, 1.0)])
     assert wordpiece_corpus.vocabulary.counts is not None
     wordpiece_corpus.vocabulary.counts[wordpiece_corpus.vocabulary.special] = 10**6
-    after = plateau_of(task("bert").recipe, [(wordpiece_corpus, 1.0)])
+    after = plateau_of(pretrain_job("bert").recipe, [(wordpiece_corpus, 1.0)])
     assert before and after and before.entropy == after.entropy
 
 

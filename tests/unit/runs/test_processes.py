@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from support.processes import started
+from support.processes import start_process
 
 from clozelab import interrupts
 from clozelab.errors import UserError
@@ -45,7 +45,7 @@ def begun(folder: Path, word: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A process whose two workers are at work, and their ids."""
     script, places = folder / "script.py", [folder / "a", folder / "b"]
     script.write_text(SCRIPT, encoding="utf-8")
-    process = started([sys.executable, str(script), word, *map(str, places)])
+    process = start_process([sys.executable, str(script), word, *map(str, places)])
     until(lambda: all(place.exists() and place.read_text() for place in places))
     return process, [int(place.read_text()) for place in places]
 

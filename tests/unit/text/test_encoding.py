@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.texts import (
     KINDS,
     MADE,
@@ -72,7 +72,7 @@ def test_stretches_give_what_whole_sentences_give(kind: str, variant: str) -> No
     known = tokenizer(kind, variant)
     plain, shared = literal(known), encoder(known)  # whose memory grows, as in use
 
-    @tries(120)
+    @max_examples(120)
     @given(hard)
     @example("a´ b")
     @example("\u00b4\u3000 a\u00a0\u00a0!")
@@ -110,7 +110,7 @@ def test_real_text_is_encoded_as_in_one_piece(kind: str) -> None:
     assert np.diff(encoded.starts).tolist() == [len(piece.ids) for piece in pieces]
 
 
-@tries(100)
+@max_examples(100)
 @given(st.text(alphabet="M \n", max_size=30))
 def test_equal_scores_are_settled_the_same_way(sentence: str) -> None:
     pieces = [("<unk>", 0.0), ("▁", -1.0), ("M", -1.0), ("MM", -2.0), ("▁M", -2.0), ("MMM", -3.0)]
@@ -255,7 +255,7 @@ def test_a_very_long_word_is_encoded_like_any_other(kind: str) -> None:
 def test_a_batch_is_its_sentences_end_to_end() -> None:
     known = [encoder(tokenizer(kind)) for kind in KINDS]
 
-    @tries(60)
+    @max_examples(60)
     @given(st.lists(hard, max_size=6))
     def check(sentences: list[str]) -> None:
         for known_sentence in known:

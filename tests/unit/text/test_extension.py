@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.texts import ATOMS, copy, each_learned, encoder, hard, literal, real, tokenizer, whole
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -93,7 +93,7 @@ def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str
     for atom in ATOMS:
         check(f"a plasmation{atom}gastrology {atom} plasmation")
 
-    @tries(60)
+    @max_examples(60)
     @given(hard, hard)
     def any_text(first: str, second: str) -> None:
         check(f"{first}plasmation{second} gastrology")

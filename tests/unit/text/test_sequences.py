@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.texts import encoder, hard, spec, tokenizer
 from tokenizers import Tokenizer
 
@@ -72,7 +72,7 @@ def test_the_most_frequent_matches_are_kept() -> None:
     assert [few.id_to_token(number) for number in (5, 6)] == ["c", "b"]
 
 
-@tries(100)
+@max_examples(100)
 @given(st.sampled_from([DNA, SMILES, LOG]), hard | st.text(alphabet="ACGTacgtN- ", max_size=40))
 def test_no_token_covers_a_letter_of_another(part: Kmer | RegexMatches, text: str) -> None:
     known = train_tokenizer(part, "C1 ab 12 ms")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.texts import (
     MADE,
     copy,
@@ -65,7 +65,7 @@ def test_the_pieces_of_every_word_spell_it(kind: str, variant: str) -> None:
 def test_bytes_spell_any_text() -> None:
     plain, pieces = literal(tokenizer("byte_bpe")), spelled(tokenizer("byte_bpe"))
 
-    @tries(200)
+    @max_examples(200)
     @given(hard)
     def check(text: str) -> None:
         ids = plain.encode(text, add_special_tokens=False).ids

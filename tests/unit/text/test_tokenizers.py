@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.texts import KINDS, chinese, corpus, each_kind, hard, spec, tokenizer
 from tokenizers import Tokenizer, models, trainers
 
@@ -138,7 +138,7 @@ def test_training_holds_few_texts_at_a_time(kind: str) -> None:
     assert (most > 0) == (kind not in FIXED)  # which read none
 
 
-@tries(150)
+@max_examples(150)
 @given(hard)
 def test_byte_bpe_gives_any_text_back(text: str) -> None:
     known = tokenizer("byte_bpe", "small")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.texts import ATOMS, copy, each_learned, hard, real
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -84,7 +84,7 @@ def test_other_text_without_the_removed_pieces_is_read_as_before(kind: str) -> N
     for atom in ATOMS:
         check(f"the {atom} and{atom}")
 
-    @tries(60)
+    @max_examples(60)
     @given(hard)
     def any_text(text: str) -> None:
         check(text)

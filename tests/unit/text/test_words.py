@@ -7,7 +7,7 @@ import pytest
 import rjieba
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from support.texts import KINDS, chinese, each_of_text, encoder, real, tokenizer
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
@@ -142,7 +142,7 @@ def test_chinese_is_one_word_an_ideograph() -> None:
     assert words("chars", text) == [letter for letter in text if not letter.isspace()]
 
 
-@tries(200)
+@max_examples(200)
 @given(st.characters(exclude_categories=["Cs"]))
 def test_kinds_of_characters_are_the_librarys(character: str) -> None:
     parts = SPLIT.pre_tokenize_str(f"a{character}b")
@@ -229,7 +229,7 @@ def test_a_text_is_cut_into_its_words_without_a_tokenizer() -> None:
 
 
 @given(st.text(max_size=40))
-@tries(200)
+@max_examples(200)
 def test_every_character_but_space_is_in_one_word(text: str) -> None:
     spans = text_words.words(text)
     inside = [at for start, stop in spans for at in range(start, stop)]

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.pretrain_runs import HERE, MACHINE, RECIPES, assert_close, doubled, steps_of, task
+from support.pretrain_runs import (
+    HERE,
+    MACHINE,
+    RECIPES,
+    assert_close,
+    double_precision_trainer,
+    pretrain_job,
+    steps_of,
+)
 from torch import Tensor
 from torch.nn import Module
 
@@ -31,7 +39,7 @@ def weights(trainer: PretrainTrainer) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_losses_begin_at_chance(name: str) -> None:
-    trainer = PretrainTrainer(task(name, batch_size=16), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job(name, batch_size=16), MACHINE, HERE)
     job = next(iter(trainer.steps.jobs(0, trainer.steps.start())))
     losses = means(measure(trainer.model, [job()], HERE))
     for objective, metrics in losses.items():
@@ -60,8 +68,8 @@ def test_no_split_of_a_step_changes_its_losses_or_what_is_learned(name: str) -> 
     more = ["objectives.0.samples=32768"] if name == "elmo" else []
     more += ["schedule.causal=[[0.5, 1.0]]"] if name == "gpt_bert" else []
     for micro in (4, 2, 1):
-        whole_job = task(name, *more, steps=3)
-        trainer = doubled(whole_job, replace(MACHINE, micro_batch=micro))
+        whole_job = pretrain_job(name, *more, steps=3)
+        trainer = double_precision_trainer(whole_job, replace(MACHINE, micro_batch=micro))
         jobs = [job() for job in trainer.steps.jobs(0, trainer.steps.start())]
         assert max(len(prepared.batches) for prepared in jobs) >= {4: 1, 2: 2, 1: 3}[micro]
         steps = list(train(trainer.train_state, jobs, HERE))
@@ -93,10 +101,12 @@ def gradient(trainer: PretrainTrainer) -> dict[str, Tensor]:
 
 
 def test_an_objective_of_weight_nothing_teaches_nothing_and_is_still_measured() -> None:
-    both = doubled(task("bert", "objectives.1.weight=0", "optimiser.clip=0", steps=1))
-    job = task("bert", "optimiser.clip=0", steps=1)
+    both = double_precision_trainer(
+        pretrain_job("bert", "objectives.1.weight=0", "optimiser.clip=0", steps=1)
+    )
+    job = pretrain_job("bert", "optimiser.clip=0", steps=1)
     first = replace(job.recipe, objectives=job.recipe.objectives[:1])
-    alone = doubled(replace(job, recipe=first))
+    alone = double_precision_trainer(replace(job, recipe=first))
     alone.model.load_state_dict(
         {k: v for k, v in both.model.state_dict().items() if k in alone.model.state_dict()}
     )
@@ -104,19 +114,21 @@ def test_an_objective_of_weight_nothing_teaches_nothing_and_is_still_measured() 
     more = set(mine) - set(other)
     assert more and all("next_sentence" in name and not mine[name].any() for name in more)
     assert_close({name: mine[name] for name in other}, other)
-    trained = gradient(doubled(task("bert", "optimiser.clip=0", steps=1)))
+    trained = gradient(double_precision_trainer(pretrain_job("bert", "optimiser.clip=0", steps=1)))
     assert any(not torch.equal(trained[name], other[name]) for name in other)
-    unweighted = doubled(task("bert", "objectives.1.weight=0", steps=1))
+    unweighted = double_precision_trainer(pretrain_job("bert", "objectives.1.weight=0", steps=1))
     assert means(steps_of(unweighted)[0].sums)["next_sentence"]["loss"] > 0
 
 
 def test_gradients_are_clipped_to_the_asked_norm_and_the_norm_before_is_told() -> None:
     norms = {}
     for clip in (0.0, 0.01):
-        trainer = doubled(task("bert", f"optimiser.clip={clip}", steps=1))
+        trainer = double_precision_trainer(pretrain_job("bert", f"optimiser.clip={clip}", steps=1))
         grads = gradient(trainer)
         norms[clip] = sum(float((grad**2).sum()) for grad in grads.values()) ** 0.5
-        norm = steps_of(doubled(task("bert", f"optimiser.clip={clip}", steps=1)))[0].norm
+        norm = steps_of(
+            double_precision_trainer(pretrain_job("bert", f"optimiser.clip={clip}", steps=1))
+        )[0].norm
         assert norm > 0.1
         if not clip:
             assert norms[clip] == pytest.approx(norm, rel=1e-9)
@@ -125,7 +137,9 @@ def test_gradients_are_clipped_to_the_asked_norm_and_the_norm_before_is_told() -
 
 def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
     trainer = PretrainTrainer(
-        task("bert", "schedule.warmup=2", "optimiser.learning_rate=0.01", steps=6), MACHINE, HERE
+        pretrain_job("bert", "schedule.warmup=2", "optimiser.learning_rate=0.01", steps=6),
+        MACHINE,
+        HERE,
     )
     schedule = trainer.recipe.schedule
     assert [step.learning_rate for step in steps_of(trainer)] == pytest.approx(
@@ -137,7 +151,7 @@ def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
 def test_a_loss_that_is_no_number_names_its_step_and_objective(
     objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = PretrainTrainer(task("bert", steps=5), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("bert", steps=5), MACHINE, HERE)
     head = trainer.model.heads[objective]
     calls = []
 
@@ -158,7 +172,7 @@ def test_a_loss_that_is_no_number_names_its_step_and_objective(
 def test_gradients_that_are_no_numbers_are_never_told_of_as_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trainer = PretrainTrainer(task("bert", steps=2), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("bert", steps=2), MACHINE, HERE)
     parameter = next(trainer.model.parameters())
     parameter.register_hook(lambda gradient: gradient * math.inf)
     jobs = (job() for job in trainer.steps.jobs(0, trainer.steps.start()))
@@ -168,7 +182,7 @@ def test_gradients_that_are_no_numbers_are_never_told_of_as_a_step(
 
 def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
     def losses(seed: int) -> list[float]:
-        job = task("bert", "encoder.dropout=0.5", steps=3, seed=seed)
+        job = pretrain_job("bert", "encoder.dropout=0.5", steps=3, seed=seed)
         torch.manual_seed(99)
         torch.rand(seed + 1)
         return [
@@ -179,7 +193,7 @@ def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
 
 
 def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() -> None:
-    trainer = doubled(task("xlnet", steps=2))
+    trainer = double_precision_trainer(pretrain_job("xlnet", steps=2))
     jobs = trainer.steps.jobs(0, trainer.steps.start())
     first, second = (replace(job(), factor=0.0) for job in jobs)
     assert first.fresh and not second.fresh
@@ -198,7 +212,9 @@ def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() ->
 
 def test_sums_that_a_replayed_graph_overwrites_are_added_up_all_the_same() -> None:
     """Every batch of a CUDA graph leaves its sums in the same memory."""
-    trainer = PretrainTrainer(task("diffusion", steps=1), replace(MACHINE, micro_batch=1), HERE)
+    trainer = PretrainTrainer(
+        pretrain_job("diffusion", steps=1), replace(MACHINE, micro_batch=1), HERE
+    )
     (job,) = [job() for job in trainer.steps.jobs(0, trainer.steps.start())]
     assert len(job.batches) > 1
     left: dict[tuple[str, str], Tensor] = {}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -93,7 +93,7 @@ def test_two_steps_of_berts_adam_are_those_worked_out_by_hand() -> None:
 
 
 @given(st.floats(1e-2, 1e3), st.sampled_from([-1.0, 1.0]))
-@tries(30)
+@max_examples(30)
 def test_the_first_step_of_berts_adam_is_3_16_rates_long(size: float, sign: float) -> None:
     theta = parameter([0.0])
     part = BertAdam(learning_rate=1e-3, epsilon=1e-12, weight_decay=0.0)
@@ -102,7 +102,7 @@ def test_the_first_step_of_berts_adam_is_3_16_rates_long(size: float, sign: floa
 
 
 @given(st.floats(1e-2, 1e3), st.sampled_from([-1.0, 1.0]))
-@tries(30)
+@max_examples(30)
 def test_the_first_step_of_adamw_is_one_rate_long(size: float, sign: float) -> None:
     theta = parameter([0.0])
     take(
@@ -142,7 +142,7 @@ def test_two_steps_of_lamb_are_those_worked_out_by_hand() -> None:
 
 
 @given(st.floats(0.01, 100), st.integers(0, 99))
-@tries(30)
+@max_examples(30)
 def test_scaling_a_matrix_scales_lambs_step_alike(scale: float, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     start, gradient = (torch.randn(3, 4, generator=draw, dtype=torch.float64) for _ in range(2))

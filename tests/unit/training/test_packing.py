@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
-from support.pretrain_runs import doubled, task
+from support.hypothesis_settings import max_examples
+from support.pretrain_runs import double_precision_trainer, pretrain_job
 
 from clozelab.contracts import Batch, Targets
 from clozelab.packed import offsets
@@ -83,7 +83,7 @@ def sizes(batch: Batch) -> dict[str, int]:
     return counts | {name: len(columns["labels"]) for name, columns in batch.targets.items()}
 
 
-@tries(200)
+@max_examples(200)
 @given(packs, rooms)
 def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
     examples: PackedExamples, shape: BatchShape
@@ -114,7 +114,7 @@ def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
     assert pairs == [number % 2 for number in range(len(examples))]
 
 
-@tries(200)
+@max_examples(200)
 @given(packs, rooms)
 def test_no_micro_batch_of_several_blocks_overflows_its_room(
     examples: PackedExamples, shape: BatchShape
@@ -135,7 +135,7 @@ def test_no_micro_batch_of_several_blocks_overflows_its_room(
             assert real(batch) == counts["tokens"]
 
 
-@tries(100)
+@max_examples(100)
 @given(packs, rooms)
 def test_dense_is_said_of_full_blocks_and_of_nothing_else(
     examples: PackedExamples, shape: BatchShape
@@ -146,7 +146,7 @@ def test_dense_is_said_of_full_blocks_and_of_nothing_else(
         assert batch.input.dense == full
 
 
-@tries(100)
+@max_examples(100)
 @given(packs, st.integers(LONGEST, 200), st.integers(1, 40))
 def test_a_room_made_for_blocks_gives_them_constant_shapes(
     examples: PackedExamples, tokens: int, blocks: int
@@ -213,7 +213,7 @@ def content(examples: PackedExamples) -> dict[str, list[float]]:
     return {**contents, "starts": examples.starts.tolist(), "units": examples.units.tolist()}
 
 
-@tries(100)
+@max_examples(100)
 @given(groups, st.randoms(use_true_random=False))
 def test_groups_picked_in_another_order_and_back_are_what_they_were(
     examples: PackedExamples, chance: Random
@@ -234,7 +234,7 @@ def test_groups_picked_in_another_order_and_back_are_what_they_were(
     assert len(none) == none.tokens == 0 and none.units.tolist() == [0]
 
 
-@tries(200)
+@max_examples(200)
 @given(groups, rooms)
 def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
     examples: PackedExamples, shape: BatchShape
@@ -258,7 +258,7 @@ def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
         assert alone or (counts["tokens"] <= shape.tokens and counts["blocks"] <= shape.blocks)
 
 
-@tries(100)
+@max_examples(100)
 @given(groups, st.integers(LONGEST, 120), st.integers(1, 40))
 @example(grouped([[(LONGEST, LONGEST)] * 4, *[[(LONGEST, 0)]] * 30]), LONGEST, 1)
 @example(grouped([[(1, 0)] * 20, *[[(11, 0)]] * 30]), LONGEST, 1)
@@ -273,7 +273,7 @@ def test_a_room_made_for_groups_holds_each_of_them_in_constant_shapes(
     assert all(counts == shapes[0] for counts in shapes)
 
 
-@tries(100)
+@max_examples(100)
 @given(groups, rooms)
 def test_constant_shapes_have_the_content_of_free_ones_before_their_filler(
     examples: PackedExamples, shape: BatchShape
@@ -325,7 +325,7 @@ def test_shares_that_join_keep_their_groups() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "albert", "spanbert", "gpt", "distilbert", "elmo"])
 def test_the_sums_are_the_same_for_every_room_and_with_dummies(name: str) -> None:
-    setup = doubled(task(name, batch_size=7))
+    setup = double_precision_trainer(pretrain_job(name, batch_size=7))
     source = setup.sources(0)[0]
     examples = source.examples(0, source.order(0)[:7], progress=0.0)
     setup.model.eval()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.pretrain_runs import HERE, MACHINE, QUIET, shrunk, task
+from support.pretrain_runs import HERE, MACHINE, QUIET, pretrain_job, shrunk
 
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
@@ -54,7 +54,9 @@ def test_what_filled_the_memory_is_gone_before_the_step_is_taken_again(
     gc.disable()  # a cycle would be freed only when the collector happens to run
     try:
         machine = Machine(device="cpu", workers=0, micro_batch=8)
-        list(pretrain(task("roberta", batch_size=8), tmp_path, machine=machine, saving=QUIET))
+        list(
+            pretrain(pretrain_job("roberta", batch_size=8), tmp_path, machine=machine, saving=QUIET)
+        )
     finally:
         gc.enable()
     assert len(held) == 2
@@ -75,7 +77,7 @@ def test_steps_overlap_only_where_no_other_process_could_come_to_another_place(
 def test_a_blank_batch_is_sent_to_the_device_only_where_it_is_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trainer = PretrainTrainer(task("bert", steps=1), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("bert", steps=1), MACHINE, HERE)
     (job,) = trainer.steps.jobs(0, trainer.steps.start())
     prepared = job()
     sent: list[Any] = []
@@ -110,7 +112,7 @@ def test_a_memory_needs_the_same_rows_in_every_step() -> None:
 
 
 def test_stores_are_mixed_by_sizes_that_are_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = task("bert", batch_size=4, steps=40)
+    job = pretrain_job("bert", batch_size=4, steps=40)
     (only_store,) = job.stores
     steps = Steps(job.recipe, [only_store, only_store], seed=0, tokens=256, gpu=False)
     sources = steps.sources(0, 32)

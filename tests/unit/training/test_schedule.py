@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hypothesis_settings import tries
+from support.hypothesis_settings import max_examples
 
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
@@ -80,7 +80,7 @@ def test_the_rate_falls_as_its_decay_says(
 
 
 @given(schedules())
-@tries(200)
+@max_examples(200)
 def test_the_rate_is_never_stuck_at_nought_and_ends_where_it_should(fitted: Schedule) -> None:
     factors = [fitted.factor(step) for step in range(fitted.steps + 1)]
     assert all(0 < factor <= 1 for factor in factors[1:-1])
@@ -101,7 +101,7 @@ def test_berts_rate_is_above_nought_all_through_its_second_phase() -> None:
 
 
 @given(schedules())
-@tries(200)
+@max_examples(200)
 def test_every_step_is_in_one_phase(fitted: Schedule) -> None:
     each = [fitted.phase(step) for step in range(fitted.steps)]
     runs = [(phase, len(list(steps))) for phase, steps in groupby(each)]
@@ -132,7 +132,7 @@ def test_phases_are_their_shares_of_the_steps() -> None:
 
 
 @given(schedules())
-@tries(200)
+@max_examples(200)
 def test_steps_grow_along_the_ramp_to_full_size(fitted: Schedule) -> None:
     sizes = [fitted.batch_size_at(step) for step in range(fitted.steps)]
     assert sizes == sorted(sizes)
@@ -192,7 +192,7 @@ def test_progress_is_the_share_of_the_steps() -> None:
 
 
 @given(schedules(), st.data())
-@tries(60)
+@max_examples(60)
 def test_a_refit_keeps_the_share_done_and_goes_on_to_the_end(
     fitted: Schedule, data: st.DataObject
 ) -> None:
@@ -229,7 +229,7 @@ def test_refits_out_of_place_are_refused(refits: tuple[tuple[int, int], ...]) ->
 
 
 @given(schedules())
-@tries(40)
+@max_examples(40)
 def test_stretches_cover_what_is_left(fitted: Schedule) -> None:
     for first in (0.0, 0.37):
         stretches = [*fitted.stretches(first)]
