@@ -103,7 +103,7 @@ def batch(laid: TokenizedExamples, name: str, *, idle: int = 0) -> Batch:
     return room.collate(packed, slice(0, len(packed)))
 
 
-def rows(laid: TokenizedExamples, name: str, predictions: Any) -> list[Any]:
+def rows(laid: TokenizedExamples, predictions: Any) -> list[Any]:
     """The predictions of each slot, group by group."""
     cuts = laid.targets.starts[laid.groups].tolist()
     values = predictions.detach().numpy()

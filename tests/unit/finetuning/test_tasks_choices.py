@@ -40,7 +40,7 @@ def test_permuting_choices_permutes_scores_and_keeps_the_loss(
     given_ = batch(laid, kind.name, idle=2)
     (logits,) = model.logits(given_)
     torch.testing.assert_close(logits[1, : len(turned)], logits[0, turned], rtol=0, atol=1e-12)
-    plain, permuted = kind.decode(laid, rows(laid, kind.name, model.predict(given_)), examples)
+    plain, permuted = kind.decode(laid, rows(laid, model.predict(given_)), examples)
     assert [plain.probabilities[n] for n in turned] == pytest.approx(list(permuted.probabilities))
     losses = [
         model(batch(kind.tokenize([example], READER), kind.name))["loss"].item()

@@ -101,11 +101,11 @@ def test_dummies_and_batch_mates_change_no_logits(
     examples = data.draw(examples_of(kind))
     model = Small(kind)
     laid = kind.tokenize(examples, READER)
-    together = rows(laid, kind.name, model.predict(batch(laid, kind.name, idle=idle)))
+    together = rows(laid, model.predict(batch(laid, kind.name, idle=idle)))
     alone = []
     for example in examples:
         laid_alone = kind.tokenize([example], READER)
-        alone += rows(laid_alone, kind.name, model.predict(batch(laid_alone, kind.name)))
+        alone += rows(laid_alone, model.predict(batch(laid_alone, kind.name)))
     assert len(alone) == len(together) == len(laid.groups) - 1
     for mine, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
@@ -192,7 +192,7 @@ def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
     assert all(value.item() == 0 for value in sums.values())
     assert not model.head.labelled(batch(blank, kind.name).targets[kind.name]).any()
     decoded = [
-        kind.decode(each, rows(each, kind.name, model.predict(batch(each, kind.name))), examples)
+        kind.decode(each, rows(each, model.predict(batch(each, kind.name))), examples)
         for each in (laid, blank)
     ]
     assert decoded[0] == decoded[1] and len(decoded[0]) == len(examples)
@@ -302,7 +302,7 @@ def test_perfect_predictions_score_100(kind: Any) -> None:
         scores = (np.arange(len(labels)) % kind.choices == right)[:, None] * 9.0
     else:
         scores = np.eye(3)[labels] * 9.0
-    outputs = rows(laid, kind.name, torch.from_numpy(scores))
+    outputs = rows(laid, torch.from_numpy(scores))
     perfect = kind.score(kind.decode(laid, outputs, examples), examples)
     assert perfect == dict.fromkeys(kind.metrics, pytest.approx(100.0))
     assert kind.selects(perfect) == pytest.approx(100.0)

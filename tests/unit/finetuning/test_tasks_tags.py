@@ -61,7 +61,7 @@ def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
 def test_split_sentences_rejoin(examples: list[Tagged], length: int) -> None:
     laid = KIND.tokenize(examples, FakeReader(length=length))
     labels = laid.targets.columns["labels"]
-    outputs = rows(laid, KIND.name, torch.from_numpy(np.eye(4)[labels] * 30))
+    outputs = rows(laid, torch.from_numpy(np.eye(4)[labels] * 30))
     for example, decoded in zip(examples, KIND.decode(laid, outputs, examples), strict=True):
         pairs = zip(example.words, example.tags or (), strict=True)
         assert decoded.tags == tuple("O" if word == NOTHING else tag for word, tag in pairs)
