@@ -190,10 +190,10 @@ def counts(judged: list[tuple[str, Judgement]]) -> str:
         verdicts = [
             judgement.verdict for _, judgement in judged if judgement.claim.exploratory == late
         ]
-        words_ = [f"{verdicts.count(word)} {word}" for word in SIGNS if word in verdicts]
-        if words_:
+        tallies = [f"{verdicts.count(word)} {word}" for word in SIGNS if word in verdicts]
+        if tallies:
             kind = "exploratory claims" if late else "claims stated before their runs"
-            sentences.append(f"Of {len(verdicts)} {kind}: {listed(words_, conjunction='and')}.")
+            sentences.append(f"Of {len(verdicts)} {kind}: {listed(tallies, conjunction='and')}.")
     return " ".join(sentences)
 
 

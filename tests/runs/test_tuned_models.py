@@ -261,11 +261,13 @@ class Graph:
 
     def __call__(self, *texts: Any) -> tuple[list[Any], list[Any]]:
         if self.grouped:
-            alone = [self._one(first, second)[0] for first, second in zip(*texts, strict=True)]
+            alone = [
+                self._logits_of(first, second)[0] for first, second in zip(*texts, strict=True)
+            ]
             return [np.concatenate([logits[0] for logits in alone])], []
-        return self._one(*texts)
+        return self._logits_of(*texts)
 
-    def _one(self, *texts: str) -> tuple[list[Any], list[Any]]:
+    def _logits_of(self, *texts: str) -> tuple[list[Any], list[Any]]:
         encoding = self.tokenizer.encode(*texts)
         every = {
             "input_ids": encoding.ids,

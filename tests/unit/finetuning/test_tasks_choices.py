@@ -37,10 +37,10 @@ def test_permuting_choices_permutes_scores_and_keeps_the_loss(
         Choice("y", first, tuple(seconds[n] for n in turned), turned.index(right)),
     ]
     model, laid = Small(kind), kind.tokenize(examples, READER)
-    given_ = batch(laid, kind.name, idle=2)
-    (logits,) = model.logits(given_)
+    micro_batch = batch(laid, kind.name, idle=2)
+    (logits,) = model.logits(micro_batch)
     torch.testing.assert_close(logits[1, : len(turned)], logits[0, turned], rtol=0, atol=1e-12)
-    plain, permuted = kind.decode(laid, rows(laid, model.predict(given_)), examples)
+    plain, permuted = kind.decode(laid, rows(laid, model.predict(micro_batch)), examples)
     assert [plain.probabilities[n] for n in turned] == pytest.approx(list(permuted.probabilities))
     losses = [
         model(batch(kind.tokenize([example], READER), kind.name))["loss"].item()
@@ -68,18 +68,18 @@ def test_a_group_has_a_slot_for_every_choice_there_could_be() -> None:
 def test_a_choice_that_is_not_there_has_no_share_and_no_gradient() -> None:
     kind = Choose(4)
     laid = kind.tokenize([Choice("x", "a b", ("c d", "e"), 1)], READER)
-    model, given_ = Small(kind), batch(laid, kind.name, idle=5)
-    (logits,) = model.logits(given_)
+    model, micro_batch = Small(kind), batch(laid, kind.name, idle=5)
+    (logits,) = model.logits(micro_batch)
     assert logits.shape == (2, 4) and torch.isfinite(logits).all()
     assert logits[0].softmax(0)[2:].tolist() == [0.0, 0.0]
     wanted = -logits[0, :2].log_softmax(0)[1]
-    sums = model(given_)
+    sums = model(micro_batch)
     assert sums["loss"].item() == pytest.approx(wanted.item(), rel=1e-12)
     assert sums["count"].item() == 1
-    assert model.head.labelled(given_.targets["choose"]).tolist() == [True, False]
-    scores = model.predict(given_).requires_grad_()
+    assert model.head.labelled(micro_batch.targets["choose"]).tolist() == [True, False]
+    scores = model.predict(micro_batch).requires_grad_()
     assert scores.shape == (9, 1)
-    (grad,) = torch.autograd.grad(model.head.loss((logits,), given_.targets["choose"])["loss"],
+    (grad,) = torch.autograd.grad(model.head.loss((logits,), micro_batch.targets["choose"])["loss"],
                                   logits)  # fmt: skip
     assert grad[0, 2:].tolist() == [0.0, 0.0] and not grad[1].any()
 

@@ -88,16 +88,16 @@ def test_later_pieces_of_a_word_change_no_loss_of_their_own() -> None:
     """The loss is that of the first pieces: as many rows as words, and no more."""
     example = Tagged("x", ("aaabbbccc", "d"), ("B-PER", "O"))
     model, laid = Small(KIND), KIND.tokenize([example], FakeReader())
-    given_ = batch(laid, KIND.name, idle=3)
-    (logits,) = model.logits(given_)
-    sums = model(given_)
+    micro_batch = batch(laid, KIND.name, idle=3)
+    (logits,) = model.logits(micro_batch)
+    sums = model(micro_batch)
     wanted = -logits[0].log_softmax(0)[1] - logits[1].log_softmax(0)[0]
     assert sums["loss"].item() == pytest.approx(wanted.item(), rel=1e-12)
     assert sums["count"].item() == 2
-    states = model.encoded(given_).hidden_states
+    states = model.encoded(micro_batch).hidden_states
     direct = model.head.classifier(states[[1, 4]])
     torch.testing.assert_close(logits[:2], direct, rtol=0, atol=0)
-    assert (given_.targets["tag"]["labels"][2:] == Targets.IGNORED).all()
+    assert (micro_batch.targets["tag"]["labels"][2:] == Targets.IGNORED).all()
 
 
 def test_entities_are_scored_whole_and_words_one_by_one() -> None:

@@ -36,11 +36,11 @@ def ranked(tokenizer: Tokenizer, texts: Iterable[str]) -> list[NewWord]:
 
 
 def extended_tokenizer(kind: str, *, times: int = 10, words: int = 50) -> Tokenizer:
-    return Tokenizer.from_str(_made(kind, times, words))
+    return Tokenizer.from_str(_extended_json(kind, times, words))
 
 
 @cache
-def _made(kind: str, times: int, words: int) -> str:
+def _extended_json(kind: str, times: int, words: int) -> str:
     return grown(copy(kind), TEXT * times, words=words).to_str()
 
 
