@@ -122,7 +122,7 @@ def test_the_trainer_sees_the_same_text(corpus: Corpus, beside: dict[str, Any]) 
     (row,) = beside["rows"]
     turns = row["peers"]["Trainer"]["turns"]
     assert len(turns) == ROUNDS and all(0 < turn["tokens"] <= 4 * 32 for turn in turns)
-    share, room = laid(corpus, "roberta", constant=False)
+    share, room = share_and_shape(corpus, "roberta", constant=False)
     wholes = [row_ids for batch in room.batches(share) for row_ids in whole_rows(batch)]
     plan = prepared(corpus, "roberta").sources(0)[0]
     blocks = plan.plan(0).blocks(plan.order(0)[: len(share)])
@@ -137,7 +137,7 @@ def prepared(corpus: Corpus, name: str) -> PretrainTrainer:
     )
 
 
-def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]:
+def share_and_shape(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]:
     trainer = prepared(corpus, name)
     share = trainer.steps.sample(trainer.sources(0))
     batch_size = len(share) // 2 + 1
@@ -151,7 +151,7 @@ def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]
 def test_rows_hold_every_real_token_and_target_and_no_dummy(
     corpus: Corpus, constant: bool, full: bool
 ) -> None:
-    share, room = laid(corpus, "bert", constant=constant)
+    share, room = share_and_shape(corpus, "bert", constant=constant)
     config = {"model_type": "bert", "type_vocab_size": 2, "pad_token_id": 1}
     padded_batches = [padded(batch, config, full=full) for batch in room.batches(share)]
     assert len(padded_batches) > 1

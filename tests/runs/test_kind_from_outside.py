@@ -130,7 +130,7 @@ class ManyTopics(TaskKind):
         return TopicsHead(width, len(self.topics))
 
     def decode(
-        self, laid: TokenizedExamples, outputs: list[Any], examples: Sequence[Note]
+        self, tokenized: TokenizedExamples, outputs: list[Any], examples: Sequence[Note]
     ) -> list[Topics]:
         predictions = []
         for rows in outputs:

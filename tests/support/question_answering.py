@@ -64,11 +64,11 @@ def ask(passage: str, *answers: str, question: str = "who ?", id: str = "q") -> 
     return Question(id, question, passage, golds)
 
 
-def one_hot(laid: TokenizedExamples) -> list[NDArray[np.float64]]:
+def one_hot(tokenized: TokenizedExamples) -> list[NDArray[np.float64]]:
     """Scores of a span head that knows: 10 at the right start and the right end, else 0."""
     out = []
-    columns = laid.targets.columns
-    for window, (begin, end) in enumerate(pairwise(laid.starts)):
+    columns = tokenized.targets.columns
+    for window, (begin, end) in enumerate(pairwise(tokenized.starts)):
         scores = np.zeros((end - begin, 2))
         scores[columns["left"][window], 0] = 10
         scores[columns["right"][window], 1] = 10
@@ -78,24 +78,26 @@ def one_hot(laid: TokenizedExamples) -> list[NDArray[np.float64]]:
     return out
 
 
-def drawn(laid: TokenizedExamples, seed: int) -> list[NDArray[np.float64]]:
+def drawn(tokenized: TokenizedExamples, seed: int) -> list[NDArray[np.float64]]:
     """Scores at random."""
     rng = np.random.default_rng(seed)
-    return [rng.normal(size=(n, 2)) for n in np.diff(laid.starts)]
+    return [rng.normal(size=(n, 2)) for n in np.diff(tokenized.starts)]
 
 
 def batch(
-    laid: TokenizedExamples, *, blocks: slice | None = None, spare: int = 0, longest: int = 0
+    tokenized: TokenizedExamples, *, blocks: slice | None = None, spare: int = 0, longest: int = 0
 ) -> Batch:
     """Some blocks as the packer lays them, with `spare` tokens, blocks and slots of dummies."""
-    lengths = np.diff(laid.starts)
-    places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
+    lengths = np.diff(tokenized.starts)
+    places = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
     share = PackedExamples(
-        {**laid.columns, "position_ids": places}, laid.starts, {"answer": laid.targets}
+        {**tokenized.columns, "position_ids": places},
+        tokenized.starts,
+        {"answer": tokenized.targets},
     )
     part = blocks or slice(0, len(lengths))
     tokens = int(lengths[part].sum())
-    slots = int(np.diff(laid.targets.starts)[part].sum())
+    slots = int(np.diff(tokenized.targets.starts)[part].sum())
     room = BatchShape(
         tokens=tokens + spare,
         blocks=len(lengths[part]) + spare,

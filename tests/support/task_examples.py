@@ -81,31 +81,33 @@ def number_of(piece: str) -> int:
     return 3 + crc32(piece.encode()) % (SIZE - 3)
 
 
-def share(laid: TokenizedExamples, name: str) -> PackedExamples:
+def share(tokenized: TokenizedExamples, name: str) -> PackedExamples:
     """Tokenized examples, packed."""
-    lengths = np.diff(laid.starts)
-    places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
-    columns = {**laid.columns, "position_ids": places}
-    return PackedExamples(columns, laid.starts, {name: laid.targets}, groups=laid.groups)
+    lengths = np.diff(tokenized.starts)
+    places = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
+    columns = {**tokenized.columns, "position_ids": places}
+    return PackedExamples(
+        columns, tokenized.starts, {name: tokenized.targets}, groups=tokenized.groups
+    )
 
 
-def batch(laid: TokenizedExamples, name: str, *, idle: int = 0) -> Batch:
+def batch(tokenized: TokenizedExamples, name: str, *, idle: int = 0) -> Batch:
     """All blocks in one batch; `idle` adds dummy blocks, empty ones and idle slots."""
-    packed = share(laid, name)
-    longest = int(np.diff(laid.starts).max())
+    packed = share(tokenized, name)
+    longest = int(np.diff(tokenized.starts).max())
     room = BatchShape(
         tokens=packed.tokens + idle * longest - min(idle, 1),
         blocks=len(packed) + 2 * idle,
-        slots={name: int(laid.targets.starts[-1]) + idle},
+        slots={name: int(tokenized.targets.starts[-1]) + idle},
         max_seqlen=longest + idle,
         constant=True,
     )
     return room.collate(packed, slice(0, len(packed)))
 
 
-def rows(laid: TokenizedExamples, predictions: Any) -> list[Any]:
+def rows(tokenized: TokenizedExamples, predictions: Any) -> list[Any]:
     """The predictions of each slot, group by group."""
-    cuts = laid.targets.starts[laid.groups].tolist()
+    cuts = tokenized.targets.starts[tokenized.groups].tolist()
     values = predictions.detach().numpy()
     return [values[first:last] for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
 

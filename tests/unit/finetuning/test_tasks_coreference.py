@@ -48,8 +48,8 @@ def head_and_inputs(
     task: Coreference = SMALL, document: Document = LONG, *, seed: int = 0, idle: int = 0
 ) -> tuple[ClustersHead, Encoded, Input, dict[str, Tensor]]:
     """A fresh head in float64, and one document in states drawn at random."""
-    laid = task.tokenize([document], Letters())
-    inputs, targets = batch(laid, 0, idle=idle)
+    tokenized = task.tokenize([document], Letters())
+    inputs, targets = batch(tokenized, 0, idle=idle)
     torch.manual_seed(seed)
     head = task.build(WIDTH).double()
     for parameter in head.parameters():
@@ -99,10 +99,10 @@ def test_segments_hold_every_word_once_and_end_with_sentences_if_they_can(
 def test_a_word_is_laid_where_its_row_says(overlap: bool, opening: bool) -> None:
     reader = Letters(opening=opening)
     task = replace(SMALL, overlap=overlap)
-    laid = task.tokenize([stories()[0], LONG], reader)
+    tokenized = task.tokenize([stories()[0], LONG], reader)
     flat = [word for sentence in LONG.sentences for word in sentence]
     names = {number: piece for piece, number in reader.known.items()}
-    inputs, targets = batch(laid, 1)
+    inputs, targets = batch(tokenized, 1)
     seen: dict[int, list[int]] = {WORD: [], AGAIN: []}
     for kind, at, right, word in zip(
         *(targets[name].tolist() for name in ("kind", "at", "right", "word")), strict=True
@@ -137,13 +137,15 @@ def test_the_second_pass_gives_words_another_neighbourhood() -> None:
 
 def test_words_without_tokens_have_no_row_and_overlong_ones_are_cut() -> None:
     document = Document("d", (("a", "~", "b" * 200), ("~", "c")), ((Mention(1, 2), Mention(4, 4)),))
-    laid = SMALL.tokenize([document], Letters())
-    _, targets = batch(laid, 0)
+    tokenized = SMALL.tokenize([document], Letters())
+    _, targets = batch(tokenized, 0)
     real = targets["kind"] == WORD
     assert targets["word"][real].tolist() == [0, 2, 4]
     assert targets["sentence"][real].tolist() == [0, 0, 1]
-    assert np.diff(laid.starts).max() <= SMALL.segment
-    assert sum(laid.counts.numbers.values()) == 1 and [*laid.counts.places.values()] == ["d"]
+    assert np.diff(tokenized.starts).max() <= SMALL.segment
+    assert sum(tokenized.counts.numbers.values()) == 1 and [*tokenized.counts.places.values()] == [
+        "d"
+    ]
 
 
 def test_long_documents_are_several_for_training_and_one_for_prediction() -> None:
@@ -331,9 +333,11 @@ def test_gold_clusters_as_scores_lose_nothing_and_decode_to_themselves() -> None
         sums = head.loss(logits, targets)
         assert float(sums["loss"]) < 1e-9 and float(sums["correct"]) == 1
         head.logits = lambda *_, logits=logits: logits  # type: ignore[method-assign]
-        laid = task.tokenize([document], Letters())
+        tokenized = task.tokenize([document], Letters())
         empty = Encoded(torch.zeros(0, WIDTH), None)
-        (decoded,) = task.decode(laid, [head.predict(empty, inputs, targets).numpy()], [document])
+        (decoded,) = task.decode(
+            tokenized, [head.predict(empty, inputs, targets).numpy()], [document]
+        )
         several = [cluster for cluster in document.clusters or () if len(cluster) > 1]
         assert sorted_clusters(Document("", (), decoded.clusters)) == sorted_clusters(
             Document("", (), tuple(several))
@@ -415,8 +419,8 @@ def test_short_stories_are_learnt() -> None:
     reader = Letters(size=99, length=64)
     documents = stories()
     task = Coreference(segment=40, hidden=32, feature=8, widest=4, ratio=0.7, dropout=0.2)
-    laid = task.tokenize(documents, reader, training=True)
-    batches = [batch(laid, group) for group in range(len(documents))]
+    tokenized = task.tokenize(documents, reader, training=True)
+    batches = [batch(tokenized, group) for group in range(len(documents))]
     torch.manual_seed(0)
     sizes = {
         "layers": 1,
@@ -440,7 +444,7 @@ def test_short_stories_are_learnt() -> None:
     head.eval()
     with torch.no_grad():
         outputs = [head.predict(encoder(g), g, targets).numpy() for g, targets in batches]
-    scores = task.score(task.decode(laid, outputs, documents), documents)
+    scores = task.score(task.decode(tokenized, outputs, documents), documents)
     every = [Clusters((tuple(m for c in d.clusters or () for m in c),)) for d in documents]
     none = [Clusters(())] * len(documents)
     assert task.score(none, documents)["conll"] == 0

@@ -100,13 +100,13 @@ def test_dummies_and_batch_mates_change_no_logits(
 ) -> None:
     examples = data.draw(examples_of(kind))
     model = Small(kind)
-    laid = kind.tokenize(examples, READER)
-    together = rows(laid, model.predict(batch(laid, kind.name, idle=idle)))
+    tokenized = kind.tokenize(examples, READER)
+    together = rows(tokenized, model.predict(batch(tokenized, kind.name, idle=idle)))
     alone = []
     for example in examples:
-        laid_alone = kind.tokenize([example], READER)
-        alone += rows(laid_alone, model.predict(batch(laid_alone, kind.name)))
-    assert len(alone) == len(together) == len(laid.groups) - 1
+        tokenized_alone = kind.tokenize([example], READER)
+        alone += rows(tokenized_alone, model.predict(batch(tokenized_alone, kind.name)))
+    assert len(alone) == len(together) == len(tokenized.groups) - 1
     for mine, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
 
@@ -134,11 +134,11 @@ def test_micro_batches_of_constant_size_give_the_sums_of_one(
     kind: Any, data: st.DataObject, tokens: int
 ) -> None:
     examples = data.draw(examples_of(kind))
-    model, laid = Small(kind), kind.tokenize(examples, READER)
-    whole = model(batch(laid, kind.name))
+    model, tokenized = Small(kind), kind.tokenize(examples, READER)
+    whole = model(batch(tokenized, kind.name))
     most = max(len(kind.tokenize([example], READER).starts) for example in examples)
     room = BatchShape(tokens, most + 10, {kind.name: 45}, READER.length, constant=True)
-    parts = [model(part) for part in room.batches(share(laid, kind.name))]
+    parts = [model(part) for part in room.batches(share(tokenized, kind.name))]
     for name, value in whole.items():
         total = sum(sums[name].item() for sums in parts)
         assert value.item() == pytest.approx(total, rel=1e-12, abs=1e-12)
@@ -146,11 +146,11 @@ def test_micro_batches_of_constant_size_give_the_sums_of_one(
 
 @each
 def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> None:
-    laid = kind.tokenize(labelled_examples(kind), READER)
+    tokenized = kind.tokenize(labelled_examples(kind), READER)
     for constant in (True, False):
         room = BatchShape(64, 4, {kind.name: 5}, READER.length, constant)
         model = Small(kind)
-        sums = model(room.collate(share(laid, kind.name), slice(0, 0)))
+        sums = model(room.collate(share(tokenized, kind.name), slice(0, 0)))
         sums["loss"].backward()
         assert all(value.item() == 0 for value in sums.values())
         for parameter in model.parameters():
@@ -162,16 +162,18 @@ def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> No
 @given(data=st.data())
 def test_blocks_fit_and_targets_lie_in_them(kind: Any, data: st.DataObject) -> None:
     examples = data.draw(examples_of(kind))
-    laid = kind.tokenize(examples, READER)
-    lengths = np.diff(laid.starts)
+    tokenized = kind.tokenize(examples, READER)
+    lengths = np.diff(tokenized.starts)
     assert lengths.max() <= READER.length
-    assert len(laid.targets.starts) == len(laid.starts)
-    assert laid.groups[-1] == len(lengths) and len(laid.owners) == len(laid.groups) - 1
-    assert sorted(set(laid.owners.tolist())) == list(range(len(examples)))
-    at = laid.targets.columns["at"]
-    assert (at >= 0).all() and (at < np.repeat(lengths, np.diff(laid.targets.starts))).all()
-    for values in laid.targets.columns.values():
-        assert len(values) == laid.targets.starts[-1]
+    assert len(tokenized.targets.starts) == len(tokenized.starts)
+    assert (
+        tokenized.groups[-1] == len(lengths) and len(tokenized.owners) == len(tokenized.groups) - 1
+    )
+    assert sorted(set(tokenized.owners.tolist())) == list(range(len(examples)))
+    at = tokenized.targets.columns["at"]
+    assert (at >= 0).all() and (at < np.repeat(lengths, np.diff(tokenized.targets.starts))).all()
+    for values in tokenized.targets.columns.values():
+        assert len(values) == tokenized.targets.starts[-1]
 
 
 @each
@@ -185,7 +187,7 @@ def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
         example._replace(tags=None) if isinstance(example, Tagged) else example._replace(label=None)
         for example in examples
     ]
-    laid, blank = kind.tokenize(examples, READER), kind.tokenize(bare, READER)
+    tokenized, blank = kind.tokenize(examples, READER), kind.tokenize(bare, READER)
     assert (blank.targets.columns["labels"] == Targets.IGNORED).all()
     model = Small(kind)
     sums = model(batch(blank, kind.name))
@@ -193,7 +195,7 @@ def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
     assert not model.head.labelled(batch(blank, kind.name).targets[kind.name]).any()
     decoded = [
         kind.decode(each, rows(each, model.predict(batch(each, kind.name))), examples)
-        for each in (laid, blank)
+        for each in (tokenized, blank)
     ]
     assert decoded[0] == decoded[1] and len(decoded[0]) == len(examples)
     with pytest.raises(UserError, match="nothing to score"):
@@ -293,8 +295,8 @@ def test_dropping_first_drops_before_the_dense_layer() -> None:
 @each
 def test_perfect_predictions_score_100(kind: Any) -> None:
     examples = labelled_examples(kind)
-    laid = kind.tokenize(examples, READER)
-    labels = laid.targets.columns["labels"]
+    tokenized = kind.tokenize(examples, READER)
+    labels = tokenized.targets.columns["labels"]
     if isinstance(kind, Regress):
         scores = labels[:, None]
     elif isinstance(kind, Choose):
@@ -302,8 +304,8 @@ def test_perfect_predictions_score_100(kind: Any) -> None:
         scores = (np.arange(len(labels)) % kind.choices == right)[:, None] * 9.0
     else:
         scores = np.eye(3)[labels] * 9.0
-    outputs = rows(laid, torch.from_numpy(scores))
-    perfect = kind.score(kind.decode(laid, outputs, examples), examples)
+    outputs = rows(tokenized, torch.from_numpy(scores))
+    perfect = kind.score(kind.decode(tokenized, outputs, examples), examples)
     assert perfect == dict.fromkeys(kind.metrics, pytest.approx(100.0))
     assert kind.selects(perfect) == pytest.approx(100.0)
 
@@ -316,38 +318,40 @@ def test_a_pair_is_laid_with_its_marks_and_the_longer_text_is_cut_at_its_end() -
         Sentences("y", "a b c d e f g h", "p q", "no"),
         Sentences("z", "a b c d e f", "p q r s t u", "maybe"),
     ]
-    laid = kind.tokenize(examples, reader)
+    tokenized = kind.tokenize(examples, reader)
     known = {reader.pieces([letter]).columns["ids"][0]: letter for letter in "abcdefghpqrstu"}
     known |= {CLS: "[", SEP: "|"}
-    spelled = "".join(known[number] for number in laid.columns["ids"])
-    assert [spelled[a:b] for a, b in zip(laid.starts, laid.starts[1:], strict=False)] == [
+    spelled = "".join(known[number] for number in tokenized.columns["ids"])
+    assert [spelled[a:b] for a, b in zip(tokenized.starts, tokenized.starts[1:], strict=False)] == [
         "[ab|c|",
         "[abcd|pq|",
         "[abc|pqr|",
     ]
-    assert laid.targets.columns["labels"].tolist() == [1, 0, 2]
-    assert laid.counts.numbers == {"texts cut to fit": 2}
-    assert laid.counts.places == {"texts cut to fit": "y"}
+    assert tokenized.targets.columns["labels"].tolist() == [1, 0, 2]
+    assert tokenized.counts.numbers == {"texts cut to fit": 2}
+    assert tokenized.counts.places == {"texts cut to fit": "y"}
 
 
 def test_the_slot_is_at_the_mark_wherever_that_is() -> None:
     kind = Regress()
     for last in (False, True):
-        laid = kind.tokenize([Sentences("x", "a b c", None, 0.5)], FakeReader(mark_last=last))
-        assert laid.columns["ids"][laid.targets.columns["at"][0]] == CLS
-        assert laid.targets.columns["at"][0] == (4 if last else 0)
+        tokenized = kind.tokenize([Sentences("x", "a b c", None, 0.5)], FakeReader(mark_last=last))
+        assert tokenized.columns["ids"][tokenized.targets.columns["at"][0]] == CLS
+        assert tokenized.targets.columns["at"][0] == (4 if last else 0)
 
 
 def test_the_mean_is_over_every_token_of_the_block_and_no_other() -> None:
     kind = Classify(LABELS, pool="mean", summary="none")
     head = kind.build(WIDTH).double().eval()
-    laid = kind.tokenize(labelled_examples(kind), READER)
-    micro_batch = batch(laid, kind.name, idle=3)
+    tokenized = kind.tokenize(labelled_examples(kind), READER)
+    micro_batch = batch(tokenized, kind.name, idle=3)
     states = torch.randn(len(micro_batch.input.ids), WIDTH, dtype=torch.float64)
     predictions = head.predict(
         Encoded(states, None), micro_batch.input, micro_batch.targets[kind.name]
     )
-    for number, (first, last) in enumerate(zip(laid.starts, laid.starts[1:], strict=False)):
+    for number, (first, last) in enumerate(
+        zip(tokenized.starts, tokenized.starts[1:], strict=False)
+    ):
         wanted = head.classifier(states[first:last].mean(0))
         torch.testing.assert_close(predictions[number], wanted, rtol=0, atol=1e-12)
 
@@ -370,8 +374,8 @@ def test_padding_inside_dense_rows_is_no_part_of_the_mean() -> None:
 def test_the_loss_of_a_number_is_its_squared_error_on_its_own_scale() -> None:
     kind = Regress()
     examples = [Sentences("x", "a", None, -2.75), Sentences("y", "b"), Sentences("z", "c", None, 5)]
-    laid = kind.tokenize(examples, READER)
-    model, micro_batch = Small(kind), batch(laid, kind.name, idle=2)
+    tokenized = kind.tokenize(examples, READER)
+    model, micro_batch = Small(kind), batch(tokenized, kind.name, idle=2)
     values = model.predict(micro_batch)[:, 0]
     sums = model(micro_batch)
     wanted = (values[0] + 2.75) ** 2 + (values[2] - 5) ** 2
@@ -380,8 +384,8 @@ def test_the_loss_of_a_number_is_its_squared_error_on_its_own_scale() -> None:
 
 
 def test_a_number_that_means_no_label_is_still_a_number() -> None:
-    laid = Regress().tokenize([Sentences("x", "a", None, float(Targets.IGNORED))], READER)
-    value = laid.targets.columns["labels"][0]
+    tokenized = Regress().tokenize([Sentences("x", "a", None, float(Targets.IGNORED))], READER)
+    value = tokenized.targets.columns["labels"][0]
     assert value == pytest.approx(-100, abs=1e-4) and np.float32(value) != -100
 
 
