@@ -44,7 +44,9 @@ def train_and_read_curves(
     recipe = recipes.read(name, size=arguments.size)
     place = work / f"{name}-{way}-{seed}"
     start = (
-        ["distil", str(work / "teacher"), "--recipe", name] if taught(name) else ["pretrain", name]
+        ["distil", str(work / "teacher"), "--recipe", name]
+        if needs_teacher(name)
+        else ["pretrain", name]
     )
     known = {setting.name for setting in fields(recipe.encoder)}
     quiet = [f"encoder.{key}=0.0" for key in ("dropout", "attention_dropout") if key in known]
@@ -63,7 +65,7 @@ def train_and_read_curves(
     }
 
 
-def taught(name: str) -> bool:
+def needs_teacher(name: str) -> bool:
     """Whether a recipe is a student's."""
     return any(part.needs_teacher for part in recipes.read(name).objectives)
 
@@ -103,7 +105,7 @@ def main() -> None:
     record |= {"machine": machine_facts(), "curves": {}}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.at_once) as pool:
         work = Path(folder)
-        if any(taught(name) for name in arguments.recipes):
+        if any(needs_teacher(name) for name in arguments.recipes):
             run("pretrain", "bert", "--out", str(work / "teacher"), arguments=arguments)
         runs = {
             (name, seed, way): pool.submit(

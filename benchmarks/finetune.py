@@ -44,7 +44,7 @@ EXAMPLES = (2_000, 10_000, 67_000)  # trainings whose whole time is told
 PATIENCE = 100.0  # seconds; a contender that is not done by then is cut off
 
 
-def directory(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, labels: int) -> None:
+def write_model(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, labels: int) -> None:
     """A BERT of that size with random weights, as transformers saves one."""
     from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
@@ -69,7 +69,7 @@ def ours(
     place: Path, data: Data, *, seconds: float, sequences: int, machine: Machine
 ) -> dict[str, Any]:
     """Our steps: their start, their pace, and the peak of memory."""
-    fresh()
+    reset_device()
     began, times = time.perf_counter(), list[float]()
     settings = (f"steps={MOST}", f"batch_size={sequences}", "length=128")
     inputs = inputs_for(FinetuneRequest(str(place), data, protocol="bert", settings=settings))
@@ -120,7 +120,7 @@ def theirs(
         TrainingArguments,
     )
 
-    fresh()
+    reset_device()
     began = time.perf_counter()
     tokenizer = AutoTokenizer.from_pretrained(str(place))
     splits = data.splits()
@@ -180,7 +180,7 @@ def texts(example: Any) -> Sequence[str]:
     return [example.first] if example.second is None else [example.first, example.second]
 
 
-def fresh() -> None:
+def reset_device() -> None:
     torch._dynamo.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -211,7 +211,7 @@ def main() -> None:
     run = {"seconds": arguments.seconds, "sequences": arguments.sequences}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model"
-        directory(place, tokenizer, layers=layers, width=width, labels=labels)
+        write_model(place, tokenizer, layers=layers, width=width, labels=labels)
         sides: dict[str, Any] = {}
         for name, machine in machines_tried().items():
             sides[name] = ours(place, data, **run, machine=machine)

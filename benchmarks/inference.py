@@ -76,7 +76,7 @@ def theirs(run: Path, place: Path) -> Reads:
     return reads
 
 
-def timed(models: dict[str, Reads], texts: Sequence[str]) -> dict[str, list[float]]:
+def time_models(models: dict[str, Reads], texts: Sequence[str]) -> dict[str, list[float]]:
     """Milliseconds of each text in each model, the models in turn."""
     times: dict[str, list[float]] = {name: [] for name in models}
     for number, text in enumerate([*texts[:WARM], *texts]):
@@ -120,7 +120,7 @@ def main() -> None:
             if name != "elmo":  # of which transformers has no class
                 peer = f"{name}, transformers"
                 models[peer], numbers[peer] = theirs(run, Path(folder, f"hf-{name}")), numbers[name]
-        times = timed(models, texts)
+        times = time_models(models, texts)
     rows = [record_row(name, times[name], numbers[name], times["bert"]) for name in models]
     facts = {**machine_facts(), "torch": torch.__version__, "threads": arguments.threads}
     record = {"machine": facts, "texts": len(texts), "rows": rows}

@@ -67,14 +67,14 @@ class Entry(NamedTuple):
     drops: bool = False  # at random, so that nothing can be compared
 
 
-def drawn(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
+def random_tensor(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
     """Numbers that have a gradient."""
     return torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_()
 
 
 def vector(width: int) -> Tensor:
     """A parameter."""
-    return drawn(width, dtype=torch.float32)
+    return random_tensor(width, dtype=torch.float32)
 
 
 def blocks_of(kind: str, tokens: int) -> Input:
@@ -88,7 +88,7 @@ def blocks_of(kind: str, tokens: int) -> Input:
     return Input(ids, places, ids, starts.to(DEVICE), max(lengths), kind != "mixed")
 
 
-def attending(
+def attention_entry(
     tokens: int, *, kind: str, rate: float = 0.0, window: int = 0, turns: bool = False
 ) -> Entry:
     """Attention of packed blocks, from the product of queries, keys and values."""
@@ -97,7 +97,7 @@ def attending(
     # The dense kernel is a route of its own.
     packed = batch._replace(dense=False)
     count = len(batch.ids)
-    qkv = drawn(count, 3, HEADS, WIDTH // HEADS)
+    qkv = random_tensor(count, 3, HEADS, WIDTH // HEADS)
     by = rotation(batch.position_ids, WIDTH // HEADS, 10_000.0, torch.float32) if turns else None
     seed = torch.tensor(7, device=DEVICE)
 
@@ -122,14 +122,14 @@ def attending(
     return Entry((qkv,), ours, plain, others, rate > 0)
 
 
-def attending_by_distance(tokens: int, *, length: int, rate: float = 0.0) -> Entry:
+def distance_attention_entry(tokens: int, *, length: int, rate: float = 0.0) -> Entry:
     """DeBERTa's attention of full blocks, from the queries and keys of contents and distances."""
     tokens = tokens if GPU else 64  # the interpreter adds up runs one cell after the other
     length = min(length, tokens)
     batch = blocks_of(str(length), tokens)
     rows = rows_of_distances(length, span=BUCKETS, reach=length, buckets=True).to(DEVICE)
-    qkv = drawn(len(batch.ids), 3, HEADS, WIDTH // HEADS)
-    tables = [drawn(2 * BUCKETS, HEADS, WIDTH // HEADS) for _ in ("queries", "keys")]
+    qkv = random_tensor(len(batch.ids), 3, HEADS, WIDTH // HEADS)
+    tables = [random_tensor(2 * BUCKETS, HEADS, WIDTH // HEADS) for _ in ("queries", "keys")]
     seed = torch.tensor(7, device=DEVICE)
 
     def ours(qkv: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
@@ -145,9 +145,11 @@ def attending_by_distance(tokens: int, *, length: int, rate: float = 0.0) -> Ent
     return Entry((qkv, *tables), ours, plain, {"eager": plain}, rate > 0)
 
 
-def summing(tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool = True) -> Entry:
+def add_norm_entry(
+    tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool = True
+) -> Entry:
     """The end of a half: of BERT's the norm goes on, of one without biases the sum as well."""
-    x, h, weight = drawn(tokens, WIDTH), drawn(tokens, WIDTH), vector(WIDTH)
+    x, h, weight = random_tensor(tokens, WIDTH), random_tensor(tokens, WIDTH), vector(WIDTH)
     more = (vector(WIDTH), vector(WIDTH)) if bias else ()
     seed = torch.tensor(7, device=DEVICE)
 
@@ -169,9 +171,13 @@ def summing(tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool 
     return Entry((x, h, weight, *more), ours, plain, drops=rate > 0)
 
 
-def activating(tokens: int, *, kind: str, width: int, gated: bool = False) -> Entry:
+def activation_entry(tokens: int, *, kind: str, width: int, gated: bool = False) -> Entry:
     """The activation of a feed-forward layer: with its bias, or gated without one."""
-    tensors = (drawn(tokens, 2 * width),) if gated else (drawn(tokens, width), vector(width))
+    tensors = (
+        (random_tensor(tokens, 2 * width),)
+        if gated
+        else (random_tensor(tokens, width), vector(width))
+    )
 
     def ours(x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
         return (activation.activate(x, bias, kind, gated=gated),)
@@ -186,7 +192,7 @@ def activating(tokens: int, *, kind: str, width: int, gated: bool = False) -> En
     return Entry(tensors, ours, plain)
 
 
-def guessing(tokens: int) -> Entry:
+def cross_entropy_entry(tokens: int) -> Entry:
     """The cross-entropy of 15 % of the tokens; both ways read rows of a rounded length."""
     rows, columns = tokens * 15 // 100, -(-VOCABULARY // 64) * 64
     labels = torch.randint(VOCABULARY, (rows,), device=DEVICE)
@@ -198,7 +204,7 @@ def guessing(tokens: int) -> Entry:
         exact = scores[:, :VOCABULARY].float()
         return (functional.cross_entropy(exact, labels, reduction="none"),)
 
-    return Entry((drawn(rows, columns),), ours, plain)
+    return Entry((random_tensor(rows, columns),), ours, plain)
 
 
 def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
@@ -206,21 +212,25 @@ def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
     entries: dict[str, Callable[[int], Entry]] = {}
     for rate in (0.0, 0.1):
         for kind in ("512", "128", "mixed"):
-            entries[f"attention {kind}, dropout {rate}"] = partial(attending, kind=kind, rate=rate)
-        entries[f"sum and norm, dropout {rate}"] = partial(summing, rate=rate)
-    entries["bias and gelu"] = partial(activating, kind="gelu", width=4 * WIDTH)
-    entries["cross-entropy"] = guessing
+            entries[f"attention {kind}, dropout {rate}"] = partial(
+                attention_entry, kind=kind, rate=rate
+            )
+        entries[f"sum and norm, dropout {rate}"] = partial(add_norm_entry, rate=rate)
+    entries["bias and gelu"] = partial(activation_entry, kind="gelu", width=4 * WIDTH)
+    entries["cross-entropy"] = cross_entropy_entry
     for kind in ("1024", "8192"):
-        block = partial(attending, kind=kind, turns=True)
+        block = partial(attention_entry, kind=kind, turns=True)
         entries[f"modern: attention {kind}, window 128"] = partial(block, window=128)
         entries[f"modern: attention {kind}"] = block
     for length, rate in itertools.product((512, 2048), (0.0, 0.1)):
-        entry = partial(attending_by_distance, length=length, rate=rate)
+        entry = partial(distance_attention_entry, length=length, rate=rate)
         entries[f"distances: attention {length}, dropout {rate}"] = entry
-    entries["modern: sum and layer norm, no biases"] = partial(summing, bias=False)
-    entries["modern: sum and RMS norm"] = partial(summing, bias=False, centred=False)
+    entries["modern: sum and layer norm, no biases"] = partial(add_norm_entry, bias=False)
+    entries["modern: sum and RMS norm"] = partial(add_norm_entry, bias=False, centred=False)
     for kind in ("gelu", "silu", "relu2"):
-        entries[f"modern: {kind} gate"] = partial(activating, kind=kind, width=INNER, gated=True)
+        entries[f"modern: {kind} gate"] = partial(
+            activation_entry, kind=kind, width=INNER, gated=True
+        )
     yield from ((name, entry) for name, entry in entries.items() if only is None or only in name)
 
 
@@ -237,7 +247,7 @@ def error(entry: Entry) -> float:
         return max(float((a.float() - b).norm() / b.norm()) for a, b in pairs)
 
 
-def timed(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
+def time_route(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
     """Milliseconds of the way there, and of both ways."""
     by = [torch.randn_like(tensor) for tensor in run(*tensors)]
 
@@ -251,7 +261,7 @@ def times(entry: Entry) -> dict[str, dict[str, float]]:
     """Milliseconds of every route."""
     torch._dynamo.reset()  # entries share their code, and only so much of it is compiled again
     routes = {"ours": entry.ours, "compiled": torch.compile(entry.plain), **entry.others}
-    return {name: timed(run, entry.tensors) for name, run in routes.items()}
+    return {name: time_route(run, entry.tensors) for name, run in routes.items()}
 
 
 def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
@@ -264,7 +274,7 @@ def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
         for choice in choices:
             table.update(zip(("BM", "BN", "num_warps", "num_stages"), choice, strict=True))
             try:
-                spent = timed(entry.ours, entry.tensors)
+                spent = time_route(entry.ours, entry.tensors)
             except Exception as problem:  # too much shared memory, most likely
                 print(name, choice, type(problem).__name__)
                 continue

@@ -147,7 +147,7 @@ def group_of(kernel: str) -> str:
     return next(names, "the rest")
 
 
-def grouped(
+def group_costs(
     spent: Mapping[str, Mapping[str, float]], step: float, todo: Work, *, flops: float, rate: float
 ) -> dict[str, dict[str, float]]:
     """Milliseconds a step of each group and its ideal, waiting included, the largest gap first."""
@@ -177,7 +177,7 @@ def measure(name: str, job: PretrainJob, machine: Machine, rate: float) -> dict[
         flops = began.peak or machines.product(world.device, began.precision)
         todo = work(ours.prepared, job, began)
         costs = kernels(ours, world.device)
-    groups = grouped(costs, step, todo, flops=flops, rate=rate)
+    groups = group_costs(costs, step, todo, flops=flops, rate=rate)
     print_table(name, step, groups)
     return {
         "step_ms": step,

@@ -97,7 +97,7 @@ def plain_loop(folder: Path, device: str, batch: int) -> Scores:
     return score
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+def timed_call(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """What came out, and the seconds it took: of the clock, and of all cores."""
     began, used = time.perf_counter(), time.process_time()
     result = work()
@@ -135,14 +135,14 @@ def main() -> None:
         how: dict[str, Any] = {"method": "original", "device": arguments.device}
         if arguments.device == "cuda":
             likelihoods(model, texts[:256], **how)  # starts the device
-        _, whole = timed(
+        _, whole = timed_call(
             lambda: model.score(
                 pairs=arguments.pairs, task_data=arguments.task_data, progress=False, **how
             )
         )
-        ours, own = timed(lambda: likelihoods(model, texts, **how).sums)
+        ours, own = timed_call(lambda: likelihoods(model, texts, **how).sums)
         score = peer(Path(folder, "hf"), arguments.device, arguments.batch)
-        sums, others = timed(lambda: score(texts))
+        sums, others = timed_call(lambda: score(texts))
     record = {
         "machine": {**machine_facts(), **facts(torch.device(arguments.device))},
         "model": {"recipe": "roberta", "size": arguments.size},

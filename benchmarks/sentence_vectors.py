@@ -26,7 +26,7 @@ from clozelab.runs.directory import machine_facts
 CHOSEN_ON = "stsb-cosine"
 
 
-def scored(run: Path, arguments: argparse.Namespace, **options: Any) -> dict[str, float]:
+def spearman_scores(run: Path, arguments: argparse.Namespace, **options: Any) -> dict[str, float]:
     """Spearman's correlation of every set, at the last layer."""
     probes = clozelab.probe(run, ["sts"], layer="last", task_data=arguments.task_data, **options)
     return {name: metrics["spearman"] for name, metrics in probes.scores().items()}
@@ -38,7 +38,9 @@ def means(scores: dict[str, float]) -> dict[str, float]:
     return {"all": fmean(scores.values()), "unseen": fmean(rest)}
 
 
-def trained(place: Path, recipe: str, arguments: argparse.Namespace, **options: Any) -> Path:
+def train_or_resume(
+    place: Path, recipe: str, arguments: argparse.Namespace, **options: Any
+) -> Path:
     """A run: as it is if it is done, gone on with if it was stopped, or from its beginning."""
     if (place / "result.json").is_file():
         return place
@@ -50,14 +52,16 @@ def trained(place: Path, recipe: str, arguments: argparse.Namespace, **options: 
     return place
 
 
-def pretrained(seed: int, arguments: argparse.Namespace, *, recipe: str | None = None) -> Path:
+def pretrain_encoder(
+    seed: int, arguments: argparse.Namespace, *, recipe: str | None = None
+) -> Path:
     """The encoder of a seed, by the recipe that is compared with or by another."""
     options: dict[str, Any] = {"size": arguments.size, "budget": arguments.budget, "seed": seed}
     place = Path(arguments.work) / f"{recipe or 'base'}-{seed}"
-    return trained(place, recipe or arguments.recipe, arguments, **options)
+    return train_or_resume(place, recipe or arguments.recipe, arguments, **options)
 
 
-def contrasted(
+def train_contrastively(
     base: Path, seed: int, arguments: argparse.Namespace, *, rate: float, pooling: str
 ) -> Path:
     """The same encoder after the contrastive training."""
@@ -72,16 +76,18 @@ def contrasted(
     }
     overrides = [f"{name}={value}" for name, value in settings.items()]
     options: dict[str, Any] = {"from_": base, "budget": f"{arguments.steps}steps", "seed": seed}
-    return trained(place, "simcse", arguments, set=overrides, **options)
+    return train_or_resume(place, "simcse", arguments, set=overrides, **options)
 
 
-def chosen(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
+def choose_setting(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
     """The best setting on the dev set of STS-B, and what each came to."""
-    base, tried = pretrained(arguments.first_seed - 1, arguments), {}
+    base, tried = pretrain_encoder(arguments.first_seed - 1, arguments), {}
     settings = {f"{p} {r:g}": (r, p) for r, p in product(arguments.rates, arguments.poolings)}
     for name, (rate, pooling) in settings.items():
-        run = contrasted(base, arguments.first_seed - 1, arguments, rate=rate, pooling=pooling)
-        tried[name] = scored(run, arguments)[CHOSEN_ON]
+        run = train_contrastively(
+            base, arguments.first_seed - 1, arguments, rate=rate, pooling=pooling
+        )
+        tried[name] = spearman_scores(run, arguments)[CHOSEN_ON]
         print(f"{name}: {CHOSEN_ON} {tried[name]:.2f}", flush=True)
     rate, pooling = settings[max(tried, key=lambda name: tried[name])]
     return {"rate": rate, "pooling": pooling}, tried
@@ -107,21 +113,21 @@ def main() -> None:
     parser.add_argument("--poolings", nargs="+", default=["cls", "mean"])
     arguments = parser.parse_args()
     began = time.perf_counter()
-    setting, tried = chosen(arguments)
+    setting, tried = choose_setting(arguments)
     rows = []
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-        base = pretrained(seed, arguments)
-        run = contrasted(base, seed, arguments, **setting)
+        base = pretrain_encoder(seed, arguments)
+        run = train_contrastively(base, seed, arguments, **setting)
         sets = {
-            "mean": scored(base, arguments, pool="mean"),
-            "cls": scored(base, arguments, pool="cls"),
-            "simcse": scored(run, arguments),
+            "mean": spearman_scores(base, arguments, pool="mean"),
+            "cls": spearman_scores(base, arguments, pool="cls"),
+            "simcse": spearman_scores(run, arguments),
         }
         if arguments.beside:  # pretrained for the vector of [CLS], and contrasted after that
-            other = pretrained(seed, arguments, recipe=arguments.beside)
-            sets[arguments.beside] = scored(other, arguments)
-            contrast = contrasted(other, seed, arguments, **{**setting, "pooling": "cls"})
-            sets[f"{arguments.beside}, simcse"] = scored(contrast, arguments)
+            other = pretrain_encoder(seed, arguments, recipe=arguments.beside)
+            sets[arguments.beside] = spearman_scores(other, arguments)
+            contrast = train_contrastively(other, seed, arguments, **{**setting, "pooling": "cls"})
+            sets[f"{arguments.beside}, simcse"] = spearman_scores(contrast, arguments)
         row = {name: means(scores) for name, scores in sets.items()}
         rows.append({"seed": seed, "means": row, "sets": sets})
         gain = row["simcse"]["all"] - row["mean"]["all"]

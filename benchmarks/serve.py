@@ -53,7 +53,7 @@ class Seen:
     processor: float = 0.0  # seconds that the server computed
 
 
-def trained(folder: Path) -> Path:
+def train_tiny_bert(folder: Path) -> Path:
     """A tiny BERT after one step."""
     corpus = clozelab.build_corpus(
         str(data.corpus()), out=folder / "corpus", vocabulary=8000, workers=1, progress=False
@@ -129,7 +129,7 @@ def processor_time(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def alone(model: Path) -> float:
+def seconds_without_server(model: Path) -> float:
     """Seconds of a fill in a plain loop."""
     opened, draw = clozelab.load(model, progress=False), random.Random(0)
     texts = [question("", draw)[0] for _ in range(220)]
@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--out")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="clozelab-") as folder:
-        model = Path(arguments.model) if arguments.model else trained(Path(folder))
+        model = Path(arguments.model) if arguments.model else train_tiny_bert(Path(folder))
         command = [sys.executable, "-m", "clozelab", "serve", str(model), "--port", "0"]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert server.stderr is not None
@@ -161,7 +161,7 @@ def main() -> None:
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(60)
-        plain = alone(model)
+        plain = seconds_without_server(model)
     cuts = quantiles(seen.seconds, n=100)
     settled = [size for at, size in seen.memory if at > arguments.seconds / 3]
     growth = settled[-1] / settled[0]

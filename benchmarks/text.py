@@ -154,7 +154,7 @@ def _row(blocks: Blocks, number: int) -> Row:
     return {"input_ids": blocks.ids[part].tolist(), "offset_mapping": offsets}
 
 
-def building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
+def corpus_building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
     """clozelab corpus build and datasets.map on two cores, with their peak memory."""
     from clozelab.contracts import Counts
     from clozelab.text.reading.layouts import Reading
@@ -172,7 +172,7 @@ def building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
     theirs = [sys.executable, str(script), str(folder / "theirs"), str(tokenizer), str(plain)]
     rows = []
     for name, command in (("clozelab corpus build", ours), ("datasets.map", theirs)):
-        seconds, memory, report = _watched(command)
+        seconds, memory, report = _run_and_watch(command)
         seconds = float(report["seconds"]) if report else seconds
         rows.append(
             {"what": name, "MB/s": megabytes / seconds, "peak MB": memory / 1e6, "MB": megabytes}
@@ -180,7 +180,7 @@ def building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
     return rows
 
 
-def _watched(command: list[str]) -> tuple[float, int, Row | None]:
+def _run_and_watch(command: list[str]) -> tuple[float, int, Row | None]:
     """Seconds, the peak of all its processes' resident memory, and what it printed as JSON."""
     before = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -260,7 +260,7 @@ def main() -> None:
             "masking": masking(documents),
             "formats": formats(documents),
             "collators": collators(documents, corpus),
-            "building": building(texts, folder, tokenizer=small / "tokenizer.json"),
+            "building": corpus_building(texts, folder, tokenizer=small / "tokenizer.json"),
         }
     finally:
         shutil.rmtree(folder)

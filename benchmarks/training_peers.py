@@ -254,7 +254,7 @@ def turn(arguments: argparse.Namespace) -> None:
     print(json.dumps(clock.summary()), flush=True)
 
 
-def taken(side: str, options: list[str], arguments: argparse.Namespace) -> dict[str, float]:
+def run_turn(side: str, options: list[str], arguments: argparse.Namespace) -> dict[str, float]:
     """A turn in a process of its own."""
     command = [sys.executable, __file__, *options, "--turn", side]
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
@@ -295,7 +295,7 @@ def main() -> None:
     turns: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     for _ in range(arguments.turns):
         for side in SIDES:
-            turns[side].append(taken(side, sys.argv[1:], arguments))
+            turns[side].append(run_turn(side, sys.argv[1:], arguments))
     paces = {side: median(each["pace"] for each in turns[side]) for side in SIDES}
     cores = {side: median(each["pace_of_a_core"] for each in turns[side]) for side in SIDES}
     most = {side: max(each["memory_gib"] for each in turns[side]) for side in SIDES}

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from board_records import SCORES, TASKS, Entry, Figure, checked, computed, read_texts
+from board_records import SCORES, TASKS, Entry, Figure, checked_entry, computed_entry, read_texts
 
 from clozelab.config.toml import to_toml
 from clozelab.errors import UserError
@@ -41,7 +41,7 @@ def entries(board: Path) -> list[Entry]:
     """Every entry, checked; the oldest last."""
     texts = read_texts(board / "texts.toml")
     folders = sorted(file.parent for file in board.glob("*/entry.toml"))
-    board_entries = [checked(folder, texts) for folder in folders]
+    board_entries = [checked_entry(folder, texts) for folder in folders]
     return sorted(board_entries, key=lambda entry: (entry.date, entry.name), reverse=True)
 
 
@@ -143,7 +143,7 @@ def _text(x: float, y: float, says: str, *, anchor: str, kind: str = "label") ->
     return f'<text class="{kind}" {place}>{escape(says)}</text>'
 
 
-def shipped(board_entries: Sequence[Entry]) -> str:
+def shipped_json(board_entries: Sequence[Entry]) -> str:
     """What a run is compared with, as JSON."""
     rows = [
         {
@@ -165,12 +165,12 @@ def files_of(board: Path, readme: str, board_entries: Sequence[Entry]) -> dict[P
         raise UserError(f"{board / 'README.md'}: has no place for the table ({BEGIN} … {END})")
     page = re.sub(f"{BEGIN}.*{END}", lambda _: body, readme, flags=re.DOTALL)
     files = {board / "README.md": page, board / "board.svg": picture(board_entries)}
-    return {**files, SHIPPED: shipped(board_entries)} if board.resolve() == BOARD else files
+    return {**files, SHIPPED: shipped_json(board_entries)} if board.resolve() == BOARD else files
 
 
-def state(folder: Path) -> None:
+def write_entry(folder: Path) -> None:
     """Enter what the records give into the entry's file."""
-    entry = computed(folder, read_texts(folder.parent / "texts.toml"))
+    entry = computed_entry(folder, read_texts(folder.parent / "texts.toml"))
     file = folder / "entry.toml"
     stated = tomllib.loads(file.read_text(encoding="utf-8"))
     facts = {"date": entry.date, "recipe": entry.recipe, "minutes": round(entry.minutes, 2)}
@@ -190,7 +190,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.state is not None:
-            state(arguments.state.resolve())
+            write_entry(arguments.state.resolve())
             return 0
         board_entries = entries(arguments.board)
         readme = (arguments.board / "README.md").read_text(encoding="utf-8")

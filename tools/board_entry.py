@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from board import BOARD, state
+from board import BOARD, write_entry
 from board_records import BLOCKS, MASKS, TASKS
 from keep_results import keep
 
@@ -237,7 +237,7 @@ def enter(arguments: argparse.Namespace, seeds: Sequence[Seed]) -> None:
     rows = [seed.row() for seed in seeds]
     write_text(arguments.out / "entry.toml", to_toml({"date": date, "text": text, "seeds": rows}))
     try:
-        state(arguments.out.resolve())
+        write_entry(arguments.out.resolve())
     except UserError as error:
         print(f"the entry is not complete: {error}", flush=True)
         for name, place in (("fingerprint", arguments.data), ("held_out", arguments.held_out)):
@@ -245,7 +245,7 @@ def enter(arguments: argparse.Namespace, seeds: Sequence[Seed]) -> None:
             print(f'[{text}] in texts.toml: {name} = "{manifest["fingerprint"]}"')
 
 
-def parsed() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """What is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("recipe")
@@ -274,7 +274,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     """Go on for a piece."""
-    arguments = parsed()
+    arguments = parse_arguments()
     arguments.task_data = arguments.task_data.resolve()
     clock = Clock(arguments.minutes)
     last = arguments.first_seed + arguments.seeds

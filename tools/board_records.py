@@ -77,7 +77,7 @@ def read_texts(file: Path) -> dict[str, Text]:
     return {name: Text(name, **table) for name, table in tables.items()}
 
 
-def computed(folder: Path, texts: Mapping[str, Text]) -> Entry:
+def computed_entry(folder: Path, texts: Mapping[str, Text]) -> Entry:
     """An entry as its records have it; what they contradict themselves in is refused."""
     stated = tomllib.loads((folder / "entry.toml").read_text(encoding="utf-8"))
     where = folder.name
@@ -131,9 +131,9 @@ def computed(folder: Path, texts: Mapping[str, Text]) -> Entry:
     )
 
 
-def checked(folder: Path, texts: Mapping[str, Text]) -> Entry:
+def checked_entry(folder: Path, texts: Mapping[str, Text]) -> Entry:
     """An entry that says what its records have; anything else is refused."""
-    entry = computed(folder, texts)
+    entry = computed_entry(folder, texts)
     stated = tomllib.loads((folder / "entry.toml").read_text(encoding="utf-8"))
     for name in ("recipe", "gpu", "commit"):
         if stated.get(name) != getattr(entry, name):
