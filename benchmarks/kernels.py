@@ -4,11 +4,12 @@ First its values and gradients are compared with plain arithmetic in single prec
 tokens; then it is timed beside that arithmetic compiled in bf16, where attention takes torch's
 packed kernel, and for full blocks its dense one; with DeBERTa's distances, its dense one with a
 mask. Milliseconds are of one layer, or of one loss, at 65,536 tokens: BERT's block of RoBERTa-base,
-ModernBERT-base's, and the attention of DeBERTa-v3-base.
+ModernBERT-base's, and the attention of DeBERTa-v3-base; XLNet-base's content stream has 16,384.
 
     PYTHONPATH=src python benchmarks/kernels.py --out benchmarks/results/kernels.json
     PYTHONPATH=src python benchmarks/kernels.py --only modern --sweep
     PYTHONPATH=src python benchmarks/kernels.py --only distances --sweep
+    PYTHONPATH=src python benchmarks/kernels.py --only streams --sweep
     TRITON_INTERPRET=1 PYTHONPATH=src python benchmarks/kernels.py
 
 Without a GPU, as in the last line, Triton's interpreter runs the kernels at a small size, and
@@ -24,6 +25,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +36,7 @@ from triton.testing import do_bench
 from clozelab.contracts import Input
 from clozelab.encoder.attention import PositionHeads, Scope, attend, lay_out
 from clozelab.encoder.positions import Rotation, rotate, rotation, rows_of_distances
-from clozelab.kernels import activation, attention, entropy, sums
+from clozelab.kernels import activation, attention, entropy, relative, sums
 from clozelab.layers import activate as activated
 from clozelab.layers import drop
 from clozelab.runs import machine as machines
@@ -65,6 +67,7 @@ class Entry(NamedTuple):
     plain: Run  # what a check goes by, and what is compiled
     others: Mapping[str, Run] = {}  # further routes that are timed
     drops: bool = False  # at random, so that nothing can be compared
+    tiled: ModuleType = attention  # whose tiles are swept
 
 
 def random_tensor(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
@@ -143,6 +146,44 @@ def distance_attention_entry(tokens: int, *, length: int, rate: float = 0.0) -> 
         return (attend(*qkv.unbind(1), layout, scope=Scope(), dropout=rate, distances=heads),)
 
     return Entry((qkv, *tables), ours, plain, {"eager": plain}, rate > 0)
+
+
+def rank_attention_entry(tokens: int, *, rate: float = 0.0) -> Entry:
+    """XLNet's content stream: blocks of 512 behind a memory of 384, in an order of their own."""
+    rows, memory = (512, 384) if GPU else (24, 10)
+    blocks = max(1, tokens // 4 // rows)
+    columns = memory + rows
+    q, k, v = (
+        random_tensor(blocks, size, HEADS, WIDTH // HEADS) for size in (rows, columns, columns)
+    )
+    far = random_tensor(blocks, HEADS, rows, columns + rows)
+    same, other = random_tensor(blocks, HEADS, rows), random_tensor(blocks, HEADS, rows)
+    own = torch.rand(blocks, rows).argsort(1)
+    itself = torch.arange(memory, columns).expand(blocks, rows)
+    shift = rows - torch.arange(rows).expand(blocks, rows)
+    index = torch.cat([torch.full((blocks, memory), -1), own], 1)
+    segment = (torch.arange(columns) > columns // 2).long().expand(blocks, columns)
+    facts = (own, itself, shift, segment[:, memory:], index, segment)
+    ranks = [fact.to(DEVICE, torch.int32).contiguous() for fact in facts]
+    seed = torch.tensor(7, device=DEVICE)
+
+    def ours(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return (relative.attend(*tensors, ranks=ranks, seed=seed, rate=rate),)
+
+    def plain(*tensors: Tensor) -> tuple[Tensor, ...]:
+        q, k, v, far, same, other = tensors
+        own, itself, shift, mine, index, theirs = (fact.long()[:, None] for fact in ranks)
+        number = torch.arange(columns, device=DEVICE)
+        cells = (shift[..., None] + number).expand(-1, HEADS, -1, -1)
+        scores = torch.einsum("brha,bkha->bhrk", q, k) + far.gather(3, cells)
+        agree = mine[..., None] == theirs[..., None, :]
+        scores = scores + torch.where(agree, same[..., None], other[..., None])
+        seen = (own[..., None] > index[..., None, :]) | (itself[..., None] == number)
+        scores = (scores * (WIDTH // HEADS) ** -0.5).masked_fill(~seen, float("-inf"))
+        weights = functional.dropout(scores.float().softmax(-1), rate).to(v.dtype)
+        return (torch.einsum("bhrk,bkha->brha", weights, v),)
+
+    return Entry((q, k, v, far, same, other), ours, plain, drops=rate > 0, tiled=relative)
 
 
 def add_norm_entry(
@@ -225,6 +266,9 @@ def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
     for length, rate in itertools.product((512, 2048), (0.0, 0.1)):
         entry = partial(distance_attention_entry, length=length, rate=rate)
         entries[f"distances: attention {length}, dropout {rate}"] = entry
+        entries[f"two streams: attention 512, dropout {rate}"] = partial(
+            rank_attention_entry, rate=rate
+        )
     entries["modern: sum and layer norm, no biases"] = partial(add_norm_entry, bias=False)
     entries["modern: sum and RMS norm"] = partial(add_norm_entry, bias=False, centred=False)
     for kind in ("gelu", "silu", "relu2"):
@@ -269,7 +313,7 @@ def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
     best: dict[str, Any] = {}
     entry = make(TOKENS)
     for name, choices in TILES.items():
-        table = getattr(attention, name)
+        table = getattr(entry.tiled, name)
         before, ranking = dict(table), []
         for choice in choices:
             table.update(zip(("BM", "BN", "num_warps", "num_stages"), choice, strict=True))

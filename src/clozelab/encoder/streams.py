@@ -73,7 +73,9 @@ class RelativeAttention(nn.Module):
         """Keys, values and distances for the rows of both streams."""
         distances = self._split(self.position(sinusoids))
         if reverse is not None:
-            distances = distances.index_select(0, reverse.long())
+            # Chosen, not indexed: a gradient of rows that blocks share would be added by atomics.
+            forwards, backwards = distances
+            distances = torch.where(reverse[:, None, None, None], backwards, forwards)
         return Context(self._split(self.key(x)), self._split(self.value(x)), distances)
 
     def forward(

@@ -52,7 +52,7 @@ def _scored(
     score = tl.dot(q, tl.trans(k), input_precision="ieee")
     score += tl.load(far + cell, seen, other=0.0).to(tl.float32)
     score += tl.where(agree, same[:, None], other[:, None])
-    return tl.where(seen, score * scale2, float("-inf")), agree, cell, seen
+    return tl.where(seen, score * scale2, float("-inf")), agree, cell
 
 
 @triton.jit
@@ -79,7 +79,7 @@ def _relative_forward_kernel(
     for start in range(0, K, BN):
         column = start + tl.arange(0, BN)
         keys = tile(k + base, column, dims, K, ROW)
-        scores, _, _, _ = _scored(
+        scores, _, _ = _scored(
             queries, keys, far, same, other, index, theirs,
             own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
         )  # fmt: skip
@@ -134,7 +134,7 @@ def _relative_by_queries_kernel(
     for start in range(0, K, BN):
         column = start + tl.arange(0, BN)
         keys = tile(k + base, column, dims, K, ROW)
-        scores, agree, cell, seen = _scored(
+        scores, agree, cell = _scored(
             queries, keys, far, same, other, index, theirs,
             own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
         )  # fmt: skip
@@ -145,10 +145,18 @@ def _relative_by_queries_kernel(
             drawn = column_keys(seed, stream, column)
             pull = tl.where(keep_mask(row_key[:, None], drawn[None, :], lost), pull * grown, 0.0)
         by_score = share * (pull - delta[:, None]) * scaled
-        tl.store(by_far + cell, by_score.to(by_far.dtype.element_ty), seen)
+        inside_tile = inside[:, None] & (column < K)[None, :]
+        tl.store(by_far + cell, by_score.to(by_far.dtype.element_ty), inside_tile)
         by_same += tl.sum(tl.where(agree, by_score, 0.0), 1)
         by_other += tl.sum(tl.where(agree, 0.0, by_score), 1)
         acc = tl.dot(by_score.to(keys.dtype), keys, acc, input_precision="ieee")
+    # Distances that a row has to none of its keys have no gradient.
+    line = by_far + (stream.to(tl.int64) * R + row[:, None]) * P
+    for start in range(0, P, BN):
+        far_column = start + tl.arange(0, BN)[None, :]
+        apart = (far_column < shift_row[:, None]) | (far_column >= shift_row[:, None] + K)
+        nothing = tl.zeros((BM, BN), by_far.dtype.element_ty)
+        tl.store(line + far_column, nothing, apart & inside[:, None] & (far_column < P))
     at = by_q + here + row[:, None].to(tl.int64) * ROW + dims[None, :]
     tl.store(at, acc.to(by_q.dtype.element_ty), inside[:, None])
     tl.store(by_sames + stream * R + row, by_same.to(by_sames.dtype.element_ty), inside)
@@ -185,7 +193,7 @@ def _relative_by_others_kernel(
         other = tl.load(others + stream * R + row, inside, other=0.0).to(tl.float32)
         log = tl.load(logs + stream * R + row, inside, other=float("inf"))
         delta = tl.load(deltas + stream * R + row, inside, other=0.0)
-        scores, _, _, _ = _scored(
+        scores, _, _ = _scored(
             queries, keys, far, same, other, index, theirs,
             own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
         )  # fmt: skip
@@ -244,9 +252,9 @@ def _relative_backward(
     )
     ranks = [x.contiguous() for x in (own, itself, shift, mine, index, theirs)]
     blocks, rows, heads, width = q.shape
-    # What no row is as far from as the table says has no gradient.
-    by_far = torch.zeros_like(far)
-    by_q, by_k, by_v, by_same, by_other = (torch.empty_like(x) for x in (q, k, v, same, other))
+    by_q, by_k, by_v, by_far, by_same, by_other = (
+        torch.empty_like(x) for x in (q, k, v, far, same, other)
+    )
     deltas = torch.empty_like(logs)
     streams = blocks * heads
     sizes = (rows, k.shape[1], far.shape[3])

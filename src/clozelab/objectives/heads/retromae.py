@@ -110,7 +110,7 @@ class RetroMaeDecoder(nn.Module):
         A draw is a hash of the question's key and the position that is asked about (§3.3, eq. 8).
         """
         column_L = torch.arange(draws_BL.shape[1], device=draws_BL.device)
-        x = (draws_BL[:, :, None] + column_L * 0x9E3779B1) & _LOW
+        x = (draws_BL[:, :, None] - column_L * 0x61C8864F) & _LOW
         x = ((x ^ (x >> 16)) * 0x21F0AAAD) & _LOW
         x = ((x ^ (x >> 15)) * 0x735A2D97) & _LOW
         drawn_BLL = (x ^ (x >> 15)) >= self.hidden
