@@ -48,17 +48,17 @@ class Piece(NamedTuple):
         return f"{Path(self.old).name}-to-{Path(self.new).name}-{self.kind.replace(' ', '-')}"
 
 
-def pieces(given: argparse.Namespace) -> Iterator[Piece]:
+def pieces(arguments: argparse.Namespace) -> Iterator[Piece]:
     """All runs, each after what it starts from."""
-    first, second = given.data
+    first, second = arguments.data
     for old, new in ((first, second), (second, first)):
         yield Piece(old)
-        yield from (Piece(old, new, kind) for kind in given.kinds)
+        yield from (Piece(old, new, kind) for kind in arguments.kinds)
 
 
-def made(piece: Piece, given: argparse.Namespace) -> bool:
+def make_run(piece: Piece, arguments: argparse.Namespace) -> bool:
     """Make a run, or go on with it; whether there was anything to do."""
-    place = Path(given.work) / piece.name
+    place = Path(arguments.work) / piece.name
     if (place / ("result.json" if piece.new is None else FILE)).is_file():
         return False
     begun = any((place / "checkpoints").glob("step-*"))
@@ -69,75 +69,83 @@ def made(piece: Piece, given: argparse.Namespace) -> bool:
         if begun:
             clozelab.resume(place)
         else:
-            how = {"size": given.size, "budget": given.pretraining, "seed": given.seed}
+            how = {"size": arguments.size, "budget": arguments.pretraining, "seed": arguments.seed}
             clozelab.pretrain(
-                given.recipe, data=piece.old, out=place, set=given.set, **how, **saving
+                arguments.recipe, data=piece.old, out=place, set=arguments.set, **how, **saving
             )
     elif begun:
         clozelab.adapt(resume=place)
     else:
         clozelab.adapt(
-            Path(given.work) / Path(piece.old).name, data=piece.new, out=place,
-            **asked(piece, given), **saving,
+            Path(arguments.work) / Path(piece.old).name, data=piece.new, out=place,
+            **adapt_options(piece, arguments), **saving,
         )  # fmt: skip
     return True
 
 
-def asked(piece: Piece, given: argparse.Namespace) -> dict[str, Any]:
+def adapt_options(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any]:
     """How a text is adapted to, and what is measured."""
-    options: dict[str, Any] = {"budget": given.budget, "general": piece.old, "seed": given.seed}
-    if given.task_data:
-        options |= {"task_data": given.task_data, "probe": given.probe}
-    if piece.kind == "plain" and given.tasks:
-        options |= {"tasks": given.tasks, "seeds": given.seeds}
+    options: dict[str, Any] = {
+        "budget": arguments.budget,
+        "general": piece.old,
+        "seed": arguments.seed,
+    }
+    if arguments.task_data:
+        options |= {"task_data": arguments.task_data, "probe": arguments.probe}
+    if piece.kind == "plain" and arguments.tasks:
+        options |= {"tasks": arguments.tasks, "seeds": arguments.seeds}
     if piece.kind == "replay":
-        options["replay"] = f"{piece.old}:{given.replay:g}"
+        options["replay"] = f"{piece.old}:{arguments.replay:g}"
     if piece.kind == "detour":
-        options["detour"] = given.detour
+        options["detour"] = arguments.detour
     if piece.kind == "half rate":
-        plain = Run(Path(given.work) / piece._replace(kind="plain").name)
+        plain = Run(Path(arguments.work) / piece._replace(kind="plain").name)
         optimiser: Any = plain.recipe().optimiser
         options["set"] = [f"optimiser.learning_rate={optimiser.learning_rate / 2}"]
     return options
 
 
-def row(piece: Piece, given: argparse.Namespace) -> dict[str, Any] | None:
+def row(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any] | None:
     """What an adaptation came to; None if it is not done."""
-    run = Run(Path(given.work) / piece.name)
+    run = Run(Path(arguments.work) / piece.name)
     if not (run.path / FILE).is_file():
         return None
-    found = read_adaptation(run)
-    assert found is not None
+    adaptation = read_adaptation(run)
+    assert adaptation is not None
     result = run.result() or {}
     return {
         "from": Path(piece.old).name,
         "to": Path(str(piece.new)).name,
         "kind": piece.kind,
-        "gained": found.gain,
-        "forgotten": found.forgetting,
-        "losses": {text: list(losses) for text, losses in found.losses.items()},
-        "others": [{"name": o.name, "before": o.before, "after": o.after} for o in found.others],
-        "changes": list(found.changes),
-        "steps": found.steps,
-        "kept": found.kept,
+        "gained": adaptation.gain,
+        "forgotten": adaptation.forgetting,
+        "losses": {text: list(losses) for text, losses in adaptation.losses.items()},
+        "others": [
+            {"name": o.name, "before": o.before, "after": o.after} for o in adaptation.others
+        ],
+        "changes": list(adaptation.changes),
+        "steps": adaptation.steps,
+        "kept": adaptation.kept,
         "tokens": result.get("tokens"),
         "seconds": result.get("seconds"),
     }
 
 
-def record(given: argparse.Namespace) -> list[dict[str, Any]]:
+def record(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Write what is there so far."""
-    out, rows = Path(given.out), []
-    for piece in pieces(given):
+    out, rows = Path(arguments.out), []
+    for piece in pieces(arguments):
         for name in SMALL:
-            file = Path(given.work) / piece.name / name
+            file = Path(arguments.work) / piece.name / name
             if file.is_file():
                 (out / piece.name).mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, out / piece.name / name)
-        if piece.new is not None and (found := row(piece, given)):
-            rows.append(found)
-    corpora = {Path(place).name: Corpus.open(place).manifest["fingerprint"] for place in given.data}
-    facts = {"machine": machine_facts(), "asked": vars(given), "corpora": corpora, "rows": rows}
+        if piece.new is not None and (result := row(piece, arguments)):
+            rows.append(result)
+    corpora = {
+        Path(place).name: Corpus.open(place).manifest["fingerprint"] for place in arguments.data
+    }
+    facts = {"machine": machine_facts(), "asked": vars(arguments), "corpora": corpora, "rows": rows}
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "adaptation.json", json.dumps(facts, indent=1) + "\n")
     return rows
@@ -147,46 +155,46 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The rows for a page, in nats."""
     lines = ["| from | to | how | gained | forgotten |", "|---|---|---|--:|--:|"]
     lines += [
-        f"| {one['from']} | {one['to']} | {one['kind']} | {one['gained']:.3f} |"
-        f" {one['forgotten']:.3f} |"
-        for one in rows
+        f"| {entry['from']} | {entry['to']} | {entry['kind']} | {entry['gained']:.3f} |"
+        f" {entry['forgotten']:.3f} |"
+        for entry in rows
     ]
     return "\n".join(lines)
 
 
 def main() -> None:
     """Make what is missing, as far as time allows."""
-    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    words.add_argument("--data", nargs=2, required=True, metavar="CORPUS")
-    words.add_argument("--task-data", help="of probes and tasks")
-    words.add_argument("--out", required=True, help="a folder for the record")
-    words.add_argument("--work", default="runs/adaptation", help="for the runs")
-    words.add_argument("--recipe", default="swift")
-    words.add_argument("--size", default="small")
-    words.add_argument("--pretraining", default="3m", help="budget of an encoder (3m)")
-    words.add_argument("--budget", default="1m", help="of an adaptation (1m)")
-    words.add_argument("--replay", type=float, default=0.1)
-    words.add_argument("--detour", type=float, default=0.5)
-    words.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    words.add_argument("--probe", nargs="+", default=["sst2", "blimp"])
-    words.add_argument("--tasks", nargs="*", default=["rte"])
-    words.add_argument("--seeds", type=int, default=3, help="fine-tunings of a task")
-    words.add_argument("--seed", type=int, default=0)
-    words.add_argument("--set", nargs="*", default=[], help="of the recipe of the encoders")
-    words.add_argument("--minutes", type=float, default=9.0, help="of this go (9)")
-    given = words.parse_args()
-    if not given.task_data:
-        given.tasks = []
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--data", nargs=2, required=True, metavar="CORPUS")
+    parser.add_argument("--task-data", help="of probes and tasks")
+    parser.add_argument("--out", required=True, help="a folder for the record")
+    parser.add_argument("--work", default="runs/adaptation", help="for the runs")
+    parser.add_argument("--recipe", default="swift")
+    parser.add_argument("--size", default="small")
+    parser.add_argument("--pretraining", default="3m", help="budget of an encoder (3m)")
+    parser.add_argument("--budget", default="1m", help="of an adaptation (1m)")
+    parser.add_argument("--replay", type=float, default=0.1)
+    parser.add_argument("--detour", type=float, default=0.5)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--probe", nargs="+", default=["sst2", "blimp"])
+    parser.add_argument("--tasks", nargs="*", default=["rte"])
+    parser.add_argument("--seeds", type=int, default=3, help="fine-tunings of a task")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", nargs="*", default=[], help="of the recipe of the encoders")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of this go (9)")
+    arguments = parser.parse_args()
+    if not arguments.task_data:
+        arguments.tasks = []
     began, longest = time.monotonic(), 0.0
-    for piece in pieces(given):
+    for piece in pieces(arguments):
         start = time.monotonic()
-        if longest and start - began + longest > 60 * given.minutes:
+        if longest and start - began + longest > 60 * arguments.minutes:
             sys.exit(f"stopped before {piece.name}; the same command goes on")
-        if made(piece, given):
+        if make_run(piece, arguments):
             longest = max(longest, time.monotonic() - start)
-            rows = record(given)
+            rows = record(arguments)
             print(f"{piece.name}: {time.monotonic() - start:.0f} s", flush=True)
-    rows = record(given)
+    rows = record(arguments)
     print(table(rows))
 
 

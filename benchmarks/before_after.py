@@ -19,45 +19,45 @@ from statistics import median
 from typing import Any
 
 
-def measured(source: Path, words: list[str]) -> tuple[float, dict[str, object]]:
+def measure(source: Path, options: list[str]) -> tuple[float, dict[str, object]]:
     """Tokens a second of one tree, and the machine with the tree's commit."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "bench.json"
         path = os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")])
-        command = [sys.executable, "-m", "clozelab", "bench", *words, "--out", str(record)]
+        command = [sys.executable, "-m", "clozelab", "bench", *options, "--out", str(record)]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
-        told = json.loads(record.read_text(encoding="utf-8"))
-        (row,) = told["rows"]
-        return float(row["clozelab"]["tokens_a_second"]), told["machine"]
+        bench = json.loads(record.read_text(encoding="utf-8"))
+        (row,) = bench["rows"]
+        return float(row["clozelab"]["tokens_a_second"]), bench["machine"]
 
 
 def main() -> None:
     """Alternate, and compare medians."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("before", type=Path)
-    words.add_argument("after", type=Path)
-    words.add_argument("--turns", type=int, default=3, help="of each tree")
-    words.add_argument("--out", type=Path, required=True)
-    words.add_argument("bench", nargs="+", help="words of clozelab bench, behind --")
-    asked = words.parse_args()
-    trees = {"before": asked.before, "after": asked.after}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--turns", type=int, default=3, help="of each tree")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("bench", nargs="+", help="words of clozelab bench, behind --")
+    arguments = parser.parse_args()
+    trees = {"before": arguments.before, "after": arguments.after}
     rates: dict[str, list[float]] = {name: [] for name in trees}
     machines: dict[str, dict[str, object]] = {}
-    for _ in range(asked.turns):
+    for _ in range(arguments.turns):
         for name, source in trees.items():
-            rate, machines[name] = measured(source, asked.bench)
+            rate, machines[name] = measure(source, arguments.bench)
             rates[name].append(rate)
             print(f"{name}: {rates[name][-1]:,.0f} tokens/s", flush=True)
             medians = {side: median(values) for side, values in rates.items() if values}
             record: dict[str, Any] = {
-                "bench": asked.bench,
+                "bench": arguments.bench,
                 "machines": machines,
                 "tokens_a_second": rates,
             }
             record["medians"] = medians
             if len(medians) == len(trees):
                 record["ratio"] = medians["after"] / medians["before"]
-            asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"after / before: {record['ratio']:.4f}")
 
 

@@ -72,11 +72,11 @@ def build_clozelab(place: Place, *options: str) -> Callable[[], None]:
     from clozelab.cli import main as command
 
     place.out.rmdir()  # which it makes itself
-    words = ["corpus", "build", str(place.text), "--out", str(place.out), "--workers", "1"]
-    words += ["--tokenizer-from", str(place.tokenizer), *options]
+    arguments = ["corpus", "build", str(place.text), "--out", str(place.out), "--workers", "1"]
+    arguments += ["--tokenizer-from", str(place.tokenizer), *options]
 
     def build() -> None:
-        assert command(words) == 0
+        assert command(arguments) == 0
 
     return build
 
@@ -396,7 +396,11 @@ def _medians(rows: dict[str, list[Row]]) -> list[Row]:
     return [
         {"what": name, **{key: median(row[key] for row in of_one) for key in of_one[0]}}
         | {"rates": [row["rate"] for row in of_one]}
-        | {"ours to it": {one: rates[one] / rates[name] for one in ours if name not in ours}}
+        | {
+            "ours to it": {
+                our_name: rates[our_name] / rates[name] for our_name in ours if name not in ours
+            }
+        }
         for name, of_one in rows.items()
     ]
 
@@ -410,7 +414,8 @@ def tables(result: Row) -> str:
         lines += ["|---" + "|--:" * (3 + len(ours)) + "|"]
         for row in result[task]:
             ratios = [
-                f"{row['ours to it'][one]:.2f} ×" if row["ours to it"] else "" for one in ours
+                f"{row['ours to it'][our_name]:.2f} ×" if row["ours to it"] else ""
+                for our_name in ours
             ]
             figures = [f"{row['rate']:.2f}", f"{row['peak MB']:.0f}", f"{row['of its own MB']:.0f}"]
             lines.append(f"| {' | '.join([row['what'], *figures, *ratios])} |")
@@ -419,16 +424,16 @@ def tables(result: Row) -> str:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--text", nargs="+", help="files to build a corpus from")
-    words.add_argument("--megabytes", type=float, default=100.0)
-    words.add_argument("--turns", type=int, default=5)
-    words.add_argument("--seconds", type=float, default=4.0, help="of a turn of reading, at least")
-    words.add_argument("--tasks", nargs="+", choices=["build", "read"], default=["build", "read"])
-    words.add_argument("--folder", help="where the corpora are made; removed afterwards")
-    words.add_argument("--out", default="benchmarks/results/corpus_peers.json")
-    words.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    arguments = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--text", nargs="+", help="files to build a corpus from")
+    parser.add_argument("--megabytes", type=float, default=100.0)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of a turn of reading, at least")
+    parser.add_argument("--tasks", nargs="+", choices=["build", "read"], default=["build", "read"])
+    parser.add_argument("--folder", help="where the corpora are made; removed afterwards")
+    parser.add_argument("--out", default="benchmarks/results/corpus_peers.json")
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
     if arguments.child:
         place = Place(Path(arguments.folder))
         print(json.dumps(turn(place, *arguments.child, arguments.seconds)))

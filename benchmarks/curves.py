@@ -37,21 +37,23 @@ WINDOW = 10  # steps that a point of a curve is the mean of
 LAST = 10  # points whose mean is printed
 
 
-def learned(
-    name: str, way: str, seed: int, *, work: Path, given: argparse.Namespace
+def train_and_read_curves(
+    name: str, way: str, seed: int, *, work: Path, arguments: argparse.Namespace
 ) -> dict[str, list[float]]:
     """The losses of one run by objective, a point for each window of steps."""
-    recipe = recipes.read(name, size=given.size)
+    recipe = recipes.read(name, size=arguments.size)
     place = work / f"{name}-{way}-{seed}"
     start = (
-        ["distil", str(work / "teacher"), "--recipe", name] if taught(name) else ["pretrain", name]
+        ["distil", str(work / "teacher"), "--recipe", name]
+        if needs_teacher(name)
+        else ["pretrain", name]
     )
     known = {setting.name for setting in fields(recipe.encoder)}
     quiet = [f"encoder.{key}=0.0" for key in ("dropout", "attention_dropout") if key in known]
     run(
         *[*start, "--out", str(place), "--seed", str(seed), *WAYS[way]],
         *[word for change in quiet for word in ("--set", change)],
-        given=given,
+        arguments=arguments,
     )
     return {
         key.removesuffix(".loss"): [
@@ -63,17 +65,17 @@ def learned(
     }
 
 
-def taught(name: str) -> bool:
+def needs_teacher(name: str) -> bool:
     """Whether a recipe is a student's."""
     return any(part.needs_teacher for part in recipes.read(name).objectives)
 
 
-def run(*words: str, given: argparse.Namespace) -> None:
+def run(*options: str, arguments: argparse.Namespace) -> None:
     """Train one model, of which only the records are asked for."""
-    command = [sys.executable, "-m", "clozelab", *words, "--data", given.data]
-    command += ["--size", given.size, "--budget", f"{given.steps}steps", "--no-progress"]
+    command = [sys.executable, "-m", "clozelab", *options, "--data", arguments.data]
+    command += ["--size", arguments.size, "--budget", f"{arguments.steps}steps", "--no-progress"]
     command += ["--save-every", "0", "--evaluate-every", "0"]
-    command += [word for change in given.set for word in ("--set", change)]
+    command += [word for change in arguments.set for word in ("--set", change)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-3000:]}")
@@ -81,29 +83,37 @@ def run(*words: str, given: argparse.Namespace) -> None:
 
 def main() -> None:
     """Train them all."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("recipes", nargs="+")
-    words.add_argument("--data", required=True)
-    words.add_argument("--out", type=Path, required=True)
-    words.add_argument("--size", default="mini")
-    words.add_argument("--steps", type=int, default=400)
-    words.add_argument("--seeds", type=int, default=1)
-    words.add_argument("--ways", nargs="+", choices=WAYS, default=["plain", "fast"])
-    words.add_argument("--at-once", type=int, default=4)
-    words.add_argument("--set", action="append", default=[], help="KEY=VALUE, for all")
-    given = words.parse_args()
-    records = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else []
-    record: dict[str, Any] = {"size": given.size, "steps": given.steps, "set": given.set}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipes", nargs="+")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--size", default="mini")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=["plain", "fast"])
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, for all")
+    arguments = parser.parse_args()
+    records = (
+        json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else []
+    )
+    record: dict[str, Any] = {
+        "size": arguments.size,
+        "steps": arguments.steps,
+        "set": arguments.set,
+    }
     record |= {"machine": machine_facts(), "curves": {}}
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.at_once) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.at_once) as pool:
         work = Path(folder)
-        if any(taught(name) for name in given.recipes):
-            run("pretrain", "bert", "--out", str(work / "teacher"), given=given)
+        if any(needs_teacher(name) for name in arguments.recipes):
+            run("pretrain", "bert", "--out", str(work / "teacher"), arguments=arguments)
         runs = {
-            (name, seed, way): pool.submit(learned, name, way, seed, work=work, given=given)
-            for name in given.recipes
-            for seed in range(given.seeds)
-            for way in given.ways
+            (name, seed, way): pool.submit(
+                train_and_read_curves, name, way, seed, work=work, arguments=arguments
+            )
+            for name in arguments.recipes
+            for seed in range(arguments.seeds)
+            for way in arguments.ways
         }
         failed = []
         for (name, seed, way), learning in runs.items():
@@ -113,7 +123,9 @@ def main() -> None:
                 failed.append(f"{name}, seed {seed}, {way}: {problem}")
                 continue
             record["curves"].setdefault(name, {}).setdefault(seed, {})[way] = curves
-            given.out.write_text(json.dumps([*records, record], indent=1) + "\n", encoding="utf-8")
+            arguments.out.write_text(
+                json.dumps([*records, record], indent=1) + "\n", encoding="utf-8"
+            )
             ends = ", ".join(f"{key} {fmean(curve[-LAST:]):.4f}" for key, curve in curves.items())
             print(f"{name}, seed {seed}, {way}: {ends}", flush=True)
         if failed:

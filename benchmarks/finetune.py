@@ -44,7 +44,7 @@ EXAMPLES = (2_000, 10_000, 67_000)  # trainings whose whole time is told
 PATIENCE = 100.0  # seconds; a contender that is not done by then is cut off
 
 
-def directory(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, labels: int) -> None:
+def write_model(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, labels: int) -> None:
     """A BERT of that size with random weights, as transformers saves one."""
     from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
@@ -69,12 +69,12 @@ def ours(
     place: Path, data: Data, *, seconds: float, sequences: int, machine: Machine
 ) -> dict[str, Any]:
     """Our steps: their start, their pace, and the peak of memory."""
-    fresh()
+    reset_device()
     began, times = time.perf_counter(), list[float]()
     settings = (f"steps={MOST}", f"batch_size={sequences}", "length=128")
-    given = inputs_for(FinetuneRequest(str(place), data, protocol="bert", settings=settings))
+    inputs = inputs_for(FinetuneRequest(str(place), data, protocol="bert", settings=settings))
     with join() as world:
-        work = Trial(given, machine, world)
+        work = Trial(inputs, machine, world)
         with closing(ahead(work.jobs(0, work.start()), workers=2)) as feed:
             for _ in train(work.train_state, feed, world):
                 times.append(time.perf_counter())
@@ -102,7 +102,7 @@ def pace(began: float, times: Sequence[float], sequences: int) -> dict[str, Any]
         "examples_a_second": rate,
         "windows": rates,
         "window_seconds": [after - before for before, after in pairwise(marks)],
-        "seconds_for_examples": {many: start + many / rate for many in EXAMPLES},
+        "seconds_for_examples": {count: start + count / rate for count in EXAMPLES},
         "peak_memory_gib": peak(),
     }
 
@@ -120,17 +120,17 @@ def theirs(
         TrainingArguments,
     )
 
-    fresh()
+    reset_device()
     began = time.perf_counter()
     tokenizer = AutoTokenizer.from_pretrained(str(place))
-    found = data.splits()
-    labels = found.settings["labels"]
+    splits = data.splits()
+    labels = splits.settings["labels"]
     rows = [
         {
-            **tokenizer(*texts(one), truncation=True, max_length=128),
-            "labels": labels.index(one.label),
+            **tokenizer(*texts(example), truncation=True, max_length=128),
+            "labels": labels.index(example.label),
         }
-        for one in found.read("train")
+        for example in splits.read("train")
     ]
     times: list[float] = []
 
@@ -169,18 +169,18 @@ def theirs(
 
 def machines_tried() -> dict[str, Machine]:
     """How ours runs: plainly, and on a GPU also compiled, and replayed as CUDA graphs."""
-    found = {"eager": Machine(compile=False, workers=2)}
+    machines_to_try = {"eager": Machine(compile=False, workers=2)}
     if torch.cuda.is_available():
-        found["compiled"] = Machine(compile=True, graphs=False, workers=2)
-        found["graphs"] = Machine(compile=True, workers=2)
-    return found
+        machines_to_try["compiled"] = Machine(compile=True, graphs=False, workers=2)
+        machines_to_try["graphs"] = Machine(compile=True, workers=2)
+    return machines_to_try
 
 
 def texts(example: Any) -> Sequence[str]:
     return [example.first] if example.second is None else [example.first, example.second]
 
 
-def fresh() -> None:
+def reset_device() -> None:
     torch._dynamo.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -192,56 +192,58 @@ def peak() -> float | None:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    words.add_argument("--tokenizer", required=True, help="a corpus, run or tokenizer.json")
-    words.add_argument("--train", required=True)
-    words.add_argument("--dev", required=True)
-    words.add_argument("--pairs", action="store_true")
-    words.add_argument("--size", default="12x768", help="LAYERSxHIDDEN (12x768)")
-    words.add_argument("--sequences", type=int, default=32)
-    words.add_argument("--seconds", type=float, default=2.1, help="of a window (2.1)")
-    words.add_argument("--out", type=Path)
-    given = words.parse_args()
-    layers, width = (int(part) for part in given.size.split("x"))
-    tokenizer = load_tokenizer(given.tokenizer)
-    data = Data("pairs" if given.pairs else "classify", train=given.train, dev=given.dev)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--tokenizer", required=True, help="a corpus, run or tokenizer.json")
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--dev", required=True)
+    parser.add_argument("--pairs", action="store_true")
+    parser.add_argument("--size", default="12x768", help="LAYERSxHIDDEN (12x768)")
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=2.1, help="of a window (2.1)")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    layers, width = (int(part) for part in arguments.size.split("x"))
+    tokenizer = load_tokenizer(arguments.tokenizer)
+    data = Data(
+        "pairs" if arguments.pairs else "classify", train=arguments.train, dev=arguments.dev
+    )
     labels = len(data.splits().settings["labels"])
-    run = {"seconds": given.seconds, "sequences": given.sequences}
+    run = {"seconds": arguments.seconds, "sequences": arguments.sequences}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model"
-        directory(place, tokenizer, layers=layers, width=width, labels=labels)
-        found: dict[str, Any] = {}
+        write_model(place, tokenizer, layers=layers, width=width, labels=labels)
+        sides: dict[str, Any] = {}
         for name, machine in machines_tried().items():
-            found[name] = ours(place, data, **run, machine=machine)
-            print(name, json.dumps(found[name]), flush=True)
-        found["trainer"] = theirs(place, data, **run, compiled=False)
+            sides[name] = ours(place, data, **run, machine=machine)
+            print(name, json.dumps(sides[name]), flush=True)
+        sides["trainer"] = theirs(place, data, **run, compiled=False)
         if torch.cuda.is_available():
-            found["trainer compiled"] = theirs(place, data, **run, compiled=True)
-    paced = {name: one for name, one in found.items() if "cut_off_seconds" not in one}
-    rates = {name: one["examples_a_second"] for name, one in paced.items()}
-    whole = {name: one["seconds_for_examples"] for name, one in paced.items()}
-    told = {
-        "size": given.size,
+            sides["trainer compiled"] = theirs(place, data, **run, compiled=True)
+    paced = {name: side for name, side in sides.items() if "cut_off_seconds" not in side}
+    rates = {name: side["examples_a_second"] for name, side in paced.items()}
+    whole = {name: side["seconds_for_examples"] for name, side in paced.items()}
+    record = {
+        "size": arguments.size,
         **run,
-        **found,
+        **sides,
         "ratio": {
             name: {
                 "pace": rate / rates["trainer"],
-                **{many: whole["trainer"][many] / whole[name][many] for many in EXAMPLES},
+                **{count: whole["trainer"][count] / whole[name][count] for count in EXAMPLES},
             }
             for name, rate in rates.items()
             if name != "trainer"
         },
-        "data": {name: sha256(Path(getattr(given, name))) for name in ("train", "dev")},
+        "data": {name: sha256(Path(getattr(arguments, name))) for name in ("train", "dev")},
         "machine": {
             **machine_facts(),
             **machines.facts(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         },
     }
-    text = json.dumps(told, indent=1)
+    text = json.dumps(record, indent=1)
     print(text)
-    if given.out is not None:
-        write_text(given.out, text + "\n")
+    if arguments.out is not None:
+        write_text(arguments.out, text + "\n")
 
 
 if __name__ == "__main__":

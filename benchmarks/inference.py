@@ -37,7 +37,7 @@ WARM = 5  # texts that are not counted
 Reads = Callable[[str], object]
 
 
-def made(place: Path, data: str) -> dict[str, Path]:
+def make_runs(place: Path, data: str) -> dict[str, Path]:
     """A run of each, of one step."""
     small = {"data": [data], "seed": 0, "budget": "1steps"}
     short = ["schedule.batch_size=1", "blocks.length=64"]
@@ -58,7 +58,7 @@ def made(place: Path, data: str) -> dict[str, Path]:
 def ours(run: Path) -> tuple[Reads, int]:
     """Reads a text; and how many numbers the encoder has."""
     loaded = clozelab.load(str(run))
-    numbers = sum(one.numel() for one in loaded.module.encoder.parameters())
+    numbers = sum(parameter.numel() for parameter in loaded.module.encoder.parameters())
     return (lambda text: drained(follow(loaded, [text], device="cpu"))), numbers
 
 
@@ -76,19 +76,19 @@ def theirs(run: Path, place: Path) -> Reads:
     return reads
 
 
-def timed(models: dict[str, Reads], texts: Sequence[str]) -> dict[str, list[float]]:
+def time_models(models: dict[str, Reads], texts: Sequence[str]) -> dict[str, list[float]]:
     """Milliseconds of each text in each model, the models in turn."""
-    found: dict[str, list[float]] = {name: [] for name in models}
+    times: dict[str, list[float]] = {name: [] for name in models}
     for number, text in enumerate([*texts[:WARM], *texts]):
         for name, reads in models.items():
             began = time.perf_counter()
             reads(text)
             if number >= WARM:
-                found[name].append(1000 * (time.perf_counter() - began))
-    return found
+                times[name].append(1000 * (time.perf_counter() - began))
+    return times
 
 
-def told(name: str, times: list[float], numbers: int, beside: list[float]) -> dict[str, Any]:
+def record_row(name: str, times: list[float], numbers: int, beside: list[float]) -> dict[str, Any]:
     """A row of the record."""
     low, middle, high = quantiles(times, n=4)
     return {
@@ -103,29 +103,29 @@ def told(name: str, times: list[float], numbers: int, beside: list[float]) -> di
 
 def main() -> None:
     """Make the models, time them, write a record and a table."""
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    words.add_argument("--data", required=True, help="a corpus: its tokenizer, and words for ELMo")
-    words.add_argument("--texts", type=Path, required=True, help="a file with a text a line")
-    words.add_argument("--threads", type=int, default=1)
-    words.add_argument("--out", type=Path)
-    given = words.parse_args()
-    torch.set_num_threads(given.threads)
-    lines = given.texts.read_text(encoding="utf-8").splitlines()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", required=True, help="a corpus: its tokenizer, and words for ELMo")
+    parser.add_argument("--texts", type=Path, required=True, help="a file with a text a line")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    lines = arguments.texts.read_text(encoding="utf-8").splitlines()
     texts = [line for line in lines if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
-        runs = made(Path(folder), given.data)
+        runs = make_runs(Path(folder), arguments.data)
         models, numbers = {}, {}
         for name, run in runs.items():
             models[name], numbers[name] = ours(run)
             if name != "elmo":  # of which transformers has no class
                 peer = f"{name}, transformers"
                 models[peer], numbers[peer] = theirs(run, Path(folder, f"hf-{name}")), numbers[name]
-        times = timed(models, texts)
-    rows = [told(name, times[name], numbers[name], times["bert"]) for name in models]
-    facts = {**machine_facts(), "torch": torch.__version__, "threads": given.threads}
+        times = time_models(models, texts)
+    rows = [record_row(name, times[name], numbers[name], times["bert"]) for name in models]
+    facts = {**machine_facts(), "torch": torch.__version__, "threads": arguments.threads}
     record = {"machine": facts, "texts": len(texts), "rows": rows}
-    if given.out:
-        given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if arguments.out:
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for row in rows:
         print(
             f"{row['model']:24} {row['parameters'] / 1e6:6.1f} M  {row['milliseconds']:7.2f} ms"

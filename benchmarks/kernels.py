@@ -70,14 +70,14 @@ class Entry(NamedTuple):
     tiled: ModuleType = attention  # whose tiles are swept
 
 
-def drawn(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
+def random_tensor(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
     """Numbers that have a gradient."""
     return torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_()
 
 
 def vector(width: int) -> Tensor:
     """A parameter."""
-    return drawn(width, dtype=torch.float32)
+    return random_tensor(width, dtype=torch.float32)
 
 
 def blocks_of(kind: str, tokens: int) -> Input:
@@ -91,7 +91,7 @@ def blocks_of(kind: str, tokens: int) -> Input:
     return Input(ids, places, ids, starts.to(DEVICE), max(lengths), kind != "mixed")
 
 
-def attending(
+def attention_entry(
     tokens: int, *, kind: str, rate: float = 0.0, window: int = 0, turns: bool = False
 ) -> Entry:
     """Attention of packed blocks, from the product of queries, keys and values."""
@@ -100,7 +100,7 @@ def attending(
     # The dense kernel is a route of its own.
     packed = batch._replace(dense=False)
     count = len(batch.ids)
-    qkv = drawn(count, 3, HEADS, WIDTH // HEADS)
+    qkv = random_tensor(count, 3, HEADS, WIDTH // HEADS)
     by = rotation(batch.position_ids, WIDTH // HEADS, 10_000.0, torch.float32) if turns else None
     seed = torch.tensor(7, device=DEVICE)
 
@@ -112,8 +112,8 @@ def attending(
         q, k, v = qkv.unbind(1)
         return (q, k, v) if by is None else (rotate(q, by), rotate(k, by), v)
 
-    def plain(qkv: Tensor, given: Input = packed) -> tuple[Tensor, ...]:
-        layout = lay_out(given, qkv.dtype)
+    def plain(qkv: Tensor, inputs: Input = packed) -> tuple[Tensor, ...]:
+        layout = lay_out(inputs, qkv.dtype)
         return (attend(*turned(qkv), layout, scope=Scope(window), dropout=rate),)
 
     others: dict[str, Run] = {}
@@ -125,14 +125,14 @@ def attending(
     return Entry((qkv,), ours, plain, others, rate > 0)
 
 
-def attending_by_distance(tokens: int, *, length: int, rate: float = 0.0) -> Entry:
+def distance_attention_entry(tokens: int, *, length: int, rate: float = 0.0) -> Entry:
     """DeBERTa's attention of full blocks, from the queries and keys of contents and distances."""
     tokens = tokens if GPU else 64  # the interpreter adds up runs one cell after the other
     length = min(length, tokens)
     batch = blocks_of(str(length), tokens)
     rows = rows_of_distances(length, span=BUCKETS, reach=length, buckets=True).to(DEVICE)
-    qkv = drawn(len(batch.ids), 3, HEADS, WIDTH // HEADS)
-    tables = [drawn(2 * BUCKETS, HEADS, WIDTH // HEADS) for _ in ("queries", "keys")]
+    qkv = random_tensor(len(batch.ids), 3, HEADS, WIDTH // HEADS)
+    tables = [random_tensor(2 * BUCKETS, HEADS, WIDTH // HEADS) for _ in ("queries", "keys")]
     seed = torch.tensor(7, device=DEVICE)
 
     def ours(qkv: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
@@ -148,14 +148,16 @@ def attending_by_distance(tokens: int, *, length: int, rate: float = 0.0) -> Ent
     return Entry((qkv, *tables), ours, plain, {"eager": plain}, rate > 0)
 
 
-def attending_by_rank(tokens: int, *, rate: float = 0.0) -> Entry:
+def rank_attention_entry(tokens: int, *, rate: float = 0.0) -> Entry:
     """XLNet's content stream: blocks of 512 behind a memory of 384, in an order of their own."""
     rows, memory = (512, 384) if GPU else (24, 10)
     blocks = max(1, tokens // 4 // rows)
     columns = memory + rows
-    q, k, v = (drawn(blocks, size, HEADS, WIDTH // HEADS) for size in (rows, columns, columns))
-    far = drawn(blocks, HEADS, rows, columns + rows)
-    same, other = drawn(blocks, HEADS, rows), drawn(blocks, HEADS, rows)
+    q, k, v = (
+        random_tensor(blocks, size, HEADS, WIDTH // HEADS) for size in (rows, columns, columns)
+    )
+    far = random_tensor(blocks, HEADS, rows, columns + rows)
+    same, other = random_tensor(blocks, HEADS, rows), random_tensor(blocks, HEADS, rows)
     own = torch.rand(blocks, rows).argsort(1)
     itself = torch.arange(memory, columns).expand(blocks, rows)
     shift = rows - torch.arange(rows).expand(blocks, rows)
@@ -184,9 +186,11 @@ def attending_by_rank(tokens: int, *, rate: float = 0.0) -> Entry:
     return Entry((q, k, v, far, same, other), ours, plain, drops=rate > 0, tiled=relative)
 
 
-def summing(tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool = True) -> Entry:
+def add_norm_entry(
+    tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool = True
+) -> Entry:
     """The end of a half: of BERT's the norm goes on, of one without biases the sum as well."""
-    x, h, weight = drawn(tokens, WIDTH), drawn(tokens, WIDTH), vector(WIDTH)
+    x, h, weight = random_tensor(tokens, WIDTH), random_tensor(tokens, WIDTH), vector(WIDTH)
     more = (vector(WIDTH), vector(WIDTH)) if bias else ()
     seed = torch.tensor(7, device=DEVICE)
 
@@ -208,9 +212,13 @@ def summing(tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool 
     return Entry((x, h, weight, *more), ours, plain, drops=rate > 0)
 
 
-def activating(tokens: int, *, kind: str, width: int, gated: bool = False) -> Entry:
+def activation_entry(tokens: int, *, kind: str, width: int, gated: bool = False) -> Entry:
     """The activation of a feed-forward layer: with its bias, or gated without one."""
-    tensors = (drawn(tokens, 2 * width),) if gated else (drawn(tokens, width), vector(width))
+    tensors = (
+        (random_tensor(tokens, 2 * width),)
+        if gated
+        else (random_tensor(tokens, width), vector(width))
+    )
 
     def ours(x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
         return (activation.activate(x, bias, kind, gated=gated),)
@@ -225,7 +233,7 @@ def activating(tokens: int, *, kind: str, width: int, gated: bool = False) -> En
     return Entry(tensors, ours, plain)
 
 
-def guessing(tokens: int) -> Entry:
+def cross_entropy_entry(tokens: int) -> Entry:
     """The cross-entropy of 15 % of the tokens; both ways read rows of a rounded length."""
     rows, columns = tokens * 15 // 100, -(-VOCABULARY // 64) * 64
     labels = torch.randint(VOCABULARY, (rows,), device=DEVICE)
@@ -237,7 +245,7 @@ def guessing(tokens: int) -> Entry:
         exact = scores[:, :VOCABULARY].float()
         return (functional.cross_entropy(exact, labels, reduction="none"),)
 
-    return Entry((drawn(rows, columns),), ours, plain)
+    return Entry((random_tensor(rows, columns),), ours, plain)
 
 
 def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
@@ -245,31 +253,37 @@ def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
     entries: dict[str, Callable[[int], Entry]] = {}
     for rate in (0.0, 0.1):
         for kind in ("512", "128", "mixed"):
-            entries[f"attention {kind}, dropout {rate}"] = partial(attending, kind=kind, rate=rate)
-        entries[f"sum and norm, dropout {rate}"] = partial(summing, rate=rate)
-    entries["bias and gelu"] = partial(activating, kind="gelu", width=4 * WIDTH)
-    entries["cross-entropy"] = guessing
+            entries[f"attention {kind}, dropout {rate}"] = partial(
+                attention_entry, kind=kind, rate=rate
+            )
+        entries[f"sum and norm, dropout {rate}"] = partial(add_norm_entry, rate=rate)
+    entries["bias and gelu"] = partial(activation_entry, kind="gelu", width=4 * WIDTH)
+    entries["cross-entropy"] = cross_entropy_entry
     for kind in ("1024", "8192"):
-        block = partial(attending, kind=kind, turns=True)
+        block = partial(attention_entry, kind=kind, turns=True)
         entries[f"modern: attention {kind}, window 128"] = partial(block, window=128)
         entries[f"modern: attention {kind}"] = block
     for length, rate in itertools.product((512, 2048), (0.0, 0.1)):
-        entry = partial(attending_by_distance, length=length, rate=rate)
+        entry = partial(distance_attention_entry, length=length, rate=rate)
         entries[f"distances: attention {length}, dropout {rate}"] = entry
-        entries[f"two streams: attention 512, dropout {rate}"] = partial(attending_by_rank, rate=rate)
-    entries["modern: sum and layer norm, no biases"] = partial(summing, bias=False)
-    entries["modern: sum and RMS norm"] = partial(summing, bias=False, centred=False)
+        entries[f"two streams: attention 512, dropout {rate}"] = partial(
+            rank_attention_entry, rate=rate
+        )
+    entries["modern: sum and layer norm, no biases"] = partial(add_norm_entry, bias=False)
+    entries["modern: sum and RMS norm"] = partial(add_norm_entry, bias=False, centred=False)
     for kind in ("gelu", "silu", "relu2"):
-        entries[f"modern: {kind} gate"] = partial(activating, kind=kind, width=INNER, gated=True)
+        entries[f"modern: {kind} gate"] = partial(
+            activation_entry, kind=kind, width=INNER, gated=True
+        )
     yield from ((name, entry) for name, entry in entries.items() if only is None or only in name)
 
 
 def error(entry: Entry) -> float:
     """The largest relative error of the kernel's values and gradients."""
-    wide = [one.detach().float().requires_grad_() for one in entry.tensors]
+    wide = [tensor.detach().float().requires_grad_() for tensor in entry.tensors]
     ours, plain = entry.ours(*entry.tensors), entry.plain(*wide)
-    by = [torch.randn_like(one) for one in plain]
-    rounded = [one.to(own.dtype) for one, own in zip(by, ours, strict=True)]
+    by = [torch.randn_like(tensor) for tensor in plain]
+    rounded = [grad.to(own.dtype) for grad, own in zip(by, ours, strict=True)]
     pairs = [*zip(ours, plain, strict=True)]
     gradients = torch.autograd.grad(ours, entry.tensors, rounded)
     pairs += zip(gradients, torch.autograd.grad(plain, wide, by), strict=True)
@@ -277,9 +291,9 @@ def error(entry: Entry) -> float:
         return max(float((a.float() - b).norm() / b.norm()) for a, b in pairs)
 
 
-def timed(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
+def time_route(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
     """Milliseconds of the way there, and of both ways."""
-    by = [torch.randn_like(one) for one in run(*tensors)]
+    by = [torch.randn_like(tensor) for tensor in run(*tensors)]
 
     def both() -> None:
         torch.autograd.grad(run(*tensors), tensors, by)
@@ -291,7 +305,7 @@ def times(entry: Entry) -> dict[str, dict[str, float]]:
     """Milliseconds of every route."""
     torch._dynamo.reset()  # entries share their code, and only so much of it is compiled again
     routes = {"ours": entry.ours, "compiled": torch.compile(entry.plain), **entry.others}
-    return {name: timed(run, entry.tensors) for name, run in routes.items()}
+    return {name: time_route(run, entry.tensors) for name, run in routes.items()}
 
 
 def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
@@ -300,51 +314,51 @@ def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
     entry = make(TOKENS)
     for name, choices in TILES.items():
         table = getattr(entry.tiled, name)
-        before, found = dict(table), []
+        before, ranking = dict(table), []
         for choice in choices:
             table.update(zip(("BM", "BN", "num_warps", "num_stages"), choice, strict=True))
             try:
-                spent = timed(entry.ours, entry.tensors)
+                spent = time_route(entry.ours, entry.tensors)
             except Exception as problem:  # too much shared memory, most likely
                 print(name, choice, type(problem).__name__)
                 continue
-            found.append((spent["forward" if name == "FORWARD" else "both"], choice))
+            ranking.append((spent["forward" if name == "FORWARD" else "both"], choice))
         table.update(before)
-        best[name] = sorted(found)[:5]
+        best[name] = sorted(ranking)[:5]
         print(name, best[name], flush=True)
     return best
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--out")
-    words.add_argument("--only", help="entries whose name has this word")
-    words.add_argument("--check", action="store_true", help="compare values, and time nothing")
-    words.add_argument("--sweep", action="store_true", help="try the attention's tiles")
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out")
+    parser.add_argument("--only", help="entries whose name has this word")
+    parser.add_argument("--check", action="store_true", help="compare values, and time nothing")
+    parser.add_argument("--sweep", action="store_true", help="try the attention's tiles")
+    arguments = parser.parse_args()
     errors: dict[str, float] = {}
-    found: dict[str, dict[str, Any]] = {}
-    for name, make in entries(given.only):
+    milliseconds: dict[str, dict[str, Any]] = {}
+    for name, make in entries(arguments.only):
         entry = make(CHECKED)
         if not entry.drops:
             errors[name] = error(entry)
             print(f"{name}: relative error {errors[name]:.1e}", flush=True)
-        if GPU and not given.check:
-            found[name] = times(make(TOKENS))
-            for route, spent in found[name].items():
+        if GPU and not arguments.check:
+            milliseconds[name] = times(make(TOKENS))
+            for route, spent in milliseconds[name].items():
                 print(f"| {name} | {route} | {spent['forward']:.3f} | {spent['both']:.3f} |")
     record: dict[str, Any] = {
         "what": {"tokens": TOKENS, "width": WIDTH, "heads": HEADS, "precision": "bf16"},
         "machine": {**machine_facts(), **machines.facts(DEVICE)},
         "relative_errors": errors,
-        "milliseconds": found,
+        "milliseconds": milliseconds,
     }
-    if GPU and given.sweep:
+    if GPU and arguments.sweep:
         record["tiles"] = {
-            name: sweep(make) for name, make in entries(given.only) if "attention" in name
+            name: sweep(make) for name, make in entries(arguments.only) if "attention" in name
         }
-    if given.out:
-        Path(given.out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if arguments.out:
+        Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     wrong = [name for name, size in errors.items() if not size < WRONG]
     if wrong:
         sys.exit(f"wrong: {', '.join(wrong)}")

@@ -32,28 +32,28 @@ WAVES = (
 KEPT = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json", "log.txt")
 
 
-def run(name: str, given: argparse.Namespace) -> str:
+def run(name: str, arguments: argparse.Namespace) -> str:
     """Pretrain one recipe; what it came to, in a line."""
-    place = Path(given.work) / name
-    data = given.chinese if name in CHINESE else given.english
-    rest = ["--data", data, "--out", str(place), "--budget", given.budget, "--save-every", "0"]
-    words = ["pretrain", name, "--size", given.size, *rest]
+    place = Path(arguments.work) / name
+    data = arguments.chinese if name in CHINESE else arguments.english
+    rest = ["--data", data, "--out", str(place), "--budget", arguments.budget, "--save-every", "0"]
+    command = ["pretrain", name, "--size", arguments.size, *rest]
     if name in STUDENTS:
-        words = ["distil", str(Path(given.work) / "bert"), "--recipe", name, *rest]
-        optimiser = recipes.read("bert", size=given.size).optimiser
-        words += ["--set", f"optimiser.learning_rate={optimiser.learning_rate}"]
+        command = ["distil", str(Path(arguments.work) / "bert"), "--recipe", name, *rest]
+        optimiser = recipes.read("bert", size=arguments.size).optimiser
+        command += ["--set", f"optimiser.learning_rate={optimiser.learning_rate}"]
     began = time.perf_counter()
-    told = _command([*words, *given.more])
-    if told.returncode and "--no-compile" not in given.more:
+    process = _command([*command, *arguments.more])
+    if process.returncode and "--no-compile" not in arguments.more:
         shutil.rmtree(place, ignore_errors=True)
-        told = _command([*words, *given.more, "--no-compile"])
-    folder = Path(given.out) / name
+        process = _command([*command, *arguments.more, "--no-compile"])
+    folder = Path(arguments.out) / name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "log.txt").write_text(told.stderr[-20_000:], encoding="utf-8")
+    (folder / "log.txt").write_text(process.stderr[-20_000:], encoding="utf-8")
     for file in KEPT:
         if (place / file).is_file():
             shutil.copy(place / file, folder / file)
-    if told.returncode:
+    if process.returncode:
         return f"{name}: failed, see {folder / 'log.txt'}"
     result = json.loads((place / "result.json").read_text(encoding="utf-8"))
     losses = ", ".join(f"{k} {v['loss']:.3f}" for k, v in result["held_out"].items())
@@ -65,26 +65,26 @@ def run(name: str, given: argparse.Namespace) -> str:
 
 def main() -> None:
     """Run the waves."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--english", required=True)
-    words.add_argument("--chinese", required=True)
-    words.add_argument("--out", required=True)
-    words.add_argument("--work", default="runs/recipes", help="for checkpoints (runs/recipes)")
-    words.add_argument("--size", default="small")
-    words.add_argument("--budget", default="100s")
-    words.add_argument("--at-once", type=int, default=4)
-    words.add_argument("--only", nargs="*", help="these recipes (all)")
-    words.add_argument("more", nargs="*", help="further words for every run")
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--english", required=True)
+    parser.add_argument("--chinese", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--work", default="runs/recipes", help="for checkpoints (runs/recipes)")
+    parser.add_argument("--size", default="small")
+    parser.add_argument("--budget", default="100s")
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--only", nargs="*", help="these recipes (all)")
+    parser.add_argument("more", nargs="*", help="further words for every run")
+    arguments = parser.parse_args()
     for wave in WAVES:
-        with ThreadPoolExecutor(given.at_once) as pool:
-            wanted = [name for name in wave if not given.only or name in given.only]
-            for line in pool.map(lambda name: run(name, given), wanted):
+        with ThreadPoolExecutor(arguments.at_once) as pool:
+            wanted = [name for name in wave if not arguments.only or name in arguments.only]
+            for line in pool.map(lambda name: run(name, arguments), wanted):
                 print(line, flush=True)
 
 
-def _command(words: list[str]) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "clozelab", *words]
+def _command(options: list[str]) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "clozelab", *options]
     return subprocess.run(line, capture_output=True, text=True, check=False)
 
 

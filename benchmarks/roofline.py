@@ -6,7 +6,8 @@ The ideal of a group is the larger of two times: its operations at the rate of a
 product, and the bytes that it must read and write, each once, at the rate of a large copy. Both
 rates are measured in the same run. What is only bookkeeping (copies, casts, waiting) should take no
 time at all: "feed" is what steps take longer through the feed than from memory, "waiting" what they
-take longer from memory than their kernels do. On a CPU, which is for trying the script, operators stand for kernels.
+take longer from memory than their kernels do. On a CPU, which is for trying the script, operators
+stand for kernels.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ def work(prepared: Iterable[Prepared], job: PretrainJob, began: Any) -> Work:
     batches = [batch.input for step in steps for batch in step.batches]
     encoder: Any = job.recipe.encoder
     tokens = sum(batch.ids.numel() for batch in batches) // len(steps)
-    told = {name: sum(step.counts[name] for step in steps) for name in steps[0].counts}
-    shares = {name: count / (tokens * len(steps)) for name, count in told.items()}
+    counts = {name: sum(step.counts[name] for step in steps) for name in steps[0].counts}
+    shares = {name: count / (tokens * len(steps)) for name, count in counts.items()}
     read = machines.share_read(job.recipe, shares)
     return Work(
         tokens=tokens,
@@ -135,12 +136,12 @@ def kernels(ours: Ours, device: torch.device) -> dict[str, dict[str, float]]:
     with profile(activities=[ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]) as seen:
         ours.again()
     steps = len(ours.prepared)
-    found: dict[str, dict[str, float]] = {}
+    costs: dict[str, dict[str, float]] = {}
     for event in seen.key_averages():
         spent = event.self_device_time_total if gpu else event.self_cpu_time_total
         if spent:
-            found[event.key] = {"ms": spent / 1000 / steps, "launches": event.count / steps}
-    return dict(sorted(found.items(), key=lambda item: -item[1]["ms"]))
+            costs[event.key] = {"ms": spent / 1000 / steps, "launches": event.count / steps}
+    return dict(sorted(costs.items(), key=lambda item: -item[1]["ms"]))
 
 
 def group_of(kernel: str) -> str:
@@ -149,7 +150,7 @@ def group_of(kernel: str) -> str:
     return next(names, "the rest")
 
 
-def grouped(
+def group_costs(
     spent: Mapping[str, Mapping[str, float]],
     step: float,
     memory: float,
@@ -177,7 +178,7 @@ def grouped(
     return dict(sorted(table.items(), key=lambda item: -item[1]["gap"]))
 
 
-def measured(name: str, job: PretrainJob, machine: Machine, rate: float) -> dict[str, Any]:
+def measure(name: str, job: PretrainJob, machine: Machine, rate: float) -> dict[str, Any]:
     """One row of the record."""
     with join(machine.device) as world:
         torch._dynamo.reset()
@@ -191,9 +192,9 @@ def measured(name: str, job: PretrainJob, machine: Machine, rate: float) -> dict
         began = ours.trainer.began(0)
         flops = began.peak or machines.product(world.device, began.precision)
         todo = work(ours.prepared, job, began)
-        found = kernels(ours, world.device)
-    groups = grouped(found, step, memory, todo, flops=flops, rate=rate)
-    shown(name, step, groups)
+        costs = kernels(ours, world.device)
+    groups = group_costs(costs, step, memory, todo, flops=flops, rate=rate)
+    print_table(name, step, groups)
     return {
         "step_ms": step,
         "from_memory_ms": memory,
@@ -201,11 +202,11 @@ def measured(name: str, job: PretrainJob, machine: Machine, rate: float) -> dict
         "peak_flops": flops,
         "work": vars(todo),
         "groups": groups,
-        "kernels": {kernel: {**cost, "group": group_of(kernel)} for kernel, cost in found.items()},
+        "kernels": {kernel: {**cost, "group": group_of(kernel)} for kernel, cost in costs.items()},
     }
 
 
-def shown(name: str, step: float, groups: Mapping[str, Mapping[str, float]]) -> None:
+def print_table(name: str, step: float, groups: Mapping[str, Mapping[str, float]]) -> None:
     """Print one row's table."""
     print(f"\n{name}: {step:.1f} ms a step\n\n| | ms | ideal | gap |\n|---|--:|--:|--:|")
     for group, cost in groups.items():
@@ -215,13 +216,13 @@ def shown(name: str, step: float, groups: Mapping[str, Mapping[str, float]]) -> 
 
 def main() -> None:
     """Measure the rows asked for, and write after each."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--only", default="", help="rows whose name has this word")
-    words.add_argument("--data", required=True)
-    words.add_argument("--size", help="another for every row, to try the script")
-    words.add_argument("--sequences", type=int, help="likewise")
-    words.add_argument("--out", type=Path, required=True)
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="rows whose name has this word")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--size", help="another for every row, to try the script")
+    parser.add_argument("--sequences", type=int, help="likewise")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
     machine = Machine()
     with join(None) as world:
         device = world.device
@@ -232,16 +233,16 @@ def main() -> None:
         "rows": {},
     }
     for name, row in ROWS.items():
-        if given.only not in name:
+        if arguments.only not in name:
             continue
-        if given.size:
-            row = BenchRow(row.recipe, given.size, row.length, given.sequences)
-        request = BenchRequest((row.recipe,), data=(given.data,), machine=machine)
+        if arguments.size:
+            row = BenchRow(row.recipe, arguments.size, row.length, arguments.sequences)
+        request = BenchRequest((row.recipe,), data=(arguments.data,), machine=machine)
         with text(request) as stores:
             recipe = recipe_of(row, request, stores[0][0], device=device.type)
             job = PretrainJob(recipe, stores)
-            record["rows"][name] = measured(name, job, machine, rate)
-        given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            record["rows"][name] = measure(name, job, machine, rate)
+        arguments.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -179,9 +179,9 @@ def measure(corpus: Corpus, name: str, limit: float | None) -> Row:
         time.sleep(0.05)
     results = [json.loads(process.communicate()[0]) for process in both]
     third = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    kept = plans.listed(corpus)
-    size = sum(plan.bytes for plan in kept)
-    for plan in kept:
+    built_plans = plans.listed(corpus)
+    size = sum(plan.bytes for plan in built_plans)
+    for plan in built_plans:
         plan.remove()
     writer = max(results, key=lambda result: float(result["plan CPU s"]))
     tokens = corpus.manifest["splits"]["train"]["tokens"]
@@ -206,15 +206,15 @@ def measure(corpus: Corpus, name: str, limit: float | None) -> Row:
 
 def _family(root: int) -> list[int]:
     """A process and all that it started."""
-    found, waiting = [], [root]
+    pids, waiting = [], [root]
     while waiting:
-        found.append(waiting.pop())
-        for file in Path(f"/proc/{found[-1]}/task").glob("*/children"):
+        pids.append(waiting.pop())
+        for file in Path(f"/proc/{pids[-1]}/task").glob("*/children"):
             try:
                 waiting += map(int, file.read_text().split())
             except OSError:
                 continue  # it has ended
-    return found
+    return pids
 
 
 def _memory(pid: int, file: str, what: str) -> int:
@@ -227,14 +227,14 @@ def _memory(pid: int, file: str, what: str) -> int:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--millions", nargs="+", type=int, default=[20, 200])
-    words.add_argument("--formats", nargs="+", default=list(RECIPES), choices=RECIPES)
-    words.add_argument("--folder", help="where the corpus is made; on a disk, not in memory")
-    words.add_argument("--limit", type=float, help="GB that all processes together may hold")
-    words.add_argument("--out", default="benchmarks/results/scale.json")
-    words.add_argument("--child", help=argparse.SUPPRESS)
-    arguments = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--millions", nargs="+", type=int, default=[20, 200])
+    parser.add_argument("--formats", nargs="+", default=list(RECIPES), choices=RECIPES)
+    parser.add_argument("--folder", help="where the corpus is made; on a disk, not in memory")
+    parser.add_argument("--limit", type=float, help="GB that all processes together may hold")
+    parser.add_argument("--out", default="benchmarks/results/scale.json")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps(read_steps(Path(arguments.folder), arguments.child)))
         return

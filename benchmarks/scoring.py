@@ -97,7 +97,7 @@ def plain_loop(folder: Path, device: str, batch: int) -> Scores:
     return score
 
 
-def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+def timed_call(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """What came out, and the seconds it took: of the clock, and of all cores."""
     began, used = time.perf_counter(), time.process_time()
     result = work()
@@ -109,40 +109,46 @@ def timed(work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 def main() -> None:
     """Make the model, score, compare, write a record."""
-    words = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    words.add_argument("--data", required=True, help="a corpus, for its tokenizer")
-    words.add_argument("--task-data", help="where the pairs lie (CLOZELAB_DATA)")
-    words.add_argument("--pairs", default="blimp")
-    words.add_argument("--size", default="2x128")
-    words.add_argument("--every", type=int, default=67, help="the peer has each of so many pairs")
-    words.add_argument("--batch", type=int, default=16, help="texts that minicons has at a time")
-    words.add_argument("--threads", type=int, default=2)
-    words.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    words.add_argument("--out", type=Path)
-    given = words.parse_args()
-    torch.set_num_threads(given.threads)
-    found = find_pairs(given.pairs, root=given.task_data, columns={})
-    texts = [text for pair in found.read()[:: given.every] for text in (pair.good, pair.bad)]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", required=True, help="a corpus, for its tokenizer")
+    parser.add_argument("--task-data", help="where the pairs lie (CLOZELAB_DATA)")
+    parser.add_argument("--pairs", default="blimp")
+    parser.add_argument("--size", default="2x128")
+    parser.add_argument("--every", type=int, default=67, help="the peer has each of so many pairs")
+    parser.add_argument("--batch", type=int, default=16, help="texts that minicons has at a time")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    pairs_set = find_pairs(arguments.pairs, root=arguments.task_data, columns={})
+    texts = [
+        text for pair in pairs_set.read()[:: arguments.every] for text in (pair.good, pair.bad)
+    ]
     peer = minicons if find_spec("minicons") else plain_loop
     with tempfile.TemporaryDirectory() as folder:
-        run = run_of(Path(folder, "run"), given.data, size=given.size, device=given.device)
+        run = run_of(
+            Path(folder, "run"), arguments.data, size=arguments.size, device=arguments.device
+        )
         clozelab.export(run, Path(folder, "hf"), progress=False)
         model = clozelab.load(run)
-        how: dict[str, Any] = {"method": "original", "device": given.device}
-        if given.device == "cuda":
+        how: dict[str, Any] = {"method": "original", "device": arguments.device}
+        if arguments.device == "cuda":
             likelihoods(model, texts[:256], **how)  # starts the device
-        _, whole = timed(
-            lambda: model.score(pairs=given.pairs, task_data=given.task_data, progress=False, **how)
+        _, whole = timed_call(
+            lambda: model.score(
+                pairs=arguments.pairs, task_data=arguments.task_data, progress=False, **how
+            )
         )
-        ours, own = timed(lambda: likelihoods(model, texts, **how).sums)
-        score = peer(Path(folder, "hf"), given.device, given.batch)
-        sums, others = timed(lambda: score(texts))
+        ours, own = timed_call(lambda: likelihoods(model, texts, **how).sums)
+        score = peer(Path(folder, "hf"), arguments.device, arguments.batch)
+        sums, others = timed_call(lambda: score(texts))
     record = {
-        "machine": {**machine_facts(), **facts(torch.device(given.device))},
-        "model": {"recipe": "roberta", "size": given.size},
-        "pairs": given.pairs,
-        "digests": {Path(file).name: digest for file, digest in found.digests().items()},
-        "all_pairs": {"texts": 2 * len(found.read()), **whole},
+        "machine": {**machine_facts(), **facts(torch.device(arguments.device))},
+        "model": {"recipe": "roberta", "size": arguments.size},
+        "pairs": arguments.pairs,
+        "digests": {Path(file).name: digest for file, digest in pairs_set.digests().items()},
+        "all_pairs": {"texts": 2 * len(pairs_set.read()), **whole},
         "clozelab": {"texts": len(texts), **own},
         peer.__name__: {"texts": len(texts), **others},
         "times_faster": others["seconds"] / own["seconds"],
@@ -150,8 +156,8 @@ def main() -> None:
     }
     text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     print(text, end="")
-    if given.out:
-        given.out.write_text(text, encoding="utf-8")
+    if arguments.out:
+        arguments.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from clozelab.runs.directory import machine_facts
 CHOSEN_ON = "stsb-cosine"
 
 
-def scored(run: Path, given: argparse.Namespace, **options: Any) -> dict[str, float]:
+def spearman_scores(run: Path, arguments: argparse.Namespace, **options: Any) -> dict[str, float]:
     """Spearman's correlation of every set, at the last layer."""
-    found = clozelab.probe(run, ["sts"], layer="last", task_data=given.task_data, **options)
-    return {name: one["spearman"] for name, one in found.scores().items()}
+    probes = clozelab.probe(run, ["sts"], layer="last", task_data=arguments.task_data, **options)
+    return {name: metrics["spearman"] for name, metrics in probes.scores().items()}
 
 
 def means(scores: dict[str, float]) -> dict[str, float]:
@@ -38,7 +38,9 @@ def means(scores: dict[str, float]) -> dict[str, float]:
     return {"all": fmean(scores.values()), "unseen": fmean(rest)}
 
 
-def trained(place: Path, recipe: str, given: argparse.Namespace, **options: Any) -> Path:
+def train_or_resume(
+    place: Path, recipe: str, arguments: argparse.Namespace, **options: Any
+) -> Path:
     """A run: as it is if it is done, gone on with if it was stopped, or from its beginning."""
     if (place / "result.json").is_file():
         return place
@@ -46,42 +48,46 @@ def trained(place: Path, recipe: str, given: argparse.Namespace, **options: Any)
         clozelab.resume(place)
     else:
         shutil.rmtree(place, ignore_errors=True)
-        clozelab.pretrain(recipe, data=given.data, out=place, **options)
+        clozelab.pretrain(recipe, data=arguments.data, out=place, **options)
     return place
 
 
-def pretrained(seed: int, given: argparse.Namespace, *, recipe: str | None = None) -> Path:
+def pretrain_encoder(
+    seed: int, arguments: argparse.Namespace, *, recipe: str | None = None
+) -> Path:
     """The encoder of a seed, by the recipe that is compared with or by another."""
-    options: dict[str, Any] = {"size": given.size, "budget": given.budget, "seed": seed}
-    place = Path(given.work) / f"{recipe or 'base'}-{seed}"
-    return trained(place, recipe or given.recipe, given, **options)
+    options: dict[str, Any] = {"size": arguments.size, "budget": arguments.budget, "seed": seed}
+    place = Path(arguments.work) / f"{recipe or 'base'}-{seed}"
+    return train_or_resume(place, recipe or arguments.recipe, arguments, **options)
 
 
-def contrasted(
-    base: Path, seed: int, given: argparse.Namespace, *, rate: float, pooling: str
+def train_contrastively(
+    base: Path, seed: int, arguments: argparse.Namespace, *, rate: float, pooling: str
 ) -> Path:
     """The same encoder after the contrastive training."""
     place = base.with_name(f"{base.name}-{pooling}-{rate:g}")
     settings = {
         "optimiser.learning_rate": rate,
         "objectives.0.pooling": pooling,
-        "schedule.batch_size": given.batch_size,
-        "blocks.length": given.length,
+        "schedule.batch_size": arguments.batch_size,
+        "blocks.length": arguments.length,
         "blocks.shortest": 4,
         "encoder.dropout": 0.1,
     }
-    words = [f"{name}={value}" for name, value in settings.items()]
-    options: dict[str, Any] = {"from_": base, "budget": f"{given.steps}steps", "seed": seed}
-    return trained(place, "simcse", given, set=words, **options)
+    overrides = [f"{name}={value}" for name, value in settings.items()]
+    options: dict[str, Any] = {"from_": base, "budget": f"{arguments.steps}steps", "seed": seed}
+    return train_or_resume(place, "simcse", arguments, set=overrides, **options)
 
 
-def chosen(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
+def choose_setting(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
     """The best setting on the dev set of STS-B, and what each came to."""
-    base, tried = pretrained(given.first_seed - 1, given), {}
-    settings = {f"{p} {r:g}": (r, p) for r, p in product(given.rates, given.poolings)}
+    base, tried = pretrain_encoder(arguments.first_seed - 1, arguments), {}
+    settings = {f"{p} {r:g}": (r, p) for r, p in product(arguments.rates, arguments.poolings)}
     for name, (rate, pooling) in settings.items():
-        run = contrasted(base, given.first_seed - 1, given, rate=rate, pooling=pooling)
-        tried[name] = scored(run, given)[CHOSEN_ON]
+        run = train_contrastively(
+            base, arguments.first_seed - 1, arguments, rate=rate, pooling=pooling
+        )
+        tried[name] = spearman_scores(run, arguments)[CHOSEN_ON]
         print(f"{name}: {CHOSEN_ON} {tried[name]:.2f}", flush=True)
     rate, pooling = settings[max(tried, key=lambda name: tried[name])]
     return {"rate": rate, "pooling": pooling}, tried
@@ -89,39 +95,39 @@ def chosen(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]
 
 def main() -> None:
     """Choose, then measure every seed."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    words.add_argument("--data", required=True)
-    words.add_argument("--task-data", required=True)
-    words.add_argument("--out", required=True)
-    words.add_argument("--work", default="runs/sentence-vectors", help="for checkpoints")
-    words.add_argument("--recipe", default="roberta")
-    words.add_argument("--beside", help="a recipe more, in the same time: retromae")
-    words.add_argument("--size", default="small")
-    words.add_argument("--budget", default="150s", help="of the pretraining (150s)")
-    words.add_argument("--steps", type=int, default=3000, help="of the contrastive training")
-    words.add_argument("--batch-size", type=int, default=128)
-    words.add_argument("--length", type=int, default=64)
-    words.add_argument("--seeds", type=int, default=3)
-    words.add_argument("--first-seed", type=int, default=1)
-    words.add_argument("--rates", type=float, nargs="+", default=[3e-5, 1e-4])
-    words.add_argument("--poolings", nargs="+", default=["cls", "mean"])
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--task-data", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--work", default="runs/sentence-vectors", help="for checkpoints")
+    parser.add_argument("--recipe", default="roberta")
+    parser.add_argument("--beside", help="a recipe more, in the same time: retromae")
+    parser.add_argument("--size", default="small")
+    parser.add_argument("--budget", default="150s", help="of the pretraining (150s)")
+    parser.add_argument("--steps", type=int, default=3000, help="of the contrastive training")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--rates", type=float, nargs="+", default=[3e-5, 1e-4])
+    parser.add_argument("--poolings", nargs="+", default=["cls", "mean"])
+    arguments = parser.parse_args()
     began = time.perf_counter()
-    setting, tried = chosen(given)
+    setting, tried = choose_setting(arguments)
     rows = []
-    for seed in range(given.first_seed, given.first_seed + given.seeds):
-        base = pretrained(seed, given)
-        run = contrasted(base, seed, given, **setting)
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        base = pretrain_encoder(seed, arguments)
+        run = train_contrastively(base, seed, arguments, **setting)
         sets = {
-            "mean": scored(base, given, pool="mean"),
-            "cls": scored(base, given, pool="cls"),
-            "simcse": scored(run, given),
+            "mean": spearman_scores(base, arguments, pool="mean"),
+            "cls": spearman_scores(base, arguments, pool="cls"),
+            "simcse": spearman_scores(run, arguments),
         }
-        if given.beside:  # pretrained for the vector of [CLS], and contrasted after that
-            other = pretrained(seed, given, recipe=given.beside)
-            sets[given.beside] = scored(other, given)
-            contrast = contrasted(other, seed, given, **{**setting, "pooling": "cls"})
-            sets[f"{given.beside}, simcse"] = scored(contrast, given)
+        if arguments.beside:  # pretrained for the vector of [CLS], and contrasted after that
+            other = pretrain_encoder(seed, arguments, recipe=arguments.beside)
+            sets[arguments.beside] = spearman_scores(other, arguments)
+            contrast = train_contrastively(other, seed, arguments, **{**setting, "pooling": "cls"})
+            sets[f"{arguments.beside}, simcse"] = spearman_scores(contrast, arguments)
         row = {name: means(scores) for name, scores in sets.items()}
         rows.append({"seed": seed, "means": row, "sets": sets})
         gain = row["simcse"]["all"] - row["mean"]["all"]
@@ -132,7 +138,7 @@ def main() -> None:
     }
     record = {
         "machine": machine_facts(),
-        "asked": vars(given),
+        "asked": vars(arguments),
         "chosen": setting,
         "tried": tried,
         "gains": gains,
@@ -141,7 +147,7 @@ def main() -> None:
         "seconds": time.perf_counter() - began,
         "seeds": rows,
     }
-    write_text(Path(given.out), json.dumps(record, indent=1) + "\n")
+    write_text(Path(arguments.out), json.dumps(record, indent=1) + "\n")
     print(json.dumps({"mean_gain": record["mean_gain"], "sd": record["sd"]}))
 
 

@@ -53,7 +53,7 @@ class Seen:
     processor: float = 0.0  # seconds that the server computed
 
 
-def trained(folder: Path) -> Path:
+def train_tiny_bert(folder: Path) -> Path:
     """A tiny BERT after one step."""
     corpus = clozelab.build_corpus(
         str(data.corpus()), out=folder / "corpus", vocabulary=8000, workers=1, progress=False
@@ -111,13 +111,13 @@ async def watch(process: int, end: float, seen: Seen) -> None:
         await asyncio.sleep(0.5)
 
 
-async def load(url: str, model: str, process: int, given: argparse.Namespace) -> Seen:
+async def load(url: str, model: str, process: int, arguments: argparse.Namespace) -> Seen:
     """All clients at once, after a few requests that open the model."""
     first = Seen()
-    await client(url, model, time.monotonic() + min(2, given.seconds), -1, first)
-    seen, end = Seen(errors=first.errors), time.monotonic() + given.seconds
+    await client(url, model, time.monotonic() + min(2, arguments.seconds), -1, first)
+    seen, end = Seen(errors=first.errors), time.monotonic() + arguments.seconds
     before = processor_time(process)
-    clients = [client(url, model, end, seed, seen) for seed in range(given.clients)]
+    clients = [client(url, model, end, seed, seen) for seed in range(arguments.clients)]
     await asyncio.gather(watch(process, end, seen), *clients)
     seen.processor = processor_time(process) - before
     return seen
@@ -129,7 +129,7 @@ def processor_time(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def alone(model: Path) -> float:
+def seconds_without_server(model: Path) -> float:
     """Seconds of a fill in a plain loop."""
     opened, draw = clozelab.load(model, progress=False), random.Random(0)
     texts = [question("", draw)[0] for _ in range(220)]
@@ -143,33 +143,33 @@ def alone(model: Path) -> float:
 
 def main() -> None:
     """Measure, and judge."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    words.add_argument("--model", help="a run (a tiny BERT, made here)")
-    words.add_argument("--clients", type=int, default=50)
-    words.add_argument("--seconds", type=float, default=60)
-    words.add_argument("--out")
-    given = words.parse_args()
-    with tempfile.TemporaryDirectory(prefix="clozelab-") as made:
-        model = Path(given.model) if given.model else trained(Path(made))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", help="a run (a tiny BERT, made here)")
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--out")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="clozelab-") as folder:
+        model = Path(arguments.model) if arguments.model else train_tiny_bert(Path(folder))
         command = [sys.executable, "-m", "clozelab", "serve", str(model), "--port", "0"]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert server.stderr is not None
         try:
-            found = re.search(r"http://\S+", server.stderr.readline())
-            assert found, server.stderr.read()
-            seen = asyncio.run(load(found[0], str(model), server.pid, given))
+            address = re.search(r"http://\S+", server.stderr.readline())
+            assert address, server.stderr.read()
+            seen = asyncio.run(load(address[0], str(model), server.pid, arguments))
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(60)
-        plain = alone(model)
+        plain = seconds_without_server(model)
     cuts = quantiles(seen.seconds, n=100)
-    settled = [size for at, size in seen.memory if at > given.seconds / 3]
+    settled = [size for at, size in seen.memory if at > arguments.seconds / 3]
     growth = settled[-1] / settled[0]
     record = {
         "machine": machine_facts(),
-        "asked": vars(given),
+        "asked": vars(arguments),
         "fills": len(seen.seconds),
-        "fills_per_second": len(seen.seconds) / given.seconds,
+        "fills_per_second": len(seen.seconds) / arguments.seconds,
         "errors": len(seen.errors),
         "milliseconds": {f"p{p}": 1e3 * cuts[p - 1] for p in (50, 95, 99)},
         "processor_milliseconds_per_fill": 1e3 * seen.processor / len(seen.seconds),
@@ -177,8 +177,8 @@ def main() -> None:
         "memory_mb": {"settled": settled[0] / 1e6, "end": settled[-1] / 1e6, "growth": growth},
     }
     print(json.dumps(record, indent=1))
-    if given.out:
-        write_text(Path(given.out), json.dumps(record, indent=1) + "\n")
+    if arguments.out:
+        write_text(Path(arguments.out), json.dumps(record, indent=1) + "\n")
     if seen.errors:
         print("\n".join(seen.errors[:3]), file=sys.stderr)
     sys.exit(bool(seen.errors) or cuts[94] >= LIMIT or growth > GROWTH)

@@ -130,16 +130,16 @@ def collators(documents: Documents, corpus: Corpus) -> list[Row]:
         ),
         ("partial", DataCollatorForPermutationLanguageModeling(tokenizer), rows, ("input_ids",)),
     ]
-    found = []
-    for name, collator, given, keys in kinds:
-        examples = [{key: row[key] for key in keys} for row in given]
+    results = []
+    for name, collator, inputs, keys in kinds:
+        examples = [{key: row[key] for key in keys} for row in inputs]
 
         def collate(number: int, collator: Any = collator, examples: Any = examples) -> int:
             collator([dict(example) for example in examples])
             return sum(len(example["input_ids"]) for example in examples)
 
-        found.append({"what": name, "transformers M tokens/s": rate(collate)})
-    return found
+        results.append({"what": name, "transformers M tokens/s": rate(collate)})
+    return results
 
 
 def _row(blocks: Blocks, number: int) -> Row:
@@ -154,7 +154,7 @@ def _row(blocks: Blocks, number: int) -> Row:
     return {"input_ids": blocks.ids[part].tolist(), "offset_mapping": offsets}
 
 
-def building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
+def corpus_building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
     """clozelab corpus build and datasets.map on two cores, with their peak memory."""
     from clozelab.contracts import Counts
     from clozelab.text.reading.layouts import Reading
@@ -172,15 +172,15 @@ def building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
     theirs = [sys.executable, str(script), str(folder / "theirs"), str(tokenizer), str(plain)]
     rows = []
     for name, command in (("clozelab corpus build", ours), ("datasets.map", theirs)):
-        seconds, memory, told = _watched(command)
-        seconds = float(told["seconds"]) if told else seconds
+        seconds, memory, report = _run_and_watch(command)
+        seconds = float(report["seconds"]) if report else seconds
         rows.append(
             {"what": name, "MB/s": megabytes / seconds, "peak MB": memory / 1e6, "MB": megabytes}
         )
     return rows
 
 
-def _watched(command: list[str]) -> tuple[float, int, Row | None]:
+def _run_and_watch(command: list[str]) -> tuple[float, int, Row | None]:
     """Seconds, the peak of all its processes' resident memory, and what it printed as JSON."""
     before = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -198,8 +198,8 @@ def _watched(command: list[str]) -> tuple[float, int, Row | None]:
     if process.returncode:
         raise SystemExit(f"{' '.join(command)} failed")
     last = printed.strip().splitlines()[-1] if printed.strip() else ""
-    told = json.loads(last) if last.startswith("{") else None
-    return time.perf_counter() - before, peak[0], told
+    report = json.loads(last) if last.startswith("{") else None
+    return time.perf_counter() - before, peak[0], report
 
 
 def _resident(root: int) -> int:
@@ -241,10 +241,10 @@ def machine() -> Row:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--text", nargs="+", help="files to build a corpus from")
-    words.add_argument("--out", default="benchmarks/results/text.json")
-    arguments = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--text", nargs="+", help="files to build a corpus from")
+    parser.add_argument("--out", default="benchmarks/results/text.json")
+    arguments = parser.parse_args()
     texts = arguments.text or [str(data.corpus())]
     folder = Path(tempfile.mkdtemp())
     try:
@@ -260,7 +260,7 @@ def main() -> None:
             "masking": masking(documents),
             "formats": formats(documents),
             "collators": collators(documents, corpus),
-            "building": building(texts, folder, tokenizer=small / "tokenizer.json"),
+            "building": corpus_building(texts, folder, tokenizer=small / "tokenizer.json"),
         }
     finally:
         shutil.rmtree(folder)
@@ -277,15 +277,15 @@ def tables(result: Row) -> str:
     ]
     for row in result["masking"]:
         peer = theirs.get(row["what"])
-        shown = f"{peer:.2f} | {row['M tokens/s'] / peer:.0f} ×" if peer else " | "
-        lines.append(f"| {row['what']} | {row['M tokens/s']:.1f} | {shown} |")
+        comparison = f"{peer:.2f} | {row['M tokens/s'] / peer:.0f} ×" if peer else " | "
+        lines.append(f"| {row['what']} | {row['M tokens/s']:.1f} | {comparison} |")
     lines += ["", "| blocks of 512, planned and gathered, one core | M tokens/s |", "|---|--:|"]
     lines += [f"| {row['what']} | {row['M tokens/s']:.1f} |" for row in result["formats"]]
     lines += ["", "| corpus building, two cores | MB/s | peak MB |", "|---|--:|--:|"]
     for row in result["building"]:
         lines.append(f"| {row['what']} | {row['MB/s']:.2f} | {row['peak MB']:.0f} |")
-    one, two = (row["MB/s"] for row in result["building"])
-    lines.append(f"| ratio | {one / two:.2f} × | |")
+    our_rate, their_rate = (row["MB/s"] for row in result["building"])
+    lines.append(f"| ratio | {our_rate / their_rate:.2f} × | |")
     return "\n".join(lines)
 
 

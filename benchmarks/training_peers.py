@@ -36,17 +36,17 @@ SIDES = ("clozelab", "peer")
 sys.path[:] = [place for place in sys.path if Path(place).resolve() != Path(__file__).parent]
 
 
-def prepare(given: argparse.Namespace) -> None:
+def prepare(arguments: argparse.Namespace) -> None:
     """The corpus of the texts, and a BERT for its tokenizer."""
     import clozelab
 
-    work = Path(given.work)
+    work = Path(arguments.work)
     if not (work / "corpus" / "manifest.json").exists():
         clozelab.build_corpus(
-            given.texts,
+            arguments.texts,
             out=work / "corpus",
             layout="lines",
-            vocabulary=given.vocabulary,
+            vocabulary=arguments.vocabulary,
             held_out=0.01,
         )
     if (work / "model" / "config.json").exists():
@@ -57,7 +57,7 @@ def prepare(given: argparse.Namespace) -> None:
     from clozelab.text.store import Corpus
 
     tokenizer = Corpus.open(work / "corpus").tokenizer
-    layers, width = (int(number) for number in given.size.split("x"))
+    layers, width = (int(number) for number in arguments.size.split("x"))
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
@@ -65,7 +65,7 @@ def prepare(given: argparse.Namespace) -> None:
         hidden_size=width,
         num_attention_heads=max(1, width // 64),
         intermediate_size=4 * width,
-        max_position_embeddings=given.length,
+        max_position_embeddings=arguments.length,
         pad_token_id=tokenizer.token_to_id("[PAD]"),
     )
     BertForMaskedLM(config).save_pretrained(work / "model")
@@ -75,7 +75,7 @@ def prepare(given: argparse.Namespace) -> None:
     ).save_pretrained(work / "model")
 
 
-def ours(given: argparse.Namespace, clock: Clock) -> None:
+def ours(arguments: argparse.Namespace, clock: Clock) -> None:
     """Our steps, as `pretrain` and `adapt` take them."""
     from clozelab.config import recipe as recipes
     from clozelab.pretraining import starting
@@ -86,25 +86,25 @@ def ours(given: argparse.Namespace, clock: Clock) -> None:
     from clozelab.training.loop import train
     from clozelab.training.world import join
 
-    place, data = f"{given.work}/model", f"{given.work}/corpus"
-    words = [f"schedule.batch_size={given.batch_size}", f"optimiser.learning_rate={RATE}"]
-    if given.what == "contrastive":
-        words += [f"blocks.length={given.length}", "objectives.0.projection=false"]
-        recipe = recipes.read("simcse", overrides=[*words, f"schedule.steps={MOST}"])
+    place, data = f"{arguments.work}/model", f"{arguments.work}/corpus"
+    overrides = [f"schedule.batch_size={arguments.batch_size}", f"optimiser.learning_rate={RATE}"]
+    if arguments.what == "contrastive":
+        overrides += [f"blocks.length={arguments.length}", "objectives.0.projection=false"]
+        recipe = recipes.read("simcse", overrides=[*overrides, f"schedule.steps={MOST}"])
         job = starting.continued(recipe, place, data=[data], seed=0, shaped=True)
     else:
-        words += ["blocks.use=full_sentences"]
-        job = adaptation(place, data, changes=words, budget=f"{MOST}steps")
+        overrides += ["blocks.use=full_sentences"]
+        job = adaptation(place, data, changes=overrides, budget=f"{MOST}steps")
     with join() as world:
         trainer = PretrainTrainer(job, Machine(), world)
         jobs = trainer.jobs(0, trainer.steps.start())
         with closing(ahead(jobs, workers=trainer.machine.threads)) as feed:
             for step in train(trainer.train_state, feed, world):
-                if clock(given.batch_size if given.what == "contrastive" else step.tokens):
+                if clock(arguments.batch_size if arguments.what == "contrastive" else step.tokens):
                     break
 
 
-def theirs(given: argparse.Namespace, clock: Clock) -> None:
+def theirs(arguments: argparse.Namespace, clock: Clock) -> None:
     """The peer's steps, by its own trainer with its defaults."""
     import torch
     from transformers import TrainerCallback
@@ -113,32 +113,35 @@ def theirs(given: argparse.Namespace, clock: Clock) -> None:
 
     class Stop(TrainerCallback):
         def on_step_end(self, _: Any, __: Any, control: Any, **more: Any) -> None:
-            tokens = given.batch_size * given.length
-            done = clock(given.batch_size if given.what == "contrastive" else tokens)
+            tokens = arguments.batch_size * arguments.length
+            done = clock(arguments.batch_size if arguments.what == "contrastive" else tokens)
             control.should_training_stop |= done
 
     common = {
         "max_steps": MOST,
-        "per_device_train_batch_size": given.batch_size,
+        "per_device_train_batch_size": arguments.batch_size,
         "learning_rate": RATE,
         "bf16": cuda,
         "use_cpu": not cuda,
-        "torch_compile": given.compile,
+        "torch_compile": arguments.compile,
         "save_strategy": "no",
         "report_to": [],
         "logging_steps": MOST,
         "disable_tqdm": True,
     }
-    lines = Path(given.texts).read_text("utf-8").splitlines()
+    lines = Path(arguments.texts).read_text("utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
-        make = contrastive_peer if given.what == "contrastive" else adaptation_peer
+        make = contrastive_peer if arguments.what == "contrastive" else adaptation_peer
         make(
-            given, [line for line in lines if line.strip()], {**common, "output_dir": folder}, Stop
+            arguments,
+            [line for line in lines if line.strip()],
+            {**common, "output_dir": folder},
+            Stop,
         )
 
 
 def contrastive_peer(
-    given: argparse.Namespace, texts: list[str], common: dict[str, Any], stop: Any
+    arguments: argparse.Namespace, texts: list[str], common: dict[str, Any], stop: Any
 ) -> None:
     """sentence-transformers: every text is its own positive."""
     from datasets import Dataset
@@ -150,7 +153,7 @@ def contrastive_peer(
     from sentence_transformers.losses import MultipleNegativesRankingLoss
     from sentence_transformers.models import Pooling, Transformer
 
-    body = Transformer(f"{given.work}/model", max_seq_length=given.length)
+    body = Transformer(f"{arguments.work}/model", max_seq_length=arguments.length)
     width = body.get_word_embedding_dimension()
     model = SentenceTransformer(modules=[body, Pooling(width, pooling_mode="cls")])
     SentenceTransformerTrainer(
@@ -163,7 +166,7 @@ def contrastive_peer(
 
 
 def adaptation_peer(
-    given: argparse.Namespace, texts: list[str], common: dict[str, Any], stop: Any
+    arguments: argparse.Namespace, texts: list[str], common: dict[str, Any], stop: Any
 ) -> None:
     """transformers' Trainer on blocks as run_mlm.py makes them."""
     from transformers import (
@@ -174,12 +177,14 @@ def adaptation_peer(
         TrainingArguments,
     )
 
-    tokenizer = AutoTokenizer.from_pretrained(f"{given.work}/model")
+    tokenizer = AutoTokenizer.from_pretrained(f"{arguments.work}/model")
     ids = [token for row in tokenizer(texts)["input_ids"] for token in row]
-    whole = len(ids) // given.length * given.length
-    rows = [{"input_ids": ids[at : at + given.length]} for at in range(0, whole, given.length)]
+    whole = len(ids) // arguments.length * arguments.length
+    rows = [
+        {"input_ids": ids[at : at + arguments.length]} for at in range(0, whole, arguments.length)
+    ]
     Trainer(
-        model=AutoModelForMaskedLM.from_pretrained(f"{given.work}/model"),
+        model=AutoModelForMaskedLM.from_pretrained(f"{arguments.work}/model"),
         args=TrainingArguments(**common),
         train_dataset=rows,
         data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
@@ -215,7 +220,7 @@ class Clock:
         self.worked = time.process_time() - self.worked
         return True
 
-    def told(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float]:
         """The pace, and the seconds before it."""
         pace = self.done / self.spent
         return {
@@ -239,77 +244,77 @@ def memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def turn(given: argparse.Namespace) -> None:
+def turn(arguments: argparse.Namespace) -> None:
     """One turn of one side, in this process."""
     import torch
 
-    torch.set_num_threads(given.threads)
-    clock = Clock(given.seconds, memory)
-    (ours if given.turn == SIDES[0] else theirs)(given, clock)
-    print(json.dumps(clock.told()), flush=True)
+    torch.set_num_threads(arguments.threads)
+    clock = Clock(arguments.seconds, memory)
+    (ours if arguments.turn == SIDES[0] else theirs)(arguments, clock)
+    print(json.dumps(clock.summary()), flush=True)
 
 
-def taken(side: str, words: list[str], given: argparse.Namespace) -> dict[str, float]:
+def run_turn(side: str, options: list[str], arguments: argparse.Namespace) -> dict[str, float]:
     """A turn in a process of its own."""
-    command = [sys.executable, __file__, *words, "--turn", side]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(given.threads)}
+    command = [sys.executable, __file__, *options, "--turn", side]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
     environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     out = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if out.returncode:
         sys.exit(f"the turn of {side} failed:\n{out.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(out.stdout.strip().splitlines()[-1])
-    print(f"{side}: {found['pace']:,.1f} a second, {found['memory_gib']:.2f} GiB", flush=True)
-    return found
+    paces: dict[str, float] = json.loads(out.stdout.strip().splitlines()[-1])
+    print(f"{side}: {paces['pace']:,.1f} a second, {paces['memory_gib']:.2f} GiB", flush=True)
+    return paces
 
 
 def main() -> None:
     """Take turns, and record them."""
-    words = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    words.add_argument("what", choices=["contrastive", "adaptation"])
-    words.add_argument("--texts", required=True, help="a sentence a line")
-    words.add_argument("--out", help="the record")
-    words.add_argument("--work", default="runs/peers", help="for the corpus and the model")
-    words.add_argument("--size", default="2x128", help="LAYERSxWIDTH (2x128)")
-    words.add_argument("--vocabulary", type=int, default=8000)
-    words.add_argument("--length", type=int, help="tokens of a block (32, or 128 to adapt)")
-    words.add_argument("--batch-size", type=int, default=64)
-    words.add_argument("--turns", type=int, default=4)
-    words.add_argument("--seconds", type=float, default=12.0, help="of a turn")
-    words.add_argument("--threads", type=int, default=os.cpu_count())
-    words.add_argument("--compile", action="store_true", help="the peer by torch.compile")
-    words.add_argument("--turn", choices=SIDES, help=argparse.SUPPRESS)
-    given = words.parse_args()
-    given.length = given.length or (32 if given.what == "contrastive" else 128)
-    if given.turn:
-        turn(given)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("what", choices=["contrastive", "adaptation"])
+    parser.add_argument("--texts", required=True, help="a sentence a line")
+    parser.add_argument("--out", help="the record")
+    parser.add_argument("--work", default="runs/peers", help="for the corpus and the model")
+    parser.add_argument("--size", default="2x128", help="LAYERSxWIDTH (2x128)")
+    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--length", type=int, help="tokens of a block (32, or 128 to adapt)")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of a turn")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--compile", action="store_true", help="the peer by torch.compile")
+    parser.add_argument("--turn", choices=SIDES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    arguments.length = arguments.length or (32 if arguments.what == "contrastive" else 128)
+    if arguments.turn:
+        turn(arguments)
         return
     from clozelab.files import sha256, write_text
     from clozelab.runs.directory import machine_facts
 
-    prepare(given)
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-    for _ in range(given.turns):
+    prepare(arguments)
+    turns: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for _ in range(arguments.turns):
         for side in SIDES:
-            found[side].append(taken(side, sys.argv[1:], given))
-    paces = {side: median(each["pace"] for each in found[side]) for side in SIDES}
-    cores = {side: median(each["pace_of_a_core"] for each in found[side]) for side in SIDES}
-    most = {side: max(each["memory_gib"] for each in found[side]) for side in SIDES}
+            turns[side].append(run_turn(side, sys.argv[1:], arguments))
+    paces = {side: median(each["pace"] for each in turns[side]) for side in SIDES}
+    cores = {side: median(each["pace_of_a_core"] for each in turns[side]) for side in SIDES}
+    most = {side: max(each["memory_gib"] for each in turns[side]) for side in SIDES}
     record = {
         "machine": machine_facts(),
-        "asked": {**vars(given), "texts_sha256": sha256(Path(given.texts))},
-        "unit": "texts a second" if given.what == "contrastive" else "tokens a second",
+        "asked": {**vars(arguments), "texts_sha256": sha256(Path(arguments.texts))},
+        "unit": "texts a second" if arguments.what == "contrastive" else "tokens a second",
         "pace": paces,
         "ratio": paces["clozelab"] / paces["peer"],
         "pace_of_a_core": cores,
         "ratio_of_a_core": cores["clozelab"] / cores["peer"],
         "memory_gib": most,
         "memory_ratio": most["clozelab"] / most["peer"],
-        "turns": found,
+        "turns": turns,
     }
-    if given.out:
-        write_text(Path(given.out), json.dumps(record, indent=1) + "\n")
-    shown = ("pace", "ratio", "ratio_of_a_core", "memory_gib")
-    print(json.dumps({key: record[key] for key in shown}))
+    if arguments.out:
+        write_text(Path(arguments.out), json.dumps(record, indent=1) + "\n")
+    summary_keys = ("pace", "ratio", "ratio_of_a_core", "memory_gib")
+    print(json.dumps({key: record[key] for key in summary_keys}))
 
 
 if __name__ == "__main__":

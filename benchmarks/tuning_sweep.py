@@ -35,27 +35,27 @@ SAVING = 25.0  # seconds that are left for what runs to be saved
 Setting = tuple[float, float]  # learning rate and epochs
 
 
-def sweep(given: argparse.Namespace) -> bool:
+def sweep(arguments: argparse.Namespace) -> bool:
     """Tune what is left of every task; whether all is done."""
-    options: dict[str, Any] = {"task_data": given.task_data, "protocol": given.protocol}
-    options |= {"seeds": given.seeds, "at_once": given.at_once, "set": given.set}
-    options |= {"device": given.device} if given.device else {}
-    work = Path(given.work)
+    options: dict[str, Any] = {"task_data": arguments.task_data, "protocol": arguments.protocol}
+    options |= {"seeds": arguments.seeds, "at_once": arguments.at_once, "set": arguments.set}
+    options |= {"device": arguments.device} if arguments.device else {}
+    work = Path(arguments.work)
     tasks = [(task, "", group) for group, names in GROUPS.items() for task in names]
-    if not given.without_mnli:
+    if not arguments.without_mnli:
         tasks += [(task, FIRST, group) for task, _, group in tasks if task in PAIRS]
     try:
         for task, first, group in tasks:
-            if task not in given.tasks or (work / f"{task}{first}" / "result.json").exists():
+            if task not in arguments.tasks or (work / f"{task}{first}" / "result.json").exists():
                 continue
-            model = given.run
+            model = arguments.run
             if first:
                 model = str(work / FIRST)
                 if Run(Path(model)).result() is None:
-                    clozelab.finetune(given.run, FIRST, out=model, **{**options, "seeds": 1})
-            rates = ",".join(f"{rate:g}" for rate in given.rates)
-            epochs = ",".join(f"{number:g}" for number in given.epochs[group])
-            grid = [f"learning_rate={rates}", *([] if given.set else [f"epochs={epochs}"])]
+                    clozelab.finetune(arguments.run, FIRST, out=model, **{**options, "seeds": 1})
+            rates = ",".join(f"{rate:g}" for rate in arguments.rates)
+            epochs = ",".join(f"{number:g}" for number in arguments.epochs[group])
+            grid = [f"learning_rate={rates}", *([] if arguments.set else [f"epochs={epochs}"])]
             clozelab.finetune(model, task, out=str(work / f"{task}{first}"), grid=grid, **options)
     except Stopped:
         return False
@@ -85,7 +85,7 @@ def centred(tables: Mapping[str, Mapping[Setting, float]]) -> dict[Setting, floa
 
 def chosen(work: Path, tasks: list[str]) -> dict[str, Any]:
     """By group the best setting, and what every setting came to."""
-    found: dict[str, Any] = {}
+    choices: dict[str, Any] = {}
     for group, names in GROUPS.items():
         tables = {task: scores_of(work / task) for task in names if task in tasks}
         tables = {task: table for task, table in tables.items() if table}
@@ -98,7 +98,7 @@ def chosen(work: Path, tasks: list[str]) -> dict[str, Any]:
             for task in tables
             if task in PAIRS and (work / f"{task}{FIRST}" / "result.json").exists()
         }
-        found[group] = {
+        choices[group] = {
             "learning_rate": best[0],
             "epochs": best[1],
             "mnli_first": first,
@@ -108,50 +108,52 @@ def chosen(work: Path, tasks: list[str]) -> dict[str, Any]:
                 for task, table in tables.items()
             },
         }
-    return found
+    return choices
 
 
 def main() -> None:
     """Sweep for some minutes, then say what the best is so far."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    words.add_argument("run")
-    words.add_argument("--task-data", required=True)
-    words.add_argument("--out", required=True)
-    words.add_argument("--work", default="runs/tuning-sweep")
-    words.add_argument("--minutes", type=float, default=9.0)
-    words.add_argument("--protocol", default="swift", help="for what is not swept (swift)")
-    words.add_argument("--rates", type=float, nargs="+", default=[3e-5, 5e-5, 1e-4, 2e-4])
-    words.add_argument("--small-epochs", type=float, nargs="+", default=[3, 10])
-    words.add_argument("--large-epochs", type=float, nargs="+", default=[2, 4])
-    words.add_argument("--seeds", type=int, default=2)
-    words.add_argument("--at-once", type=int, default=6)
-    words.add_argument(
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("run")
+    parser.add_argument("--task-data", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--work", default="runs/tuning-sweep")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--protocol", default="swift", help="for what is not swept (swift)")
+    parser.add_argument("--rates", type=float, nargs="+", default=[3e-5, 5e-5, 1e-4, 2e-4])
+    parser.add_argument("--small-epochs", type=float, nargs="+", default=[3, 10])
+    parser.add_argument("--large-epochs", type=float, nargs="+", default=[2, 4])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--at-once", type=int, default=6)
+    parser.add_argument(
         "--tasks", nargs="+", default=[t for names in GROUPS.values() for t in names]
     )
-    words.add_argument("--without-mnli", action="store_true")
-    words.add_argument("--set", action="append", default=[], help="for a rehearsal: steps=2")
-    words.add_argument("--device")
-    given = words.parse_args()
-    given.epochs = {"small": given.small_epochs, "large": given.large_epochs}
+    parser.add_argument("--without-mnli", action="store_true")
+    parser.add_argument("--set", action="append", default=[], help="for a rehearsal: steps=2")
+    parser.add_argument("--device")
+    arguments = parser.parse_args()
+    arguments.epochs = {"small": arguments.small_epochs, "large": arguments.large_epochs}
     began = time.perf_counter()
     # As Ctrl-C would: what runs is saved, and goes on the next time.
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
-    signal.setitimer(signal.ITIMER_REAL, max(60 * given.minutes - SAVING, 1.0))
+    signal.setitimer(signal.ITIMER_REAL, max(60 * arguments.minutes - SAVING, 1.0))
     with terminable():
-        whole = sweep(given)
+        whole = sweep(arguments)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    asked = {name: value for name, value in vars(given).items() if name not in ("run", "task_data")}
+    options = {
+        name: value for name, value in vars(arguments).items() if name not in ("run", "task_data")
+    }
     record = {
         "machine": machine_facts(),
-        "asked": asked,
+        "asked": options,
         "whole": whole,
         "seconds": time.perf_counter() - began,
-        "groups": chosen(Path(given.work), given.tasks),
+        "groups": chosen(Path(arguments.work), arguments.tasks),
     }
-    write_text(Path(given.out), json.dumps(record, indent=1) + "\n")
-    for group, one in record["groups"].items():
-        told = f"{one['learning_rate']:g}, {one['epochs']:g} epochs"
-        print(f"{group}: {told}; MNLI first: {one['mnli_first']}")
+    write_text(Path(arguments.out), json.dumps(record, indent=1) + "\n")
+    for group, choice in record["groups"].items():
+        setting = f"{choice['learning_rate']:g}, {choice['epochs']:g} epochs"
+        print(f"{group}: {setting}; MNLI first: {choice['mnli_first']}")
     print("done" if whole else "not done; the same command goes on")
 
 

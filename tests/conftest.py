@@ -12,8 +12,8 @@ import os
 import signal
 
 import pytest
-import support.tries  # noqa: F401 - its settings hold for every test
-from support.serving import s3, server  # noqa: F401 - fixtures
+import support.hypothesis_settings  # noqa: F401 - its settings hold for every test
+from support.file_server import s3, server  # noqa: F401 - fixtures
 
 gc.set_threshold(10_000)
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:

@@ -41,44 +41,51 @@ MEMBERS = {
 def page() -> str:
     """All public names: functions first, then what they return."""
     names = {name: getattr(clozelab, name) for name in clozelab.__all__}
-    functions = [name for name, one in names.items() if hasattr(one, "options")]
-    classes = [name for name, one in names.items() if inspect.isclass(one)]
+    functions = [name for name, public in names.items() if hasattr(public, "options")]
+    classes = [name for name, public in names.items() if inspect.isclass(public)]
     others = [name for name in names if name not in (*functions, *classes)]
     parts = [HEAD, "## Functions", *(_function(name, names[name]) for name in functions)]
     parts += [f"### {name}\n\n{inspect.getdoc(names[name])}" for name in others]
-    groups = {one.group: None for name in functions for one in options(names[name]) if one.group}
-    parts += ["## Options of several functions", *(_group(names, one) for one in groups)]
+    groups = {
+        option.group: None for name in functions for option in options(names[name]) if option.group
+    }
+    parts += ["## Options of several functions", *(_group(names, group) for group in groups)]
     parts += ["## Objects", *(_class(name, names[name]) for name in classes)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def _function(name: str, function: Any) -> str:
-    own = [one for one in options(function) if one.group is None]
-    groups = {one.group: None for one in options(function) if one.group}
+    own = [option for option in options(function) if option.group is None]
+    groups = {option.group: None for option in options(function) if option.group}
     result = inspect.signature(function).return_annotation
-    words = ", ".join(_word(one) for one in own if one.positional)
-    lines = [f"### {name}", "", f"`{name}({words}{', ' if words else ''}…) -> {result}`", ""]
+    positionals = ", ".join(_word(option) for option in own if option.positional)
+    lines = [
+        f"### {name}",
+        "",
+        f"`{name}({positionals}{', ' if positionals else ''}…) -> {result}`",
+        "",
+    ]
     lines += [summary(function), "", *map(_line, own)]
-    lines += [f"- [{one.__name__}](#{one.__name__.lower()})" for one in groups]
+    lines += [f"- [{group.__name__}](#{group.__name__.lower()})" for group in groups]
     return "\n".join(lines)
 
 
-def _word(one: Option) -> str:
-    return one.name if one.default is inspect.Parameter.empty else f"{one.name}=…"
+def _word(option: Option) -> str:
+    return option.name if option.default is inspect.Parameter.empty else f"{option.name}=…"
 
 
-def _line(one: Option) -> str:
-    must = " (must be given)" if one.default is inspect.Parameter.empty else ""
-    choices = f" One of {', '.join(one.choices)}." if one.choices else ""
-    return f"- `{one.name}`{must}: {one.help}{'.' if choices else ''}{choices}"
+def _line(option: Option) -> str:
+    must = " (must be given)" if option.default is inspect.Parameter.empty else ""
+    choices = f" One of {', '.join(option.choices)}." if option.choices else ""
+    return f"- `{option.name}`{must}: {option.help}{'.' if choices else ''}{choices}"
 
 
 def _group(names: dict[str, Any], group: type) -> str:
     """The options that a dataclass brings; any function that takes it has them all."""
-    takers = [options(one) for one in names.values() if hasattr(one, "options")]
-    own = next(found for found in takers if any(one.group is group for one in found))
+    takers = [options(public) for public in names.values() if hasattr(public, "options")]
+    own = next(choices for choices in takers if any(option.group is group for option in choices))
     says = " ".join((inspect.getdoc(group) or "").split())
-    lines = [_line(one) for one in own if one.group is group]
+    lines = [_line(option) for option in own if option.group is group]
     return "\n".join([f"### {group.__name__}", "", says, "", *lines])
 
 

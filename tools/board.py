@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from board_records import SCORES, TASKS, Entry, Figure, checked, computed, read_texts
+from board_records import SCORES, TASKS, Entry, Figure, checked_entry, computed_entry, read_texts
 
 from clozelab.config.toml import to_toml
 from clozelab.errors import UserError
@@ -41,22 +41,24 @@ def entries(board: Path) -> list[Entry]:
     """Every entry, checked; the oldest last."""
     texts = read_texts(board / "texts.toml")
     folders = sorted(file.parent for file in board.glob("*/entry.toml"))
-    found = [checked(folder, texts) for folder in folders]
-    return sorted(found, key=lambda one: (one.date, one.name), reverse=True)
+    board_entries = [checked_entry(folder, texts) for folder in folders]
+    return sorted(board_entries, key=lambda entry: (entry.date, entry.name), reverse=True)
 
 
-def table(found: Sequence[Entry]) -> str:
+def table(board_entries: Sequence[Entry]) -> str:
     """The entries as Markdown; a dash for what was not measured."""
     head = ["date", "recipe", "minutes", "GPU", "text", "seeds", *NAMES.values(), "commit"]
     right = {"minutes", "seeds", *NAMES.values()}
     lines = [" | ".join(head), " | ".join("--:" if name in right else "---" for name in head)]
-    for one in found:
-        recipe = f"[{one.recipe}]({one.name}/entry.toml)"
-        cells = [one.date, recipe, f"{one.minutes:.2f}", one.gpu, one.text.name]
-        cells.append(str(len(one.seeds)))
-        cells += [_cell(name, one.figures.get(name)) for name in NAMES]
-        lines.append(" | ".join([*cells, one.commit[:7]]))
-    notes = [f"- {one.date}, {one.recipe}: {one.note}." for one in found if one.note]
+    for entry in board_entries:
+        recipe = f"[{entry.recipe}]({entry.name}/entry.toml)"
+        cells = [entry.date, recipe, f"{entry.minutes:.2f}", entry.gpu, entry.text.name]
+        cells.append(str(len(entry.seeds)))
+        cells += [_cell(name, entry.figures.get(name)) for name in NAMES]
+        lines.append(" | ".join([*cells, entry.commit[:7]]))
+    notes = [
+        f"- {entry.date}, {entry.recipe}: {entry.note}." for entry in board_entries if entry.note
+    ]
     return "\n".join([*(f"| {line} |" for line in lines), "", *notes])
 
 
@@ -69,11 +71,11 @@ def _cell(name: str, figure: Figure | None) -> str:
     return f"{figure.mean:.{digits}f}{half}{f' ({figure.tunings})' if fewer else ''}"
 
 
-def picture(found: Sequence[Entry]) -> str:
+def picture(board_entries: Sequence[Entry]) -> str:
     """Loss and scores over minutes, a panel each."""
-    panels, far = [], 1.15 * max(5.0, *(one.minutes for one in found))
+    panels, far = [], 1.15 * max(5.0, *(entry.minutes for entry in board_entries))
     for name, title in NAMES.items():
-        points = [(one, one.figures[name]) for one in found if name in one.figures]
+        points = [(entry, entry.figures[name]) for entry in board_entries if name in entry.figures]
         if points:
             panels.append(_panel(title, points, far=far, lower=name == "loss"))
     rows = -(-len(panels) // 3)
@@ -91,7 +93,9 @@ def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, far: float, lo
     """Entries as dots with names, minutes across."""
     ends = [f.mean + sign * (f.half or 0.0) for _, f in points for sign in (-1, 1)]
     step = next(
-        one for one in (0.05, 0.1, 0.2, 1.0, 2.0, 5.0, 20.0, 50.0) if _spread(ends, lower) < one * 4
+        size
+        for size in (0.05, 0.1, 0.2, 1.0, 2.0, 5.0, 20.0, 50.0)
+        if _spread(ends, lower) < size * 4
     )
     low, high = step * (min(ends) // step), step * -(-max(ends) // step)
     low, high = (low - step, high + step) if high - low < 2 * step else (low, high)
@@ -116,15 +120,15 @@ def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, far: float, lo
         value = low + number * step
         says = f"{value:.2f}" if step < 1 else f"{value:.0f}"
         parts.append(_text(LEFT - 4, y(value) + 4, says, anchor="end"))
-    for number, (one, figure) in enumerate(points):
-        across, up = x(one.minutes), y(figure.mean)
+    for number, (entry, figure) in enumerate(points):
+        across, up = x(entry.minutes), y(figure.mean)
         if figure.half:
             bar = [y(figure.mean - figure.half), y(figure.mean + figure.half)]
             parts.append(f'<path class="bar" d="M{across:.1f} {bar[0]:.1f}V{bar[1]:.1f}"/>')
         parts.append(f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="4"/>')
         below = number % 2  # names of neighbours do not meet
-        says = f"{one.recipe} {figure.mean:.{2 if lower else 1}f}"
-        says += f", {one.text.name}" if lower else ""  # losses compare on one text alone
+        says = f"{entry.recipe} {figure.mean:.{2 if lower else 1}f}"
+        says += f", {entry.text.name}" if lower else ""  # losses compare on one text alone
         parts.append(_text(across, up + (18 if below else -9), says, anchor="middle"))
     return "".join(parts)
 
@@ -139,34 +143,34 @@ def _text(x: float, y: float, says: str, *, anchor: str, kind: str = "label") ->
     return f'<text class="{kind}" {place}>{escape(says)}</text>'
 
 
-def shipped(found: Sequence[Entry]) -> str:
+def shipped_json(board_entries: Sequence[Entry]) -> str:
     """What a run is compared with, as JSON."""
     rows = [
         {
-            **{"name": one.name, "date": one.date, "recipe": one.recipe, "gpu": one.gpu},
-            **{"minutes": round(one.minutes, 2), "seeds": len(one.seeds)},
-            "text": one.text.name,
-            "fingerprint": one.text.fingerprint,
-            "scores": {k: round(one.figures[k].mean, 3) for k in SCORES if k in one.figures},
+            **{"name": entry.name, "date": entry.date, "recipe": entry.recipe, "gpu": entry.gpu},
+            **{"minutes": round(entry.minutes, 2), "seeds": len(entry.seeds)},
+            "text": entry.text.name,
+            "fingerprint": entry.text.fingerprint,
+            "scores": {k: round(entry.figures[k].mean, 3) for k in SCORES if k in entry.figures},
         }
-        for one in found
+        for entry in board_entries
     ]
     return json.dumps({"made_by": "tools/board.py", "entries": rows}, indent=1) + "\n"
 
 
-def made(board: Path, readme: str, found: Sequence[Entry]) -> dict[Path, str]:
+def files_of(board: Path, readme: str, board_entries: Sequence[Entry]) -> dict[Path, str]:
     """Every file that is made of the entries."""
-    body = f"{BEGIN}\n{table(found)}\n{END}"
+    body = f"{BEGIN}\n{table(board_entries)}\n{END}"
     if not re.search(f"{BEGIN}.*{END}", readme, flags=re.DOTALL):
         raise UserError(f"{board / 'README.md'}: has no place for the table ({BEGIN} … {END})")
     page = re.sub(f"{BEGIN}.*{END}", lambda _: body, readme, flags=re.DOTALL)
-    files = {board / "README.md": page, board / "board.svg": picture(found)}
-    return {**files, SHIPPED: shipped(found)} if board.resolve() == BOARD else files
+    files = {board / "README.md": page, board / "board.svg": picture(board_entries)}
+    return {**files, SHIPPED: shipped_json(board_entries)} if board.resolve() == BOARD else files
 
 
-def state(folder: Path) -> None:
+def write_entry(folder: Path) -> None:
     """Enter what the records give into the entry's file."""
-    entry = computed(folder, read_texts(folder.parent / "texts.toml"))
+    entry = computed_entry(folder, read_texts(folder.parent / "texts.toml"))
     file = folder / "entry.toml"
     stated = tomllib.loads(file.read_text(encoding="utf-8"))
     facts = {"date": entry.date, "recipe": entry.recipe, "minutes": round(entry.minutes, 2)}
@@ -179,18 +183,18 @@ def state(folder: Path) -> None:
 
 def main() -> int:
     """Check, then write or compare."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    words.add_argument("--check", action="store_true", help="write nothing")
-    words.add_argument("--state", type=Path, metavar="DIR", help="one entry, from its records")
-    words.add_argument("--board", type=Path, default=BOARD)
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--state", type=Path, metavar="DIR", help="one entry, from its records")
+    parser.add_argument("--board", type=Path, default=BOARD)
+    arguments = parser.parse_args()
     try:
-        if given.state is not None:
-            state(given.state.resolve())
+        if arguments.state is not None:
+            write_entry(arguments.state.resolve())
             return 0
-        found = entries(given.board)
-        readme = (given.board / "README.md").read_text(encoding="utf-8")
-        files = made(given.board, readme, found)
+        board_entries = entries(arguments.board)
+        readme = (arguments.board / "README.md").read_text(encoding="utf-8")
+        files = files_of(arguments.board, readme, board_entries)
     except (UserError, OSError, KeyError, ValueError) as error:
         what = (
             error if isinstance(error, UserError | OSError) else f"{type(error).__name__} {error}"
@@ -202,13 +206,14 @@ def main() -> int:
         for file, text in files.items()
         if not file.exists() or file.read_text(encoding="utf-8") != text
     ]
-    if given.check:
+    if arguments.check:
         for file in stale:
             print(f"{file}: is not up to date; run python tools/board.py", file=sys.stderr)
         return 1 if stale else 0
     for file in stale:
         file.write_text(files[file], encoding="utf-8")
-    print(f"{len(found)} entries; written: {', '.join(file.name for file in stale) or 'nothing'}")
+    written = ", ".join(file.name for file in stale) or "nothing"
+    print(f"{len(board_entries)} entries; written: {written}")
     return 0
 
 

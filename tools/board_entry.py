@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from board import BOARD, state
+from board import BOARD, write_entry
 from board_records import BLOCKS, MASKS, TASKS
 from keep_results import keep
 
@@ -73,20 +73,20 @@ class Clock:
                 if self.left < (LEAST if not running else 0.0):
                     raise OutOfTimeError
                 while waiting and len(running) < together and self.left >= LEAST:
-                    words = [sys.executable, "-m", "clozelab", *waiting.pop(0), "--no-progress"]
-                    running.append(subprocess.Popen(words))
+                    command = [sys.executable, "-m", "clozelab", *waiting.pop(0), "--no-progress"]
+                    running.append(subprocess.Popen(command))
                 time.sleep(0.2)
-                failed = failed or any(one.poll() for one in running)
-                running = [one for one in running if one.poll() is None]
+                failed = failed or any(process.poll() for process in running)
+                running = [process for process in running if process.poll() is None]
         finally:
-            for one in running:
-                one.terminate()  # which it hears in the background, too, and saves
-            for one in running:
+            for process in running:
+                process.terminate()  # which it hears in the background, too, and saves
+            for process in running:
                 try:
-                    one.wait(timeout=SAVING)
+                    process.wait(timeout=SAVING)
                 except subprocess.TimeoutExpired:
-                    one.kill()
-                    one.wait()
+                    process.kill()
+                    process.wait()
         if failed:
             raise UserError("a command failed, as said above; the same command tries it again")
 
@@ -94,16 +94,16 @@ class Clock:
 class Seed:
     """One encoder: its run, its tunings, its records."""
 
-    def __init__(self, given: argparse.Namespace, seed: int) -> None:
-        self.given, self.seed = given, seed
-        self.run = given.work.resolve() / f"seed-{seed}"
-        self.tuned = given.work.resolve() / f"tuned-{seed}"
-        self.records = given.out / f"seed-{seed}"
+    def __init__(self, arguments: argparse.Namespace, seed: int) -> None:
+        self.arguments, self.seed = arguments, seed
+        self.run = arguments.work.resolve() / f"seed-{seed}"
+        self.tuned = arguments.work.resolve() / f"tuned-{seed}"
+        self.records = arguments.out / f"seed-{seed}"
 
     @property
     def whole(self) -> bool:
         """Whether every record is there."""
-        files = ["result.json", *(f"{name}.json" for name in self.given.measures)]
+        files = ["result.json", *(f"{name}.json" for name in self.arguments.measures)]
         return all((self.records / name).exists() for name in files) and not self._tasks_left()
 
     def go_on(self, clock: Clock) -> None:
@@ -116,30 +116,37 @@ class Seed:
         self._tune(clock)
 
     def _pretrain(self, clock: Clock) -> None:
-        given, machine = self.given, ["--device", self.given.device] if self.given.device else []
+        arguments, machine = (
+            self.arguments,
+            ["--device", self.arguments.device] if self.arguments.device else [],
+        )
         if not (self.run / "result.json").exists():
             if any((self.run / "checkpoints").glob("step-*")):
                 command = ["pretrain", "--resume", str(self.run), *machine]
             else:
-                budget = budgets.parse(given.budget)
+                budget = budgets.parse(arguments.budget)
                 clock.wants(budget.amount + SETUP if budget.kind == "seconds" else 0.0)
                 shutil.rmtree(self.run, ignore_errors=True)
                 shutil.rmtree(self.tuned, ignore_errors=True)
-                command = ["pretrain", given.recipe, "--data", str(given.data.resolve())]
-                command += ["--budget", given.budget, "--seed", str(self.seed), *machine]
-                command += ["--out", str(self.run), *(["--size", given.size] if given.size else [])]
-                command += [word for one in given.set for word in ("--set", one)]
+                command = ["pretrain", arguments.recipe, "--data", str(arguments.data.resolve())]
+                command += ["--budget", arguments.budget, "--seed", str(self.seed), *machine]
+                command += [
+                    "--out",
+                    str(self.run),
+                    *(["--size", arguments.size] if arguments.size else []),
+                ]
+                command += [word for setting in arguments.set for word in ("--set", setting)]
             clock.run([command])
         if not (self.records / "result.json").exists():
             keep(self.run, self.records, str(machine_facts().get("commit", "not recorded")))
             self._without_places(self.records / "machine.toml")
 
     def _measure(self, clock: Clock) -> None:
-        given = self.given
-        device = ["--device", given.device] if given.device else []
+        arguments = self.arguments
+        device = ["--device", arguments.device] if arguments.device else []
         masks = ["--masks", MASKS, "--blocks", str(BLOCKS)]
-        texts = {"held_out": given.held_out, "own": given.data}
-        for name in given.measures:
+        texts = {"held_out": arguments.held_out, "own": arguments.data}
+        for name in arguments.measures:
             file = self.records / f"{name}.json"
             if file.exists():
                 continue
@@ -147,7 +154,7 @@ class Seed:
                 command = ["evaluate", str(self.run), "--data", str(texts[name].resolve()), *masks]
             else:
                 command = ["score", str(self.run), "--pairs", name]
-                command += ["--task-data", str(given.task_data)]
+                command += ["--task-data", str(arguments.task_data)]
             clock.run([[*command, "--out", str(file), *device]])
             self._without_places(file)
 
@@ -158,30 +165,34 @@ class Seed:
         for several in ([task for task in left if task not in chained], chained):
             waves = [self._tuning(task) for task in several]
             try:
-                clock.run(waves, together=self.given.together)
+                clock.run(waves, together=self.arguments.together)
             finally:  # those that were done before time was over
-                done = [one for one in several if (self.tuned / one / "result.json").exists()]
+                done = [
+                    task_name
+                    for task_name in several
+                    if (self.tuned / task_name / "result.json").exists()
+                ]
                 self._write_tasks(done)
 
     def _after(self, task: str) -> str | None:
         """The task whose model a task begins from, by the protocol, if that is tuned here."""
         kind = NAMED[task].kind
-        after = protocols.read(self.given.protocol, task, kind).after
-        return after if after in self.given.tasks else None
+        after = protocols.read(self.arguments.protocol, task, kind).after
+        return after if after in self.arguments.tasks else None
 
     def _tuning(self, task: str) -> list[str]:
-        given, after = self.given, self._after(task)
-        tunings = TASKS[task][1] if given.tunings is None else given.tunings
+        arguments, after = self.arguments, self._after(task)
+        tunings = TASKS[task][1] if arguments.tunings is None else arguments.tunings
         model = self.tuned / after if after else self.run
-        words = ["finetune", str(model), task, "--protocol", given.protocol]
-        words += ["--task-data", str(given.task_data), "--out", str(self.tuned / task)]
-        words += ["--seeds", str(tunings), "--seed", str(self.seed * tunings)]
-        words += ["--at-once", str(min(tunings, given.at_once))]
-        words += [word for one in given.tune for word in ("--set", one)]
-        return [*words, *(["--device", given.device] if given.device else [])]
+        command = ["finetune", str(model), task, "--protocol", arguments.protocol]
+        command += ["--task-data", str(arguments.task_data), "--out", str(self.tuned / task)]
+        command += ["--seeds", str(tunings), "--seed", str(self.seed * tunings)]
+        command += ["--at-once", str(min(tunings, arguments.at_once))]
+        command += [word for setting in arguments.tune for word in ("--set", setting)]
+        return [*command, *(["--device", arguments.device] if arguments.device else [])]
 
     def _tasks_left(self) -> list[str]:
-        return [task for task in self.given.tasks if task not in self._tasks()]
+        return [task for task in self.arguments.tasks if task not in self._tasks()]
 
     def _tasks(self) -> dict[str, Any]:
         file = self.records / "tasks.json"
@@ -197,7 +208,7 @@ class Seed:
             tasks[task] = {
                 **{"protocol": plan["protocol"], "settings": plan["settings"]},
                 **{"tuning": plan["tuning"], "from": self._after(task) or "the encoder"},
-                "digests": {Path(file).name: one for file, one in plan["digests"].items()},
+                "digests": {Path(file).name: digest for file, digest in plan["digests"].items()},
                 **{"seeds": cell["seeds"], "spread": cell["scores"]},
             }
         if tasks:
@@ -207,80 +218,80 @@ class Seed:
     def _without_places(self, file: Path) -> None:
         """Leave out of a record where things lay on this machine."""
         text = file.read_text(encoding="utf-8")
-        for place in (self.given.data, self.given.held_out, self.run):
+        for place in (self.arguments.data, self.arguments.held_out, self.run):
             text = text.replace(f"{place.resolve().parent}/", "")
         write_text(file, text)
 
     def row(self) -> dict[str, Any]:
         """What entry.toml says of the seed."""
-        files = {name: f"{self.records.name}/{name}.json" for name in self.given.measures}
-        tasks = dict.fromkeys(self.given.tasks, f"{self.records.name}/tasks.json")
+        files = {name: f"{self.records.name}/{name}.json" for name in self.arguments.measures}
+        tasks = dict.fromkeys(self.arguments.tasks, f"{self.records.name}/tasks.json")
         row = {"seed": self.seed, "run": self.records.name, **files}
         return {**row, "tasks": tasks} if tasks else row
 
 
-def enter(given: argparse.Namespace, seeds: Sequence[Seed]) -> None:
+def enter(arguments: argparse.Namespace, seeds: Sequence[Seed]) -> None:
     """Write the entry of the seeds that are whole, with what their records give."""
-    text = given.text or given.data.resolve().name
+    text = arguments.text or arguments.data.resolve().name
     date = datetime.now(UTC).date().isoformat()
-    rows = [one.row() for one in seeds]
-    write_text(given.out / "entry.toml", to_toml({"date": date, "text": text, "seeds": rows}))
+    rows = [seed.row() for seed in seeds]
+    write_text(arguments.out / "entry.toml", to_toml({"date": date, "text": text, "seeds": rows}))
     try:
-        state(given.out.resolve())
+        write_entry(arguments.out.resolve())
     except UserError as error:
         print(f"the entry is not complete: {error}", flush=True)
-        for name, place in (("fingerprint", given.data), ("held_out", given.held_out)):
+        for name, place in (("fingerprint", arguments.data), ("held_out", arguments.held_out)):
             manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
             print(f'[{text}] in texts.toml: {name} = "{manifest["fingerprint"]}"')
 
 
-def parsed() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """What is asked for."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    words.add_argument("recipe")
-    words.add_argument("--data", type=Path, required=True, help="the corpus")
-    words.add_argument("--held-out", type=Path, required=True, help="that of the held-out loss")
-    words.add_argument("--task-data", type=Path, required=True)
-    words.add_argument("--out", type=Path, required=True, help=f"the entry, in {BOARD.name}/")
-    words.add_argument("--work", type=Path, required=True, help="for weights")
-    words.add_argument("--minutes", type=float, required=True, help="of this piece")
-    words.add_argument("--budget", default="5m")
-    words.add_argument("--size")
-    words.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    words.add_argument("--seeds", type=int, default=3)
-    words.add_argument("--first-seed", type=int, default=0)
-    words.add_argument("--measures", nargs="*", choices=MEASURES, default=MEASURES)
-    words.add_argument("--tasks", nargs="*", choices=[*TASKS], default=[*TASKS])
-    words.add_argument("--protocol", default="swift")
-    words.add_argument("--tune", action="append", default=[], metavar="KEY=VALUE")
-    words.add_argument("--tunings", type=int, help="of every task (the board's rules)")
-    words.add_argument("--at-once", type=int, default=3, help="tunings of a task (3)")
-    words.add_argument("--together", type=int, default=3, help="tasks (3)")
-    words.add_argument("--text", help="its name in texts.toml (that of the corpus's folder)")
-    words.add_argument("--device")
-    return words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("recipe")
+    parser.add_argument("--data", type=Path, required=True, help="the corpus")
+    parser.add_argument("--held-out", type=Path, required=True, help="that of the held-out loss")
+    parser.add_argument("--task-data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help=f"the entry, in {BOARD.name}/")
+    parser.add_argument("--work", type=Path, required=True, help="for weights")
+    parser.add_argument("--minutes", type=float, required=True, help="of this piece")
+    parser.add_argument("--budget", default="5m")
+    parser.add_argument("--size")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--measures", nargs="*", choices=MEASURES, default=MEASURES)
+    parser.add_argument("--tasks", nargs="*", choices=[*TASKS], default=[*TASKS])
+    parser.add_argument("--protocol", default="swift")
+    parser.add_argument("--tune", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--tunings", type=int, help="of every task (the board's rules)")
+    parser.add_argument("--at-once", type=int, default=3, help="tunings of a task (3)")
+    parser.add_argument("--together", type=int, default=3, help="tasks (3)")
+    parser.add_argument("--text", help="its name in texts.toml (that of the corpus's folder)")
+    parser.add_argument("--device")
+    return parser.parse_args()
 
 
 def main() -> int:
     """Go on for a piece."""
-    given = parsed()
-    given.task_data = given.task_data.resolve()
-    clock = Clock(given.minutes)
-    last = given.first_seed + given.seeds
-    seeds = [Seed(given, number) for number in range(given.first_seed, last)]
+    arguments = parse_arguments()
+    arguments.task_data = arguments.task_data.resolve()
+    clock = Clock(arguments.minutes)
+    last = arguments.first_seed + arguments.seeds
+    seeds = [Seed(arguments, number) for number in range(arguments.first_seed, last)]
     try:
-        for one in seeds:
-            if not one.whole:
-                one.go_on(clock)
-            print(f"seed {one.seed}: done, {max(clock.left, 0):.0f} s left", flush=True)
+        for seed in seeds:
+            if not seed.whole:
+                seed.go_on(clock)
+            print(f"seed {seed.seed}: done, {max(clock.left, 0):.0f} s left", flush=True)
     except OutOfTimeError:
         print("the time of this piece is over; the same command goes on", flush=True)
     except UserError as error:
         print(f"board_entry: {error}", file=sys.stderr)
         return 1
-    done = [one for one in seeds if one.whole]
+    done = [seed for seed in seeds if seed.whole]
     if done:
-        enter(given, done)
+        enter(arguments, done)
     return 0
 
 

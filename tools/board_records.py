@@ -77,7 +77,7 @@ def read_texts(file: Path) -> dict[str, Text]:
     return {name: Text(name, **table) for name, table in tables.items()}
 
 
-def computed(folder: Path, texts: Mapping[str, Text]) -> Entry:
+def computed_entry(folder: Path, texts: Mapping[str, Text]) -> Entry:
     """An entry as its records have it; what they contradict themselves in is refused."""
     stated = tomllib.loads((folder / "entry.toml").read_text(encoding="utf-8"))
     where = folder.name
@@ -101,10 +101,10 @@ def computed(folder: Path, texts: Mapping[str, Text]) -> Entry:
             tunings[task] = min(tunings.get(task, len(scores)), len(scores))
     if len({row["seed"] for row in rows}) < len(rows):
         raise UserError(f"{where}: a seed is there twice; enter each once")
-    for name, found in facts.items():
-        if len(found) > 1:
+    for name, distinct in facts.items():
+        if len(distinct) > 1:
             raise UserError(
-                f"{where}: its seeds have more than one {name} ({', '.join(sorted(found))});"
+                f"{where}: its seeds have more than one {name} ({', '.join(sorted(distinct))});"
                 " enter them apart"
             )
     for name, several in values.items():
@@ -112,7 +112,7 @@ def computed(folder: Path, texts: Mapping[str, Text]) -> Entry:
             raise UserError(
                 f"{where}: {name} is missing for some seeds; measure it for all or none"
             )
-    known = {name: next(iter(found)) for name, found in facts.items()}
+    known = {name: next(iter(distinct)) for name, distinct in facts.items()}
     figures = {
         name: _figure(values[name], tunings.get(name, 0)) for name in SCORES if name in values
     }
@@ -131,9 +131,9 @@ def computed(folder: Path, texts: Mapping[str, Text]) -> Entry:
     )
 
 
-def checked(folder: Path, texts: Mapping[str, Text]) -> Entry:
+def checked_entry(folder: Path, texts: Mapping[str, Text]) -> Entry:
     """An entry that says what its records have; anything else is refused."""
-    entry = computed(folder, texts)
+    entry = computed_entry(folder, texts)
     stated = tomllib.loads((folder / "entry.toml").read_text(encoding="utf-8"))
     for name in ("recipe", "gpu", "commit"):
         if stated.get(name) != getattr(entry, name):
@@ -142,13 +142,14 @@ def checked(folder: Path, texts: Mapping[str, Text]) -> Entry:
                 f" {getattr(entry, name)}; correct one of them"
             )
     numbers = {"minutes": entry.minutes, **{k: v.mean for k, v in entry.figures.items()}}
-    said = {"minutes": stated.get("minutes"), **stated.get("scores", {})}
-    for name in {**numbers, **said}:
-        one, other = said.get(name), numbers.get(name)
-        if one is None or other is None or abs(one - other) > AGREE + 1e-9:
-            told = "none" if other is None else f"{other:.2f}"
+    stated_numbers = {"minutes": stated.get("minutes"), **stated.get("scores", {})}
+    for name in {**numbers, **stated_numbers}:
+        own, other = stated_numbers.get(name), numbers.get(name)
+        if own is None or other is None or abs(own - other) > AGREE + 1e-9:
+            recorded = "none" if other is None else f"{other:.2f}"
             raise UserError(
-                f"{entry.name}: says {name} {one}, and its records give {told}; correct one of them"
+                f"{entry.name}: says {name} {own}, and its records give {recorded};"
+                " correct one of them"
             )
     return entry
 
@@ -222,8 +223,8 @@ def _measured(folder: Path, row: Mapping[str, Any], text: Text, where: str) -> d
                 f" {result['steps']}; score its last checkpoint"
             )
         if record["all"]["items"] != PAIRS:
-            found = record["all"]["items"]
-            raise UserError(f"{where}: BLiMP has {PAIRS:,} pairs, and this is of {found:,}")
+            pairs = record["all"]["items"]
+            raise UserError(f"{where}: BLiMP has {PAIRS:,} pairs, and this is of {pairs:,}")
         values["blimp"] = record["all"]["accuracy"]
     return values
 
@@ -232,14 +233,14 @@ def _tuned(file: Path, task: str, where: str) -> list[float]:
     """The scores of a task's tunings: of a record of `finetune`, or of several tasks."""
     record = json.loads(file.read_text(encoding="utf-8"))
     if "tasks" in record:
-        one = record["tasks"][task].get("pretrained", record["tasks"][task])
-        seeds, told = one["seeds"], one["spread"]
+        arm = record["tasks"][task].get("pretrained", record["tasks"][task])
+        seeds, spread = arm["seeds"], arm["spread"]
     else:
         (cell,) = record["cells"]
-        seeds, told = cell["seeds"], cell["scores"]
+        seeds, spread = cell["seeds"], cell["scores"]
     metric, _ = TASKS[task]
     scores = [scores[metric] for scores in seeds.values()]
-    if abs(fmean(scores) - told[metric]["mean"]) > 1e-6:
+    if abs(fmean(scores) - spread[metric]["mean"]) > 1e-6:
         raise UserError(f"{where}: the mean of {task} is not that of its tunings")
     return scores
 
@@ -251,4 +252,4 @@ def _figure(values: list[float], tunings: int) -> Figure:
 
 
 def _short(fingerprints: list[str]) -> str:
-    return ", ".join(one[:12] or "not recorded" for one in fingerprints)
+    return ", ".join(fingerprint[:12] or "not recorded" for fingerprint in fingerprints)

@@ -53,29 +53,36 @@ def claims() -> list[tuple[str, Judgement]]:
 def decided(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
     """Those that are decided in a unit, where something was found."""
     return [
-        Row(_name(study, one, finding), finding.advantage, finding.verdict, one.claim.margin)
-        for study, one in judged
-        for finding in one.decisive
+        Row(
+            _name(study, judgement, finding),
+            finding.advantage,
+            finding.verdict,
+            judgement.claim.margin,
+        )
+        for study, judgement in judged
+        for finding in judgement.decisive
         if finding.unit == unit and finding.advantage is not None
     ]
 
 
 def headlines(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
     """What README tells of, by what was found: a difference, or none."""
-    shown = []
-    for row, one in holds.rows(judged):
-        finding = holds.decisive(one)
-        same = one.verdict == "equal" or (one.claim.kind == "equal" and one.verdict == "confirmed")
+    headline_rows = []
+    for row, judgement in holds.rows(judged):
+        finding = holds.decisive(judgement)
+        same = judgement.verdict == "equal" or (
+            judgement.claim.kind == "equal" and judgement.verdict == "confirmed"
+        )
         if finding.unit == unit and finding.advantage is not None:
             look = "no difference that counts" if same else "a difference"
-            shown.append(Row(row.label, finding.advantage, look))
-    return shown
+            headline_rows.append(Row(row.label, finding.advantage, look))
+    return headline_rows
 
 
-def _name(study: str, one: Judgement, finding: Finding) -> str:
+def _name(study: str, judgement: Judgement, finding: Finding) -> str:
     on = f", on {finding.name}" if finding.name.startswith(("pair ", "share ")) else ""
-    late = " *" if one.claim.exploratory else ""
-    return f"{study}{late}: {one.claim.better} over {one.claim.against}{on}"
+    late = " *" if judgement.claim.exploratory else ""
+    return f"{study}{late}: {judgement.claim.better} over {judgement.claim.against}{on}"
 
 
 def draw(axis: Axes, unit: str, rows: list[Row]) -> None:

@@ -72,9 +72,9 @@ On two cores of a CPU `clozelab demo` takes two minutes, from raw text to two en
 
 def main() -> None:
     """Write the page for a price."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--price", type=float, default=PRICE, help=f"dollars an hour ({PRICE})")
-    PAGE.write_text(page(words.parse_args().price), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--price", type=float, default=PRICE, help=f"dollars an hour ({PRICE})")
+    PAGE.write_text(page(parser.parse_args().price), encoding="utf-8")
 
 
 def page(price: float = PRICE) -> str:
@@ -99,29 +99,31 @@ def _read(name: str) -> Any:
 def _encoders(price: float) -> list[str]:
     rows = []
     run = _read("h200-small/roberta/result.json")
-    got = f"{run['tokens'] / 1e6:.0f} million tokens; held-out loss {_loss(run)}: off the plateau"
+    outcome = (
+        f"{run['tokens'] / 1e6:.0f} million tokens; held-out loss {_loss(run)}: off the plateau"
+    )
     what = "`roberta --size small` (6 × 512) for a minute"
-    rows.append(_row(run["seconds"], price, what, f"{got} ([record](../results/README.md))"))
+    rows.append(_row(run["seconds"], price, what, f"{outcome} ([record](../results/README.md))"))
     run = _read("h200-swift/encoder/result.json")
     other = _read("h200-swift/held_out.json")["held_out"]["masked_lm"]["loss"]
     tuned = _read("h200-swift/sst2.json")["selected"]
-    got = (
+    outcome = (
         f"{run['tokens'] / 1e6:.0f} million tokens; loss {other:.2f} under RoBERTa's masks, SST-2"
         f" {tuned:.1f} (one seed) ([record](../results/README.md#h200-swift))"
     )
     seconds = sum(run["times"].values())
-    rows.append(_row(seconds, price, "`swift --budget 5m` (12 × 512), with compiling", got))
+    rows.append(_row(seconds, price, "`swift --budget 5m` (12 × 512), with compiling", outcome))
     run = _read("h200-tasks/encoder/result.json")
-    got = (
+    outcome = (
         f"{run['tokens'] / 1e6:.0f} million tokens; loss {_loss(run)}; the scores below"
         " ([record](../results/README.md#h200-tasks))"
     )
-    rows.append(_row(run["seconds"], price, "`roberta --size small` (6 × 512)", got))
+    rows.append(_row(run["seconds"], price, "`roberta --size small` (6 × 512)", outcome))
     return rows
 
 
-def _row(seconds: float, price: float, what: str, got: str) -> str:
-    return f"| {_cost(seconds, price)} | {what} | {got} |"
+def _row(seconds: float, price: float, what: str, outcome: str) -> str:
+    return f"| {_cost(seconds, price)} | {what} | {outcome} |"
 
 
 def _loss(run: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from embed.order import Document, Item, Row, shuffled
-from embed.packages import PACKAGES, download_packages, made, unpack
+from embed.packages import PACKAGES, download_packages, make_folder, unpack
 from embed.prose import DEVIL_LEFT_OUT, SHORTEST_DOCUMENT, english_corpus
 from embed.tasks import (
     CATEGORIES,
@@ -52,7 +52,7 @@ def chinese_corpus() -> tuple[list[Document], list[str]]:
 
 def write(path: Path, text: str) -> None:
     """Write text as it is, on every system."""
-    made(path.parent)
+    make_folder(path.parent)
     path.write_text(text, "utf-8", newline="\n")
 
 
@@ -61,7 +61,7 @@ def write_gzip(path: Path, documents: Iterable[Document]) -> None:
     buffer = io.BytesIO()
     with gzip.GzipFile("", "wb", 9, buffer, mtime=0) as packed:
         packed.write(json_lines(documents).encode("utf-8"))
-    made(path.parent)
+    make_folder(path.parent)
     path.write_bytes(buffer.getvalue())
 
 
@@ -257,7 +257,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder: Path | None = options.packages
         if folder is None:
-            folder = made(Path(scratch) / "packages")
+            folder = make_folder(Path(scratch) / "packages")
             download_packages(folder)
         embed(folder, Path(scratch) / "unpacked")
 

@@ -20,7 +20,7 @@ def main() -> int:
     """Record."""
     sys.path[:0] = [str(TESTS)]
     import torch
-    from support.recording import FILE, SECTIONS, recorded
+    from support.golden_numbers import FILE, SECTIONS, recorded
 
     from clozelab.files import write_text
 

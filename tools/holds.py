@@ -30,18 +30,18 @@ def rows(judged: list[tuple[str, Judgement]]) -> list[tuple[Row, Judgement]]:
     judgements = []
     for entry in tomllib.loads((RESULTS / "holds.toml").read_text(encoding="utf-8"))["rows"]:
         row = Row(**entry)
-        (one,) = [
-            one
-            for study, one in judged
+        (judgement,) = [
+            candidate
+            for study, candidate in judged
             if study == row.study
-            and not one.claim.exploratory
-            and [one.claim.better, one.claim.than, *one.claim.on] == row.claim
+            and not candidate.claim.exploratory
+            and [candidate.claim.better, candidate.claim.than, *candidate.claim.on] == row.claim
         ]
-        if one.verdict != row.verdict:
+        if judgement.verdict != row.verdict:
             raise SystemExit(
-                f"holds.toml tells of {row.label!r} as {row.verdict}: {one.verdict} now"
+                f"holds.toml tells of {row.label!r} as {row.verdict}: {judgement.verdict} now"
             )
-        judgements.append((row, one))
+        judgements.append((row, judgement))
     return judgements
 
 
@@ -49,8 +49,8 @@ def table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
     """For README."""
     yield "| the papers say | here | by how much | runs |"
     yield "|---|---|---|--:|"
-    for row, one in rows(judged):
-        finding = decisive(one)
+    for row, judgement in rows(judged):
+        finding = decisive(judgement)
         assert finding.advantage is not None
         size = difference_text(abs(finding.advantage.value), finding.unit)
         error = difference_text(finding.advantage.half, finding.unit)
@@ -58,7 +58,7 @@ def table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
         yield f"| {row.paper} | {row.answer} | {size} ± {error} {finding.unit} | {runs} |"
 
 
-def decisive(one: Judgement) -> Finding:
+def decisive(judgement: Judgement) -> Finding:
     """What decides a claim that is told in one line."""
-    (finding,) = one.decisive
+    (finding,) = judgement.decisive
     return finding

@@ -72,8 +72,8 @@ def add_claims(record: StudyRecord) -> None:
     """The claims of today's study file that its record lacks, as exploratory ones."""
     if record.folder.name not in spec.names():
         return
-    known = {_key(one) for one in record.study.claims}
-    variants = {one.name for one in record.variants}
+    known = {_key(old_claim) for old_claim in record.study.claims}
+    variants = {variant.name for variant in record.variants}
     late = []
     for claim in spec.read(record.folder.name).claims:
         on = tuple(name for name in claim.on if record.scores(claim.better, name))
@@ -81,8 +81,8 @@ def add_claims(record: StudyRecord) -> None:
         late_claim = replace(claim, on=on, exploratory=True, seeds=None)
         if sides and on and _key(late_claim) not in known:
             late.append(late_claim)
-    measured = {name for claim in late for name in claim.on if is_loss(name) or "run." in name}
-    measures = tuple(dict.fromkeys((*record.study.measures, *sorted(measured))))
+    late_measures = {name for claim in late for name in claim.on if is_loss(name) or "run." in name}
+    measures = tuple(dict.fromkeys((*record.study.measures, *sorted(late_measures))))
     study = replace(record.study, claims=(*record.study.claims, *late), measures=measures)
     write_text(record.folder / STUDY, spec.to_toml(study))
 
@@ -96,18 +96,18 @@ def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int]]:
 
     One study may have variants that are about to leave the plateau, and be far noisier.
     """
-    found: dict[str, list[float]] = {}
+    deviations: dict[str, list[float]] = {}
     for record in records:
-        whole = [one.name for one in record.variants if stuck(record, one.name) is None]
+        whole = [variant.name for variant in record.variants if stuck(record, variant.name) is None]
         for measure in record.measures():
             rows = [[*record.scores(name, measure).values()] for name in whole]
             rows = [row for row in rows if len(row) > 1]
             if rows and not measure.startswith("run."):
                 squares = sum(variance(row) * (len(row) - 1) for row in rows)
-                found.setdefault(measure, []).append(
+                deviations.setdefault(measure, []).append(
                     math.sqrt(squares / sum(len(row) - 1 for row in rows))
                 )
-    return {name: (median(values), len(values)) for name, values in sorted(found.items())}
+    return {name: (median(values), len(values)) for name, values in sorted(deviations.items())}
 
 
 def write_noise(records: list[StudyRecord]) -> None:
@@ -117,11 +117,13 @@ def write_noise(records: list[StudyRecord]) -> None:
         "# tools/judge_results.py makes it of the recorded studies (4 × 256 unless it says so).",
         "[noise]",
     ]
-    for name, (value, many) in noise(records).items():
-        where = "one study" if many == 1 else f"the median of {many} studies"
+    for name, (value, count) in noise(records).items():
+        where = "one study" if count == 1 else f"the median of {count} studies"
         lines.append(f'"{name}" = {value:.3g}  # {where}')
     lines += [f'"{name}" = {value:g}  # {where}' for name, (value, where) in ELSEWHERE.items()]
-    sizes = {name: size for one in records for name, size in one.sizes.items() if "." not in name}
+    sizes = {
+        name: size for record in records for name, size in record.sizes.items() if "." not in name
+    }
     sizes = {name: size for name, size in sizes.items() if name not in ("held_out", "pair")}
     lines += ["", "[items]  # of the sets that scores are over", *_sizes({**ITEMS, **sizes})]
     write_text(NOISE, "\n".join(lines) + "\n")
@@ -136,22 +138,22 @@ def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
     yield "| study | claim | verdict | advantage, 95 % interval | p |"
     yield "|---|---|---|---|--:|"
     before = ""
-    for study, one in judged:
+    for study, judgement in judged:
         name = "" if study == before else f"[{study}](../results/{study}/page.md)"
         before = study
-        late = " (exploratory)" if one.claim.exploratory else ""
+        late = " (exploratory)" if judgement.claim.exploratory else ""
         advantages = [
-            f"{difference_text(found.value, finding.unit, sign=True)} ±"
-            f" {difference_text(found.half, finding.unit)} {finding.unit}"
-            for finding in one.decisive
-            if (found := finding.advantage) is not None
+            f"{difference_text(advantage.value, finding.unit, sign=True)} ±"
+            f" {difference_text(advantage.half, finding.unit)} {finding.unit}"
+            for finding in judgement.decisive
+            if (advantage := finding.advantage) is not None
         ]
-        told = "; ".join(advantages) or one.decisive[0].why
-        equality = one.claim.kind == "equal" and one.verdict != "refuted"
-        chance = one.p_equal if equality else one.p
+        advantage_text = "; ".join(advantages) or judgement.decisive[0].why
+        equality = judgement.claim.kind == "equal" and judgement.verdict != "refuted"
+        chance = judgement.p_equal if equality else judgement.p
         p = "–" if chance is None else "<0.001" if chance < 0.001 else f"{chance:.3f}"
-        verdict = f"{SIGNS[one.verdict]} {words(one)}"
-        yield f"| {name} | {one.claim.says}{late} | {verdict} | {told} | {p} |"
+        verdict = f"{SIGNS[judgement.verdict]} {words(judgement)}"
+        yield f"| {name} | {judgement.claim.says}{late} | {verdict} | {advantage_text} | {p} |"
 
 
 def same_twice(records: list[StudyRecord]) -> Iterator[str]:
@@ -164,33 +166,35 @@ def same_twice(records: list[StudyRecord]) -> Iterator[str]:
         for (name, seed), run in record.runs.items()
     }
     pairs: dict[tuple[str, str], list[float]] = {}
-    for (one, (first, a)), (other, (second, b)) in combinations(cells.items(), 2):
+    for (cell, (first, a)), (other, (second, b)) in combinations(cells.items(), 2):
         alike = ("fingerprint", "commit", "seed")
-        if one[0] == other[0] or any(a.machine.get(x) != b.machine.get(x) for x in alike):
+        if cell[0] == other[0] or any(a.machine.get(x) != b.machine.get(x) for x in alike):
             continue
         if recipes.to_toml(a.recipe) != recipes.to_toml(b.recipe):
             continue
-        name = f"{one[0]} {one[1]} − {other[0]} {other[1]}"
+        name = f"{cell[0]} {cell[1]} − {other[0]} {other[1]}"
         for measure in first.measures():
-            ours = first.scores(one[1], measure).get(one[2])
+            ours = first.scores(cell[1], measure).get(cell[2])
             theirs = second.scores(other[1], measure).get(other[2])
             if ours is not None and theirs is not None:
                 pairs.setdefault((name, measure), []).append(ours - theirs)
     for (name, measure), gaps in pairs.items():
-        told = ", ".join(difference_text(gap, unit(measure), sign=True) for gap in gaps)
-        yield f"| {name} | {label(measure)} | {told} {unit(measure)} |"
+        differences = ", ".join(difference_text(gap, unit(measure), sign=True) for gap in gaps)
+        yield f"| {name} | {label(measure)} | {differences} {unit(measure)} |"
 
 
 def counts(judged: list[tuple[str, Judgement]]) -> str:
     """How many of each verdict."""
-    told = []
+    sentences = []
     for late in (False, True):
-        verdicts = [one.verdict for _, one in judged if one.claim.exploratory == late]
-        words_ = [f"{verdicts.count(word)} {word}" for word in SIGNS if word in verdicts]
-        if words_:
+        verdicts = [
+            judgement.verdict for _, judgement in judged if judgement.claim.exploratory == late
+        ]
+        tallies = [f"{verdicts.count(word)} {word}" for word in SIGNS if word in verdicts]
+        if tallies:
             kind = "exploratory claims" if late else "claims stated before their runs"
-            told.append(f"Of {len(verdicts)} {kind}: {listed(words_, conjunction='and')}.")
-    return " ".join(told)
+            sentences.append(f"Of {len(verdicts)} {kind}: {listed(tallies, conjunction='and')}.")
+    return " ".join(sentences)
 
 
 def between(file: Path, mark: str, lines: list[str]) -> None:
@@ -212,7 +216,7 @@ def main() -> None:
     for record in records:
         for page in ("page.html", "page.md"):
             clozelab(["report", str(record.folder), "--out", str(record.folder / page)])
-    judged = [(record.folder.name, one) for record in records for one in judge(record)]
+    judged = [(record.folder.name, judgement) for record in records for judgement in judge(record)]
     docs = ROOT / "docs/results.md"
     between(docs, "claims", [counts(judged), "", *claims_table(judged)])
     between(ROOT / "README.md", "holds", [*holds.table(judged)])

@@ -24,19 +24,19 @@ def what(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def main() -> None:
     """Merge, and say what was replaced."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("records", type=Path, nargs="+", help="new ones, and the kept one last")
-    *new, kept = words.parse_args().records
-    whole = json.loads(kept.read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("records", type=Path, nargs="+", help="new ones, and the kept one last")
+    *new, record_file = parser.parse_args().records
+    whole = json.loads(record_file.read_text(encoding="utf-8"))
     for file in new:
         record = json.loads(file.read_text(encoding="utf-8"))
         for row in record["rows"]:
             row |= {"commit": record["machine"]["commit"], "data": record["data"]}
-            places = [at for at, one in enumerate(whole["rows"]) if what(one) == what(row)]
+            places = [at for at, old_row in enumerate(whole["rows"]) if what(old_row) == what(row)]
             at = places[0] if places else len(whole["rows"])
             whole["rows"][at : at + bool(places)] = [row]
             print(f"{what(row)}: {'measured again' if places else 'new'}")
-    kept.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    record_file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

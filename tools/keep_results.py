@@ -22,8 +22,8 @@ def thin(file: Path, lines: int = LINES) -> list[dict[str, Any]]:
     """A run's entries, fewer of them."""
     entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     steps = [entry for entry in entries if entry["kind"] == "step"]
-    kept = {id(entry) for entry in steps[:: max(1, -(-len(steps) // lines))]}
-    return [entry for entry in entries if entry["kind"] != "step" or id(entry) in kept]
+    shown_steps = {id(entry) for entry in steps[:: max(1, -(-len(steps) // lines))]}
+    return [entry for entry in entries if entry["kind"] != "step" or id(entry) in shown_steps]
 
 
 def keep(run: Path, place: Path, commit: str) -> list[dict[str, Any]]:
@@ -70,21 +70,21 @@ def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
 
 def main() -> None:
     """Keep, draw, print a table."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("runs", type=Path)
-    words.add_argument("out", type=Path)
-    words.add_argument("--commit", required=True)
-    words.add_argument("--least", type=int, default=10, help="steps a run must have to be kept")
-    given = words.parse_args()
-    kept: dict[str, list[dict[str, Any]]] = {}
-    for run in sorted(given.runs.iterdir()):
-        result = run / "result.json"
-        if result.exists() and json.loads(result.read_text())["steps"] >= given.least:
-            kept[run.name] = keep(run, given.out / run.name, given.commit)
-            told = json.loads(result.read_text())
-            losses = ", ".join(f"{k} {v['loss']:.2f}" for k, v in told["held_out"].items())
-            print(f"| {run.name} | {told['steps']:,} | {told['tokens'] / 1e6:.1f} | {losses} |")
-    draw(kept, given.out / "curves.svg")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--least", type=int, default=10, help="steps a run must have to be kept")
+    arguments = parser.parse_args()
+    runs_by_name: dict[str, list[dict[str, Any]]] = {}
+    for run in sorted(arguments.runs.iterdir()):
+        file = run / "result.json"
+        if file.exists() and json.loads(file.read_text())["steps"] >= arguments.least:
+            runs_by_name[run.name] = keep(run, arguments.out / run.name, arguments.commit)
+            result = json.loads(file.read_text())
+            losses = ", ".join(f"{k} {v['loss']:.2f}" for k, v in result["held_out"].items())
+            print(f"| {run.name} | {result['steps']:,} | {result['tokens'] / 1e6:.1f} | {losses} |")
+    draw(runs_by_name, arguments.out / "curves.svg")
 
 
 if __name__ == "__main__":

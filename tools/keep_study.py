@@ -33,9 +33,9 @@ def keep(folder: Path, place: Path, commit: str | None = None) -> None:
     place.mkdir(parents=True)
     shutil.copy(folder / "study.toml", place)
     shutil.copy(folder / "result.json", place)
-    told = json.dumps(plan, indent=1, ensure_ascii=False)
-    told = told.replace(f'"{plan["task_data"]}"', '"tasks"').replace(corpus, "corpus")
-    (place / "plan.json").write_text(told + "\n", encoding="utf-8")
+    plan_text = json.dumps(plan, indent=1, ensure_ascii=False)
+    plan_text = plan_text.replace(f'"{plan["task_data"]}"', '"tasks"').replace(corpus, "corpus")
+    (place / "plan.json").write_text(plan_text + "\n", encoding="utf-8")
     for done in json.loads((folder / "result.json").read_text(encoding="utf-8"))["cells"]:
         name = Path("cells", done["variant"], f"seed-{done['seed']}")
         cell(folder / name, place / name, corpus, commit)
@@ -57,9 +57,9 @@ def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:
     lines = "".join(json.dumps(entry) + "\n" for entry in thin(run / "metrics.jsonl", STEPS))
     (place / "metrics.jsonl").write_text(lines, encoding="utf-8")
     for scores in run.glob("tasks/*/result.json"):
-        kept = place / scores.relative_to(run)
-        kept.parent.mkdir(parents=True)
-        shutil.copy(scores, kept)
+        target = place / scores.relative_to(run)
+        target.parent.mkdir(parents=True)
+        shutil.copy(scores, target)
 
 
 def draw(place: Path) -> None:
@@ -72,8 +72,8 @@ def draw(place: Path) -> None:
     for variant, colour in zip(evidence.variants, SERIES, strict=False):
         runs = [run for (name, _), run in evidence.runs.items() if name == variant.name]
         mean, band = mean_and_band([run.held_out["masked_lm"] for run in runs])
-        told = f"{variant.name}: {variant.says}"
-        axis.plot([x / 1e6 for x, _ in mean], [y for _, y in mean], color=colour, label=told)
+        label = f"{variant.name}: {variant.says}"
+        axis.plot([x / 1e6 for x, _ in mean], [y for _, y in mean], color=colour, label=label)
         axis.fill_between(
             [x / 1e6 for x, _, _ in band],
             [low for _, low, _ in band],
@@ -90,15 +90,15 @@ def draw(place: Path) -> None:
 
 def main() -> None:
     """Keep them, then write page.html, page.md and loss.svg."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("folder", type=Path)
-    words.add_argument("out", type=Path)
-    words.add_argument("--commit")
-    given = words.parse_args()
-    keep(given.folder, given.out, given.commit)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--commit")
+    arguments = parser.parse_args()
+    keep(arguments.folder, arguments.out, arguments.commit)
     for page in ("page.html", "page.md"):
-        clozelab(["report", str(given.out), "--out", str(given.out / page)])
-    draw(given.out)
+        clozelab(["report", str(arguments.out), "--out", str(arguments.out / page)])
+    draw(arguments.out)
 
 
 if __name__ == "__main__":

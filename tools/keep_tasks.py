@@ -45,32 +45,35 @@ def read(folder: Path) -> dict[str, Any]:
         "steps": next(iter(runs.values()))["steps"],
         "seconds": {seed: round(result["seconds"], 1) for seed, result in runs.items()},
         "seeds": scores,
-        "spread": {name: summary([one[name] for one in scores.values()]) for name in metrics},
+        "spread": {
+            name: summary([seed_scores[name] for seed_scores in scores.values()])
+            for name in metrics
+        },
     }
 
 
-def told(one: dict[str, float]) -> str:
+def interval_text(spread: dict[str, float]) -> str:
     """A mean and half its interval."""
-    half = f" ± {one['high'] - one['mean']:.1f}" if "high" in one else ""
-    many = "" if one["runs"] == 3 else f" ({one['runs']} runs)"
-    return f"{one['mean']:.1f}{half}{many}"
+    half = f" ± {spread['high'] - spread['mean']:.1f}" if "high" in spread else ""
+    runs = "" if spread["runs"] == 3 else f" ({spread['runs']} runs)"
+    return f"{spread['mean']:.1f}{half}{runs}"
 
 
-def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
+def draw(results: dict[str, dict[str, Any]], file: Path) -> None:
     """Each task's runs as dots, pretrained and random."""
     from matplotlib import pyplot
     from plotting import SERIES, save
 
-    figure, axis = pyplot.subplots(figsize=(6.4, 0.42 * len(found) + 0.9), layout="constrained")
+    figure, axis = pyplot.subplots(figsize=(6.4, 0.42 * len(results) + 0.9), layout="constrained")
     colours = {"pretrained": SERIES[0], "random": SERIES[1]}
     place = {"pretrained": 6, "random": -12}  # of the mean, above or below its dots
-    for row, (task, arms) in enumerate(found.items()):
-        for arm, one in arms.items():
-            name = main_metric(task, one)
-            values = [scores[name] for scores in one["seeds"].values()]
+    for row, (task, arms) in enumerate(results.items()):
+        for arm, result in arms.items():
+            name = main_metric(task, result)
+            values = [scores[name] for scores in result["seeds"].values()]
             label = arm if not row else None
             axis.plot(values, [row] * len(values), "o", color=colours[arm], ms=5, label=label)
-            mean = one["spread"][name]["mean"]
+            mean = result["spread"][name]["mean"]
             axis.annotate(
                 f"{mean:.1f}",
                 (mean, row),
@@ -80,8 +83,8 @@ def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
                 fontsize=7,
                 color=colours[arm],
             )
-    names = [f"{task} {main_metric(task, arms['pretrained'])}" for task, arms in found.items()]
-    axis.set_yticks(range(len(found)), names)
+    names = [f"{task} {main_metric(task, arms['pretrained'])}" for task, arms in results.items()]
+    axis.set_yticks(range(len(results)), names)
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
     axis.set_xlabel("dev score; a dot a seed, and their mean")
@@ -90,30 +93,30 @@ def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
     save(figure, file)
 
 
-def main_metric(task: str, one: dict[str, Any]) -> str:
+def main_metric(task: str, result: dict[str, Any]) -> str:
     """The metric that is drawn."""
-    return MAIN.get(task, next(iter(one["spread"])))
+    return MAIN.get(task, next(iter(result["spread"])))
 
 
 def main() -> None:
     """Keep, draw, print a table."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("tuned", type=Path)
-    words.add_argument("out", type=Path)
-    words.add_argument("--encoder", type=Path, required=True)
-    words.add_argument("--commit", required=True)
-    given = words.parse_args()
-    shutil.rmtree(given.out, ignore_errors=True)
-    keep(given.encoder, given.out / "encoder", given.commit)
-    tasks = sorted(path.name for path in (given.tuned / ARMS[0]).iterdir())
-    found = {task: {arm: read(given.tuned / arm / task) for arm in ARMS} for task in tasks}
-    text = json.dumps({"commit": given.commit, "tasks": found}, indent=1)
-    (given.out / "tasks.json").write_text(text + "\n", encoding="utf-8")
-    draw(found, given.out / "tasks.svg")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tuned", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--encoder", type=Path, required=True)
+    parser.add_argument("--commit", required=True)
+    arguments = parser.parse_args()
+    shutil.rmtree(arguments.out, ignore_errors=True)
+    keep(arguments.encoder, arguments.out / "encoder", arguments.commit)
+    tasks = sorted(path.name for path in (arguments.tuned / ARMS[0]).iterdir())
+    results = {task: {arm: read(arguments.tuned / arm / task) for arm in ARMS} for task in tasks}
+    text = json.dumps({"commit": arguments.commit, "tasks": results}, indent=1)
+    (arguments.out / "tasks.json").write_text(text + "\n", encoding="utf-8")
+    draw(results, arguments.out / "tasks.svg")
     print("| task | metric | pretrained | random weights |\n|---|---|--:|--:|")
-    for task, arms in found.items():
+    for task, arms in results.items():
         for metric in arms["pretrained"]["spread"]:
-            cells = (told(arms[arm]["spread"][metric]) for arm in ARMS)
+            cells = (interval_text(arms[arm]["spread"][metric]) for arm in ARMS)
             print(f"| {task} | {metric} | {' | '.join(cells)} |")
 
 

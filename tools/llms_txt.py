@@ -43,9 +43,9 @@ def navigation() -> dict[str, list[tuple[str, str]]]:
     """The sections of mkdocs.yml with their pages; the papers are one, by their index."""
     sections: dict[str, list[tuple[str, str]]] = {}
     for line in (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2].splitlines():
-        found = re.fullmatch(r"(\s+)- (?:(.+?): ?)?(\S+\.md)?", line)
-        assert found, line
-        indent, title, file = found.groups()
+        match = re.fullmatch(r"(\s+)- (?:(.+?): ?)?(\S+\.md)?", line)
+        assert match, line
+        indent, title, file = match.groups()
         if not file:
             sections[title] = []
         elif len(indent) > 2 and (ROOT / file).exists() and not _one_of_many(file):

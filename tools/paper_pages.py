@@ -94,24 +94,24 @@ WHERE = (
 def main() -> None:
     """Write every page and picture; what is no recipe any more is removed."""
     FOLDER.mkdir(exist_ok=True)
-    made = pages()
+    files = pages()
     for file in FOLDER.iterdir():
-        if file.name not in made:
+        if file.name not in files:
             file.unlink()
-    for name, text in made.items():
+    for name, text in files.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
 
 
 def pages() -> dict[str, str]:
     """Every file of the folder, by name."""
     claims = recorded()
-    made = {"index.md": index(claims)}
+    files = {"index.md": index(claims)}
     for name in recipes.names():
         picture = masks(name)
         if picture:
-            made[f"{name}.svg"] = picture
-        made[f"{name}.md"] = page(name, claims, bool(picture))
-    return made
+            files[f"{name}.svg"] = picture
+        files[f"{name}.md"] = page(name, claims, bool(picture))
+    return files
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def entry(name: str) -> dict[str, Any]:
     if name in ENTRIES:
         return {"papers": [], **ENTRIES[name]}
     lines = recipes.RECIPES.find(name).text.splitlines()
-    said = [line.lstrip("# ") for line in lines[: lines.index("")] if line.startswith("#")]
-    return {"name": name, "papers": [], "idea": " ".join(said) or recipes.read(name).title}
+    comment = [line.lstrip("# ") for line in lines[: lines.index("")] if line.startswith("#")]
+    return {"name": name, "papers": [], "idea": " ".join(comment) or recipes.read(name).title}
 
 
 def index(claims: dict[str, list[str]]) -> str:
@@ -128,11 +128,11 @@ def index(claims: dict[str, list[str]]) -> str:
     rows = []
     for name in recipes.names():
         own, known = entry(name), [study for study in studies(name) if study in claims]
-        told = sum(len(claims[study]) for study in known) or "–"
+        count = sum(len(claims[study]) for study in known) or "–"
         base = against(name)
         change = f"{len(clozelab.diff(base, name))}, of `{base}`" if base else "–"
         idea = own["idea"].partition(". ")[0].rstrip(".")
-        rows.append(f"| [{own['name']}]({name}.md) | `{name}` | {idea} | {change} | {told} |")
+        rows.append(f"| [{own['name']}]({name}.md) | `{name}` | {idea} | {change} | {count} |")
     return INDEX.format(rows="\n".join(rows))
 
 
@@ -163,8 +163,8 @@ def verdicts(name: str, claims: dict[str, list[str]]) -> list[str]:
     known = {study.removesuffix("-untuned") for study in claims}
     left = [study for study in mine if study.removesuffix("-untuned") not in known]
     if left:
-        words = ", ".join(f"`clozelab study {study}`" for study in left)
-        lines += [""] * bool(lines) + [f"Not run yet: {words} ([studies](../studies.md))."]
+        commands = ", ".join(f"`clozelab study {study}`" for study in left)
+        lines += [""] * bool(lines) + [f"Not run yet: {commands} ([studies](../studies.md))."]
     return lines or ["No study of it is recorded."]
 
 
@@ -193,8 +193,8 @@ def recorded() -> dict[str, list[str]]:
     for line in table.splitlines():
         if not line.startswith("| ") or line.startswith("| study"):
             continue
-        found = re.match(r"\| \[([\w-]+)\]", line)
-        study = found[1] if found else study
+        match = re.match(r"\| \[([\w-]+)\]", line)
+        study = match[1] if match else study
         claims.setdefault(study, []).append(line.replace("](../results/", "](../../results/"))
     return claims
 
@@ -219,11 +219,13 @@ def masks(name: str) -> str:
     tokenizer = recipes.read(name).tables()["tokenizer"]["use"]
     text = SEQUENCE if tokenizer == "kmer" else TEXT
     text = CHINESE if name in ("bert_chinese", "roberta_wwm", "ernie") else text
-    shown = [clozelab.mask(name, text, epoch=epoch, seed=1, progress=False) for epoch in (0, 1)]
-    if not any(len(each.epochs[0].hidden.positions) for each in shown):
+    mask_records = [
+        clozelab.mask(name, text, epoch=epoch, seed=1, progress=False) for epoch in (0, 1)
+    ]
+    if not any(len(each.epochs[0].hidden.positions) for each in mask_records):
         return ""
     top, parts = 18.0, list[str]()
-    for each in shown:
+    for each in mask_records:
         parts.append(f'<text x="4" y="{top:g}" class="n">epoch {each.epochs[0].epoch}</text>')
         tokens, top = _tokens(each, top + 10)
         parts += tokens
@@ -239,9 +241,9 @@ def masks(name: str) -> str:
     )
 
 
-def _tokens(shown: Any, top: float) -> tuple[list[str], float]:
+def _tokens(mask_records: Any, top: float) -> tuple[list[str], float]:
     """The tokens of a text, line after line; the height that they end at."""
-    masked, blocks = shown.epochs[0], shown.laid.blocks
+    masked, blocks = mask_records.epochs[0], mask_records.laid.blocks
     decisions = {}
     for number, at in enumerate(masked.hidden.positions.tolist()):
         ordered = masked.hidden.order is not None
@@ -249,7 +251,7 @@ def _tokens(shown: Any, top: float) -> tuple[list[str], float]:
         decisions[at] = {Corrupted.MASK: "mask", Corrupted.RANDOM: "random"}.get(decision, "same")
     parts, left = list[str](), 4.0
     for at, number in enumerate(blocks.ids.tolist()):
-        piece = _piece(shown.tokenizer, number)
+        piece = _piece(mask_records.tokenizer, number)
         width = sum(13 if ord(letter) > 0x2E80 else LETTER for letter in piece)
         if left + width > WIDTH - 4:
             left, top = 4.0, top + LINE

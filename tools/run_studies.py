@@ -32,18 +32,18 @@ SAVING = 25  # seconds that are left for cells to be saved and records to be pac
 
 def options(entry: dict[str, Any]) -> list[str]:
     """The words of `clozelab study`."""
-    words = []
+    command_options = []
     for key, value in entry.items():
         if key in ("name", "study", "corpus"):
             continue
         name = f"--{key.replace('_', '-')}"
         if isinstance(value, list) and key == "set":
-            words += [word for one in value for word in (name, one)]
+            command_options += [word for item in value for word in (name, item)]
         elif isinstance(value, list):
-            words += [name, ",".join(value)] if value else [name]
+            command_options += [name, ",".join(value)] if value else [name]
         else:
-            words += [name, str(value)]
-    return words
+            command_options += [name, str(value)]
+    return command_options
 
 
 def begin(name: str, place: Path, corpus: Path, task_data: Path) -> None:
@@ -76,24 +76,24 @@ def run(entry: dict[str, Any], place: Path, corpus: Path, task_data: Path, secon
 
 def main() -> None:
     """Study after study, in the queue's order."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("queue", type=Path)
-    words.add_argument("--corpus", type=Path, nargs="+", required=True, help="by their folders")
-    words.add_argument("--task-data", type=Path, required=True)
-    words.add_argument("--minutes", type=float, required=True, help="for all of it")
-    words.add_argument("--out", type=Path, required=True, help="for studies.tar.xz")
-    words.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "studies")
-    words.add_argument("--only", nargs="+", help="names of the queue")
-    given = words.parse_args()
-    end = time.monotonic() + 60 * given.minutes - SAVING
-    corpora = {place.name: place.resolve() for place in given.corpus}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("queue", type=Path)
+    parser.add_argument("--corpus", type=Path, nargs="+", required=True, help="by their folders")
+    parser.add_argument("--task-data", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, required=True, help="for all of it")
+    parser.add_argument("--out", type=Path, required=True, help="for studies.tar.xz")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "studies")
+    parser.add_argument("--only", nargs="+", help="names of the queue")
+    arguments = parser.parse_args()
+    end = time.monotonic() + 60 * arguments.minutes - SAVING
+    corpora = {place.name: place.resolve() for place in arguments.corpus}
     with tempfile.TemporaryDirectory() as packed:
-        for entry in tomllib.loads(given.queue.read_text(encoding="utf-8"))["studies"]:
+        for entry in tomllib.loads(arguments.queue.read_text(encoding="utf-8"))["studies"]:
             name = entry["name"]
-            if (given.only and name not in given.only) or end - time.monotonic() < SAVING:
+            if (arguments.only and name not in arguments.only) or end - time.monotonic() < SAVING:
                 continue
             corpus = corpora[entry["corpus"]] if "corpus" in entry else next(iter(corpora.values()))
-            place, tasks = given.work / name, given.task_data.resolve()
+            place, tasks = arguments.work / name, arguments.task_data.resolve()
             began = time.monotonic()
             begin(name, place, corpus, tasks)
             code = run(entry, place, corpus, tasks, end - time.monotonic())
@@ -101,8 +101,8 @@ def main() -> None:
                 keep(place, Path(packed) / name)
                 cells = json.loads((place / "result.json").read_text(encoding="utf-8"))["cells"]
                 print(f"{name}: exit {code}, {len(cells)} cells, {time.monotonic() - began:.0f} s")
-        given.out.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(given.out / "studies.tar.xz", "w:xz") as archive:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(arguments.out / "studies.tar.xz", "w:xz") as archive:
             archive.add(packed, arcname=".")
 
 

@@ -39,9 +39,9 @@ def main() -> None:
 
 def pages() -> list[Path]:
     """The Markdown files of the repository that are tracked."""
-    words = ("git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard")
+    command = ("git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard")
     try:
-        named = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        named = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         files = [ROOT / name for name in named.splitlines() if name.endswith(".md")]
     except (OSError, subprocess.CalledProcessError):  # a copy without its history
         files = [file for file in ROOT.rglob("*.md") if not _aside(file)]

@@ -39,12 +39,12 @@ def speed(file: Path) -> None:
     rows = [row for row in rows if row["peers"]]
     figure, axis = pyplot.subplots(figsize=(6.4, 0.75 * len(rows) + 0.7), layout="constrained")
     for place, row in enumerate(rows):
-        told = {"clozelab": row["clozelab"], **row["peers"]}
+        sides = {"clozelab": row["clozelab"], **row["peers"]}
         for number, (name, colour) in enumerate(BARS.items()):
-            rate = told[name]["tokens_a_second"] / 1e3
+            rate = sides[name]["tokens_a_second"] / 1e3
             at = place + 0.27 * (number - 1)
             axis.barh(at, rate, 0.25, color=colour, label=None if place else name)
-            ratio = told[name].get("ratio")
+            ratio = sides[name].get("ratio")
             text = f" {rate:,.0f}" + (f"  (ours {ratio['speed']:.1f} ×)" if ratio else "")
             axis.text(rate, at, text, va="center", fontsize=8)
     axis.set_yticks(range(len(rows)), [title(row) for row in rows])
@@ -89,8 +89,8 @@ def minutes(run: Path, file: Path) -> None:
         "held_out": {"linestyle": "", "marker": "o", "color": INK, "label": "held out"},
     }
     for kind, look in looks.items():
-        told = [(e["step"], e["masked_lm"]["loss"]) for e in entries if e["kind"] == kind]
-        axis.plot([(step - 1) * each for step, _ in told], [loss for _, loss in told], **look)
+        losses = [(e["step"], e["masked_lm"]["loss"]) for e in entries if e["kind"] == kind]
+        axis.plot([(step - 1) * each for step, _ in losses], [loss for _, loss in losses], **look)
     axis.set_xlabel("minutes of one H200")
     axis.set_ylabel("masked LM loss, nats (30 % masks)")
     axis.legend()

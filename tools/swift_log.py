@@ -52,7 +52,7 @@ ELSEWHERE = {
 }
 
 
-def found(name: str, results: Path) -> tuple[StudyRecord | None, str]:
+def find_record(name: str, results: Path) -> tuple[StudyRecord | None, str]:
     """The record of a study, and where it stands."""
     for folder, state in ((results / name, ""), (results / "unfinished" / name, "unfinished")):
         if (folder / "result.json").exists():
@@ -65,7 +65,7 @@ def found(name: str, results: Path) -> tuple[StudyRecord | None, str]:
 def table(name: str, results: Path) -> str:
     """A row for each variant: what others found, its advantage over the base, whether it counts."""
     base, measures = STUDIES[name]
-    record, state = found(name, results)
+    record, state = find_record(name, results)
     study = spec.read(name) if record is None else record.study
     head = [
         "variant",
@@ -122,13 +122,13 @@ def page(text: str, results: Path) -> str:
 
 def main() -> int:
     """Write, or check."""
-    words = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    words.add_argument("--check", action="store_true", help="write nothing")
-    words.add_argument("--results", type=Path, default=ROOT / "results")
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--results", type=Path, default=ROOT / "results")
+    arguments = parser.parse_args()
     before = PAGE.read_text(encoding="utf-8")
-    after = page(before, given.results)
-    if given.check:
+    after = page(before, arguments.results)
+    if arguments.check:
         if before != after:
             print(f"{PAGE}: is not up to date; run python tools/swift_log.py", file=sys.stderr)
         return int(before != after)

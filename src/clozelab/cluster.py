@@ -62,7 +62,7 @@ def _connected(ray: Any, address: str) -> Iterator[Any]:
 
 def _connect(ray: Any, address: str) -> None:
     try:
-        with interrupts.kept():
+        with interrupts.handlers_restored():
             ray.init(
                 address=address,
                 log_to_driver=False,
@@ -98,12 +98,16 @@ def _check_nodes(ray: Any, address: str) -> None:
     affinity = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     # A lambda travels whole; a function of a module is imported where it runs.
     task = ray.remote(num_cpus=0, max_retries=0)(lambda: __import__("clozelab").__version__)
-    asked = {
+    nodes_by_task = {
         task.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote(): node
         for node in ray.nodes()
         if node["Alive"] and node["Resources"].get("CPU")
     }
-    answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=_ANSWER) if asked else ([], [])
+    answered, _ = (
+        ray.wait([*nodes_by_task], num_returns=len(nodes_by_task), timeout=_ANSWER)
+        if nodes_by_task
+        else ([], [])
+    )
     for answer in answered:
         try:
             installed = f"clozelab {ray.get(answer)}"
@@ -113,6 +117,6 @@ def _check_nodes(ray: Any, address: str) -> None:
             continue
         if installed != f"clozelab {__version__}":
             raise UserError(
-                f"--on {address}: the node {asked[answer]['NodeManagerAddress']} has {installed};"
-                f" install clozelab {__version__} on every node"
+                f"--on {address}: the node {nodes_by_task[answer]['NodeManagerAddress']} has"
+                f" {installed}; install clozelab {__version__} on every node"
             )

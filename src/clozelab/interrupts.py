@@ -93,7 +93,7 @@ def noted() -> Iterator[list[int]]:
 
 
 @contextmanager
-def kept() -> Iterator[None]:
+def handlers_restored() -> Iterator[None]:
     """Handle signals as before, whatever a library does about them: Ray would end at SIGTERM."""
     signs = (signal.SIGINT, signal.SIGTERM) if _in_main_thread() else ()
     before = {sign: signal.getsignal(sign) for sign in signs}
@@ -136,9 +136,9 @@ def awaited(look: Callable[[float], Found]) -> Found:
     garbage collector would swallow it.
     """
     with noted() as came:
-        while not (found := look(_LOOK)) and not came:
+        while not (result := look(_LOOK)) and not came:
             pass
-    return found
+    return result
 
 
 def end_with_parent() -> None:

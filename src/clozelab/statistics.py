@@ -362,14 +362,14 @@ def _several(every: Iterable[Values]) -> int:
     return sum(len(one) > 1 for one in every)
 
 
-def _with_items(found: Estimate, items: ItemError) -> Estimate:
+def _with_items(estimate: Estimate, items: ItemError) -> Estimate:
     """The estimate with the error of the evaluation set added to that of the seeds.
 
     What both show is counted once, and the seeds' part is at least that.
     """
-    seeds, own = found.error**2, items.variance - items.chance
-    freedom = _freedom([seeds, own], [found.freedom, items.freedom]) if own else found.freedom
-    return replace(found, error=math.sqrt(max(seeds, items.chance) + own), freedom=freedom)
+    seeds, own = estimate.error**2, items.variance - items.chance
+    freedom = _freedom([seeds, own], [estimate.freedom, items.freedom]) if own else estimate.freedom
+    return replace(estimate, error=math.sqrt(max(seeds, items.chance) + own), freedom=freedom)
 
 
 def _freedom(variances: Sequence[float], freedoms: Sequence[float]) -> float:

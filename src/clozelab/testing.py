@@ -244,7 +244,7 @@ def check_generator(part: Any) -> None:
     _hold(built == counted, "parameters() miscounts what build() makes beside the encoder")
     blocks = example_blocks()
     chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
-    found = []
+    results = []
     for rows in ([0, 1, 2, 3, 4, 5], [3, 1]):
         some = take(blocks, rows)
         mine = np.flatnonzero(np.isin(_places(some), _places(blocks)[chosen]))
@@ -256,11 +256,11 @@ def check_generator(part: Any) -> None:
         with torch.no_grad():
             written, sums = module(batch, columns)
         _hold({"loss", "count"} <= sums.keys(), "the generator's sums have a loss and a count")
-        kept = np.setdiff1d(np.arange(len(some.ids)), mine)
-        _hold(bool((written.ids == ids)[kept].all()), "it writes where nothing is hidden")
+        others = np.setdiff1d(np.arange(len(some.ids)), mine)
+        _hold(bool((written.ids == ids)[others].all()), "it writes where nothing is hidden")
         _hold(written.ids.shape == ids.shape, "what it writes has another shape")
-        found.append(written.ids.split(some.lengths.tolist()))
-    same = torch.equal(found[0][3], found[1][0]) and torch.equal(found[0][1], found[1][1])
+        results.append(written.ids.split(some.lengths.tolist()))
+    same = torch.equal(results[0][3], results[1][0]) and torch.equal(results[0][1], results[1][1])
     _hold(same, "what it writes depends on the other blocks of a batch")
 
 

@@ -155,7 +155,7 @@ def within(name: str, room: str) -> bool:
 
 def room(name: str) -> str:
     """The innermost room with rules that a module lies in."""
-    return max((one for one in ALLOWED if within(name, one)), key=len)
+    return max((room_name for room_name in ALLOWED if within(name, room_name)), key=len)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
@@ -163,7 +163,7 @@ def test_a_file_imports_only_what_its_place_allows(file: Path) -> None:
     mine = room(module(file))
     allowed = ALLOWED[mine] | {mine}
     for name in imports(tree_of(file)):
-        assert any(within(name, one) for one in allowed), name
+        assert any(within(name, room_name) for room_name in allowed), name
 
 
 def test_parts_import_no_parts() -> None:
@@ -181,7 +181,7 @@ def test_no_one_asks_for_the_class_of_a_part(folder: str) -> None:
     classes = set(_classes(folder))
     for name, file in MODULES.items():
         tree = tree_of(file)
-        if not within(name, folder) and any(within(one, folder) for one in imports(tree)):
+        if not within(name, folder) and any(within(imported, folder) for imported in imports(tree)):
             assert not _classes_asked_for(tree) & classes, name
 
 
@@ -291,8 +291,8 @@ for found in pkgutil.walk_packages(clozelab.__path__, "clozelab."):
 
 @cache
 def imported_elsewhere() -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", ELSEWHERE]
-    return run_process(words, cwd=SOURCE.parent, capture_output=True, text=True)
+    command = [sys.executable, "-c", ELSEWHERE]
+    return run_process(command, cwd=SOURCE.parent, capture_output=True, text=True)
 
 
 def test_nothing_needs_posix_to_be_imported() -> None:
@@ -334,15 +334,15 @@ def test_the_rules_can_fail() -> None:
     assert _class_names([ast.parse("class A:\n  class B: ..."), ast.parse("class _A: ...")]) == [
         *"AB"
     ]
-    assert not any(within("blocks.pairs", one) for one in ALLOWED["masking"])
-    assert not any(within("finetuning.predict", one) for one in ALLOWED["models"])
+    assert not any(within("blocks.pairs", room_name) for room_name in ALLOWED["masking"])
+    assert not any(within("finetuning.predict", room_name) for room_name in ALLOWED["models"])
 
 
 def test_the_drawing_of_the_rooms_is_up_to_date() -> None:
     """But for the sizes of rooms, which change with every change."""
     tool = run_path(str(ROOT / "tools" / "draw_rooms.py"))
     drawn = tool["draw"](tool["rooms"]())
-    kept = (ROOT / "docs" / "pictures" / "rooms.svg").read_text(encoding="utf-8")
+    drawing = (ROOT / "docs" / "pictures" / "rooms.svg").read_text(encoding="utf-8")
     assert re.sub(r"\d+ files, [\d,]+ lines", "", drawn) == re.sub(
-        r"\d+ files, [\d,]+ lines", "", kept
+        r"\d+ files, [\d,]+ lines", "", drawing
     ), "run python tools/draw_rooms.py"

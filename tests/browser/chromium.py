@@ -23,12 +23,12 @@ class Chromium:
         assert PROGRAM is not None
         theirs, self._to = os.pipe()
         self._from, ours = os.pipe()
-        words = [PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
-        words += ["--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={home}"]
+        command = [PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+        command += ["--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={home}"]
         # The debugger reads 3 and writes 4, whatever numbers the pipes have here.
         script = f'exec "$0" "$@" 3<&{theirs} 4>&{ours}'
         self._process = subprocess.Popen(
-            ["bash", "-c", script, *words, "about:blank"],
+            ["bash", "-c", script, *command, "about:blank"],
             pass_fds=(theirs, ours),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -38,7 +38,7 @@ class Chromium:
         self._rest, self._number, self._session = b"", 0, ""
         self.events: list[dict[str, Any]] = []
         pages = self.do("Target.getTargets")["targetInfos"]
-        target = next(one["targetId"] for one in pages if one["type"] == "page")
+        target = next(tab["targetId"] for tab in pages if tab["type"] == "page")
         attached = self.do("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
         for name in ("Page", "Runtime", "Log", "Network"):
@@ -66,14 +66,14 @@ class Chromium:
         """Load a page from its address, wholly."""
         self.events.clear()
         self.do("Page.navigate", url=url)
-        while not any(one.get("method") == "Page.loadEventFired" for one in self.events):
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read())
 
     def ask(self, script: str) -> Any:
         """What an expression comes to in the page."""
-        found = self.do("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        result = self.do("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
 
     def wait(self, script: str) -> None:
         """Until an expression holds in the page, which may load itself meanwhile."""
@@ -130,9 +130,9 @@ class Chromium:
     def named(self) -> list[tuple[str, str]]:
         """Role and name of everything that a screen reader is told of."""
         nodes = self.do("Accessibility.getFullAXTree")["nodes"]
-        told = [one for one in nodes if not one["ignored"]]
-        return [(str(one["role"]["value"]), str(one["name"]["value"])) for one in told
-                if "name" in one]  # fmt: skip
+        visible = [node for node in nodes if not node["ignored"]]
+        return [(str(node["role"]["value"]), str(node["name"]["value"])) for node in visible
+                if "name" in node]  # fmt: skip
 
     def picture(self) -> bytes:
         """The whole page as PNG."""
@@ -173,12 +173,14 @@ class Chromium:
     def logged(self) -> list[dict[str, Any]]:
         """What the page's console and the browser had to say."""
         kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
-        return [one for one in self.events if one.get("method") in kinds]
+        return [event for event in self.events if event.get("method") in kinds]
 
     def requests(self) -> list[str]:
         """Every address that was asked for."""
-        sent = [one for one in self.events if one.get("method") == "Network.requestWillBeSent"]
-        return [one["params"]["request"]["url"] for one in sent]
+        sent = [
+            event for event in self.events if event.get("method") == "Network.requestWillBeSent"
+        ]
+        return [event["params"]["request"]["url"] for event in sent]
 
     def close(self) -> None:
         """End it; it is gone when this returns."""

@@ -27,10 +27,10 @@ LOSS, RATE = 0, 2  # the figures: the loss of two runs, that of a third, the lea
 def make_run(folder: Path, name: str, *, recipe: str, loss: float, data: str) -> Path:
     """A run whose training loss swings by one about a falling line."""
     changes = [f"schedule.steps={STEPS}", "schedule.warmup=10"]
-    made = recipes.read(recipe, size="tiny", overrides=changes)
+    full_recipe = recipes.read(recipe, size="tiny", overrides=changes)
     place = folder / name
     machine = {"seed": 0, "data": [data]}
-    run = Run.create(place, recipe_toml=recipes.to_toml(made), machine=machine)
+    run = Run.create(place, recipe_toml=recipes.to_toml(full_recipe), machine=machine)
     for step in range(1, STEPS + 1):
         now = {"loss": loss + 5 / step + (step % 2 - 0.5)}
         more = {"learning_rate": 1e-3 * step / STEPS, "norm": 1.0 + step % 3}
@@ -67,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shown(browser: Chromium, place: Path) -> Iterator[Chromium]:
+def page_shown(browser: Chromium, place: Path) -> Iterator[Chromium]:
     browser.size(1200, 800)
     browser.emulate()
     browser.open(place)
@@ -94,8 +94,8 @@ def across(browser: Chromium, number: int = LOSS) -> list[str]:
 
 def numbers(texts: list[str]) -> list[float]:
     sizes = {"k": 1e3, "M": 1e6}
-    found = [re.fullmatch(r"([\d.]+)([kM]?)", text) for text in texts]
-    return [float(one[1]) * sizes.get(one[2], 1) for one in found if one]
+    matches = [re.fullmatch(r"([\d.]+)([kM]?)", text) for text in texts]
+    return [float(match[1]) * sizes.get(match[2], 1) for match in matches if match]
 
 
 def tip(browser: Chromium, number: int = LOSS) -> str:
@@ -109,58 +109,60 @@ def paths(browser: Chromium, kind: str, number: int = LOSS) -> Any:
 
 
 def choose(browser: Chromium, number: int, inside: str, value: str, event: str) -> None:
-    one = figure(number, inside)
-    browser.ask(f"{one}.value = '{value}', {one}.dispatchEvent(new Event('{event}'))")
+    one_figure = figure(number, inside)
+    browser.ask(f"{one_figure}.value = '{value}', {one_figure}.dispatchEvent(new Event('{event}'))")
 
 
-def test_the_mouse_shows_the_values_there(shown: Chromium) -> None:
-    assert shown.ask(f"{figure(LOSS, '.tip')}.hidden") is True
-    shown.hover(figure(LOSS, ".plot > svg"), 0.99)
-    said = tip(shown)
-    assert said.startswith("1M tokens") and "low\n2.05" in said and "3.05" in said
-    assert EVIL in said and shown.ask("document.querySelector('figure img')") is None
-    shown.hover(figure(LOSS, "figcaption"))
-    assert shown.ask(f"{figure(LOSS, '.tip')}.hidden") is True
+def test_the_mouse_shows_the_values_there(page_shown: Chromium) -> None:
+    assert page_shown.ask(f"{figure(LOSS, '.tip')}.hidden") is True
+    page_shown.hover(figure(LOSS, ".plot > svg"), 0.99)
+    text = tip(page_shown)
+    assert text.startswith("1M tokens") and "low\n2.05" in text and "3.05" in text
+    assert EVIL in text and page_shown.ask("document.querySelector('figure img')") is None
+    page_shown.hover(figure(LOSS, "figcaption"))
+    assert page_shown.ask(f"{figure(LOSS, '.tip')}.hidden") is True
 
 
-def test_dragging_zooms_and_there_is_a_way_back(shown: Chromium) -> None:
-    all_of_it = across(shown)
+def test_dragging_zooms_and_there_is_a_way_back(page_shown: Chromium) -> None:
+    all_of_it = across(page_shown)
     button = figure(LOSS, ".tools button")
-    assert shown.ask(f"{button}.hidden") is True
-    shown.drag(figure(LOSS, ".plot > svg"), 0.5, 0.75)
-    part = numbers(across(shown))
+    assert page_shown.ask(f"{button}.hidden") is True
+    page_shown.drag(figure(LOSS, ".plot > svg"), 0.5, 0.75)
+    part = numbers(across(page_shown))
     assert min(part) > 0.4e6 and max(part) < 0.8e6
-    levels = shown.ask(
+    levels = page_shown.ask(
         f"[...{figure(LOSS)}.querySelectorAll('.tick[text-anchor=end]')].map((o) => +o.textContent)"
     )
     assert min(levels) > 1.9 and max(levels) < 3.4  # the curves fill the height again
-    assert numbers(across(shown, 1))[-1] == 1e6  # another figure stays
-    shown.click(button)
-    assert across(shown) == all_of_it and shown.ask(f"{button}.hidden") is True
+    assert numbers(across(page_shown, 1))[-1] == 1e6  # another figure stays
+    page_shown.click(button)
+    assert across(page_shown) == all_of_it and page_shown.ask(f"{button}.hidden") is True
 
 
-def test_the_keyboard_reads_and_zooms(shown: Chromium) -> None:
-    shown.ask(f"{figure(LOSS, '.plot > svg')}.focus()")
-    said = f"{figure(LOSS, 'output')}.textContent"
+def test_the_keyboard_reads_and_zooms(page_shown: Chromium) -> None:
+    page_shown.ask(f"{figure(LOSS, '.plot > svg')}.focus()")
+    output_text = f"{figure(LOSS, 'output')}.textContent"
     for key, moment, value in (("Home", "100k", 2.5), ("ArrowRight", "200k", 2.25),
                                ("End", "1M", 2.05)):  # fmt: skip
-        shown.press(key)
-        words = str(shown.ask(said))
-        assert words.startswith(f"{moment} tokens: ") and f"low {value}" in words.split(": ", 1)[
+        page_shown.press(key)
+        text = str(page_shown.ask(output_text))
+        assert text.startswith(f"{moment} tokens: ") and f"low {value}" in text.split(": ", 1)[
             1
         ].split(", ")
-    live = shown.ask(f"{figure(LOSS, 'output')}.matches('[aria-live=polite]:not([aria-hidden])')")
+    live = page_shown.ask(
+        f"{figure(LOSS, 'output')}.matches('[aria-live=polite]:not([aria-hidden])')"
+    )
     assert live  # so that a screen reader says it
-    shown.press("ArrowLeft")
-    shown.press("+")
-    part = numbers(across(shown))
+    page_shown.press("ArrowLeft")
+    page_shown.press("+")
+    part = numbers(across(page_shown))
     assert min(part) > 0.5e6 and part[-1] <= 1e6
-    shown.press("Escape")
-    assert numbers(across(shown))[0] == 0
+    page_shown.press("Escape")
+    assert numbers(across(page_shown))[0] == 0
 
 
-def test_screen_readers_are_told_of_everything(shown: Chromium) -> None:
-    named = shown.named()
+def test_screen_readers_are_told_of_everything(page_shown: Chromium) -> None:
+    named = page_shown.named()
     figures = [name for role, name in named if role == "application"]
     assert len(figures) == 5
     assert figures[LOSS].startswith("masked lm: loss on held-out text, in nats, ")
@@ -171,117 +173,127 @@ def test_screen_readers_are_told_of_everything(shown: Chromium) -> None:
     assert all(name for role, name in named if role in controls)
 
 
-def test_axes_are_tokens_steps_or_time_and_figures_agree(shown: Chromium) -> None:
-    assert across(shown)[-1] == "tokens seen"
-    choose(shown, LOSS, "select", "seconds", "change")
-    assert [across(shown, at)[-1] for at in (LOSS, RATE)] == ["training time, minutes"] * 2
-    assert numbers(across(shown, RATE))[-1] == STEPS * SECONDS / 60
-    choose(shown, RATE, "select", "steps", "change")
-    assert across(shown)[-1] == "steps" and numbers(across(shown))[-1] == STEPS
-    shown.do("Page.reload")  # as a page does that is followed
-    shown.wait("document.querySelector('figure select')?.value === 'steps'")
+def test_axes_are_tokens_steps_or_time_and_figures_agree(page_shown: Chromium) -> None:
+    assert across(page_shown)[-1] == "tokens seen"
+    choose(page_shown, LOSS, "select", "seconds", "change")
+    assert [across(page_shown, at)[-1] for at in (LOSS, RATE)] == ["training time, minutes"] * 2
+    assert numbers(across(page_shown, RATE))[-1] == STEPS * SECONDS / 60
+    choose(page_shown, RATE, "select", "steps", "change")
+    assert across(page_shown)[-1] == "steps" and numbers(across(page_shown))[-1] == STEPS
+    page_shown.do("Page.reload")  # as a page does that is followed
+    page_shown.wait("document.querySelector('figure select')?.value === 'steps'")
 
 
-def test_log_axes(shown: Chromium) -> None:
+def test_log_axes(page_shown: Chromium) -> None:
     for side, button in enumerate((2, 3)):
-        one = f"{figure(LOSS)}.querySelectorAll('.tools button')[{button - 1}]"
-        before = paths(shown, "line")
-        assert shown.ask(f"{one}.getAttribute('aria-pressed')") == "false"
-        shown.click(one)
-        assert shown.ask(f"{one}.getAttribute('aria-pressed')") == "true"
-        assert paths(shown, "line") != before and "NaN" not in "".join(paths(shown, "line"))
+        button_script = f"{figure(LOSS)}.querySelectorAll('.tools button')[{button - 1}]"
+        before = paths(page_shown, "line")
+        assert page_shown.ask(f"{button_script}.getAttribute('aria-pressed')") == "false"
+        page_shown.click(button_script)
+        assert page_shown.ask(f"{button_script}.getAttribute('aria-pressed')") == "true"
+        assert paths(page_shown, "line") != before and "NaN" not in "".join(
+            paths(page_shown, "line")
+        )
         if side == 0:
-            assert numbers(across(shown))[0] >= TOKENS
+            assert numbers(across(page_shown))[0] >= TOKENS
 
 
-def test_smoothing_is_the_readers_choice(shown: Chromium) -> None:
+def test_smoothing_is_the_readers_choice(page_shown: Chromium) -> None:
     def swing() -> float:
         """How far the training loss goes up and down from point to point, in pixels."""
-        heights = [float(y) for y in re.findall(r"[\d.]+ (-?[\d.]+)", paths(shown, "faint")[0])]
+        heights = [
+            float(y) for y in re.findall(r"[\d.]+ (-?[\d.]+)", paths(page_shown, "faint")[0])
+        ]
         steps = [abs(b - a) for a, b in zip(heights, heights[1:], strict=False)][20:]
         return sum(steps) / len(steps)
 
     smooth = swing()
-    choose(shown, LOSS, "input", "0", "input")
+    choose(page_shown, LOSS, "input", "0", "input")
     assert swing() > 5 * smooth
-    assert shown.ask(f"{figure(1, 'input')}.value") == "0"
+    assert page_shown.ask(f"{figure(1, 'input')}.value") == "0"
 
 
-def test_a_name_of_the_legend_hides_its_line(shown: Chromium) -> None:
+def test_a_name_of_the_legend_hides_its_line(page_shown: Chromium) -> None:
     first = f"{figure(LOSS)}.querySelectorAll('.legend button')[0]"
-    assert len(paths(shown, "line")) == 2
-    shown.click(first)
-    assert len(paths(shown, "line")) == 1
-    assert shown.ask(f"{first}.getAttribute('aria-pressed')") == "false"
-    shown.ask(f"{first}.focus()")
-    shown.press("Enter")
-    shown.ask(f"{first}.click()")
-    assert len(paths(shown, "line")) == 2
+    assert len(paths(page_shown, "line")) == 2
+    page_shown.click(first)
+    assert len(paths(page_shown, "line")) == 1
+    assert page_shown.ask(f"{first}.getAttribute('aria-pressed')") == "false"
+    page_shown.ask(f"{first}.focus()")
+    page_shown.press("Enter")
+    page_shown.ask(f"{first}.click()")
+    assert len(paths(page_shown, "line")) == 2
 
 
-def test_runs_with_different_texts_or_tokenizers_share_no_loss_axis(shown: Chromium) -> None:
+def test_runs_with_different_texts_or_tokenizers_share_no_loss_axis(page_shown: Chromium) -> None:
     names = [
-        shown.ask(f"[...{figure(at)}.querySelectorAll('.legend button')].map((o) => o.innerText)")
+        page_shown.ask(
+            f"[...{figure(at)}.querySelectorAll('.legend button')].map((o) => o.innerText)"
+        )
         for at in (LOSS, 1, RATE)
     ]
-    assert [len(one) for one in names] == [2, 1, 3] and names[1] == ["other"]
-    notes = [shown.ask(f"{figure(at, '.note')}.innerText") for at in (LOSS, 1)]
+    assert [len(line_names) for line_names in names] == [2, 1, 3] and names[1] == ["other"]
+    notes = [page_shown.ask(f"{figure(at, '.note')}.innerText") for at in (LOSS, 1)]
     assert notes == ["text books; faint: in training", "text wiki; faint: in training"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_follow_the_reader(scheme: str, shown: Chromium) -> None:
-    shown.emulate(scheme=scheme)
+def test_colours_follow_the_reader(scheme: str, page_shown: Chromium) -> None:
+    page_shown.emulate(scheme=scheme)
     colours = palette.DARK if scheme == "dark" else palette.LIGHT
-    stroke = shown.ask(f"getComputedStyle({figure(LOSS, 'path.line')}).stroke")
+    stroke = page_shown.ask(f"getComputedStyle({figure(LOSS, 'path.line')}).stroke")
     red, green, blue = (int(colours["s0"][at : at + 2], 16) for at in (1, 3, 5))
     assert stroke == f"rgb({red}, {green}, {blue})"
 
 
-def test_a_telephone_shows_all_of_it(shown: Chromium, place: Path) -> None:
-    shown.size(360, 740)
-    shown.open(place)
-    assert shown.ask("document.documentElement.scrollWidth <= window.innerWidth")
-    widths = shown.ask("[...document.querySelectorAll('.plot > svg')].map((o) => o.clientWidth)")
+def test_a_telephone_shows_all_of_it(page_shown: Chromium, place: Path) -> None:
+    page_shown.size(360, 740)
+    page_shown.open(place)
+    assert page_shown.ask("document.documentElement.scrollWidth <= window.innerWidth")
+    widths = page_shown.ask(
+        "[...document.querySelectorAll('.plot > svg')].map((o) => o.clientWidth)"
+    )
     assert all(300 <= width <= 360 for width in widths)
     for share in (0.2, 0.6, 0.99):
-        shown.hover(figure(LOSS, ".plot > svg"), share)
-        box = shown.ask(f"(({{left, right}}) => [left, right])({figure(LOSS, '.tip')}"
+        page_shown.hover(figure(LOSS, ".plot > svg"), share)
+        box = page_shown.ask(f"(({{left, right}}) => [left, right])({figure(LOSS, '.tip')}"
                         ".getBoundingClientRect())")  # fmt: skip
         assert box[0] >= 0 and box[1] <= 360
 
 
-def test_a_finger_reads_and_zooms(shown: Chromium, place: Path) -> None:
-    shown.size(360, 740)
-    shown.do("Emulation.setTouchEmulationEnabled", enabled=True)
-    shown.open(place)
+def test_a_finger_reads_and_zooms(page_shown: Chromium, place: Path) -> None:
+    page_shown.size(360, 740)
+    page_shown.do("Emulation.setTouchEmulationEnabled", enabled=True)
+    page_shown.open(place)
     canvas = figure(LOSS, ".plot > svg")
-    shown.ask(f"{canvas}.scrollIntoView({{block: 'center'}})")
-    left, right, middle = shown.ask(
+    page_shown.ask(f"{canvas}.scrollIntoView({{block: 'center'}})")
+    left, right, middle = page_shown.ask(
         f"(({{left, right, top, bottom}}) => [left, right, (top + bottom) / 2])"
         f"({canvas}.getBoundingClientRect())"
     )
 
     def touch(*shares: float) -> None:
         places = [{"x": left + share * (right - left), "y": middle} for share in shares]
-        shown.do("Input.dispatchTouchEvent", type="touchStart", touchPoints=places[:1])
+        page_shown.do("Input.dispatchTouchEvent", type="touchStart", touchPoints=places[:1])
         for way in places[1:]:
-            shown.do("Input.dispatchTouchEvent", type="touchMove", touchPoints=[way])
-        shown.do("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+            page_shown.do("Input.dispatchTouchEvent", type="touchMove", touchPoints=[way])
+        page_shown.do("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     touch(0.9)
-    shown.wait(f"!{figure(LOSS, '.tip')}.hidden")  # and stays when the finger is gone
-    assert "low" in tip(shown)
+    page_shown.wait(f"!{figure(LOSS, '.tip')}.hidden")  # and stays when the finger is gone
+    assert "low" in tip(page_shown)
     touch(0.5, 0.55, 0.65, 0.8)
-    shown.wait(f"!{figure(LOSS, '.tools button')}.hidden")
-    assert min(numbers(across(shown))) > 0.3e6
-    shown.do("Emulation.setTouchEmulationEnabled", enabled=False)
+    page_shown.wait(f"!{figure(LOSS, '.tools button')}.hidden")
+    assert min(numbers(across(page_shown))) > 0.3e6
+    page_shown.do("Emulation.setTouchEmulationEnabled", enabled=False)
 
 
-def test_nothing_of_a_figure_is_outside_of_it_and_wide_windows_are_used(shown: Chromium) -> None:
-    shown.size(1600, 900)
-    shown.wait(f"{figure(LOSS, '.plot > svg')}.clientWidth > 600")
-    outside = shown.ask("""
+def test_nothing_of_a_figure_is_outside_of_it_and_wide_windows_are_used(
+    page_shown: Chromium,
+) -> None:
+    page_shown.size(1600, 900)
+    page_shown.wait(f"{figure(LOSS, '.plot > svg')}.clientWidth > 600")
+    outside = page_shown.ask("""
         [...document.querySelectorAll('.plot > svg')].flatMap((svg) => {
           const all = svg.getBoundingClientRect();
           return [...svg.querySelectorAll('text, .dot')].filter((one) => {
@@ -292,14 +304,14 @@ def test_nothing_of_a_figure_is_outside_of_it_and_wide_windows_are_used(shown: C
         })
     """)
     assert outside == []
-    tops = shown.ask("[...document.querySelectorAll('figure')].map((o) => o.offsetTop)")
+    tops = page_shown.ask("[...document.querySelectorAll('figure')].map((o) => o.offsetTop)")
     assert tops[0] == tops[1]  # side by side
 
 
-def test_without_a_script_the_figures_are_there(shown: Chromium, place: Path) -> None:
-    shown.do("Emulation.setScriptExecutionDisabled", value=True)
-    shown.open(place)
-    shown.do("Emulation.setScriptExecutionDisabled", value=False)
-    assert shown.ask("document.querySelectorAll('.plot').length") == 0
-    assert shown.ask("document.querySelectorAll('figure > svg polyline').length") == 3 * 5
-    assert shown.ask("document.querySelectorAll('figcaption h3').length") == 5
+def test_without_a_script_the_figures_are_there(page_shown: Chromium, place: Path) -> None:
+    page_shown.do("Emulation.setScriptExecutionDisabled", value=True)
+    page_shown.open(place)
+    page_shown.do("Emulation.setScriptExecutionDisabled", value=False)
+    assert page_shown.ask("document.querySelectorAll('.plot').length") == 0
+    assert page_shown.ask("document.querySelectorAll('figure > svg polyline').length") == 3 * 5
+    assert page_shown.ask("document.querySelectorAll('figcaption h3').length") == 5

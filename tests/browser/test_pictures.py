@@ -39,9 +39,11 @@ def test_the_pictures_are_known() -> None:
 def test_colours_are_those_of_pages(place: Path) -> None:
     text = re.sub(r"<style>@media.*?</style>", "", place.read_text(encoding="utf-8"), flags=re.S)
     text = re.sub(r"@media.*?\}\s*\}", "", text, flags=re.S)
-    found = {*re.findall(r"(?:fill|stroke)(?:: |=\")(#\w{3,6})", text)} - BUTTONS
-    strangers = found - {*LIGHT.values()}
-    assert len(found) > 2 and len(strangers) <= (place.name == "masks.svg")  # what is dim is mixed
+    colours = {*re.findall(r"(?:fill|stroke)(?:: |=\")(#\w{3,6})", text)} - BUTTONS
+    strangers = colours - {*LIGHT.values()}
+    assert len(colours) > 2 and len(strangers) <= (
+        place.name == "masks.svg"
+    )  # what is dim is mixed
 
 
 @needs_browser

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from browser.chromium import PROGRAM, Chromium
 from browser.test_figures import EVIL, make_run
-from support.made_study import SCORES, study
+from support.study_folders import SCORES, study
 
 from clozelab import reporting, serving
 from clozelab.reporting import palette
@@ -70,7 +70,7 @@ def address(folders: list[Path]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *words: Any) -> None:
+        def log_message(self, format: str, *values: Any) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
@@ -82,7 +82,7 @@ def address(folders: list[Path]) -> Iterator[str]:
 
 
 @pytest.fixture
-def shown(browser: Chromium, address: str) -> Iterator[Chromium]:
+def page_shown(browser: Chromium, address: str) -> Iterator[Chromium]:
     browser.size(1200, 900)
     browser.emulate()
     browser.visit(address)
@@ -97,76 +97,80 @@ RUNS = "document.querySelector('table[aria-label=runs]')"
 
 def rows(browser: Chromium) -> list[list[str]]:
     cells = "[...row.cells].map((cell) => cell.innerText.trim())"
-    found = browser.ask(f"[...{RUNS}.tBodies[0].rows].map((row) => {cells})")
-    return [[str(cell) for cell in row] for row in found]
+    row_texts = browser.ask(f"[...{RUNS}.tBodies[0].rows].map((row) => {cells})")
+    return [[str(cell) for cell in row] for row in row_texts]
 
 
-def test_runs_are_shown_as_they_are(shown: Chromium) -> None:
-    low, high = rows(shown)
+def test_runs_are_shown_as_they_are(page_shown: Chromium) -> None:
+    low, high = rows(page_shown)
     assert low[:4] == ["low", "finished", "roberta", "100 of 100"]
     assert high[:4] == ["high", "running", "bert", "50 of 100"]
-    heads = shown.ask(f"[...{RUNS}.tHead.rows[0].cells].map((one) => one.innerText)")
+    heads = page_shown.ask(f"[...{RUNS}.tHead.rows[0].cells].map((one) => one.innerText)")
     assert high[heads.index("left")] == "3 min" and low[heads.index("left")] == "–"
     assert low[heads.index("masked lm loss")] == "2.050"
-    assert shown.ask("document.querySelector('.lead').innerText").startswith("1 running, 1 stopped")
+    assert page_shown.ask("document.querySelector('.lead').innerText").startswith(
+        "1 running, 1 stopped"
+    )
 
 
-def test_it_keeps_up_and_keeps_the_zoom(shown: Chromium, folders: list[Path]) -> None:
-    shown.click(f"{RUNS}.tHead.rows[0].cells[3]")  # by step
-    assert [row[0] for row in rows(shown)] == ["high", "low"]
+def test_it_keeps_up_and_keeps_the_zoom(page_shown: Chromium, folders: list[Path]) -> None:
+    page_shown.click(f"{RUNS}.tHead.rows[0].cells[3]")  # by step
+    assert [row[0] for row in rows(page_shown)] == ["high", "low"]
     figure = "[...document.querySelectorAll('figure')].at(-1)"
-    shown.drag(f"{figure}.querySelector('.plot > svg')", 0.5, 0.8)
-    assert shown.ask(f"{figure}.querySelector('.tools button').hidden") is False
+    page_shown.drag(f"{figure}.querySelector('.plot > svg')", 0.5, 0.8)
+    assert page_shown.ask(f"{figure}.querySelector('.tools button').hidden") is False
     step = {"loss": 2.5}
     Run(folders[1]).append({"kind": "step", "step": 51, "masked_lm": step, "tokens": 10_000,
                             "seconds": 3.0, "tokens_a_second": 1.0})  # fmt: skip
-    shown.wait(f"{RUNS}.innerText.includes('51 of 100')")
-    assert [row[0] for row in rows(shown)] == ["high", "low"]
-    assert shown.ask(f"{figure}.querySelector('.tools button').hidden") is False
+    page_shown.wait(f"{RUNS}.innerText.includes('51 of 100')")
+    assert [row[0] for row in rows(page_shown)] == ["high", "low"]
+    assert page_shown.ask(f"{figure}.querySelector('.tools button').hidden") is False
     shutil.rmtree(folders[0])
-    shown.wait(f"{RUNS}.innerText.includes('the folder is gone')")
-    assert shown.ask("document.querySelectorAll('.plot > svg').length") > 3
+    page_shown.wait(f"{RUNS}.innerText.includes('the folder is gone')")
+    assert page_shown.ask("document.querySelectorAll('.plot > svg').length") > 3
 
 
-def test_a_run_can_be_hidden_in_all_figures(shown: Chromium) -> None:
+def test_a_run_can_be_hidden_in_all_figures(page_shown: Chromium) -> None:
     lines = "[...document.querySelectorAll('.legend button')].map((one) => one.innerText)"
-    before = shown.ask(lines).count("high")
+    before = page_shown.ask(lines).count("high")
     assert before >= 4
-    shown.click("document.querySelector('input[data-run=high]')")
-    assert shown.ask(lines).count("high") == 0
-    assert shown.ask("document.activeElement.dataset.run") == "high"
-    shown.click("document.querySelector('input[data-run=high]')")
-    assert shown.ask(lines).count("high") == before
+    page_shown.click("document.querySelector('input[data-run=high]')")
+    assert page_shown.ask(lines).count("high") == 0
+    assert page_shown.ask("document.activeElement.dataset.run") == "high"
+    page_shown.click("document.querySelector('input[data-run=high]')")
+    assert page_shown.ask(lines).count("high") == before
 
 
-def test_a_study_fills_cell_by_cell(shown: Chromium) -> None:
+def test_a_study_fills_cell_by_cell(page_shown: Chromium) -> None:
     cells = "[...document.querySelector('.cells').tBodies[0].rows].map((row) => row.innerText)"
-    found = [row.split() for row in shown.ask(cells)]
-    assert found[0][:4] == ["static", "done", "done", "done"]
-    assert found[2][:4] == ["single", "failed", "waiting", "waiting"]
-    assert "6 of 9 cells are done, 1 failed" in shown.ask(
+    states = [row.split() for row in page_shown.ask(cells)]
+    assert states[0][:4] == ["static", "done", "done", "done"]
+    assert states[2][:4] == ["single", "failed", "waiting", "waiting"]
+    assert "6 of 9 cells are done, 1 failed" in page_shown.ask(
         "document.querySelector('.far').innerText"
     )
-    assert shown.ask("document.querySelector('.cells td[title]').title") == EVIL
-    assert shown.ask("document.querySelector('main img')") is None
+    assert page_shown.ask("document.querySelector('.cells td[title]').title") == EVIL
+    assert page_shown.ask("document.querySelector('main img')") is None
 
 
-def test_everything_has_a_name_and_a_telephone_will_do(shown: Chromium) -> None:
-    named = shown.named()
+def test_everything_has_a_name_and_a_telephone_will_do(page_shown: Chromium) -> None:
+    named = page_shown.named()
     controls = ("button", "combobox", "slider", "checkbox", "progressbar", "application")
     assert all(name for role, name in named if role in controls)
     assert ("checkbox", "show high in the figures") in named
     assert ("columnheader", "state") in named
-    shown.size(360, 740)
-    shown.wait("document.querySelector('.plot > svg').clientWidth < 360")
-    assert shown.ask("document.documentElement.scrollWidth <= window.innerWidth")
+    page_shown.size(360, 740)
+    page_shown.wait("document.querySelector('.plot > svg').clientWidth < 360")
+    assert page_shown.ask("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_who_leaves_the_room_asks_no_more(shown: Chromium) -> None:
-    shown.ask("window.asked = 0; window.plain = window.fetch")
-    shown.ask("window.fetch = (...words) => { window.asked += 1; return window.plain(...words); }")
-    shown.ask("document.dispatchEvent(new Event('visibilitychange'))")
-    shown.wait("window.asked === 1")
-    shown.ask("window.leave()")
-    shown.ask("document.dispatchEvent(new Event('visibilitychange'))")
-    assert shown.ask("window.asked") == 1
+def test_who_leaves_the_room_asks_no_more(page_shown: Chromium) -> None:
+    page_shown.ask("window.asked = 0; window.plain = window.fetch")
+    page_shown.ask(
+        "window.fetch = (...words) => { window.asked += 1; return window.plain(...words); }"
+    )
+    page_shown.ask("document.dispatchEvent(new Event('visibilitychange'))")
+    page_shown.wait("window.asked === 1")
+    page_shown.ask("window.leave()")
+    page_shown.ask("document.dispatchEvent(new Event('visibilitychange'))")
+    assert page_shown.ask("window.asked") == 1

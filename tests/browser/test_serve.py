@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from browser.chromium import PROGRAM, Chromium
-from support.learning import store
-from support.served import runs, serving
+from support.pretrain_runs import store
+from support.web_app import runs, serving
 
 import clozelab
 
@@ -73,8 +73,8 @@ def named(text: str) -> str:
 
 def hidden(browser: Chromium) -> list[str]:
     pressed = "[...document.querySelectorAll('.word[aria-pressed=\"true\"]')]"
-    found: list[str] = browser.ask(f"{pressed}.map((one) => one.textContent)")
-    return found
+    texts: list[str] = browser.ask(f"{pressed}.map((one) => one.textContent)")
+    return texts
 
 
 def headings(count: int) -> str:
@@ -88,8 +88,8 @@ def test_a_room_logs_nothing_and_asks_its_own_server_alone(
     enter(browser, address, room, text=None if room == "runs" else TEXT)
     assert browser.ask("document.querySelector('nav a[aria-current]').hash") == f"#{room}"
     assert browser.logged() == []
-    asked = [url for url in browser.requests() if not url.startswith(("data:", "about:"))]
-    assert asked and all(url.startswith(address) for url in asked)
+    addresses = [url for url in browser.requests() if not url.startswith(("data:", "about:"))]
+    assert addresses and all(url.startswith(address) for url in addresses)
 
 
 def test_the_rooms_are_links(cloze: Chromium) -> None:
@@ -109,9 +109,11 @@ def test_a_click_hides_a_word_and_the_models_guesses_are_shown(cloze: Chromium) 
     cloze.wait("document.querySelector('.blank h3')?.textContent === 'was'")
     masked = TEXT.replace("was", "[MASK]")
     expected = clozelab.fill(runs() / "bert", masked, top=5, device="cpu", progress=False)
-    shown = cloze.ask("[...document.querySelectorAll('button.guess b')].map((b) => b.textContent)")
-    best = [one.token.replace("##", "·") for one in expected.blanks[0]]
-    assert shown[:5] == best and len(shown) == 5
+    guesses = cloze.ask(
+        "[...document.querySelectorAll('button.guess b')].map((b) => b.textContent)"
+    )
+    best = [guess.token.replace("##", "·") for guess in expected.blanks[0]]
+    assert guesses[:5] == best and len(guesses) == 5
     assert cloze.logged() == []
 
 
@@ -171,21 +173,21 @@ def test_what_is_hidden_stays_hidden_where_the_text_is_edited(cloze: Chromium) -
 
 
 def test_a_slider_goes_through_the_steps(cloze: Chromium) -> None:
-    told = "document.querySelector('.panel output').textContent"
+    step_text = "document.querySelector('.panel output').textContent"
     chance = "document.querySelector('.guess').textContent"
-    assert cloze.ask(told) == "step 3 of 3"
+    assert cloze.ask(step_text) == "step 3 of 3"
     cloze.click(word(6))
     cloze.click(word(5))
     cloze.wait("document.querySelector('.blank h3')?.textContent.startsWith('house')")
     last = cloze.ask(chance)
     cloze.ask("document.querySelector('.panel input[type=range]').focus()")
     cloze.strike("ArrowLeft")
-    assert cloze.ask(told) == "step 2 of 3"
+    assert cloze.ask(step_text) == "step 2 of 3"
     slider = "document.querySelector('.panel input[type=range]')"
     assert cloze.ask(f"{slider}.getAttribute('aria-valuetext')") == "step 2 of 3"
     cloze.strike("Home")
     cloze.wait(f"{chance} !== {last!r}")
-    assert cloze.ask(told) == "step 1 of 3"
+    assert cloze.ask(step_text) == "step 1 of 3"
     cloze.click(named("All steps"))
     cloze.wait("document.querySelectorAll('.panel tbody tr').length === 3")
     rows = "[...document.querySelectorAll('.panel tbody tr')]"
@@ -285,11 +287,11 @@ def test_everything_that_can_be_used_has_a_name(room: str, browser: Chromium, ad
     enter(browser, address, room, text=None if room == "runs" else TEXT)
     nodes = browser.do("Accessibility.getFullAXTree")["nodes"]
     used = ("button", "textbox", "slider", "combobox", "checkbox", "link", "spinbutton")
-    told = [one for one in nodes if not one["ignored"] and one["role"]["value"] in used]
-    assert {"link", "button"} <= {one["role"]["value"] for one in told}
-    for one in told:
-        assert one.get("name", {}).get("value"), one
-    roles = {one["role"]["value"] for one in nodes}
+    usable = [node for node in nodes if not node["ignored"] and node["role"]["value"] in used]
+    assert {"link", "button"} <= {node["role"]["value"] for node in usable}
+    for node in usable:
+        assert node.get("name", {}).get("value"), node
+    roles = {node["role"]["value"] for node in nodes}
     assert {"main", "navigation", "heading", "banner"} <= roles
 
 
@@ -342,11 +344,11 @@ def test_a_run_that_is_removed_is_told_and_the_page_goes_on(
 
 def test_from_afar_the_token_of_the_address_opens_the_page(browser: Chromium) -> None:
     with serving([runs()], "--port", "0", "--host", "0.0.0.0") as (url, _):
-        here = re.sub(r"//[^:]+:", "//127.0.0.1:", url)
-        browser.visit(here.partition("?")[0])
+        local_url = re.sub(r"//[^:]+:", "//127.0.0.1:", url)
+        browser.visit(local_url.partition("?")[0])
         assert "asks for its token" in browser.ask("document.body.textContent")
         browser.visit("about:blank")
-        browser.visit(here)
+        browser.visit(local_url)
         browser.wait(READY["cloze"])
         assert browser.ask("location.search") == ""
         assert browser.ask("document.cookie") == ""  # which no script reads
@@ -369,7 +371,7 @@ def test_checkpoints_that_come_and_go_are_followed(browser: Chromium, tmp_path: 
         (checkpoints / "step-00000003").rename(checkpoints / "step-00000007")
         shutil.rmtree(checkpoints / "step-00000001")
         browser.click(word(1))
-        told = "document.querySelector('.panel output').textContent === 'step 7 of 7'"
-        browser.wait(told)
+        last_step = "document.querySelector('.panel output').textContent === 'step 7 of 7'"
+        browser.wait(last_step)
         slider = "document.querySelector('.panel input[type=range]')"
         assert browser.ask(f"[{slider}.value, {slider}.max]") == ["1", "1"]

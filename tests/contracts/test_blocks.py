@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import made
-from support.reading import cut_out, document_of, everything, neighbours, same
-from support.tries import tries
+from support import synthetic_documents
+from support.block_contents import all_blocks, cut_out, document_of, neighbours, same
+from support.hypothesis_settings import max_examples
 
 from clozelab.blocks import PARTS
 from clozelab.contracts import Blocks, Documents, Format, Mark
@@ -121,9 +121,11 @@ def formats(name: str) -> list[Format]:
 
 
 def check_pair(blocks: Blocks) -> None:
-    seps = np.add.reduceat(blocks.ids == made.SPECIAL["sep"], blocks.starts[:-1])
+    seps = np.add.reduceat(blocks.ids == synthetic_documents.SPECIAL["sep"], blocks.starts[:-1])
     assert (seps == 2).all()
-    after = np.cumsum(blocks.ids == made.SPECIAL["sep"]) - (blocks.ids == made.SPECIAL["sep"])
+    after = np.cumsum(blocks.ids == synthetic_documents.SPECIAL["sep"]) - (
+        blocks.ids == synthetic_documents.SPECIAL["sep"]
+    )
     assert np.array_equal(blocks.segments, after - 2 * blocks.rows)
     assert blocks.labels is not None
     assert set(blocks.labels.tolist()) <= {0, 1}
@@ -131,15 +133,18 @@ def check_pair(blocks: Blocks) -> None:
 
 def check_framed(blocks: Blocks) -> None:
     """`[CLS] … [SEP]`, and between two specials always text."""
-    cls = np.flatnonzero(blocks.ids == made.SPECIAL["cls"])
+    cls = np.flatnonzero(blocks.ids == synthetic_documents.SPECIAL["cls"])
     assert np.array_equal(cls, blocks.starts[:-1])
-    assert (blocks.ids[blocks.starts[1:] - 1] == made.SPECIAL["sep"]).all()
+    assert (blocks.ids[blocks.starts[1:] - 1] == synthetic_documents.SPECIAL["sep"]).all()
     assert not (blocks.fixed[1:] & blocks.fixed[:-1] & neighbours(blocks)).any()
-    assert set(blocks.ids[blocks.fixed].tolist()) == {made.SPECIAL["cls"], made.SPECIAL["sep"]}
+    assert set(blocks.ids[blocks.fixed].tolist()) == {
+        synthetic_documents.SPECIAL["cls"],
+        synthetic_documents.SPECIAL["sep"],
+    }
 
 
 def check_single(blocks: Blocks) -> None:
-    seps = np.add.reduceat(blocks.ids == made.SPECIAL["sep"], blocks.starts[:-1])
+    seps = np.add.reduceat(blocks.ids == synthetic_documents.SPECIAL["sep"], blocks.starts[:-1])
     assert (seps == 1).all()
 
 
@@ -147,10 +152,12 @@ def check_stream(blocks: Blocks, part: Any) -> None:
     assert (blocks.lengths == part.length).all()
     ids, segments = blocks.ids.reshape(-1, part.length), blocks.segments.reshape(-1, part.length)
     assert set(ids[:, : part.reuse][blocks.fixed.reshape(ids.shape)[:, : part.reuse]]) <= {5}
-    assert (ids[:, -2:] == [made.SPECIAL["sep"], made.SPECIAL["cls"]]).all()
-    seps = ids == made.SPECIAL["sep"]
+    assert (
+        ids[:, -2:] == [synthetic_documents.SPECIAL["sep"], synthetic_documents.SPECIAL["cls"]]
+    ).all()
+    seps = ids == synthetic_documents.SPECIAL["sep"]
     assert (seps.sum(axis=1) == 2).all()
-    assert ((ids == made.SPECIAL["cls"]).sum(axis=1) == 1).all()
+    assert ((ids == synthetic_documents.SPECIAL["cls"]).sum(axis=1) == 1).all()
     middle = seps.argmax(axis=1)
     assert (middle > part.reuse).all()
     assert (middle < part.length - 3).all()
@@ -167,7 +174,7 @@ def check_layout(name: str, part: Any, blocks: Blocks) -> None:
     if layout == "stream":
         check_stream(blocks, part)
     elif layout == "cut":
-        assert set(blocks.ids[blocks.fixed].tolist()) <= {made.SPECIAL["eod"]}
+        assert set(blocks.ids[blocks.fixed].tolist()) <= {synthetic_documents.SPECIAL["eod"]}
     else:
         check_framed(blocks)
     if layout == "pair":
@@ -187,26 +194,26 @@ def check_layout(name: str, part: Any, blocks: Blocks) -> None:
 def check_text(part: Any, documents: Documents, blocks: Blocks) -> None:
     """Between specials lies a slice of the store; or whole sentences, where they are dealt."""
     inside = ~blocks.fixed[1:] & ~blocks.fixed[:-1] & neighbours(blocks)
-    place = blocks.ids.astype(np.int64) - made.PLACED
+    place = blocks.ids.astype(np.int64) - synthetic_documents.PLACED
     back = np.zeros(len(blocks), dtype=bool) if blocks.reverse is None else blocks.reverse
     step = np.where(back[blocks.rows], -1, 1)[1:]
-    here, there = place[:-1][inside], place[1:][inside]
-    follows = there - here == step[inside]
+    before, there = place[:-1][inside], place[1:][inside]
+    follows = there - before == step[inside]
     dealt = getattr(part, "order", "documents") == "sentences"
     drops = getattr(part, "compat", "none") == "spanbert"
     if dealt or drops:
-        bounds = np.isin(here + 1, documents.sentences) & np.isin(there, documents.sentences)
-        follows |= bounds & (dealt | (here < there))
+        bounds = np.isin(before + 1, documents.sentences) & np.isin(there, documents.sentences)
+        follows |= bounds & (dealt | (before < there))
     assert follows.all()
     if not dealt:
-        assert np.array_equal(document_of(documents, here), document_of(documents, there))
+        assert np.array_equal(document_of(documents, before), document_of(documents, there))
 
 
 def check_marks(documents: Documents, blocks: Blocks) -> None:
     """Marks travel with their tokens; read backwards a unit begins where the next one ended."""
     assert (blocks.marks[blocks.fixed] == Mark.ALL).all()
     text = ~blocks.fixed
-    place = blocks.ids[text].astype(np.int64) - made.PLACED
+    place = blocks.ids[text].astype(np.int64) - synthetic_documents.PLACED
     back = np.zeros(len(blocks), dtype=bool) if blocks.reverse is None else blocks.reverse
     # The document's last token is followed by its end, which begins every unit.
     marks = np.append(documents.marks, Mark.ALL)
@@ -221,18 +228,18 @@ def test_every_part_has_an_example() -> None:
 
 @parts
 @given(shape=shapes, key=keys, data=st.data())
-@tries(120)
+@max_examples(120)
 def test_blocks_keep_the_contract(
     name: str, shape: list[list[int]], key: int, data: st.DataObject
 ) -> None:
     part = data.draw(st.sampled_from(formats(name)))
-    documents = made.placed(shape)
+    documents = synthetic_documents.placed(shape)
     plan = part.plan(documents, key)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     assert len(blocks) == len(plan)
     check_blocks(part, blocks)
     assert np.array_equal(blocks.numbers, np.arange(len(plan)))
-    assert np.array_equal(blocks.fixed, blocks.ids < made.PLACED)
+    assert np.array_equal(blocks.fixed, blocks.ids < synthetic_documents.PLACED)
     check_layout(name, part, blocks)
     check_text(part, documents, blocks)
     check_marks(documents, blocks)
@@ -240,38 +247,38 @@ def test_blocks_keep_the_contract(
 
 @parts
 @given(shape=shapes, key=keys, data=st.data())
-@tries(40)
+@max_examples(40)
 def test_a_block_is_the_same_however_it_is_asked_for(
     name: str, shape: list[list[int]], key: int, data: st.DataObject
 ) -> None:
     part = data.draw(st.sampled_from(formats(name)))
-    documents = made.placed(shape)
+    documents = synthetic_documents.placed(shape)
     plan = part.plan(documents, key)
-    asked = data.draw(st.lists(st.integers(0, len(plan) - 1), min_size=1, max_size=12))
-    together = part.plan(documents, key).blocks(np.array(asked))
-    assert np.array_equal(together.numbers, asked)
-    for at, number in enumerate(asked):
+    numbers = data.draw(st.lists(st.integers(0, len(plan) - 1), min_size=1, max_size=12))
+    together = part.plan(documents, key).blocks(np.array(numbers))
+    assert np.array_equal(together.numbers, numbers)
+    for at, number in enumerate(numbers):
         assert same(plan.blocks(np.array([number])), cut_out(together, at))
 
 
 @parts
 def test_plans_of_one_key_agree_and_of_two_keys_differ(name: str) -> None:
-    documents = made.placed([[7, 0, 11, 3, 25, 4]] * 30)
+    documents = synthetic_documents.placed([[7, 0, 11, 3, 25, 4]] * 30)
     for part in formats(name):
-        first = everything(part.plan(documents, 11))
-        assert same(first, everything(part.plan(documents, 11)))
-        assert not same(first, everything(part.plan(documents, 12)))
+        first = all_blocks(part.plan(documents, 11))
+        assert same(first, all_blocks(part.plan(documents, 11)))
+        assert not same(first, all_blocks(part.plan(documents, 12)))
 
 
 @parts
 def test_blocks_never_change_between_versions(name: str) -> None:
     """Every run's blocks change where this changes: then say so in the CHANGELOG."""
-    documents = made.placed([[7, 0, 11, 3, 25, 4], [1], [60, 2, 1, 1, 90]] * 10)
+    documents = synthetic_documents.placed([[7, 0, 11, 3, 25, 4], [1], [60, 2, 1, 1, 90]] * 10)
     digest = blake2b(digest_size=8)
     for part in formats(name):
-        blocks = everything(part.plan(documents, 7))
+        blocks = all_blocks(part.plan(documents, 7))
         arrays = [blocks.ids, blocks.starts, blocks.marks, blocks.segments, blocks.fixed]
-        arrays += [one for one in (blocks.labels, blocks.reverse) if one is not None]
+        arrays += [values for values in (blocks.labels, blocks.reverse) if values is not None]
         if blocks.words is not None:
             arrays += [blocks.words.starts, blocks.words.ids, blocks.words.characters]
         for array in arrays:
@@ -282,7 +289,7 @@ def test_blocks_never_change_between_versions(name: str) -> None:
 @parts
 def test_no_numbers_give_no_blocks(name: str) -> None:
     for part in formats(name):
-        none = part.plan(made.placed(ENOUGH), 3).blocks(np.zeros(0, dtype=np.int64))
+        none = part.plan(synthetic_documents.placed(ENOUGH), 3).blocks(np.zeros(0, dtype=np.int64))
         assert len(none) == len(none.ids) == len(none.numbers) == 0
 
 
@@ -293,7 +300,7 @@ def test_a_corpus_without_text_is_refused_in_one_sentence(
 ) -> None:
     for part in formats(name):
         with pytest.raises(UserError, match="corpus") as refused:
-            part.plan(made.placed(shape), 3)
+            part.plan(synthetic_documents.placed(shape), 3)
         message = str(refused.value)
         assert "\n" not in message
         assert ". " not in message
@@ -303,7 +310,7 @@ def test_a_corpus_without_text_is_refused_in_one_sentence(
 @parts
 def test_what_a_part_provides_is_in_its_blocks(name: str) -> None:
     part = formats(name)[0]
-    blocks = everything(part.plan(made.placed(ENOUGH), 3))
+    blocks = all_blocks(part.plan(synthetic_documents.placed(ENOUGH), 3))
     assert (blocks.labels is not None) == bool({"next", "order"} & part.provides)
     assert (blocks.reverse is not None) == ("stream" in part.provides)
     assert (blocks.words is not None) == ("words" in part.provides)
@@ -311,11 +318,11 @@ def test_what_a_part_provides_is_in_its_blocks(name: str) -> None:
 
 @parts
 def test_the_store_may_be_memory_mapped(name: str, tmp_path: Any) -> None:
-    documents = made.placed(ENOUGH)
+    documents = synthetic_documents.placed(ENOUGH)
     mapped = {}
     for field in ("ids", "marks", "sentences", "documents"):
         np.save(tmp_path / f"{field}.npy", getattr(documents, field))
         mapped[field] = np.load(tmp_path / f"{field}.npy", mmap_mode="r")
     part = formats(name)[0]
-    blocks = everything(part.plan(replace(documents, **mapped), 3))
-    assert same(blocks, everything(part.plan(documents, 3)))
+    blocks = all_blocks(part.plan(replace(documents, **mapped), 3))
+    assert same(blocks, all_blocks(part.plan(documents, 3)))

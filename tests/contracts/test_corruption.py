@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hiding import (
+from support.hypothesis_settings import max_examples
+from support.masked_blocks import (
     WORDS,
     assert_shares,
     chi_square_limit,
     flags,
     groups,
     hide,
-    lay,
+    make_blocks,
     pick,
     ragged,
     repeat,
 )
-from support.made import SPECIAL, vocabulary
-from support.tries import tries
+from support.synthetic_documents import SPECIAL, vocabulary
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Masking
 from clozelab.errors import UserError
@@ -55,7 +55,7 @@ def corrupt(how: Corruption, blocks: Blocks, hidden: Hidden, key: int = 2) -> Co
     return how.corrupt(blocks, hidden, key, vocabulary=WORDS)
 
 
-@tries(200)
+@max_examples(200)
 @given(blocks=ragged(), pair=PAIRS, key=KEYS)
 def test_only_chosen_tokens_change_and_the_originals_stay_to_be_labels(
     blocks: Blocks, pair: tuple[Masking, Corruption], key: int
@@ -70,7 +70,7 @@ def test_only_chosen_tokens_change_and_the_originals_stay_to_be_labels(
     assert np.array_equal(seen[~chosen], before[~chosen])
 
 
-@tries(200)
+@max_examples(200)
 @given(blocks=ragged(), pair=PAIRS, key=KEYS)
 def test_what_is_seen_follows_the_decision(
     blocks: Blocks, pair: tuple[Masking, Corruption], key: int
@@ -91,7 +91,7 @@ def test_what_is_seen_follows_the_decision(
 
 def test_replacements_never_change_between_versions() -> None:
     """Every run's inputs change where this changes: then say so in the CHANGELOG."""
-    blocks = lay([[1, 2, 1, 3, 1, 1, 4, 1] * 12, [60], [2, 0, 1, 1]])
+    blocks = make_blocks([[1, 2, 1, 3, 1, 1, 4, 1] * 12, [60], [2, 0, 1, 1]])
     digest = blake2b(digest_size=8)
     for hider in HIDERS:
         for how in CORRUPTIONS:
@@ -101,7 +101,7 @@ def test_replacements_never_change_between_versions() -> None:
     assert digest.hexdigest() == "59e6fa5839c03bea"
 
 
-@tries(200)
+@max_examples(200)
 @given(blocks=ragged(), pair=PAIRS, key=KEYS, data=st.data())
 def test_a_block_is_corrupted_the_same_in_any_batch(
     blocks: Blocks, pair: tuple[Masking, Corruption], key: int, data: st.DataObject
@@ -181,7 +181,7 @@ def test_tokens_of_a_word_are_treated_apart_by_default() -> None:
 
 
 def test_a_hidden_special_decides_for_itself_not_for_a_word_of_another_block() -> None:
-    blocks = lay([[1, 1]] * 60)
+    blocks = make_blocks([[1, 1]] * 60)
     hidden = Hidden(np.stack([blocks.starts[:-1], blocks.starts[:-1] + 1], axis=1))
     how = Corruption(unit="word", mask=0.5, same=0.5)
     ours = corrupt(how, blocks, hidden).decisions
@@ -220,7 +220,7 @@ def test_any_replacements_are_even_over_the_whole_vocabulary() -> None:
 
 
 def test_unigram_without_counts_is_refused() -> None:
-    blocks = lay([[1] * 50])
+    blocks = make_blocks([[1] * 50])
     how = Corruption(mask=0, same=0, replacement="unigram")
     with pytest.raises(UserError, match="--corpus"):
         how.corrupt(blocks, hide(Token(), blocks), 1, vocabulary=vocabulary(counts=False))

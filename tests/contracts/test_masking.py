@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hiding import STRAY, flags, groups, hide, lay, per_block, ragged, with_units
-from support.tries import tries
+from support.hypothesis_settings import max_examples
+from support.masked_blocks import (
+    STRAY,
+    flags,
+    groups,
+    hide,
+    make_blocks,
+    per_block,
+    ragged,
+    with_units,
+)
 
 from clozelab.contracts import Blocks, Masking
 from clozelab.keys import key
@@ -150,7 +159,7 @@ def test_every_part_has_an_example_of_its_own_type() -> None:
 
 
 @pytest.mark.parametrize("example", ALL)
-@tries(25)
+@max_examples(25)
 @given(blocks=ragged(), draw=st.integers(0, 2**64 - 1))
 def test_spans_are_sorted_disjoint_inside_one_block_and_the_same_again(
     example: Example, blocks: Blocks, draw: int
@@ -159,7 +168,7 @@ def test_spans_are_sorted_disjoint_inside_one_block_and_the_same_again(
 
 
 @pytest.mark.parametrize("example", ALL)
-@tries(25)
+@max_examples(25)
 @given(blocks=ragged(), draw=st.integers(0, 2**64 - 1))
 def test_hides_something_never_a_special_and_never_over_the_budget(
     example: Example, blocks: Blocks, draw: int
@@ -177,7 +186,7 @@ def test_hides_something_never_a_special_and_never_over_the_budget(
 
 
 @pytest.mark.parametrize("example", [e for e in ALL if e.values[0].alone])
-@tries(25)
+@max_examples(25)
 @given(blocks=ragged(), draw=st.integers(0, 2**64 - 1), data=st.data())
 def test_a_block_keeps_its_choice_alone_in_any_order_and_among_any_mates(
     example: Example, blocks: Blocks, draw: int, data: st.DataObject
@@ -189,7 +198,7 @@ def test_a_block_keeps_its_choice_alone_in_any_order_and_among_any_mates(
 
 @pytest.mark.parametrize("example", [e for e in ALL if "nothing" not in str(e.id)])
 def test_keys_and_block_numbers_of_long_blocks_give_different_choices(example: Example) -> None:
-    twins = with_units(lay([[1, 2, 1] * 25] * 12))
+    twins = with_units(make_blocks([[1, 2, 1] * 25] * 12))
     seen, whole = set(), 0
     for copy in range(10):
         hidden = hide(example.part, twins, key(0, "mask", copy))
@@ -217,7 +226,7 @@ def test_choices_never_change_between_versions(name: str) -> None:
 
 @pytest.mark.parametrize("example", ALL)
 def test_no_blocks_hide_nothing(example: Example) -> None:
-    assert len(hide(example.part, lay([])).spans) == 0
+    assert len(hide(example.part, make_blocks([])).spans) == 0
 
 
 def _spans(blocks: Blocks, spans: np.ndarray, row: int) -> np.ndarray:
@@ -228,4 +237,6 @@ def _spans(blocks: Blocks, spans: np.ndarray, row: int) -> np.ndarray:
 
 def _pinned() -> Blocks:
     prose = [1, 2, 1, 3, 1, 1, 4, 1] * 12
-    return with_units(lay([prose, [60], [STRAY, 2, 0, STRAY, 1, 1], [], [1], [*prose, 0, 30, 1]]))
+    return with_units(
+        make_blocks([prose, [60], [STRAY, 2, 0, STRAY, 1, 1], [], [1], [*prose, 0, 30, 1]])
+    )

@@ -7,9 +7,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hiding import lay, ragged
-from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
-from support.tries import tries
+from support.hypothesis_settings import max_examples
+from support.masked_blocks import make_blocks, ragged
+from support.objective_cases import (
+    VOCABULARY,
+    Alone,
+    Case,
+    Shape,
+    columns,
+    complete,
+    lengths,
+    states,
+)
 
 from clozelab.contracts import Blocks, Targets
 from clozelab.masking.token import Token
@@ -65,7 +74,9 @@ CASES = [(name, part) for name, parts in EXAMPLES.items() for part in parts]
 each = pytest.mark.parametrize(
     ("name", "part"), CASES, ids=[f"{name}-{n}" for n, (name, _) in enumerate(CASES)]
 )
-PROSE = lay([[1, 2, 1, 4, 1, 1, 2, 3, 1, 1, 5, 1, 2, 2, 1, 1, 1], [2, 1, 1, 3] * 6, [1], [3] * 9])
+PROSE = make_blocks(
+    [[1, 2, 1, 4, 1, 1, 2, 3, 1, 1, 5, 1, 2, 2, 1, 1, 1], [2, 1, 1, 3] * 6, [1], [3] * 9]
+)
 MASKINGS = (SpanMasking(mask_rate=0.3), WholeWord(mask_rate=0.5), Token())
 
 
@@ -81,30 +92,30 @@ def test_every_objective_has_an_example() -> None:
 
 
 @each
-@tries(25)
+@max_examples(25)
 @given(blocks=ragged(), masking=st.sampled_from(MASKINGS))
 def test_targets_lie_in_their_blocks_and_hang_on_no_other(
     name: str, part: Objective, blocks: Blocks, masking: SpanMasking | WholeWord | Token
 ) -> None:
     case = complete(blocks, masking)
-    found = case.targets(part)
+    targets = case.targets(part)
     sizes = lengths(part, case.blocks)
     most = part.words if isinstance(part, BidirectionalLm) else VOCABULARY
-    assert len(found.starts) == len(blocks) + 1
-    for column, values in found.columns.items():
-        assert len(values) == found.starts[-1]
+    assert len(targets.starts) == len(blocks) + 1
+    for column, values in targets.columns.items():
+        assert len(values) == targets.starts[-1]
         assert values.dtype == (np.float64 if column == "weights" else np.int64)
         if column in Targets.POSITIONS:
             assert (values >= 0).all()
-            assert (values < np.repeat(sizes, np.diff(found.starts))).all()
+            assert (values < np.repeat(sizes, np.diff(targets.starts))).all()
         elif column.endswith("labels"):
             assert ((values == Targets.IGNORED) | ((values >= 0) & (values < most))).all()
     for row in range(len(blocks)):
         alone = case.row(row).targets(part)
-        mine = slice(found.starts[row], found.starts[row + 1])
+        mine = slice(targets.starts[row], targets.starts[row + 1])
         assert alone.starts.tolist() == [0, mine.stop - mine.start]
-        for column in set(found.columns) - {"previous"}:
-            assert np.array_equal(alone.columns[column], found.columns[column][mine])
+        for column in set(targets.columns) - {"previous"}:
+            assert np.array_equal(alone.columns[column], targets.columns[column][mine])
 
 
 @each
@@ -114,7 +125,7 @@ def test_the_formula_counts_what_is_built(name: str, part: Objective) -> None:
     assert built == sum(part.parameters(shape, VOCABULARY).values())
 
 
-def measured(part: Objective, case: Case, *, idle: int = 0) -> tuple[Alone, dict[str, float]]:
+def loss_sums(part: Objective, case: Case, *, idle: int = 0) -> tuple[Alone, dict[str, float]]:
     """The sums over a case, backpropagated; random draws are the same for every call."""
     model = Alone(part, shape_of(part))
     sizes = lengths(part, case.blocks)
@@ -134,9 +145,9 @@ def test_sums_add_over_blocks(name: str, part: Objective) -> None:
     shape, model = shape_of(part), Alone(part, shape_of(part))
     sizes = lengths(part, case.blocks)
     x = states(part, case.blocks, shape)
-    found = case.targets(part)
+    case_targets = case.targets(part)
     torch.manual_seed(5)
-    whole = model(x, columns(found, sizes), sizes)
+    whole = model(x, columns(case_targets, sizes), sizes)
     parts = []
     for row, mine in enumerate(x.split(sizes.tolist())):
         torch.manual_seed(5)
@@ -151,17 +162,19 @@ def test_sums_add_over_blocks(name: str, part: Objective) -> None:
 @each
 def test_the_count_is_of_labels_and_idle_slots_change_nothing(name: str, part: Objective) -> None:
     case = complete(PROSE, SpanMasking(mask_rate=0.3))
-    plain, sums = measured(part, case)
-    filled, more = measured(part, case, idle=9)
-    found = case.targets(part).columns
-    labels = [v for k, v in found.items() if k.endswith("labels")]
+    plain, sums = loss_sums(part, case)
+    filled, more = loss_sums(part, case, idle=9)
+    target_columns = case.targets(part).columns
+    labels = [v for k, v in target_columns.items() if k.endswith("labels")]
     count = sum((v != Targets.IGNORED).sum() for v in labels)
-    assert sums["count"] == pytest.approx(found["weights"].sum() if "weights" in found else count)
+    assert sums["count"] == pytest.approx(
+        target_columns["weights"].sum() if "weights" in target_columns else count
+    )
     assert more == pytest.approx(sums, rel=1e-12)
     grads = zip(plain.parameters(), filled.parameters(), strict=True)
-    for one, two in grads:
-        assert (one.grad is None) == (two.grad is None)
-        assert one.grad is None or torch.allclose(one.grad, two.grad, rtol=1e-9, atol=1e-12)
+    for first, second in grads:
+        assert (first.grad is None) == (second.grad is None)
+        assert first.grad is None or torch.allclose(first.grad, second.grad, rtol=1e-9, atol=1e-12)
 
 
 @each
@@ -186,7 +199,7 @@ def test_no_targets_give_nothing_and_finite_gradients(
 
 @each
 def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> None:
-    model, sums = measured(part, complete(PROSE, SpanMasking(mask_rate=0.3)))
+    model, sums = loss_sums(part, complete(PROSE, SpanMasking(mask_rate=0.3)))
     assert sums["loss"] > 0
     for name_, parameter in model.head.named_parameters():
         assert parameter.grad is not None, name_
@@ -197,17 +210,17 @@ def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> 
 @each
 @pytest.mark.thorough
 def test_a_head_compiles_whole(name: str, part: Objective) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(mask_rate=0.3))
+    case = complete(make_blocks([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(mask_rate=0.3))
     model = Alone(part, shape_of(part))
     sizes = lengths(part, case.blocks).tolist()
     targets = columns(case.targets(part), sizes, idle=2)
     x = states(part, case.blocks, shape_of(part))
-    found = []
+    results = []
     torch.compiler.reset()  # one method of many modules: each is compiled for itself
     for run in (model, torch.compile(model, backend="eager", fullgraph=True)):
         torch.manual_seed(5)
-        found.append({key: value.item() for key, value in run(x, targets, sizes).items()})
-    assert found[0] == pytest.approx(found[1], rel=1e-12)
+        results.append({key: value.item() for key, value in run(x, targets, sizes).items()})
+    assert results[0] == pytest.approx(results[1], rel=1e-12)
 
 
 @each

@@ -41,14 +41,24 @@ def text_of(name: str) -> str:
 
 def gain(score: str, better: Variant, than: Variant) -> float:
     """How far the paper's numbers agree with a claim: of losses, lower is better."""
-    found = better.paper[score] - than.paper[score]
-    return -found if score.startswith("held_out.") else found
+    difference = better.paper[score] - than.paper[score]
+    return -difference if score.startswith("held_out.") else difference
 
 
-def experiment(study: StudySpec, one: Variant, size: str) -> str:
+def experiment(study: StudySpec, variant: Variant, size: str) -> str:
     """All by which a variant differs from another."""
-    recipe = study.recipe_of(one, size=size).tables()
-    return repr((recipe, one.share, one.teacher, one.data, one.finetune, one.protocol, one.again))
+    recipe = study.recipe_of(variant, size=size).tables()
+    return repr(
+        (
+            recipe,
+            variant.share,
+            variant.teacher,
+            variant.data,
+            variant.finetune,
+            variant.protocol,
+            variant.again,
+        )
+    )
 
 
 def test_there_is_a_study_for_every_table_asked_for() -> None:
@@ -56,9 +66,9 @@ def test_there_is_a_study_for_every_table_asked_for() -> None:
 
 
 def test_no_two_studies_have_one_title_or_ask_one_question() -> None:
-    found = [study_of(name) for name in studies.names()]
-    assert len({study.title for study in found}) == len(found)
-    assert len({study.question for study in found}) == len(found)
+    all_studies = [study_of(name) for name in studies.names()]
+    assert len({study.title for study in all_studies}) == len(all_studies)
+    assert len({study.question for study in all_studies}) == len(all_studies)
 
 
 @every_study
@@ -77,8 +87,8 @@ def test_a_study_says_first_what_its_table_argues(name: str) -> None:
 @pytest.mark.parametrize("size", ["tiny", "small", "base"])
 def test_every_variant_resolves_at_every_size(name: str, size: str) -> None:
     study = study_of(name)
-    for one in study.variants:
-        assert study.recipe_of(one, size=size).warnings() == []
+    for variant in study.variants:
+        assert study.recipe_of(variant, size=size).warnings() == []
 
 
 @every_study
@@ -86,18 +96,18 @@ def test_every_variant_resolves_at_every_size(name: str, size: str) -> None:
 def test_no_two_variants_are_the_same_experiment(name: str, size: str) -> None:
     study = study_of(name)
     assert len(study.variants) > 1
-    found = [experiment(study, one, size) for one in study.variants]
-    assert len(set(found)) == len(found)
+    experiments = [experiment(study, variant, size) for variant in study.variants]
+    assert len(set(experiments)) == len(experiments)
 
 
 @every_study
 def test_students_have_fewer_layers_than_their_teachers(name: str) -> None:
     study = study_of(name)
-    for one in study.variants:
-        if one.teacher is not None:
+    for variant in study.variants:
+        if variant.teacher is not None:
             for size in ("tiny", "small", "base"):
-                taught = study.recipe_of(one, size=size).encoder
-                teacher = study.recipe_of(one.teacher, size=size).encoder
+                taught = study.recipe_of(variant, size=size).encoder
+                teacher = study.recipe_of(variant.teacher, size=size).encoder
                 assert 2 * taught.layers == teacher.layers
                 assert taught.hidden_size == teacher.hidden_size
 
@@ -105,24 +115,24 @@ def test_students_have_fewer_layers_than_their_teachers(name: str) -> None:
 @every_study
 def test_claims_name_variants_and_scores_that_are_there(name: str) -> None:
     tables: dict[str, Any] = tomllib.loads(text_of(name))
-    variants = [one["name"] for one in tables["variants"]]
+    variants = [variant["name"] for variant in tables["variants"]]
     assert len(set(variants)) == len(variants)
     tasks = tables["base"].get("tasks", ())
-    scores = {f"{task}.{one}" for task in tasks for one in metrics_of(task)}
+    scores = {f"{task}.{metric}" for task in tasks for metric in metrics_of(task)}
     scores |= set(tables["base"].get("measures", ()))
     for claim in tables["claims"]:
         assert claim["better"] in variants and claim["better"] != claim.get("than")
         assert claim.get("than") in variants or "level" in claim
         assert set(claim["on"]) <= scores
         assert len(set(claim["on"])) == len(claim["on"])
-    for one in tables["variants"]:
-        assert set(one.get("paper", {})) <= scores
+    for variant in tables["variants"]:
+        assert set(variant.get("paper", {})) <= scores
 
 
 @every_study
 def test_the_papers_numbers_are_scores_or_losses(name: str) -> None:
-    for one in study_of(name).variants:
-        for score, value in one.paper.items():
+    for variant in study_of(name).variants:
+        for score, value in variant.paper.items():
             # The losses are logarithms of perplexities, all of them well trained.
             assert 0 < value < (5 if score.startswith("held_out.") else 100), score
 
@@ -142,23 +152,23 @@ def test_the_papers_own_numbers_bear_out_its_claims(name: str) -> None:
 @every_study
 def test_every_variant_can_be_tuned_to_every_task(name: str) -> None:
     study = study_of(name)
-    for one in study.variants:
-        base = recipes.read(one.recipe or study.recipe)
-        for recipe in (base, study.recipe_of(one, size="tiny")):
-            protocol = one.protocol or protocols.protocol_for(recipe, base=base)
+    for variant in study.variants:
+        base = recipes.read(variant.recipe or study.recipe)
+        for recipe in (base, study.recipe_of(variant, size="tiny")):
+            protocol = variant.protocol or protocols.protocol_for(recipe, base=base)
             for task in study.tasks:
-                settings = [*study.finetune, *one.finetune]
+                settings = [*study.finetune, *variant.finetune]
                 general = [line for line in settings if "." not in line.split("=")[0]]
-                found = protocols.read(protocol, task, NAMED[task].kind, overrides=general)
+                tuning = protocols.read(protocol, task, NAMED[task].kind, overrides=general)
                 wanted = dict(line.split("=") for line in settings)
-                own = {key: one for key, one in wanted.items() if "." not in key}
-                assert {key: f"{getattr(found, key):g}" if key == "epochs" else getattr(found, key)
-                        for key in own} == own  # fmt: skip
+                own = {key: value for key, value in wanted.items() if "." not in key}
+                read = {key: getattr(tuning, key) for key in own}
+                assert {k: f"{v:g}" if k == "epochs" else v for k, v in read.items()} == own
 
 
 @every_study
 def test_a_study_tells_how_to_give_the_corpora_it_needs(name: str) -> None:
-    told = text_of(name)
-    for one in study_of(name).variants:
-        if one.data is not None:
-            assert f"--data {one.data}=" in told
+    text = text_of(name)
+    for variant in study_of(name).variants:
+        if variant.data is not None:
+            assert f"--data {variant.data}=" in text

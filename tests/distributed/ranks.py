@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from support.learning import doubled, shrunk
+from support.pretrain_runs import double_precision_trainer, shrunk
 
 from clozelab.pretraining import starting
 from clozelab.pretraining.held_out import held_out
@@ -68,15 +68,15 @@ def set_up(case: Case, stores: dict[str, str], world: World) -> PretrainTrainer:
     """The case in double precision; the first process has more micro-batches than the second."""
     sharded = case.sharded and world.size > 1
     machine = Machine(device="cpu", workers=0, micro_batch=1 + 3 * world.rank, shard=sharded)
-    return doubled(a_task(case, stores), machine, world)
+    return double_precision_trainer(a_task(case, stores), machine, world)
 
 
 def go(trainer: PretrainTrainer, folder: Path, begin: Path | None = None) -> Losses:
     """Take the steps, from a checkpoint on if one is given, saving in the middle and at the end."""
     first, cursor = 0, trainer.steps.start()
     if begin is not None:
-        found = open_checkpoint(begin)
-        first, cursor = found.step, restore(found, trainer.train_state, trainer.world)
+        checkpoint = open_checkpoint(begin)
+        first, cursor = checkpoint.step, restore(checkpoint, trainer.train_state, trainer.world)
     jobs = trainer.steps.jobs(first, cursor)
     losses = []
     for step in train(trainer.train_state, (job() for job in jobs), trainer.world):
@@ -87,37 +87,37 @@ def go(trainer: PretrainTrainer, folder: Path, begin: Path | None = None) -> Los
     return losses
 
 
-def measured(trainer: PretrainTrainer) -> Any:
+def measure_held_out(trainer: PretrainTrainer) -> Any:
     """What held-out text comes to."""
     corpus = trainer.job.stores[0][0]
-    found = held_out(trainer.recipe, corpus, length=trainer.recipe.blocks.length, count=7)
-    assert not isinstance(found, str), found
+    evaluator = held_out(trainer.recipe, corpus, length=trainer.recipe.blocks.length, count=7)
+    assert not isinstance(evaluator, str), evaluator
     model = trainer.train_state.model if trainer.machine.shard else bare(trainer.train_state.model)
-    return found.measure(model, trainer.world, tokens=64)
+    return evaluator.measure(model, trainer.world, tokens=64)
 
 
 def main(folder: Path, stores: dict[str, str]) -> None:
     """Every case in two processes, from its beginning and from where one process stopped."""
     torch.set_num_threads(1)
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with join("cpu") as world:
-        for name, given in CASES.items():
-            case = Case(*given)
+        for name, settings in CASES.items():
+            case = Case(*settings)
             trainer = set_up(case, stores, world)
             straight = go(trainer, folder / "two" / name)
-            told[name] = {"straight": straight, "held_out": measured(trainer)}
+            results[name] = {"straight": straight, "held_out": measure_held_out(trainer)}
             begin = folder / "one" / name / f"step-{MIDDLE:08d}"
-            told[name]["after"] = go(set_up(case, stores, world), folder / "after" / name, begin)
+            results[name]["after"] = go(set_up(case, stores, world), folder / "after" / name, begin)
         timed = PretrainTrainer(
             a_task(Case("bert", "wordpiece", 4, False), stores), Machine("cpu"), world
         )
         timed.fit(parse("0.5s"))
-        told["steps"] = world.sum_counts([timed.recipe.schedule.steps])
-        told["mine"] = timed.recipe.schedule.steps
-        (folder / f"{world.rank}.json").write_text(json.dumps(told), encoding="utf-8")
+        results["steps"] = world.sum_counts([timed.recipe.schedule.steps])
+        results["mine"] = timed.recipe.schedule.steps
+        (folder / f"{world.rank}.json").write_text(json.dumps(results), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    words = [word.split("=", 1) for word in sys.argv[2:]]
-    main(Path(sys.argv[1]), {kind: place for kind, place in words})
+    pairs = [word.split("=", 1) for word in sys.argv[2:]]
+    main(Path(sys.argv[1]), {kind: place for kind, place in pairs})
     exit_process(0)

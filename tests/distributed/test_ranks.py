@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measured, set_up
+from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measure_held_out, set_up
 from support.corpora import ENVIRONMENT, SOURCE
-from support.learning import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
+from support.pretrain_runs import HERE, MACHINE, QUIET, assert_close, of_kind, shrunk, store
 from support.processes import run_process
 
 from clozelab.cli import main
@@ -28,11 +28,11 @@ TESTS = Path(__file__).resolve().parents[1]
 KINDS = ("wordpiece", "unigram", "byte_bpe")
 
 
-def torchrun(*words: str, processes: int = 2) -> None:
+def torchrun(*arguments: str, processes: int = 2) -> None:
     """A script in several processes on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = run_process(
-        [*command, "--nproc-per-node", str(processes), *words],
+        [*command, "--nproc-per-node", str(processes), *arguments],
         env={**ENVIRONMENT, "PYTHONPATH": f"{SOURCE}:{TESTS}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -50,19 +50,19 @@ def stores() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def alone(stores: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """Every case in one process."""
-    folder, told = tmp_path_factory.mktemp("ranks"), {}
-    for name, given in CASES.items():
-        setup = set_up(Case(*given), stores, HERE)
+    folder, results = tmp_path_factory.mktemp("ranks"), {}
+    for name, settings in CASES.items():
+        setup = set_up(Case(*settings), stores, HERE)
         straight = go(setup, folder / "one" / name)
-        told[name] = {"straight": straight, "held_out": measured(setup)}
-    return folder, told
+        results[name] = {"straight": straight, "held_out": measure_held_out(setup)}
+    return folder, results
 
 
 @pytest.fixture(scope="module")
 def together(alone: tuple[Path, Any], stores: dict[str, str]) -> list[Any]:
     """The same in two, as each of them tells it."""
-    words = [f"{kind}={place}" for kind, place in stores.items()]
-    torchrun(str(Path(__file__).with_name("ranks.py")), str(alone[0]), *words)
+    store_arguments = [f"{kind}={place}" for kind, place in stores.items()]
+    torchrun(str(Path(__file__).with_name("ranks.py")), str(alone[0]), *store_arguments)
     return [json.loads((alone[0] / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
@@ -85,10 +85,10 @@ def assert_states(mine: Path, other: Path) -> None:
 def test_two_processes_learn_what_one_does(
     name: str, alone: tuple[Path, Any], together: list[Any]
 ) -> None:
-    folder, told = alone
+    folder, results = alone
     for rank in (0, 1):
-        assert_losses(together[rank][name]["straight"], told[name]["straight"])
-        assert_losses([together[rank][name]["held_out"]], [told[name]["held_out"]])
+        assert_losses(together[rank][name]["straight"], results[name]["straight"])
+        assert_losses([together[rank][name]["held_out"]], [results[name]["held_out"]])
     for step in (MIDDLE, STEPS):
         place = f"{name}/step-{step:08d}"
         assert_states(folder / "two" / place, folder / "one" / place)
@@ -98,8 +98,8 @@ def test_two_processes_learn_what_one_does(
 def test_two_go_on_where_one_stopped(
     name: str, alone: tuple[Path, Any], together: list[Any]
 ) -> None:
-    folder, told = alone
-    assert_losses(together[1][name]["after"], told[name]["straight"][MIDDLE:])
+    folder, results = alone
+    assert_losses(together[1][name]["after"], results[name]["straight"][MIDDLE:])
     last = f"{name}/step-{STEPS:08d}"
     assert_states(folder / "after" / last, folder / "one" / last)
 
@@ -109,10 +109,10 @@ def test_two_go_on_where_one_stopped(
 def test_one_goes_on_where_two_stopped(
     name: str, alone: tuple[Path, Any], stores: dict[str, str], tmp_path: Path
 ) -> None:
-    folder, told = alone
+    folder, results = alone
     begin = folder / "two" / name / f"step-{MIDDLE:08d}"
     losses = go(set_up(Case(*CASES[name]), stores, HERE), tmp_path, begin)
-    assert_losses(losses, told[name]["straight"][MIDDLE:])
+    assert_losses(losses, results[name]["straight"][MIDDLE:])
     last = f"step-{STEPS:08d}"
     assert_states(tmp_path / last, folder / "one" / name / last)
 
@@ -128,19 +128,19 @@ def test_a_sharded_run_of_four_processes_is_that_of_one_and_resumes_in_two_and_i
 ) -> None:
     recipe = shrunk("bert", "encoder.layers=2", steps=STEPS, batch_size=5)
     (tmp_path / "bert.toml").write_text(to_toml(recipe), encoding="utf-8")
-    four, one = tmp_path / "four", tmp_path / "one"
-    words = ["pretrain", str(tmp_path / "bert.toml"), "--data", stores["wordpiece"]]
-    words += ["--save-every", str(MIDDLE), "--evaluate-every", str(MIDDLE), "--device", "cpu"]
-    torchrun("-m", "clozelab", *words, "--out", str(four), "--shard", processes=4)
-    assert main([*words, "--out", str(one)]) == 0
+    four, single = tmp_path / "four", tmp_path / "one"
+    command = ["pretrain", str(tmp_path / "bert.toml"), "--data", stores["wordpiece"]]
+    command += ["--save-every", str(MIDDLE), "--evaluate-every", str(MIDDLE), "--device", "cpu"]
+    torchrun("-m", "clozelab", *command, "--out", str(four), "--shard", processes=4)
+    assert main([*command, "--out", str(single)]) == 0
     for kind, count in (("step", STEPS), ("held_out", STEPS // MIDDLE)):
-        mine, other = (Run.open(run).events(kind) for run in (four, one))
+        mine, other = (Run.open(run).events(kind) for run in (four, single))
         assert len(mine) == len(other) == count
         for a, b in zip(mine, other, strict=True):
             assert a["masked_lm"]["loss"] == pytest.approx(b["masked_lm"]["loss"], rel=1e-4)
     assert Run.open(four).result() is not None
     last = Path("checkpoints") / f"step-{STEPS:08d}"
-    wanted = open_checkpoint(one / last).weights()
+    wanted = open_checkpoint(single / last).weights()
     assert len([*(four / last / "state").glob("shard-*.safetensors")]) == 4
     assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
     shutil.rmtree(four / last)
@@ -150,7 +150,7 @@ def test_a_sharded_run_of_four_processes_is_that_of_one_and_resumes_in_two_and_i
     assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
     shutil.rmtree(four / last)
     events = list(resume(starting.resumed(four), four, machine=MACHINE, saving=QUIET))
-    assert [step.number for step in of(Step, events)] == [MIDDLE + 1, STEPS]
+    assert [step.number for step in of_kind(Step, events)] == [MIDDLE + 1, STEPS]
     assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
 
 
@@ -160,7 +160,7 @@ def test_a_process_of_several_ends_without_winding_down_and_keeps_its_code() -> 
         "import atexit; atexit.register(print, 'wound down');"
         "from clozelab.training.world import exit_process; print('said'); exit_process(3)"
     )
-    for size, told in ("1", "said\nwound down\n"), ("2", "said\n"):
+    for size, printed in ("1", "said\nwound down\n"), ("2", "said\n"):
         done = run_process(
             [sys.executable, "-c", script],
             env={**ENVIRONMENT, "WORLD_SIZE": size},
@@ -168,7 +168,7 @@ def test_a_process_of_several_ends_without_winding_down_and_keeps_its_code() -> 
             text=True,
             check=False,
         )
-        assert (done.returncode, done.stdout) == (3, told), done.stderr
+        assert (done.returncode, done.stdout) == (3, printed), done.stderr
 
 
 # A model wrapped for a group of one process, freed after the group, a few hundred times.

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.learning import store
+from support.pretrain_runs import store
 from support.processes import run_process
 
 ROOT = Path(__file__).parents[2]
@@ -23,19 +23,19 @@ SMALL = (
 )
 
 
-def run(*words: str, cwd: Path, site: Path | None) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path, site: Path | None) -> subprocess.CompletedProcess[str]:
     paths = [str(ROOT / "src"), *([str(site)] if site else [])]
     setting = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     setting.pop("CLOZELAB_IMPORTS", None)
     return run_process(
-        [sys.executable, *words], cwd=cwd, env=setting, capture_output=True, text=True
+        [sys.executable, *arguments], cwd=cwd, env=setting, capture_output=True, text=True
     )
 
 
 def used(*lines: str, cwd: Path, site: Path | None) -> str:
     """What commands print, one process for all of them."""
-    words = [shlex.split(line)[1:] for line in lines]
-    done = run("-c", COMMANDS.format(words), cwd=cwd, site=site)
+    commands = [shlex.split(line)[1:] for line in lines]
+    done = run("-c", COMMANDS.format(commands), cwd=cwd, site=site)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -71,8 +71,8 @@ def test_a_package_from_an_empty_folder_is_built_installed_and_used(tmp_path: Pa
         f"clozelab pretrain roberta --data {store('byte_bpe')} --size tiny --budget 2steps"
         f" --out run --device cpu --set masking.use=every_nth --set masking.n=5 {settings}"
     )
-    shown = used(*lines, pretrain, cwd=tmp_path, site=site)
-    assert len(lines) == 2 and 'use = "every_nth"' in shown and "n = 5" in shown
+    output = used(*lines, pretrain, cwd=tmp_path, site=site)
+    assert len(lines) == 2 and 'use = "every_nth"' in output and "n = 5" in output
     assert 'imports = ["every_nth"]' in (tmp_path / "run" / "recipe.toml").read_text()
     # Another process opens the run by the entry point; without the package, a sentence says so.
     fill = 'clozelab fill run "A small wild <mask>."'

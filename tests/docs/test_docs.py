@@ -17,9 +17,9 @@ from types import ModuleType
 from urllib.request import urlopen
 
 import pytest
+from support.coreference import stories
 from support.processes import run_process
-from support.referring import stories
-from support.served import serving
+from support.web_app import serving
 
 from clozelab import data
 from clozelab.cli import main
@@ -70,20 +70,20 @@ def desk(tmp_path: Path) -> Path:
 def label(folder: Path, split: str) -> None:
     """A split of every kind of task, cut from the embedded ones, and of two tasks of GLUE."""
     files = {name: data.task(name, split).read_text(encoding="utf-8") for name in data.TASKS}
-    many = 32 if split == "train" else 12
-    rows = [line.split("\t") for line in files["pairs"].splitlines()[1 : many + 1]]
-    spans = json.loads(files["spans"])["data"][0]["paragraphs"][:many]
+    count = 32 if split == "train" else 12
+    rows = [line.split("\t") for line in files["pairs"].splitlines()[1 : count + 1]]
+    spans = json.loads(files["spans"])["data"][0]["paragraphs"][:count]
     # Of train for both: so few sentences of dev would have tags that as few of train lack.
     tags = data.task("tags", "train").read_text(encoding="utf-8").split("\n\n")
-    told = [document._asdict() for document in stories()[:: 1 if split == "train" else 4]]
-    made = {
-        f"reviews-{split}.tsv": files["definitions"].splitlines()[: many + 1],
-        f"pairs-{split}.tsv": files["pairs"].splitlines()[: many + 1],
+    records = [document._asdict() for document in stories()[:: 1 if split == "train" else 4]]
+    contents = {
+        f"reviews-{split}.tsv": files["definitions"].splitlines()[: count + 1],
+        f"pairs-{split}.tsv": files["pairs"].splitlines()[: count + 1],
         f"near-{split}.tsv": table("sentence1\tsentence2\tscore", rows, {"yes": "5", "no": "0"}),
-        f"people-{split}.conll": "\n\n".join(tags[:many]).splitlines(),
+        f"people-{split}.conll": "\n\n".join(tags[:count]).splitlines(),
         f"questions-{split}.json": [json.dumps({"data": [{"paragraphs": spans}]})],
-        f"choices-{split}.jsonl": files["choices"].splitlines()[:many],
-        f"stories-{split}.jsonl": [json.dumps(document) for document in told],
+        f"choices-{split}.jsonl": files["choices"].splitlines()[:count],
+        f"stories-{split}.jsonl": [json.dumps(document) for document in records],
         f"tasks/SST-2/{split}.tsv": table(
             "sentence\tlabel", [row[1:] for row in rows], {"yes": "1", "no": "0"}
         ),
@@ -110,7 +110,7 @@ def label(folder: Path, split: str) -> None:
         ],
         "tasks/SST-2/test.tsv": table("index\tsentence", [["0", "a bread"], ["1", "a cat"]], {}),
     }
-    for name, lines in made.items():
+    for name, lines in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -124,19 +124,19 @@ def judged(header: str, rows: list[list[str]]) -> list[str]:
     return [header, *(f"{a}\t{b}\t{n % 4}\t{n}" for n, (a, b, _) in enumerate(rows))]
 
 
-def shortened(words: str) -> str:
+def shortened(line: str) -> str:
     """A command as it is tested: two steps of four blocks in place of a long run."""
     launcher = f"{sys.executable} -m torch.distributed.run"
-    words = re.sub(r"^torchrun\b", launcher, words)
-    if "--budget" in words:
-        words = re.sub(r"--budget \S+", "--budget 2steps --set schedule.batch_size=4", words)
-    if words.startswith("clozelab study roberta-masking --data") and "--variants" not in words:
-        words += " --variants static,dynamic"
-    if words.startswith("clozelab bench"):
-        words += " --size 1x64 --length 32 --sequences 2 --steps 1"
-    if words.startswith("clozelab finetune"):
-        words = re.sub(r"--set (epochs|steps)=\S+", "", words) + " --set steps=2"
-    return words
+    line = re.sub(r"^torchrun\b", launcher, line)
+    if "--budget" in line:
+        line = re.sub(r"--budget \S+", "--budget 2steps --set schedule.batch_size=4", line)
+    if line.startswith("clozelab study roberta-masking --data") and "--variants" not in line:
+        line += " --variants static,dynamic"
+    if line.startswith("clozelab bench"):
+        line += " --size 1x64 --length 32 --sequences 2 --steps 1"
+    if line.startswith("clozelab finetune"):
+        line = re.sub(r"--set (epochs|steps)=\S+", "", line) + " --set steps=2"
+    return line
 
 
 def shortened_python(text: str) -> str:
@@ -148,39 +148,39 @@ def shortened_python(text: str) -> str:
 def run(lines: str) -> None:
     """The commands of a page: clozelab's in this process, which has torch, torchrun's in others."""
     for line in lines.replace("\\\n", " ").splitlines():
-        words = shortened(line.split("#")[0].strip())
-        if "--near-duplicates" in words and find_spec("rensa") is None:
+        line_shortened = shortened(line.split("#")[0].strip())
+        if "--near-duplicates" in line_shortened and find_spec("rensa") is None:
             continue
-        if words.startswith("clozelab serve"):
-            served(globbed(words)[2:])
-        elif words.startswith("clozelab"):
-            assert main(globbed(words)[1:]) == 0, words
-        elif words.startswith(sys.executable):
-            launched(words)
-        elif words.startswith("python examples/"):
-            _, script, *arguments = words.split()
+        if line_shortened.startswith("clozelab serve"):
+            served(globbed(line_shortened)[2:])
+        elif line_shortened.startswith("clozelab"):
+            assert main(globbed(line_shortened)[1:]) == 0, line_shortened
+        elif line_shortened.startswith(sys.executable):
+            launched(line_shortened)
+        elif line_shortened.startswith("python examples/"):
+            _, script, *arguments = line_shortened.split()
             runpy.run_path(str(ROOT / script))["main"](arguments)
         else:
             assert re.match(
-                r"(make|git|pip install|python benchmarks|PYTHONPATH=src)\b|$", words
-            ), words
+                r"(make|git|pip install|python benchmarks|PYTHONPATH=src)\b|$", line_shortened
+            ), line_shortened
 
 
-def served(words: list[str]) -> None:
+def served(arguments: list[str]) -> None:
     """Start the web app, open it, and end it by Ctrl-C, which must end it with 130."""
-    with serving([], *words) as (url, _), urlopen(f"{url}api/models", timeout=60) as answer:
+    with serving([], *arguments) as (url, _), urlopen(f"{url}api/models", timeout=60) as answer:
         assert json.load(answer)
 
 
-def globbed(words: str) -> list[str]:
+def globbed(line: str) -> list[str]:
     """The words of a command, its patterns replaced by files as a shell does it."""
-    return [found for word in shlex.split(words) for found in sorted(glob(word)) or [word]]
+    return [file for word in shlex.split(line) for file in sorted(glob(word)) or [word]]
 
 
-def launched(words: str) -> None:
+def launched(line: str) -> None:
     setting = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = run_process(words.split(), env=setting, capture_output=True, text=True)
-    assert done.returncode == 0, f"{words}\n{done.stderr}"
+    done = run_process(line.split(), env=setting, capture_output=True, text=True)
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +213,6 @@ def test_the_fences_are_found() -> None:
 
 
 def test_the_page_of_the_public_functions_is_up_to_date() -> None:
-    made = runpy.run_path(str(ROOT / "tools" / "api_docs.py"))["page"]()
+    generated = runpy.run_path(str(ROOT / "tools" / "api_docs.py"))["page"]()
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    assert page == made, "run python tools/api_docs.py"
+    assert page == generated, "run python tools/api_docs.py"

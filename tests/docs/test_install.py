@@ -64,8 +64,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     run_process([sys.executable, "-m", "venv", str(folder / "tools")], check=True)
     python = str(folder / "tools" / "bin" / "python")
     run_process([python, "-m", "pip", "install", "-q", "build"], check=True)
-    words = [python, "-m", "build", "--outdir", str(folder), str(ROOT)]
-    run_process(words, check=True, capture_output=True)
+    command = [python, "-m", "build", "--outdir", str(folder), str(ROOT)]
+    run_process(command, check=True, capture_output=True)
     (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
     return sdist, wheel
 
@@ -81,8 +81,8 @@ def test_a_release_has_what_it_needs_and_no_more(released: tuple[Path, Path]) ->
         inside = set(packed_wheel.namelist())
     source = ROOT / "src"
     files = {str(file.relative_to(source)) for file in source.rglob("*") if file.is_file()}
-    kept = {name for name in files if "__pycache__" not in name and ".egg-info" not in name}
-    assert kept == {name for name in inside if ".dist-info/" not in name}
+    own_files = {name for name in files if "__pycache__" not in name and ".egg-info" not in name}
+    assert own_files == {name for name in inside if ".dist-info/" not in name}
     assert any(name.endswith("licences/wordnet-base.txt") for name in inside)
 
 

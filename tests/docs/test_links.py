@@ -31,13 +31,13 @@ def slug(heading: str) -> str:
 @cache
 def anchors(page: Path) -> set[str]:
     """All anchors of a page; of headings that are alike, the later ones are numbered."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     text = FENCES.sub("", page.read_text(encoding="utf-8"))
     for heading in re.findall(r"^#{1,6} (.+?)#*$", text, re.MULTILINE):
         name = slug(heading)
-        found[name] = found.get(name, 0) + 1
-    numbered = {f"{name}-{n}" for name, count in found.items() for n in range(1, count)}
-    return {*found, *numbered, *re.findall(r'<a (?:id|name)="([^"]+)"', text)}
+        numbers[name] = numbers.get(name, 0) + 1
+    numbered = {f"{name}-{n}" for name, count in numbers.items() for n in range(1, count)}
+    return {*numbers, *numbered, *re.findall(r'<a (?:id|name)="([^"]+)"', text)}
 
 
 def broken(page: Path, text: str) -> list[str]:

@@ -29,6 +29,6 @@ def test_the_counts_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     from campaign import record
 
-    told = json.loads(record.FILE.read_text(encoding="utf-8"))
+    campaign = json.loads(record.FILE.read_text(encoding="utf-8"))
     text = PAGE.read_text(encoding="utf-8")
-    assert record.page(told, text) == text
+    assert record.page(campaign, text) == text

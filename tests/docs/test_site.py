@@ -23,12 +23,12 @@ def tool(name: str) -> dict[str, Any]:
 
 
 def test_the_papers_pages_are_up_to_date() -> None:
-    made: dict[str, str] = tool("paper_pages")["pages"]()
+    pages: dict[str, str] = tool("paper_pages")["pages"]()
     folder = ROOT / "docs" / "papers"
-    kept = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
-    stale = sorted(name for name in {*made, *kept} if made.get(name) != kept.get(name))
+    committed = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
+    stale = sorted(name for name in {*pages, *committed} if pages.get(name) != committed.get(name))
     assert stale == [], "run python tools/paper_pages.py"
-    assert all(len(text) < 16_000 for text in made.values())
+    assert all(len(text) < 16_000 for text in pages.values())
 
 
 def test_what_it_costs_is_up_to_date_and_goes_by_the_price() -> None:
@@ -40,8 +40,8 @@ def test_what_it_costs_is_up_to_date_and_goes_by_the_price() -> None:
 
 
 def test_the_list_for_language_models_is_up_to_date() -> None:
-    kept = (ROOT / "llms.txt").read_text(encoding="utf-8")
-    assert kept == tool("llms_txt")["text"](), "run python tools/llms_txt.py"
+    committed = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    assert committed == tool("llms_txt")["text"](), "run python tools/llms_txt.py"
 
 
 def test_every_recipe_and_guide_is_in_the_navigation() -> None:
@@ -63,7 +63,7 @@ def test_every_idea_is_of_a_recipe() -> None:
 @pytest.mark.skipif(find_spec("material") is None, reason="needs the extra docs")
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     tool("site_source")["main"]()
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = run_process(words, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = run_process(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "docs" / "papers" / "bert.html").exists()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.recording import (
+from support.golden_numbers import (
     DROPOUT,
     RUNS,
     SECTIONS,
@@ -46,7 +46,7 @@ def check(now: dict[str, Any], before: dict[str, Any]) -> None:
 
 def test_every_case_is_recorded() -> None:
     cases = {section: [*names] for section, (_, names) in SECTIONS.items()}
-    assert {section: [*found] for section, found in GOLDEN.items()} == cases
+    assert {section: [*recorded_cases] for section, recorded_cases in GOLDEN.items()} == cases
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import MACHINE, QUIET, of
-from support.recording import old, unpack_old
+from support.golden_numbers import old, unpack_old
+from support.pretrain_runs import MACHINE, QUIET, of_kind
 
 from clozelab.models.load import load
 from clozelab.pretraining import starting
@@ -53,8 +53,10 @@ def close(values: Any) -> Any:
 
 def losses(steps: list[Step]) -> dict[str, list[float]]:
     """Of every objective, step by step."""
-    found = [means(step.sums) for step in steps]
-    return {name: [one[name]["loss"] for one in found] for name in found[0]}
+    metrics = [means(step.sums) for step in steps]
+    return {
+        name: [metrics_of_step[name]["loss"] for metrics_of_step in metrics] for name in metrics[0]
+    }
 
 
 @pytest.fixture
@@ -77,21 +79,23 @@ def test_a_corpus_opens_and_is_whole() -> None:
 
 @pytest.mark.parametrize(("name", "expected"), [("run", HELD_OUT), ("imported", IMPORTED)])
 def test_a_run_measures_what_it_measured(name: str, expected: dict[str, float]) -> None:
-    found = means(evaluate(str(old() / name), str(old() / "corpus"), blocks=16))
-    assert {objective: one["loss"] for objective, one in found.items()} == close(expected)
+    metrics = means(evaluate(str(old() / name), str(old() / "corpus"), blocks=16))
+    assert {
+        objective: metrics_of_step["loss"] for objective, metrics_of_step in metrics.items()
+    } == close(expected)
 
 
 def test_a_run_goes_on_as_it_went_on(folder: Path) -> None:
     events = [
         *resume(starting.resumed(folder / "run"), folder / "run", machine=MACHINE, saving=QUIET)
     ]
-    steps = of(Step, events)
+    steps = of_kind(Step, events)
     assert [step.number for step in steps] == [5, 6, 7, 8]
-    found = losses(steps)
-    assert found.keys() == NEXT.keys()
+    curves = losses(steps)
+    assert curves.keys() == NEXT.keys()
     for objective, expected in NEXT.items():
-        assert found[objective] == close(expected)
-    (ended,) = of(Ended, events)
+        assert curves[objective] == close(expected)
+    (ended,) = of_kind(Ended, events)
     assert ended.whole
     (run,), _ = gather([folder / "run"])
     assert run.done and [len(points) for points in run.train.values()] == [8, 8]
@@ -100,18 +104,18 @@ def test_a_run_goes_on_as_it_went_on(folder: Path) -> None:
 def test_a_student_without_a_checkpoint_finds_its_teacher_and_begins_again(folder: Path) -> None:
     place = folder / "student"
     events = [*resume(starting.resumed(place), place, machine=MACHINE, saving=QUIET)]
-    found = losses(of(Step, events))
-    assert found.keys() == STUDENT.keys()
+    curves = losses(of_kind(Step, events))
+    assert curves.keys() == STUDENT.keys()
     for objective, expected in STUDENT.items():
-        assert found[objective] == close(expected)
+        assert curves[objective] == close(expected)
 
 
 def test_a_fine_tuned_model_says_what_it_said() -> None:
     model = load(str(old() / "tuned"))
     assert model.task is not None and model.step == 8
-    found = model.predict(["a plant with red flowers", "a man who writes books"])
-    assert [one.label for one in found] == ["noun.person", "noun.person"]
-    chances = [one.probabilities["noun.plant"] for one in found]
+    predictions = model.predict(["a plant with red flowers", "a man who writes books"])
+    assert [prediction.label for prediction in predictions] == ["noun.person", "noun.person"]
+    chances = [prediction.probabilities["noun.plant"] for prediction in predictions]
     assert chances == close([0.47469953224171746, 0.47334170456107066])
     _, (trials,) = gather([old() / "tuned"])
     assert trials.data[0] == "classify" and len(trials.cells) == 1
@@ -126,11 +130,11 @@ def test_an_imported_model_says_where_it_came_from() -> None:
 def test_a_study_is_shown_and_has_nothing_left_to_do(folder: Path) -> None:
     place = folder / "study"
     evidence = records.read(place)
-    assert evidence.ended and [one.scores for one in evidence.done] == [SCORES, SCORES]
+    assert evidence.ended and [cell.scores for cell in evidence.done] == [SCORES, SCORES]
     request = make_request(
         studies.read(place / "study.toml"), [str(folder / "corpus")], size="tiny", budget="3steps"
     )
     plan = drained(make_plan(request, MACHINE, out=place))
-    events = [told.event for told in follow(plan, place, machine=MACHINE, saving=QUIET)]
-    assert not of(Step, events)
+    events = [event.event for event in follow(plan, place, machine=MACHINE, saving=QUIET)]
+    assert not of_kind(Step, events)
     assert records.read(place).done == evidence.done

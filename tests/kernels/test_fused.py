@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support import streaming
-from support.interpreted import DEVICE, activation, attention, sums
+from support import xlnet_batches
+from support.triton_interpreter import DEVICE, activation, attention, sums
 from torch import Tensor
 
 from clozelab.contracts import Input, Sums, Targets
@@ -45,32 +45,32 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def stack(*, dropout: float = 0.0, **settings: Any) -> Stack:
-    given = {
+    shape_settings = {
         "layers": 2,
         "heads": 2,
         "hidden_size": 32,
         "intermediate_size": 64,
         "embedding_size": 32,
     } | settings
-    given["embedding_size"] = settings.get("embedding_size", given["hidden_size"])
+    shape_settings["embedding_size"] = settings.get("embedding_size", shape_settings["hidden_size"])
     torch.manual_seed(0)
-    shape = Transformer(**given, positions=160, dropout=dropout, attention_dropout=dropout)
-    made = shape.build(50).to(DEVICE)
+    shape = Transformer(**shape_settings, positions=160, dropout=dropout, attention_dropout=dropout)
+    model = shape.build(50).to(DEVICE)
     with torch.no_grad():  # biases and norms that do something
-        for parameter in made.parameters():
+        for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    return made
+    return model
 
 
-def here(given: Input) -> Input:
+def on_device(inputs: Input) -> Input:
     """The batch on the device of the kernels."""
-    there = {n: v.to(DEVICE) for n, v in given._asdict().items() if isinstance(v, Tensor)}
-    return given._replace(**there)
+    there = {n: v.to(DEVICE) for n, v in inputs._asdict().items() if isinstance(v, Tensor)}
+    return inputs._replace(**there)
 
 
 def batch(*lengths: int) -> Input:
     places = torch.cat([torch.arange(length) for length in lengths])
-    made = Input(
+    packed = Input(
         ids=torch.randint(0, 50, (sum(lengths),), generator=torch.Generator().manual_seed(1)),
         position_ids=places,
         segments=places % 2,
@@ -78,15 +78,15 @@ def batch(*lengths: int) -> Input:
         max_seqlen=max(lengths),
         dense=len(set(lengths)) == 1,
     )
-    return here(made)
+    return on_device(packed)
 
 
 def run(
-    model: Stack, given: Input, *, keep: bool = False, at: Tensor | None = None
+    model: Stack, inputs: Input, *, keep: bool = False, at: Tensor | None = None
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Every state, and every gradient of a sum with weights of its own."""
     model.zero_grad()
-    encoded = model(given, keep=keep, at=at)
+    encoded = model(inputs, keep=keep, at=at)
     states = list(encoded.layers) if keep else [encoded.hidden_states]
     loss = sum(
         (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
@@ -95,14 +95,14 @@ def run(
     return states, {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def assert_fused_is_plain(model: Stack, given: Input, *, keep: bool = False) -> list[Tensor]:
+def assert_fused_is_plain(model: Stack, inputs: Input, *, keep: bool = False) -> list[Tensor]:
     """States and gradients by the kernels are those of the plain layers; the states."""
-    plain, plain_gradients = run(model, given, keep=keep)
+    plain, plain_gradients = run(model, inputs, keep=keep)
     model.fused = True
-    ours, gradients = run(model, given, keep=keep)
+    ours, gradients = run(model, inputs, keep=keep)
     model.fused = False
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
-    largest = max(float(one.abs().max()) for one in plain_gradients.values())
+    largest = max(float(plain_gradient.abs().max()) for plain_gradient in plain_gradients.values())
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
     return ours
@@ -134,9 +134,9 @@ def test_states_and_gradients_are_those_of_the_plain_layers(
     "lengths", [(9, 4, 0, 7), (6, 6), pytest.param((140, 20), marks=pytest.mark.slow)]
 )
 def test_so_they_are_of_a_batch_that_is_read_causally(lengths: tuple[int, ...]) -> None:
-    model, given = stack(), batch(*lengths)
-    (both,) = assert_fused_is_plain(model, given)
-    (causal,) = assert_fused_is_plain(model, given._replace(causal=True))
+    model, inputs = stack(), batch(*lengths)
+    (both,) = assert_fused_is_plain(model, inputs)
+    (causal,) = assert_fused_is_plain(model, inputs._replace(causal=True))
     last = torch.tensor(lengths).cumsum(0)[torch.tensor(lengths) > 0] - 1
     assert not torch.allclose(causal[0], both[0], rtol=1e-3)  # of a token that others follow
     assert torch.isfinite(causal[last]).all()
@@ -155,21 +155,21 @@ def test_so_they_are_of_a_batch_that_is_read_causally(lengths: tuple[int, ...]) 
 def test_chosen_tokens_have_the_states_and_the_gradients_that_they_have_among_all(
     case: str, lengths: tuple[int, ...]
 ) -> None:
-    model, given = stack(dropout=0.2, **CASES[case]), batch(*lengths)
+    model, inputs = stack(dropout=0.2, **CASES[case]), batch(*lengths)
     model.fused = True
     at = torch.tensor([19, 0, 4, 0, 8, 13, 0], device=DEVICE)  # with slots that are filled up
-    found = []
+    results = []
     for chosen in (None, at):
         model.zero_grad()
         torch.manual_seed(3)
-        states = model(given, at=chosen).hidden_states
+        states = model(inputs, at=chosen).hidden_states
         states = states if chosen is not None else states[at]
         (
             states * torch.linspace(-1, 1, states.numel(), device=DEVICE).view_as(states)
         ).sum().backward()
-        found.append([states.detach(), *(p.grad for p in model.parameters())])
-    assert len(found[1][0]) == len(at)
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+        results.append([states.detach(), *(p.grad for p in model.parameters())])
+    assert len(results[1][0]) == len(at)
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,15 @@ def test_modern_blocks_take_the_kernels(
 )
 def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memory: int) -> None:
     torch.manual_seed(0)
-    model = streaming.shape(width=32, inner=24, memory=6).build(50).to(DEVICE)
-    old = streaming.memories(2, len(lengths), memory, 32) if memory else None
-    given = here(streaming.batch(lengths, seed=3, remembered=None if old is None else old.float()))
+    model = xlnet_batches.shape(width=32, inner=24, memory=6).build(50).to(DEVICE)
+    old = xlnet_batches.memories(2, len(lengths), memory, 32) if memory else None
+    inputs = on_device(
+        xlnet_batches.batch(lengths, seed=3, remembered=None if old is None else old.float())
+    )
 
     def run() -> tuple[list[Tensor], dict[str, Tensor]]:
         model.zero_grad()
-        out = model(given)
+        out = model(inputs)
         assert out.queries is not None
         states = [out.hidden_states, out.queries]
         loss = sum(
@@ -227,21 +229,21 @@ def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memor
     model.fused = True
     ours, gradients = run()
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
-    largest = max(float(one.abs().max()) for one in plain_gradients.values())
+    largest = max(float(plain_gradient.abs().max()) for plain_gradient in plain_gradients.values())
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
 
 
 def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
     torch.manual_seed(0)
-    part = replace(streaming.shape(width=32, inner=24), attention_dropout=0.3)
-    model, given = part.build(50).to(DEVICE), here(streaming.batch([9, 6], seed=3))
+    part = replace(xlnet_batches.shape(width=32, inner=24), attention_dropout=0.3)
+    model, inputs = part.build(50).to(DEVICE), on_device(xlnet_batches.batch([9, 6], seed=3))
     model.fused = True
 
     def loss(seed: int) -> Tensor:
         torch.manual_seed(seed)
-        found: Tensor = (model(given).queries * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
-        return found
+        value: Tensor = (model(inputs).queries * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
+        return value
 
     weight: Any = model.attention[0].value.weight
     loss(3).backward()
@@ -258,29 +260,29 @@ def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
 
 @pytest.mark.parametrize("case", ["BERT", pytest.param("ModernBERT", marks=pytest.mark.slow)])
 def test_layers_made_again_on_the_way_back_drop_the_same(case: str) -> None:
-    model, given = stack(dropout=0.2, **CASES[case]), batch(9, 5)
+    model, inputs = stack(dropout=0.2, **CASES[case]), batch(9, 5)
     model.fused = True
     torch.manual_seed(5)
-    states, gradients = run(model, given)
+    states, gradients = run(model, inputs)
     model.recompute = True
     torch.manual_seed(5)
-    again, gradients_again = run(model, given)
+    again, gradients_again = run(model, inputs)
     torch.testing.assert_close(again, states, rtol=0, atol=0)
     torch.testing.assert_close(gradients_again, gradients)
     torch.manual_seed(6)
-    assert not torch.equal(run(model, given)[0][0], states[0])
+    assert not torch.equal(run(model, inputs)[0][0], states[0])
 
 
 def test_gradients_with_dropout_are_those_of_what_was_dropped() -> None:
-    model, given = stack(dropout=0.2, norm="pre"), batch(9, 5)
+    model, inputs = stack(dropout=0.2, norm="pre"), batch(9, 5)
     model.fused = True
 
     def loss() -> Tensor:
         torch.manual_seed(3)
-        found: Tensor = (
-            model(given).hidden_states * torch.linspace(-1, 1, 32, device=DEVICE)
+        value: Tensor = (
+            model(inputs).hidden_states * torch.linspace(-1, 1, 32, device=DEVICE)
         ).sum()
-        return found
+        return value
 
     weight: Any = model.ffn[1].output.weight
     loss().backward()
@@ -295,10 +297,10 @@ def test_gradients_with_dropout_are_those_of_what_was_dropped() -> None:
 
 
 def test_nothing_is_dropped_when_judged() -> None:
-    model, given = stack(dropout=0.5).eval(), batch(9, 5)
-    plain = model(given).hidden_states
+    model, inputs = stack(dropout=0.5).eval(), batch(9, 5)
+    plain = model(inputs).hidden_states
     model.fused = True
-    torch.testing.assert_close(model(given).hidden_states, plain, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(inputs).hidden_states, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rounded", [False, True])
@@ -373,12 +375,12 @@ def test_long_blocks_without_dropout_and_window_take_the_library_s_kernel_and_ot
 )
 def test_a_fused_model_compiles_whole(case: str, at: tuple[int, ...] | None) -> None:
     torch._dynamo.reset()
-    model, given = stack(**CASES[case]), batch(9, 5)
+    model, inputs = stack(**CASES[case]), batch(9, 5)
     some = None if at is None else torch.tensor(at, device=DEVICE)
     model.fused = True
-    plain, plain_gradients = run(model, given, at=some)
+    plain, plain_gradients = run(model, inputs, at=some)
     model.compile(fullgraph=True, dynamic=False, backend="aot_eager")
-    ours, gradients = run(model, given, at=some)
+    ours, gradients = run(model, inputs, at=some)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-4)
     torch._dynamo.reset()
@@ -389,23 +391,23 @@ def test_a_fused_model_compiles_whole(case: str, at: tuple[int, ...] | None) -> 
 @pytest.mark.parametrize("fused", [False, True])
 def test_layers_are_compiled_in_half_precision(case: str, fused: bool) -> None:
     torch._dynamo.reset()  # a process compiles the same code for eight kinds of layers at most
-    made, given = stack(**CASES[case]), here(batch(9, 130, 3))
-    (plain,), plain_gradients = run(made, given)
-    made.precision, made.fused = torch.bfloat16, fused
-    made.compile(fullgraph=True)
-    (half,), gradients = run(made, given)
+    model, inputs = stack(**CASES[case]), on_device(batch(9, 130, 3))
+    (plain,), plain_gradients = run(model, inputs)
+    model.precision, model.fused = torch.bfloat16, fused
+    model.compile(fullgraph=True)
+    (half,), gradients = run(model, inputs)
     assert float((half.float() - plain).abs().mean()) < 0.02  # of states of deviation 1
-    largest = max(float(one.norm()) for one in plain_gradients.values())
+    largest = max(float(plain_gradient.norm()) for plain_gradient in plain_gradients.values())
     for name, gradient in gradients.items():
         assert float((gradient - plain_gradients[name]).norm()) < 0.02 * largest, name
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="on a GPU alone")
 def test_gradients_of_distances_are_the_same_every_time() -> None:
-    made, given = stack(**CASES["DeBERTa"]), here(batch(130, 60))
-    made.fused = True
-    (states,), gradients = run(made, given)
+    model, inputs = stack(**CASES["DeBERTa"]), on_device(batch(130, 60))
+    model.fused = True
+    (states,), gradients = run(model, inputs)
     for _ in range(5):
-        (again,), gradients_again = run(made, given)
+        (again,), gradients_again = run(model, inputs)
         assert torch.equal(again, states)
         assert torch.equal(gradients_again["relative.weight"], gradients["relative.weight"])

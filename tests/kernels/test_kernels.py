@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from support.corpora import ENVIRONMENT
-from support.interpreted import (
+from support.processes import run_process
+from support.triton_interpreter import (
     DEVICE,
     activation,
     attention,
@@ -21,7 +22,6 @@ from support.interpreted import (
     rotation,
     sums,
 )
-from support.processes import run_process
 from torch import Tensor
 from torch.nn import functional
 
@@ -37,16 +37,16 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
-    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return made.to(DEVICE).requires_grad_()
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return values.to(DEVICE).requires_grad_()
 
 
 def starts_of(lengths: Sequence[int]) -> Tensor:
     return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
 
 
-def wide(*given: Tensor) -> list[Tensor]:
-    return [one.detach().double().requires_grad_() for one in given]
+def wide(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.detach().double().requires_grad_() for tensor in tensors]
 
 
 def assert_same(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
@@ -71,8 +71,8 @@ def grown(rows: int, columns: int, rate: float, *, stream: int = 0) -> Tensor:
     by_row = np.array([mixed((low + row) % most) for row in range(rows)], dtype=np.uint64)
     by_column = np.array([mixed(high ^ column) for column in range(columns)], dtype=np.uint64)
     drawn = (by_row[:, None] ^ by_column[None, :]) * np.uint64(0x9E3779B1) % np.uint64(most)
-    kept = torch.from_numpy(drawn >= round(rate * most))
-    return kept.double().to(DEVICE) / (1 - rate)
+    survives = torch.from_numpy(drawn >= round(rate * most))
+    return survives.double().to(DEVICE) / (1 - rate)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
@@ -94,7 +94,9 @@ def test_the_end_of_a_half_is_a_sum_and_its_norm(
     first, second = numbers(rows, width, seed=5).detach(), numbers(rows, width, seed=6).detach()
     ((normal * first).sum() + both * (total * second).sum()).backward()
     ((normed * first).sum() + both * (plain * second).sum()).backward()
-    assert_same([one.grad for one in (x, h, *vectors)], [one.grad for one in (X, H, B, W, S)])
+    assert_same(
+        [tensor.grad for tensor in (x, h, *vectors)], [tensor.grad for tensor in (X, H, B, W, S)]
+    )
 
 
 def test_what_is_dropped_of_some_rows_goes_by_their_numbers() -> None:
@@ -104,13 +106,13 @@ def test_what_is_dropped_of_some_rows_goes_by_their_numbers() -> None:
         name: numbers(24, seed=seed) for seed, name in enumerate(("bias", "weight", "shift"))
     }
     facts = {"seed": SEED, "rate": 0.3, "epsilon": 1e-5}
-    whole = [one[at] for one in sums.add_norm(x, h, **vectors, **facts)]
+    whole = [tensor[at] for tensor in sums.add_norm(x, h, **vectors, **facts)]
     some = sums.add_norm(x[at], h[at], **vectors, **facts, numbers=at)
     torch.testing.assert_close([*some], whole)
-    given, gradients = [x, h, *vectors.values()], []
+    tensors, gradients = [x, h, *vectors.values()], []
     for total, normal in (whole, some):
         loss = (normal * numbers(5, 24, seed=5) + total * numbers(5, 24, seed=6)).sum()
-        gradients.append(torch.autograd.grad(loss, given, retain_graph=True))
+        gradients.append(torch.autograd.grad(loss, tensors, retain_graph=True))
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-5)
 
 
@@ -136,7 +138,7 @@ def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
         x += 2.0
     bias = numbers(width, seed=3) if biased else None
     shift = numbers(width, seed=4) if shifted else None
-    given = [one for one in (x, h, weight, bias, shift) if one is not None]
+    tensors = [tensor for tensor in (x, h, weight, bias, shift) if tensor is not None]
     total, normal = sums.add_norm(
         x,
         h,
@@ -148,7 +150,7 @@ def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
         epsilon=1e-5,
         centred=centred,
     )
-    X, H, W, *B = wide(*given)  # noqa: N806
+    X, H, W, *B = wide(*tensors)  # noqa: N806
     plain = X + (H + B[0] if biased else H) * grown(rows, width, rate)
     norm = functional.layer_norm if centred else functional.rms_norm
     normed = norm(plain, (width,), W, eps=1e-5) + (B[-1] if shifted else 0)
@@ -156,7 +158,7 @@ def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
     first, second = numbers(rows, width, seed=5).detach(), numbers(rows, width, seed=6).detach()
     ((normal * first).sum() + (total * second).sum()).backward()
     ((normed * first).sum() + (plain * second).sum()).backward()
-    assert_same([one.grad for one in given], [one.grad for one in (X, H, W, *B)])
+    assert_same([tensor.grad for tensor in tensors], [tensor.grad for tensor in (X, H, W, *B)])
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
@@ -169,7 +171,7 @@ def test_a_gate_is_an_activation_times_the_other_half(
 ) -> None:
     x = numbers(rows, 2 * width)
     bias = numbers(2 * width, seed=1) if biased else None
-    X, *B = wide(*(one for one in (x, bias) if one is not None))  # noqa: N806
+    X, *B = wide(*(tensor for tensor in (x, bias) if tensor is not None))  # noqa: N806
     first, second = (X + B[0] if B else X).chunk(2, dim=1)
     ours = activation.activate(x, bias, kind, gated=True)
     theirs = ACTIVATIONS[kind](first) * second
@@ -432,7 +434,7 @@ def test_distances_add_to_scores_and_have_gradients(
     table = int(rows.max()) + 1
     query = None if terms == "content_to_position" else numbers(table, 2, 16, seed=2)
     key = None if terms == "position_to_content" else numbers(table, 2, 16, seed=3)
-    given = [each for each in (qkv, query, key) if each is not None]
+    tensors = [each for each in (qkv, query, key) if each is not None]
     ours = attention.attend(
         qkv,
         starts_of(lengths),
@@ -443,7 +445,7 @@ def test_distances_add_to_scores_and_have_gradients(
         window=window,
         distances=(rows, query, key),
     )
-    again = wide(*given)
+    again = wide(*tensors)
     heads = iter(again[1:])
     exact = (rows, None if query is None else next(heads), None if key is None else next(heads))
     theirs = plainly(again[0], lengths, rate, causal, window, exact)
@@ -451,7 +453,7 @@ def test_distances_add_to_scores_and_have_gradients(
     by = numbers(*ours.shape, seed=1).detach()
     (ours * by).sum().backward()
     (theirs * by).sum().backward()
-    assert_same([each.grad for each in given], [each.grad for each in again])
+    assert_same([each.grad for each in tensors], [each.grad for each in again])
 
 
 def test_what_is_turned_back_in_place_is_what_it_was() -> None:
@@ -518,7 +520,7 @@ def test_a_seed_a_stream_and_a_row_each_make_another_mask() -> None:
     starts = torch.tensor([0, 32, 64], dtype=torch.int32, device=DEVICE)
 
     def out(seed: int) -> Tensor:
-        found: Tensor = attention.attend(
+        states: Tensor = attention.attend(
             qkv,
             starts,
             seed=torch.tensor(seed, device=DEVICE),
@@ -526,7 +528,7 @@ def test_a_seed_a_stream_and_a_row_each_make_another_mask() -> None:
             rate=0.5,
             causal=False,
         )
-        return found
+        return states
 
     assert torch.equal(out(7), out(7)) and not torch.equal(out(7), out(8))
     assert not torch.equal(out(7), out(7 + 2**32))  # every bit of a seed counts
@@ -542,8 +544,8 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
     for bias, weight, shift in (vectors, (None, vectors[1], None)):
         for centred in (True, False):
             rows = None if centred else torch.tensor([9, 2, 2, 0, 7, 1], device=DEVICE)
-            given = (x, h, bias, weight, shift, SEED, rows, rate, 1e-5, centred)
-            torch.library.opcheck(sums._add_norm, given, test_utils=tests)
+            arguments = (x, h, bias, weight, shift, SEED, rows, rate, 1e-5, centred)
+            torch.library.opcheck(sums._add_norm, arguments, test_utils=tests)
         for gated in (False, True):
             torch.library.opcheck(activation._activate, (x, bias, 0, gated), test_utils=tests)
     labels = torch.tensor([3, 0, -100, 9, 1, 2], device=DEVICE)
@@ -561,8 +563,8 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
             (angles.cos(), angles.sin(), None, None, None),
             (None, None, ahead, *tables),
         ):
-            given = (qkv, starts, *further, SEED, longest, rate, False, 4)
-            torch.library.opcheck(attention._attend, given, test_utils=tests)
+            arguments = (qkv, starts, *further, SEED, longest, rate, False, 4)
+            torch.library.opcheck(attention._attend, arguments, test_utils=tests)
 
 
 @pytest.mark.parametrize("adds_distances", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from support.corpora import texts, write
-from support.learning import task, went
+from support.pretrain_runs import pretrain_job, run_pretraining
 from test_import_export import FAMILIES, saved
 from torch import nn
 
@@ -27,17 +27,17 @@ CLASSES = [
 
 
 def opened(folder: Path, cls: type) -> tuple[Any, nn.Module]:
-    made: Any = cls
+    model_class: Any = cls
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
-    return tokenizer, made.from_pretrained(folder).double().eval()
+    return tokenizer, model_class.from_pretrained(folder).double().eval()
 
 
 def outputs(model: nn.Module, ids: list[int]) -> dict[str, torch.Tensor]:
-    given = {"input_ids": torch.tensor([ids])}
+    inputs = {"input_ids": torch.tensor([ids])}
     with torch.no_grad():
-        found = model(**given, output_hidden_states=True)
-    tensors = {name: value for name, value in found.items() if torch.is_tensor(value)}
-    return {**tensors, "last": found["hidden_states"][-1]}
+        result = model(**inputs, output_hidden_states=True)
+    tensors = {name: value for name, value in result.items() if torch.is_tensor(value)}
+    return {**tensors, "last": result["hidden_states"][-1]}
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_a_trimmed_checkpoint_of_any_family_says_the_same(
     table, old = after[0].get_vocab(), before[0].get_vocab()
     assert len(table) < len(old) and change.after.tokens == len(table)
     assert after[1].config.vocab_size == len(table)
-    kept = [old[name] for name in sorted(table, key=table.__getitem__)]
+    tokens = [old[name] for name in sorted(table, key=table.__getitem__)]
     names = TEXT.split()
     was, now = (
         outputs(each, [t[name] for name in names])
         for each, t in ((before[1], old), (after[1], table))
     )
     for name, value in was.items():
-        value = value[..., kept] if value.shape[-1] == len(old) else value
+        value = value[..., tokens] if value.shape[-1] == len(old) else value
         torch.testing.assert_close(now[name], value, rtol=0, atol=1e-6)
     again = clozelab.load(tmp_path / "out", **SILENT)
     assert again.vocabulary.size == len(table)
@@ -111,7 +111,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 )
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vocabulary") / request.param
-    went(task(request.param, *SHAPES.get(request.param, ()), steps=1), folder)
+    run_pretraining(pretrain_job(request.param, *SHAPES.get(request.param, ()), steps=1), folder)
     return folder
 
 
@@ -119,10 +119,10 @@ def assert_alike(place: Path, line: str) -> None:
     """Clozelab and transformers have the same states of a line."""
     model = clozelab.load(place, **SILENT)
     ours, _ = model.encode([line])
-    given = transformers.AutoTokenizer.from_pretrained(place)(line, return_tensors="pt")
+    inputs = transformers.AutoTokenizer.from_pretrained(place)(line, return_tensors="pt")
     with torch.no_grad():
         peer = transformers.AutoModel.from_pretrained(place).eval()
-        theirs = peer(**given).last_hidden_state
+        theirs = peer(**inputs).last_hidden_state
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5)
 
 
@@ -169,7 +169,7 @@ def guesses(model: clozelab.Model) -> Any:
 
 
 def test_rows_begin_as_they_are_asked_to(text: str, tmp_path: Path) -> None:
-    went(task("bert", steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job("bert", steps=1), tmp_path / "run")
     model = clozelab.load(tmp_path / "run", **SILENT)
     word = "plasmation"
     ids = [token.id for token in model.tokenizer.model.tokenize(word)]

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from support.peers import SHAPE, VOCABULARY, _widen, agree, loaded, ours, packed, padded, shaken
+from support.peer_models import (
+    SHAPE,
+    VOCABULARY,
+    _widen,
+    agree,
+    model_with_weights,
+    ours,
+    packed,
+    padded,
+    shaken,
+)
 from torch import Tensor
 from transformers.models.deberta_v2 import modeling_deberta_v2
 
@@ -114,9 +124,9 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
     with torch.no_grad():
         out = model(**batch, output_hidden_states=True)
     monkeypatch.setattr(*FAULTS[fault])
-    got = from_transformers(model.config.to_dict(), model.state_dict())
+    imported = from_transformers(model.config.to_dict(), model.state_dict())
     real = batch["attention_mask"].bool()
-    mine = ours(loaded(got.encoder, got.heads, got.weights), batch)
+    mine = ours(model_with_weights(imported.encoder, imported.heads, imported.weights), batch)
     gap = float((mine["layer 3"] - out.hidden_states[3][real]).abs().max())
     assert gap < 1e-9 if fault == "none" else gap > 1e-4
 
@@ -128,11 +138,11 @@ def test_a_mask_decoder_is_the_last_layer_asked_with_positions(lengths: Any) -> 
     peer, batch = tiny("DebertaV2Model"), padded(0)
     if lengths:
         batch["attention_mask"].fill_(1)
-    got = from_transformers(peer.config.to_dict(), peer.state_dict())
+    imported = from_transformers(peer.config.to_dict(), peer.state_dict())
     table = torch.randn(12, 16, generator=torch.Generator().manual_seed(3)).double()
-    encoder = Transformer(**{**vars(got.encoder), "absolute_positions": "decoder"})
-    weights = {**got.weights, "encoder.embeddings.positions.weight": table}
-    mine, given = loaded(encoder, (), weights).encoder, packed(batch)
+    encoder = Transformer(**{**vars(imported.encoder), "absolute_positions": "decoder"})
+    weights = {**imported.weights, "encoder.embeddings.positions.weight": table}
+    mine, inputs = model_with_weights(encoder, (), weights).encoder, packed(batch)
     hidden = peer(**batch, output_hidden_states=True).hidden_states
     mask = peer.encoder.get_attention_mask(batch["attention_mask"])
     asks = hidden[-2] + table[: hidden[-2].shape[1]]
@@ -142,13 +152,13 @@ def test_a_mask_decoder_is_the_last_layer_asked_with_positions(lengths: Any) -> 
             rel_embeddings=peer.encoder.get_rel_embedding(),
         )  # fmt: skip
     real = batch["attention_mask"].bool()
-    encoded = mine(given)
+    encoded = mine(inputs)
     assert float((encoded.hidden_states - hidden[-1][real]).abs().max()) < 1e-9
     assert float((encoded.predicting - asks[real]).abs().max()) < 1e-9
     if lengths:
-        given = given._replace(dense=True)
+        inputs = inputs._replace(dense=True)
         at = torch.tensor([4, 9, 26])
-        some = mine.states_at(given, at).predicting
+        some = mine.states_at(inputs, at).predicting
         assert float((some - encoded.predicting[at]).abs().max()) < 1e-12
 
 
@@ -165,9 +175,9 @@ def test_of_a_published_file_what_has_no_place_is_left_aside() -> None:
     assert both.heads == () and "mask_predictions.dense.weight" in both.left
     assert any(name.startswith("lm_predictions.") for name in both.left)
     batch = padded(0)
-    bare = {name: states for name, states in ours(loaded(alone.encoder, alone.heads, alone.weights),
-            batch).items() if name != "words"}  # fmt: skip
-    agree(bare, ours(loaded(both.encoder, both.heads, both.weights), batch))
+    outputs = ours(model_with_weights(alone.encoder, alone.heads, alone.weights), batch)
+    bare = {name: states for name, states in outputs.items() if name != "words"}
+    agree(bare, ours(model_with_weights(both.encoder, both.heads, both.weights), batch))
 
 
 @pytest.mark.parametrize(

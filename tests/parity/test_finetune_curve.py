@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from support.learning import HERE, MACHINE
+from support.pretrain_runs import HERE, MACHINE
 from torch import Tensor
 
 from clozelab import data
@@ -93,8 +93,8 @@ def trial(folder: Path, task: str, *, steps: int) -> Trial:
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
         file = folder / f"{task}.tsv"
         file.write_text("".join(lines[:61]), encoding="utf-8")
-    found = Data(task, train=str(file), dev=str(file))
-    order = FinetuneRequest(str(folder), found, settings=(*SETTINGS, f"steps={steps}"))
+    data_spec = Data(task, train=str(file), dev=str(file))
+    order = FinetuneRequest(str(folder), data_spec, settings=(*SETTINGS, f"steps={steps}"))
     return Trial(inputs_for(order), MACHINE, HERE)
 
 
@@ -108,7 +108,7 @@ class Peer:
 
     def __post_init__(self) -> None:
         bare = [p for n, p in self.model.named_parameters() if "LayerNorm" in n or "bias" in n]
-        rest = [p for p in self.model.parameters() if not any(p is one for one in bare)]
+        rest = [p for p in self.model.parameters() if not any(p is parameter for parameter in bare)]
         groups = [{"params": rest, "weight_decay": DECAY}, {"params": bare, "weight_decay": 0.0}]
         self.optimiser = torch.optim.AdamW(groups, lr=RATE, betas=(0.9, 0.98), eps=EPSILON)
         self.schedule = transformers.get_linear_schedule_with_warmup(
@@ -133,13 +133,13 @@ class Peer:
             return torch.stack([self.model(**row).loss for row in rows]).mean()
         (batch,) = batches
         (row,) = self.rows(batch, together=True)
-        found: Tensor = self.model(**row).loss
-        return found
+        loss: Tensor = self.model(**row).loss
+        return loss
 
     def rows(self, batch: Batch, *, together: bool) -> Iterator[dict[str, Tensor]]:
         """Blocks filled up on the right, all in one table, or each alone."""
-        given, targets = batch.input, batch.targets[self.kind]
-        starts = given.cu_seqlens.tolist()
+        inputs, targets = batch.input, batch.targets[self.kind]
+        starts = inputs.cu_seqlens.tolist()
         blocks = list(zip(starts[:-1], starts[1:], strict=True))
         for some in [blocks] if together else [[block] for block in blocks]:
             longest = max(stop - first for first, stop in some)
@@ -149,9 +149,9 @@ class Peer:
             labels = torch.full(shape, Targets.IGNORED)
             ends: dict[str, Tensor] = {}
             for row, (first, stop) in enumerate(some):
-                ids[row, : stop - first] = given.ids[first:stop]
+                ids[row, : stop - first] = inputs.ids[first:stop]
                 seen[row, : stop - first] = 1
-                types[row, : stop - first] = given.segments[first:stop]
+                types[row, : stop - first] = inputs.segments[first:stop]
                 for slot, at in enumerate(targets["at"].tolist()):
                     if first <= at < stop:
                         labels[row, at - first] = targets["labels"][slot]
@@ -159,64 +159,70 @@ class Peer:
                             if column in targets:
                                 place = targets[column][slot : slot + 1] - first
                                 ends[f"{name}_positions"] = place
-            told = {"input_ids": ids, "attention_mask": seen, "token_type_ids": types}
+            columns = {"input_ids": ids, "attention_mask": seen, "token_type_ids": types}
             if self.kind == "answer":
-                yield {**told, **ends}
+                yield {**columns, **ends}
             else:
-                yield {**told, "labels": labels[:, 0] if self.kind == "classify" else labels}
+                yield {**columns, "labels": labels[:, 0] if self.kind == "classify" else labels}
 
 
-def beside(given: Trial, folder: Path, steps: int) -> Peer:
+def beside(own_trial: Trial, folder: Path, steps: int) -> Peer:
     """The class of transformers with all the weights of a trial."""
-    kind: Any = given.kind
+    kind: Any = own_trial.kind
     labels = getattr(kind, "labels", getattr(kind, "tags", ()))
-    shape: Any = given.inputs.recipe.encoder
+    shape: Any = own_trial.inputs.recipe.encoder
     head = TaskHead(kind.name, labels, summary=summary(folder.name, kind.name), dropout=0.0)
-    found = to_transformers(
+    exported = to_transformers(
         shape,
-        {name: value.detach().clone() for name, value in given.model.named_parameters()},
-        vocabulary=describe(given.inputs.tokenizer),
+        {name: value.detach().clone() for name, value in own_trial.model.named_parameters()},
+        vocabulary=describe(own_trial.inputs.tokenizer),
         length=shape.positions,
         task=head,
     )
     model = peer(folder.name, kind.name, num_labels=max(len(labels), 2))
-    missing, unknown = model.load_state_dict(dict(found.tensors), strict=False)
+    missing, unknown = model.load_state_dict(dict(exported.tensors), strict=False)
     assert not unknown and not [name for name in missing if "position_ids" not in name]
     return Peer(model, kind.name, steps)
 
 
-def curves(given: Trial, other: Peer, steps: int) -> list[tuple[float, float]]:
+def curves(own_trial: Trial, other: Peer, steps: int) -> list[tuple[float, float]]:
     """Every step's mean loss, ours and theirs."""
-    prepared = [given.prepare(step) for step in range(steps)]
+    prepared = [own_trial.prepare(step) for step in range(steps)]
     mine = []
-    for step in train(given.train_state, prepared, HERE):
-        sums = step.sums[given.kind.name]
+    for step in train(own_trial.train_state, prepared, HERE):
+        sums = step.sums[own_trial.kind.name]
         mine.append(sums["loss"] / sums["count"])
-    return list(zip(mine, (other.step(list(one.batches)) for one in prepared), strict=True))
+    return list(
+        zip(
+            mine,
+            (other.step(list(prepared_step.batches)) for prepared_step in prepared),
+            strict=True,
+        )
+    )
 
 
-def apart(found: list[tuple[float, float]]) -> float:
+def apart(losses: list[tuple[float, float]]) -> float:
     """The most by which the losses of a step differ."""
-    return max(abs(mine - theirs) for mine, theirs in found)
+    return max(abs(mine - theirs) for mine, theirs in losses)
 
 
 def test_a_checkpoint_learns_to_classify_as_it_does_in_transformers(checkpoint: Path) -> None:
     steps = 50
-    given = trial(checkpoint, "classify", steps=steps)
-    other = beside(given, checkpoint, steps)
+    ours = trial(checkpoint, "classify", steps=steps)
+    other = beside(ours, checkpoint, steps)
     # What both begin with is what the file holds.
     for name, value in load_file(checkpoint / "model.safetensors").items():
         if ".encoder.layer" in name or "embeddings." in name:
             assert torch.equal(other.model.state_dict()[name], value), name
-    found = curves(given, other, steps)
-    assert len(found) == steps and apart(found) < 1e-4
-    first, last = (sum(mine for mine, _ in part) for part in (found[:8], found[-8:]))
+    losses = curves(ours, other, steps)
+    assert len(losses) == steps and apart(losses) < 1e-4
+    first, last = (sum(mine for mine, _ in part) for part in (losses[:8], losses[-8:]))
     assert last < 0.8 * first, "both learned"
-    batch = given.prepare(0).batches[0]
-    given.model.eval()
+    batch = ours.prepare(0).batches[0]
+    ours.model.eval()
     with torch.no_grad():
-        encoded = given.model.vectors(batch.input)
-        (logits,) = given.model.head.logits(encoded, batch.input, batch.targets["classify"])
+        encoded = ours.model.vectors(batch.input)
+        (logits,) = ours.model.head.logits(encoded, batch.input, batch.targets["classify"])
         (row,) = other.rows(batch, together=True)
         torch.testing.assert_close(other.model.eval()(**row).logits, logits, rtol=0, atol=2e-3)
 
@@ -224,7 +230,7 @@ def test_a_checkpoint_learns_to_classify_as_it_does_in_transformers(checkpoint: 
 @pytest.mark.parametrize("task", ["pairs", "tag", "answer"])
 def test_other_kinds_of_tasks_learn_alike_for_a_dozen_steps(checkpoint: Path, task: str) -> None:
     steps = 12
-    given = trial(checkpoint, task, steps=steps)
-    found = curves(given, beside(given, checkpoint, steps), steps)
-    assert apart(found) < 1e-4
-    assert found[0] != found[-1]
+    ours = trial(checkpoint, task, steps=steps)
+    losses = curves(ours, beside(ours, checkpoint, steps), steps)
+    assert apart(losses) < 1e-4
+    assert losses[0] != losses[-1]

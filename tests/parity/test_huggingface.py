@@ -10,17 +10,17 @@ import pytest
 import torch
 import transformers
 from safetensors import safe_open
-from support.peers import (
+from support.peer_models import (
     SHAPE,
     VOCABULARY,
     Model,
     agree,
-    loaded,
-    made,
+    model_with_weights,
     ours,
     padded,
+    random_model,
     shaken,
-    sized,
+    sized_model,
     theirs,
 )
 from tokenizers import Tokenizer
@@ -205,11 +205,14 @@ def test_a_checkpoint_of_transformers_computes_the_same_here(name: str) -> None:
     kind, settings, family, heads, types = CHECKPOINTS[name]
     cls = getattr(transformers, kind)
     model = shaken(cls(cls.config_class(**settings)))
-    got = from_transformers(model.config.to_dict(), model.state_dict())
-    assert got.family == family
-    assert set(got.heads) == heads
+    imported = from_transformers(model.config.to_dict(), model.state_dict())
+    assert imported.family == family
+    assert set(imported.heads) == heads
     batch = padded(types, padding=settings.get("pad_token_id", 1))
-    agree(ours(loaded(got.encoder, got.heads, got.weights), batch), theirs(model, batch))
+    agree(
+        ours(model_with_weights(imported.encoder, imported.heads, imported.weights), batch),
+        theirs(model, batch),
+    )
 
 
 ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
@@ -346,7 +349,7 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
 
 def exported(name: str) -> tuple[Model, Exported]:
     encoder, heads, _ = MODELS[name]
-    model = made(encoder, heads, transform=name == "left to right")
+    model = random_model(encoder, heads, transform=name == "left to right")
     return model, to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12)
 
 
@@ -387,12 +390,12 @@ def test_the_file_holds_what_transformers_itself_would_write(name: str, tmp_path
     put(tmp_path / "hf", there)
     cls = getattr(transformers, there.config["architectures"][0])
     cls.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "theirs")
-    kept = []
+    names = []
     for folder in ("hf", "theirs"):
         with safe_open(tmp_path / folder / "model.safetensors", "pt") as file:
             assert file.metadata() == {"format": "pt"}
-            kept.append({key: file.get_slice(key).get_shape() for key in file.keys()})  # noqa: SIM118
-    assert kept[0] == kept[1]
+            names.append({key: file.get_slice(key).get_shape() for key in file.keys()})  # noqa: SIM118
+    assert names[0] == names[1]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -401,23 +404,26 @@ def test_what_we_export_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     model, there = exported(name)
     put(tmp_path / "hf", there)
     back = read(str(tmp_path / "hf"))
-    got = from_transformers(back.config, back.tensors)
-    assert set(got.heads) == set(heads) and got.left == []
+    imported = from_transformers(back.config, back.tensors)
+    assert set(imported.heads) == set(heads) and imported.left == []
     batch = padded(getattr(encoder, "types", 2))
-    agree(ours(model, batch), ours(loaded(got.encoder, got.heads, got.weights), batch))
+    agree(
+        ours(model, batch),
+        ours(model_with_weights(imported.encoder, imported.heads, imported.weights), batch),
+    )
 
 
 @pytest.mark.parametrize("name", ["roberta", "swift"])
 def test_weights_that_fit_as_they_are_come_back_bit_for_bit(name: str) -> None:
     encoder, _, _ = MODELS[name]
     model, there = exported(name)
-    got = from_transformers(there.config, there.tensors)
-    assert got.encoder == replace(encoder, types=1)  # a table of zeros, since theirs has one
-    types = got.weights.pop("encoder.embeddings.types.weight")
+    imported = from_transformers(there.config, there.tensors)
+    assert imported.encoder == replace(encoder, types=1)  # a table of zeros, since theirs has one
+    types = imported.weights.pop("encoder.embeddings.types.weight")
     assert not types.any()
-    assert got.weights.keys() == model.state_dict().keys()
+    assert imported.weights.keys() == model.state_dict().keys()
     for key, tensor in model.state_dict().items():
-        assert torch.equal(got.weights[key], tensor), key
+        assert torch.equal(imported.weights[key], tensor), key
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "roberta", "swift"])
@@ -452,7 +458,7 @@ def test_the_tokenizer_adds_the_family_s_marks_to_the_same_ids(name: str, tmp_pa
     encoder, heads, _ = MODELS[name]
     tokenizer = Tokenizer.from_file(str(data.tokenizer(kind)))
     vocabulary = describe(tokenizer)
-    model = sized(encoder, heads, vocabulary.size)
+    model = sized_model(encoder, heads, vocabulary.size)
     there = to_transformers(encoder, model.state_dict(), vocabulary=vocabulary, length=12)
     folder = tmp_path / "hf"
     write(folder, there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
@@ -461,8 +467,8 @@ def test_the_tokenizer_adds_the_family_s_marks_to_the_same_ids(name: str, tmp_pa
     plain = {
         key: tokenizer.encode(text, add_special_tokens=False).ids for key, text in texts.items()
     }
-    for given, marks, types in zip(("A", "AB"), wanted[:2], wanted[2:], strict=True):
-        out = peer(*(texts[key] for key in given))
+    for text_names, marks, types in zip(("A", "AB"), wanted[:2], wanted[2:], strict=True):
+        out = peer(*(texts[key] for key in text_names))
         parts = [plain.get(mark) or [tokenizer.token_to_id(mark)] for mark in marks.split()]
         assert out["input_ids"] == [number for part in parts for number in part]
         if types:
@@ -491,5 +497,7 @@ def test_a_mask_takes_the_space_before_it_as_a_word_would(name: str) -> None:
     mask = vocabulary.role("mask")
     words = tokenizer.encode("the river", add_special_tokens=False).ids
     text = f"the river {tokenizer.id_to_token(mask)}"
-    got = with_special_tokens(tokenizer, name, vocabulary).encode(text, add_special_tokens=False)
-    assert got.ids == [*words, mask]
+    encoding = with_special_tokens(tokenizer, name, vocabulary).encode(
+        text, add_special_tokens=False
+    )
+    assert encoding.ids == [*words, mask]

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from support.peers import shaken, theirs
+from support.peer_models import shaken, theirs
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
@@ -109,9 +109,9 @@ def tokenizer(specials: str, size: int = SIZE) -> Tokenizer:
     names = [*SPECIALS[specials], *WORDS]
     names += [f"w{number}" for number in range(size - len(names))]
     table = {name: number for number, name in enumerate(names[:size])}
-    made = Tokenizer(models.WordLevel(table, unk_token=SPECIALS[specials][1]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return made
+    word_level = Tokenizer(models.WordLevel(table, unk_token=SPECIALS[specials][1]))
+    word_level.pre_tokenizer = pre_tokenizers.Whitespace()
+    return word_level
 
 
 def saved(folder: Path, family: str, kind: str, **settings: Any) -> nn.Module:
@@ -140,14 +140,14 @@ def batch(family: str, kind: str) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def outputs(model: nn.Module, given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+def outputs(model: nn.Module, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     with torch.no_grad():
-        found = model.double().eval()(**given)
-    return [value for value in found.values() if isinstance(value, torch.Tensor)]
+        result = model.double().eval()(**inputs)
+    return [value for value in result.values() if isinstance(value, torch.Tensor)]
 
 
-def same_bits(one: nn.Module, two: nn.Module) -> None:
-    first, second = one.state_dict(), two.state_dict()
+def same_bits(model: nn.Module, peer: nn.Module) -> None:
+    first, second = model.state_dict(), peer.state_dict()
     assert first.keys() == second.keys()
     for name, tensor in first.items():
         assert tensor.dtype == second[name].dtype and torch.equal(tensor, second[name]), name
@@ -167,8 +167,10 @@ def test_a_checkpoint_goes_out_as_the_class_it_came_in(
         load_file(tmp_path / "out/model.safetensors"),
     )
     assert before.keys() == after.keys()
-    for one, two in zip(*(outputs(m, batch(family, kind)) for m in (model, peer)), strict=True):
-        assert float((one - two).abs().max()) < 1e-9
+    for first, second in zip(
+        *(outputs(m, batch(family, kind)) for m in (model, peer)), strict=True
+    ):
+        assert float((first - second).abs().max()) < 1e-9
 
 
 @pytest.mark.parametrize(("family", "kind"), MORE)
@@ -261,8 +263,8 @@ UNTIED: list[tuple[str, str, dict[str, Any]]] = [
 HEADS = ("masked_lm", "causal_lm", "permutation_lm")
 
 
-def same_files(one: Path, two: Path) -> None:
-    first, second = (load_file(folder / "model.safetensors") for folder in (one, two))
+def same_files(folder_a: Path, folder_b: Path) -> None:
+    first, second = (load_file(folder / "model.safetensors") for folder in (folder_a, folder_b))
     assert first.keys() == second.keys()
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
@@ -279,9 +281,9 @@ def test_a_decoder_of_its_own_comes_in_and_goes_out(
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     same_bits(model, peer)
     same_files(tmp_path / "in", out)
-    given = load(str(tmp_path / "run"))
-    assert given.notes == () and not given.recipe.objectives[0].tied
-    ours = given.module.double()
+    imported = load(str(tmp_path / "run"))
+    assert imported.notes == () and not imported.recipe.objectives[0].tied
+    ours = imported.module.double()
     (head,) = [ours.heads[name] for name in HEADS if name in ours.heads]
     ids = batch(family, kind)
     with torch.no_grad():
@@ -311,8 +313,8 @@ def corpus(folder: Path) -> str:
     """A corpus by a checkpoint's tokenizer, beside it."""
     text, out = folder.with_name("text.txt"), str(folder.with_name("corpus"))
     text.write_text("the river was wide and slow .\nnobody crossed it in a .\n\n" * 60)
-    words = ["corpus", "build", str(text), "--out", out, "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(folder)]) == 0
+    command = ["corpus", "build", str(text), "--out", out, "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(folder)]) == 0
     return out
 
 
@@ -320,11 +322,11 @@ def test_an_untied_model_fills_and_trains_on_untied(tmp_path: Path) -> None:
     saved(tmp_path / "in", "bert", "ForPreTraining", tie_word_embeddings=False)
     place, run = str(tmp_path / "in"), str(tmp_path / "more")
     assert cli.main(["fill", place, "the [MASK] was wide"]) == 0
-    words = ["pretrain", "bert", "--data", corpus(tmp_path / "in"), "--out", run]
-    words += ["--device", "cpu", "--budget", "2steps", "--from", place]
+    command = ["pretrain", "bert", "--data", corpus(tmp_path / "in"), "--out", run]
+    command += ["--device", "cpu", "--budget", "2steps", "--from", place]
     changes = ["--set", "schedule.batch_size=4", "--set", "blocks.length=24"]
     changes += ["--set", "schedule.phases=[]", "--set", "optimiser.learning_rate=1e-4"]
-    assert cli.main([*words, *changes]) == 0
+    assert cli.main([*command, *changes]) == 0
     assert "tied = false" in (tmp_path / "more" / "recipe.toml").read_text(encoding="utf-8")
     before, after = load(place).module.state_dict(), load(run).module.state_dict()
     table, words_table = "heads.masked_lm.table", "encoder.embeddings.words.weight"
@@ -375,8 +377,10 @@ def test_a_relative_goes_out_under_its_own_name(
     causal = {"is_decoder": True} if "Causal" in kind else {}
     model = saved(tmp_path / "in", name, kind, **causal)
     out = back(tmp_path / "in")
-    told = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    assert told["model_type"] == name and told["architectures"] == [type(model).__name__]
+    exported_config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert exported_config["model_type"] == name and exported_config["architectures"] == [
+        type(model).__name__
+    ]
     peer, report = type(model).from_pretrained(out, output_loading_info=True)
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     same_bits(model, peer)
@@ -384,8 +388,10 @@ def test_a_relative_goes_out_under_its_own_name(
     if kind == "ForMaskedLM":
         assert type(transformers.AutoModelForMaskedLM.from_pretrained(out)) is type(model)
         export(str(tmp_path / "run"), tmp_path / "plain", family=FAMILIES[specials][0].lower())
-        told = json.loads((tmp_path / "plain" / "config.json").read_text(encoding="utf-8"))
-        assert told["model_type"] == specials  # a family that is asked for
+        exported_config = json.loads(
+            (tmp_path / "plain" / "config.json").read_text(encoding="utf-8")
+        )
+        assert exported_config["model_type"] == specials  # a family that is asked for
 
 
 def test_an_origin_of_old_is_its_family_s() -> None:

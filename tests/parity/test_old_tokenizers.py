@@ -51,7 +51,7 @@ CLASSES = {
 
 
 @cache
-def learned(family: str, symbols: str) -> bytes:
+def sentencepiece_model(family: str, symbols: str) -> bytes:
     """A small model of sentencepiece, as that library trains and normalises it."""
     lines = data.task("pairs", "dev").read_text(encoding="utf-8").splitlines()
     control, ids = SYMBOLS[family]
@@ -75,7 +75,7 @@ def trained(folder: Path, family: str, symbols: str = "") -> Path:
     """Its file in a folder, beside a config."""
     folder.mkdir()
     name = "spiece.model" if family in ("albert", "xlnet") else "sentencepiece.bpe.model"
-    (folder / name).write_bytes(learned(family, symbols))
+    (folder / name).write_bytes(sentencepiece_model(family, symbols))
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
     return folder / name
 
@@ -258,8 +258,8 @@ def test_a_model_with_a_sentencepiece_file_is_filled_and_goes_out(
     torch.manual_seed(0)
     getattr(transformers, f"{stem}{kind}")(config).save_pretrained(file.parent)
     import_model(str(file.parent), tmp_path / "run")
-    found = fill(open_model(str(tmp_path / "run")), "The [MASK] was wide (and slow).", top=3)
-    assert len(found.blanks) == 1 and len(found.blanks[0]) == 3
+    filled = fill(open_model(str(tmp_path / "run")), "The [MASK] was wide (and slow).", top=3)
+    assert len(filled.blanks) == 1 and len(filled.blanks[0]) == 3
     export(str(tmp_path / "run"), tmp_path / "out")
     back = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     for text in (*TEXTS, *noise(3)):

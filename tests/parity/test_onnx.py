@@ -8,8 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from support.peers import SHAPE as SHAPES
-from support.peers import Model, ours, padded, shaken
+from support.peer_models import SHAPE as SHAPES
+from support.peer_models import Model, ours, padded, shaken
 
 from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.models.interop.onnx import export_onnx
@@ -60,9 +60,9 @@ def test_a_graph_computes_the_same_on_rows_of_unequal_lengths(name: str, tmp_pat
     assert [each.name for each in session.get_inputs()] == list(batch)
     assert [each.name for each in session.get_outputs()] == list(names)
     real = batch["attention_mask"].bool()
-    for given in (batch, {key: turned(value, real) for key, value in batch.items()}):
-        out = session.run(None, {key: value.numpy() for key, value in given.items()})
-        there = given["attention_mask"].bool().numpy()
+    for inputs in (batch, {key: turned(value, real) for key, value in batch.items()}):
+        out = session.run(None, {key: value.numpy() for key, value in inputs.items()})
+        there = inputs["attention_mask"].bool().numpy()
         states = wanted[f"layer {encoder.layers}"].numpy()
         assert np.abs(out[0][there] - states).max() < 1e-4
         if head:

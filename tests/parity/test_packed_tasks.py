@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import HERE, shrunk
-from support.referring import stories
+from support.coreference import stories
+from support.pretrain_runs import HERE, shrunk
 from support.texts import tokenizer
 from torch import Tensor
 
@@ -42,21 +42,23 @@ def posed(kind: str, recipe: str) -> tuple[Any, Sequence[Any]]:
         return Coreference(segment=16, widest=4, hidden=16, feature=4), stories()[:3]
     file = {"classify": "definitions", "regress": "pairs", "choose": "choices", "tag": "tags"}
     word = {"regress": "pairs", "beam": "answer"}.get(kind, kind)
-    found = own(word, dev=data.task(file.get(kind, "spans"), "dev"))
-    some: list[Any] = found.read("dev")[:9]
+    splits = own(word, dev=data.task(file.get(kind, "spans"), "dev"))
+    some: list[Any] = splits.read("dev")[:9]
     if kind == "classify":
-        labels = tuple(sorted({one.label for one in some}))
+        labels = tuple(sorted({example.label for example in some}))
         return Classify(labels, **MEAN if recipe == "elmo" else {}), some
     if kind == "regress":
         return Regress(pair=True), [
-            Sentences(one.id, one.first, one.second, float(number))
-            for number, one in enumerate(some)
+            Sentences(example.id, example.first, example.second, float(number))
+            for number, example in enumerate(some)
         ]
     if kind == "choose":
-        shorter = [one._replace(seconds=one.seconds[: 2 + n % 3]) for n, one in enumerate(some)]
-        return Choose(choices=4), [one._replace(label=0) for one in shorter]
+        shorter = [
+            example._replace(seconds=example.seconds[: 2 + n % 3]) for n, example in enumerate(some)
+        ]
+        return Choose(choices=4), [example._replace(label=0) for example in shorter]
     if kind == "tag":
-        return Tag(tuple(sorted({tag for one in some for tag in one.tags}))), some
+        return Tag(tuple(sorted({tag for example in some for tag in example.tags}))), some
     if kind == "beam":
         return Answer(impossible=True, head="beam", beams=2, stride=4), some
     return Answer(stride=4), some  # so that a passage has several windows
@@ -78,11 +80,11 @@ def set_up(recipe: str, kind: str) -> tuple[Evaluator, Tuned, TaskReader]:
 @torch.no_grad()
 def rows(model: Tuned, batch: Batch, share: PackedExamples) -> list[Tensor]:
     """What the head says of each group."""
-    found, name = model.predict(batch), model.task
+    predictions, name = model.predict(batch), model.task
     if model.head.rows == "group":
-        return [found]
+        return [predictions]
     by = share.targets[name].starts if model.head.rows == "slots" else share.starts
-    return [found[first:stop] for first, stop in pairwise(by[share.units].tolist())]
+    return [predictions[first:stop] for first, stop in pairwise(by[share.units].tolist())]
 
 
 @pytest.mark.parametrize(("recipe", "kind"), CASES)
@@ -94,25 +96,25 @@ def test_a_group_of_blocks_is_judged_alike_alone_in_a_batch_and_among_dummies(
     lengths = np.diff(share.starts)
     assert lengths.min() < lengths.max(), "ragged"
     singles = [share.select(np.array([number])) for number in range(len(share.units) - 1)]
-    alone = [rows(model, collated(one, slice(0, len(one))), one)[0] for one in singles]
+    alone = [rows(model, collated(single, slice(0, len(single))), single)[0] for single in singles]
     met = 0
     for numbers in batched(share, 96, alone=model.head.rows == "group"):
         some = share.select(numbers)
-        found = rows(model, collated(some, slice(0, len(some))), some)
-        for number, mine in zip(numbers.tolist(), found, strict=True):
+        predictions = rows(model, collated(some, slice(0, len(some))), some)
+        for number, mine in zip(numbers.tolist(), predictions, strict=True):
             torch.testing.assert_close(mine, alone[number], rtol=0, atol=1e-10)
-        met += len(found)
+        met += len(predictions)
     assert met == len(alone)
     if model.head.rows == "group":  # never among dummies
         return
     room = batch_shape(share, tokens=200, blocks=len(share), max_seqlen=32, constant=True)
     parts = room.divide(share)
-    many = np.searchsorted(share.units, [0, *(part.stop for part in parts)])
-    for part, first, stop in zip(parts, many[:-1], many[1:], strict=True):
+    bounds = np.searchsorted(share.units, [0, *(part.stop for part in parts)])
+    for part, first, stop in zip(parts, bounds[:-1], bounds[1:], strict=True):
         batch = room.collate(share, part)
         assert batch.input.real is not None and int(batch.input.real) < len(batch.input.ids)
-        found = rows(model, batch, share.select(np.arange(first, stop)))
-        for number, mine in zip(range(first, stop), found, strict=True):
+        predictions = rows(model, batch, share.select(np.arange(first, stop)))
+        for number, mine in zip(range(first, stop), predictions, strict=True):
             torch.testing.assert_close(mine, alone[number], rtol=0, atol=1e-10)
 
 
@@ -121,13 +123,15 @@ def flat(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return [part for pair in value.items() for part in flat(pair)]
     if isinstance(value, tuple):
-        return [part for one in value for part in flat(one)]
+        return [part for member in value for part in flat(member)]
     return [value]
 
 
 def same(some: list[Any], others: list[Any]) -> bool:
     """Whether words are the same, and numbers up to single precision."""
-    close = [pytest.approx(one, abs=1e-5) if isinstance(one, float) else one for one in others]
+    close = [
+        pytest.approx(value, abs=1e-5) if isinstance(value, float) else value for value in others
+    ]
     return some == close
 
 
@@ -136,9 +140,9 @@ def test_predictions_for_many_are_those_for_each(recipe: str, kind: str) -> None
     judge, model, reader = set_up(recipe, kind)
     together = judge.predictions(model, HERE.device, tokens=96)
     assert len(together) == len(judge.examples)
-    for example, said in zip(judge.examples, together, strict=True):
+    for example, prediction in zip(judge.examples, together, strict=True):
         (alone,) = Evaluator.of(judge.kind, [example], reader).predictions(
             model, HERE.device, tokens=10_000
         )
-        assert same(flat(alone), flat(said))
-    assert not all(same(flat(one), flat(together[0])) for one in together)
+        assert same(flat(alone), flat(prediction))
+    assert not all(same(flat(each), flat(together[0])) for each in together)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors import safe_open
-from support.learning import task, went
+from support.pretrain_runs import pretrain_job, run_pretraining
 
 import clozelab
 from clozelab.cli import main
@@ -24,14 +24,19 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vectors")
-    words = ["encoder.positions=48", "encoder.layers=2"]
-    went(task("simcse", *words, steps=2), folder / "cls")
-    went(task("simcse", *words, "objectives.0.pooling=mean_all", steps=2), folder / "mean_all")
-    went(task("simcse", *words, "objectives.0.pooling=mean", steps=1), folder / "mean")
-    went(task("roberta", "encoder.positions=48", steps=1), folder / "roberta")
-    went(task("retromae", *words, steps=2), folder / "retromae")
+    overrides = ["encoder.positions=48", "encoder.layers=2"]
+    run_pretraining(pretrain_job("simcse", *overrides, steps=2), folder / "cls")
+    run_pretraining(
+        pretrain_job("simcse", *overrides, "objectives.0.pooling=mean_all", steps=2),
+        folder / "mean_all",
+    )
+    run_pretraining(
+        pretrain_job("simcse", *overrides, "objectives.0.pooling=mean", steps=1), folder / "mean"
+    )
+    run_pretraining(pretrain_job("roberta", "encoder.positions=48", steps=1), folder / "roberta")
+    run_pretraining(pretrain_job("retromae", *overrides, steps=2), folder / "retromae")
     return folder
 
 
@@ -40,12 +45,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "pool"),
     [("cls", "cls"), ("mean_all", "mean_all"), ("roberta", "mean_all"), ("retromae", "cls")],
 )
-def test_its_vectors_are_those_of_embed(name: str, pool: str, made: Path, tmp_path: Path) -> None:
+def test_its_vectors_are_those_of_embed(
+    name: str, pool: str, models_dir: Path, tmp_path: Path
+) -> None:
     library = pytest.importorskip("sentence_transformers")
-    words = ["--pool", pool] if name == "roberta" else []
-    assert main(["export", str(made / name), str(tmp_path / "out"), *words]) == 0
+    options = ["--pool", pool] if name == "roberta" else []
+    assert main(["export", str(models_dir / name), str(tmp_path / "out"), *options]) == 0
     model = library.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    mine = clozelab.embed(str(made / name), TEXTS, pool=pool).vectors
+    mine = clozelab.embed(str(models_dir / name), TEXTS, pool=pool).vectors
     theirs = model.encode(TEXTS)
     np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-6)
     assert mine.std(axis=0).max() > 1e-3
@@ -54,44 +61,44 @@ def test_its_vectors_are_those_of_embed(name: str, pool: str, made: Path, tmp_pa
 
 
 def test_the_modules_are_written_for_models_of_sentence_vectors_alone(
-    made: Path, tmp_path: Path
+    models_dir: Path, tmp_path: Path
 ) -> None:
-    clozelab.export(made / "cls", tmp_path / "cls")
+    clozelab.export(models_dir / "cls", tmp_path / "cls")
     modules = json.loads((tmp_path / "cls" / "modules.json").read_text("utf-8"))
     assert [each["path"] for each in modules] == ["", "1_Pooling"]
     pooling = json.loads((tmp_path / "cls" / "1_Pooling" / "config.json").read_text("utf-8"))
     assert pooling["pooling_mode_cls_token"] and not pooling["pooling_mode_mean_tokens"]
     assert pooling["word_embedding_dimension"] == 32
-    clozelab.export(made / "retromae", tmp_path / "retromae")
+    clozelab.export(models_dir / "retromae", tmp_path / "retromae")
     file = tmp_path / "retromae" / "1_Pooling" / "config.json"
     assert json.loads(file.read_text("utf-8")) == pooling
     with safe_open(tmp_path / "retromae" / "model.safetensors", "np") as tensors:
         assert {name.split(".")[0] for name in tensors.keys()} == {"bert", "cls"}  # noqa: SIM118
     for name in ("mean", "roberta"):  # which the library has no word for, and which has no vectors
-        clozelab.export(made / name, tmp_path / name)
+        clozelab.export(models_dir / name, tmp_path / name)
         assert not (tmp_path / name / "modules.json").exists()
 
 
 def test_a_vector_that_the_library_cannot_take_is_refused(tmp_path: Path) -> None:
-    went(task("gpt", steps=1), tmp_path / "gpt")
+    run_pretraining(pretrain_job("gpt", steps=1), tmp_path / "gpt")
     with pytest.raises(UserError, match="use --pool mean_all"):
         clozelab.export(tmp_path / "gpt", tmp_path / "out", pool="cls")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_nearest_texts_are_found_by_cosine(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    models_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "notes.txt"
     lines = ["a loaf of dark bread", "", "the cat sat", "a wild cat", "the cat sat"]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    words = ["embed", str(made / "cls"), "--file", str(file), "--near", "the cat sat"]
-    assert main([*words, "--top", "3"]) == 0
+    command = ["embed", str(models_dir / "cls"), "--file", str(file), "--near", "the cat sat"]
+    assert main([*command, "--top", "3"]) == 0
     rows = [row.split("\t") for row in capsys.readouterr().out.splitlines()]
     assert [row[1:] for row in rows[:2]] == [["3", "the cat sat"], ["5", "the cat sat"]]
     assert rows[0][0] == rows[1][0] == "1.0000" and len(rows) == 3
-    every = clozelab.embed(made / "cls", lines, near="the cat sat", top=9)
-    vectors = clozelab.embed(made / "cls", lines, pool="cls").vectors.astype(np.float64)
+    every = clozelab.embed(models_dir / "cls", lines, near="the cat sat", top=9)
+    vectors = clozelab.embed(models_dir / "cls", lines, pool="cls").vectors.astype(np.float64)
     query = vectors[2]
     for each in every:  # by a plain computation; the empty line is not there
         row = vectors[each.line - 1]
@@ -100,12 +107,12 @@ def test_the_nearest_texts_are_found_by_cosine(
     assert sorted(each.line for each in every) == [1, 3, 4, 5]
     cosines = [each.cosine for each in every]
     assert cosines == sorted(cosines, reverse=True)
-    short = clozelab.embed(made / "cls", lines, near="the cat sat", dimensions=4)
+    short = clozelab.embed(models_dir / "cls", lines, near="the cat sat", dimensions=4)
     assert short.vectors.vectors.shape == (5, 4)
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         ([], "--out or --near is missing"),
         (["--near", " "], "--near: is empty"),
@@ -116,29 +123,33 @@ def test_the_nearest_texts_are_found_by_cosine(
     ],
 )
 def test_what_cannot_be_searched_is_refused_in_a_sentence(
-    words: list[str], sentence: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    sentence: str,
+    models_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "EMPTY").write_text("\n \n", encoding="utf-8")
-    if "EMPTY" in words:
-        words = [*words[:-1], str(tmp_path / "EMPTY")]
-        assert main(["embed", str(made / "cls"), *words]) == 2
+    if "EMPTY" in arguments:
+        arguments = [*arguments[:-1], str(tmp_path / "EMPTY")]
+        assert main(["embed", str(models_dir / "cls"), *arguments]) == 2
     else:
-        assert main(["embed", str(made / "cls"), "a text", *words]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert sentence in said and "Traceback" not in said
+        assert main(["embed", str(models_dir / "cls"), "a text", *arguments]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert sentence in message and "Traceback" not in message
 
 
 def test_a_query_longer_than_the_model_is_cut_and_told(
-    made: Path, capsys: pytest.CaptureFixture[str]
+    models_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["embed", str(made / "cls"), "a cat", "--near", "cat " * 100]) == 0
+    assert main(["embed", str(models_dir / "cls"), "a cat", "--near", "cat " * 100]) == 0
     assert "longer than the model reads, and was cut" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_model_of_sentence_vectors_is_probed_by_them(made: Path) -> None:
+def test_a_model_of_sentence_vectors_is_probed_by_them(models_dir: Path) -> None:
     from clozelab.models.load import load
     from clozelab.scoring.frozen import FrozenEncoder
 
     for name, pool in {"cls": "cls", "mean_all": "mean_all", "roberta": "mean"}.items():
-        model = load(str(made / name))
+        model = load(str(models_dir / name))
         assert FrozenEncoder(model, model.device).pool == pool

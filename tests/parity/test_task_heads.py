@@ -14,8 +14,8 @@ import pytest
 import torch
 import transformers
 from safetensors import safe_open
-from support.peers import LENGTHS, SHAPE, VOCABULARY, packed, padded, shaken
-from support.peers import _widen as widen
+from support.peer_models import LENGTHS, SHAPE, VOCABULARY, packed, padded, shaken
+from support.peer_models import _widen as widen
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -91,7 +91,7 @@ PAIRS = [(f, k) for f in ENCODERS for k in PLAIN if (f, k) not in NONE] + [("xln
 BEAM = TaskHead("answer", head="beam", beams=2, impossible=True)
 
 
-def asked(family: str, kind: str) -> tuple[str, TaskHead]:
+def class_and_head(family: str, kind: str) -> tuple[str, TaskHead]:
     """The class, and the head that can be exported to it."""
     if kind == "beam":
         return "XLNetForQuestionAnswering", BEAM._replace(dropout=0.15)
@@ -145,11 +145,11 @@ def tuned(encoder: Encoder, task: TaskHead) -> Tuned:
     return model
 
 
-def arrived(got: Imported) -> Tuned:
+def arrived(imported: Imported) -> Tuned:
     """What came in, all of its tensors and no others."""
-    assert got.task is not None
-    model = Tuned(got.encoder, got.task)
-    model.double().eval().load_state_dict(got.weights)
+    assert imported.task is not None
+    model = Tuned(imported.encoder, imported.task)
+    model.double().eval().load_state_dict(imported.weights)
     return model
 
 
@@ -188,18 +188,18 @@ def places(model: Tuned, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 @torch.no_grad()
 def ours(model: Tuned, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What our head says of the batch."""
-    given = packed(batch)
+    inputs = packed(batch)
     head: Any = model.heads[model.task.kind]
-    encoded = model.encoder(given)
+    encoded = model.encoder(inputs)
     targets = places(model, batch)
     if model.task.kind != "answer":
-        (logits,) = head.logits(encoded, given, targets)
+        (logits,) = head.logits(encoded, inputs, targets)
         return {"logits": logits}
-    found = head.predict(encoded, given, targets)
+    predictions = head.predict(encoded, inputs, targets)
     if model.task.head == "span":
-        return {"start": found[:, 0], "end": found[:, 1]}
+        return {"start": predictions[:, 0], "end": predictions[:, 1]}
     b = model.task.beams
-    starts, where, ends, there, judged = found[::2].split([b, b, b * b, b * b, 1], dim=1)
+    starts, where, ends, there, judged = predictions[::2].split([b, b, b * b, b * b, 1], dim=1)
     return {
         "start": starts.exp(), "start place": where, "end": ends.exp(), "end place": there,
         "judged": judged[:, 0],
@@ -253,7 +253,7 @@ def put(folder: Path, model: Exported, kind: str = "wordpiece") -> None:
 def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
     family: str, kind: str, tmp_path: Path
 ) -> None:
-    called, task = asked(family, kind)
+    called, task = class_and_head(family, kind)
     encoder = ENCODERS[family]
     model = tuned(encoder, task)
     # Of an encoder that may be ALBERT's or ELECTRA's its pretraining says which, not its task.
@@ -289,9 +289,9 @@ def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
     rates = dropped(peer) - ({0.0} if family == "deberta-v2" else set())
     assert rates <= {encoder.dropout if (family, kind) in encoders else task.dropout}
     back = read(str(tmp_path / "hf"))
-    got = from_transformers(back.config, back.tensors)
-    assert (got.task, got.left, got.family) == (saved(family, task), [], family)
-    agree(wanted, ours(arrived(got), batch))
+    imported = from_transformers(back.config, back.tensors)
+    assert (imported.task, imported.left, imported.family) == (saved(family, task), [], family)
+    agree(wanted, ours(arrived(imported), batch))
     cls.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "theirs")
     assert held(tmp_path / "hf") == held(tmp_path / "theirs")
 
@@ -345,7 +345,7 @@ CHECKPOINTS += [(stem, family, kind) for stem, family in ALIKE.items() for kind 
 def test_a_task_s_checkpoint_of_transformers_says_the_same_here(
     stem: str, family: str, kind: str, named: bool
 ) -> None:
-    called, task = asked(family, kind)
+    called, task = class_and_head(family, kind)
     cls = getattr(transformers, called.replace(STEMS[family], stem, 1))
     labels = {"id2label": dict(enumerate(task.labels))} if task.labels else {}
     labels |= {"num_labels": 1} if kind == "regress" else {}
@@ -354,25 +354,29 @@ def test_a_task_s_checkpoint_of_transformers_says_the_same_here(
     config["architectures"] = [cls.__name__]
     if not named:  # an old file may not tell its class, nor its labels
         config = {k: v for k, v in config.items() if k not in ("architectures", "id2label")}
-    got = from_transformers(config, model.state_dict())
-    told = got.task
+    imported = from_transformers(config, model.state_dict())
+    task_head = imported.task
     if not named and family == "modernbert":  # whose heads are all alike
-        assert told is None and "classifier.weight" in got.left
+        assert task_head is None and "classifier.weight" in imported.left
         return
-    assert told is not None and got.left == [] and got.family == family
+    assert task_head is not None and imported.left == [] and imported.family == family
     if not named and kind == "choose" and family not in (*ROBERTAS, "electra"):
-        assert told.kind == "regress"  # which nothing tells apart
+        assert task_head.kind == "regress"  # which nothing tells apart
         return
-    assert told.kind == task.kind and told.summary == task.summary and told.head == task.head
+    assert (
+        task_head.kind == task.kind
+        and task_head.summary == task.summary
+        and task_head.head == task.head
+    )
     unnamed = tuple(f"LABEL_{number}" for number in range(len(task.labels)))
-    assert told.labels == (task.labels if named else unnamed)
-    batch = rows(family, got.encoder)
-    agree(ours(arrived(got), batch), theirs(model, batch, task))
+    assert task_head.labels == (task.labels if named else unnamed)
+    batch = rows(family, imported.encoder)
+    agree(ours(arrived(imported), batch), theirs(model, batch, task))
 
 
 @pytest.mark.parametrize("kind", ["classify", "regress", "choose"])
 def test_modernbert_may_sum_up_by_the_mean(kind: str, tmp_path: Path) -> None:
-    called, task = asked("modernbert", kind)
+    called, task = class_and_head("modernbert", kind)
     encoder, task = ENCODERS["modernbert"], task._replace(pool="mean")
     model = tuned(encoder, task)
     there = to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
@@ -382,9 +386,9 @@ def test_modernbert_may_sum_up_by_the_mean(kind: str, tmp_path: Path) -> None:
     batch = rows("modernbert", encoder)
     wanted = ours(model, batch)
     agree(wanted, theirs(peer.eval(), batch, task))
-    got = from_transformers(there.config, there.tensors)
-    assert got.task == task
-    agree(wanted, ours(arrived(got), batch))
+    imported = from_transformers(there.config, there.tensors)
+    assert imported.task == task
+    agree(wanted, ours(arrived(imported), batch))
 
 
 @pytest.mark.parametrize(
@@ -394,7 +398,7 @@ def test_modernbert_may_sum_up_by_the_mean(kind: str, tmp_path: Path) -> None:
 def test_a_transform_that_is_not_its_encoder_s_is_refused_and_not_taken(
     settings: dict[str, Any], sentence: str
 ) -> None:
-    task, plain = asked("modernbert", "tag")[1], ENCODERS["modernbert"]
+    task, plain = class_and_head("modernbert", "tag")[1], ENCODERS["modernbert"]
     other: Any = replace(plain, **settings)
     with pytest.raises(UserError, match=rf"{sentence}: the head has .*ONNX"):
         to_transformers(
@@ -409,8 +413,8 @@ def test_a_transform_that_is_not_its_encoder_s_is_refused_and_not_taken(
     theirs = biases if "bias" in settings else {"norm_eps": settings["epsilon"]}
     peer = cls(cls.config_class(**CONFIGS["modernbert"], **theirs))
     config = peer.config.to_dict() | {"architectures": [cls.__name__]}
-    got = from_transformers(config, peer.state_dict())
-    assert got.task is None and {"classifier.weight", "head.norm.weight"} <= {*got.left}
+    imported = from_transformers(config, peer.state_dict())
+    assert imported.task is None and {"classifier.weight", "head.norm.weight"} <= {*imported.left}
 
 
 def test_a_plain_encoder_becomes_what_its_head_fits(tmp_path: Path) -> None:
@@ -453,9 +457,9 @@ def test_a_beam_that_never_judged_says_nothing_of_it(tmp_path: Path) -> None:
     peer.double().load_state_dict(there.tensors, strict=False)
     batch = rows("xlnet", encoder)
     agree(ours(model, batch), theirs(peer.eval(), batch, task))
-    got = from_transformers(there.config, there.tensors)
-    assert got.task == task
-    agree(ours(model, batch), ours(arrived(got), batch))
+    imported = from_transformers(there.config, there.tensors)
+    assert imported.task == task
+    agree(ours(model, batch), ours(arrived(imported), batch))
 
 
 # The recipe whose texts are laid, and its tokenizer.
@@ -476,7 +480,7 @@ def test_the_tokenizer_lays_texts_as_they_were_for_fine_tuning(name: str, tmp_pa
     called["deberta"] = "deberta-v2"
     family = called.get(name, name)
     encoder = ENCODERS[family]
-    task = asked(family, "classify")[1]
+    task = class_and_head(family, "classify")[1]
     model = Tuned(encoder, task, vocabulary.size)
     there = to_transformers(
         encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=task
@@ -502,7 +506,7 @@ def test_pipelines_speak_of_labels_by_name(family: str, tmp_path: Path) -> None:
     if family == "roberta":
         encoder = Transformer(**SHAPE, position_offset=offset, types=0)
     for kind, name in (("classify", "text-classification"), ("tag", "token-classification")):
-        task = asked(family, kind)[1]
+        task = class_and_head(family, kind)[1]
         model = Tuned(encoder, task, vocabulary.size)
         there = to_transformers(
             encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=task
@@ -512,20 +516,20 @@ def test_pipelines_speak_of_labels_by_name(family: str, tmp_path: Path) -> None:
         write(folder, there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
         judge = transformers.pipeline(name, str(folder))
         if kind == "classify":
-            found = judge([A, "Nobody crossed."], top_k=None, truncation=True)
-            assert [{each["label"] for each in row} for row in found] == [set(LABELS)] * 2
+            labels = judge([A, "Nobody crossed."], top_k=None, truncation=True)
+            assert [{each["label"] for each in row} for row in labels] == [set(LABELS)] * 2
         else:
-            found = judge("The river was slow.", ignore_labels=[])
-            assert {each["entity"] for each in found} <= set(TAGS)
-            assert "".join(each["word"] for each in found[:2]) == "theriver"
-    regress = asked(family, "regress")[1]
+            labels = judge("The river was slow.", ignore_labels=[])
+            assert {each["entity"] for each in labels} <= set(TAGS)
+            assert "".join(each["word"] for each in labels[:2]) == "theriver"
+    regress = class_and_head(family, "regress")[1]
     model = Tuned(encoder, regress, vocabulary.size)
     there = to_transformers(
         encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=regress
     )
     write(tmp_path / "value", there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
-    (found,) = transformers.pipeline("text-classification", str(tmp_path / "value"))("The river.")
-    assert found["label"] == "value"
+    (labels,) = transformers.pipeline("text-classification", str(tmp_path / "value"))("The river.")
+    assert labels["label"] == "value"
 
 
 def test_the_automatic_class_answers_a_question(tmp_path: Path) -> None:
@@ -554,7 +558,11 @@ def compared(out: list[Tensor], batch: Mapping[str, Tensor], task: TaskHead) -> 
 
 
 MEAN = TaskHead("regress", pool="mean")
-ROWS = [*[(f, asked(f, k)[1]) for f, k in PAIRS if k != "beam"], ("bert", MEAN), ("xlnet", MEAN)]
+ROWS = [
+    *[(f, class_and_head(f, k)[1]) for f, k in PAIRS if k != "beam"],
+    ("bert", MEAN),
+    ("xlnet", MEAN),
+]
 
 
 @pytest.mark.parametrize(("family", "task"), ROWS)
@@ -573,11 +581,11 @@ def test_rows_are_judged_as_blocks_are_whatever_their_padding(family: str, task:
 
 
 GRAPHS = [
-    ("bert", asked("bert", "classify")[1]),
+    ("bert", class_and_head("bert", "classify")[1]),
     pytest.param("roberta", MEAN, marks=pytest.mark.slow),
-    pytest.param("albert", asked("albert", "tag")[1], marks=pytest.mark.slow),
-    pytest.param("xlnet", asked("xlnet", "answer")[1], marks=pytest.mark.slow),
-    pytest.param("modernbert", asked("modernbert", "classify")[1], marks=pytest.mark.slow),
+    pytest.param("albert", class_and_head("albert", "tag")[1], marks=pytest.mark.slow),
+    pytest.param("xlnet", class_and_head("xlnet", "answer")[1], marks=pytest.mark.slow),
+    pytest.param("modernbert", class_and_head("modernbert", "classify")[1], marks=pytest.mark.slow),
 ]
 
 
@@ -600,7 +608,7 @@ def test_a_graph_says_the_same_whatever_the_padding(
     for side in ("bert", "xlnet"):
         batch = rows(side, encoder)
         out = session.run(None, {key: value.numpy() for key, value in batch.items()})
-        found = compared([torch.from_numpy(each) for each in out], batch, task)
-        for some, one in zip(found, wanted.values(), strict=True):
-            assert some.shape == one.shape
-            assert float((some - one).abs().max()) < 1e-4
+        predictions = compared([torch.from_numpy(each) for each in out], batch, task)
+        for some, expected in zip(predictions, wanted.values(), strict=True):
+            assert some.shape == expected.shape
+            assert float((some - expected).abs().max()) < 1e-4

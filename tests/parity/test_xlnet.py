@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.learning import task, went
-from support.streaming import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
+from support.pretrain_runs import pretrain_job, run_pretraining
+from support.xlnet_batches import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
 from transformers import XLNetConfig, XLNetLMHeadModel
 
@@ -94,25 +94,28 @@ def copied(model: XLNetLMHeadModel) -> tuple[Streams, QueryHead]:
     return ours, head
 
 
-def rectangles(given: Input) -> dict[str, Tensor]:
+def rectangles(inputs: Input) -> dict[str, Tensor]:
     """Their arguments for full blocks."""
-    blocks = len(given.cu_seqlens) - 1
-    out = {"input_ids": given.ids.view(blocks, L), "token_type_ids": given.segments.view(blocks, L)}
-    if given.order is not None and given.queries is not None:
-        hidden = torch.stack([~sees(given, block) for block in range(blocks)])
-        at = given.queries - given.cu_seqlens[:-1, None]
+    blocks = len(inputs.cu_seqlens) - 1
+    out = {
+        "input_ids": inputs.ids.view(blocks, L),
+        "token_type_ids": inputs.segments.view(blocks, L),
+    }
+    if inputs.order is not None and inputs.queries is not None:
+        hidden = torch.stack([~sees(inputs, block) for block in range(blocks)])
+        at = inputs.queries - inputs.cu_seqlens[:-1, None]
         assert not hidden.gather(1, at[..., None].expand(-1, -1, L)).all(-1).any()
         out["perm_mask"] = hidden.double()
         # Theirs adds up queries for the same place, so the idle ones are for none.
-        mapping = torch.nn.functional.one_hot(at, L) * asked(given).view(blocks, -1, 1)
+        mapping = torch.nn.functional.one_hot(at, L) * is_target(inputs).view(blocks, -1, 1)
         out["target_mapping"] = mapping.double()
     return out
 
 
-def asked(given: Input) -> Tensor:
+def is_target(inputs: Input) -> Tensor:
     """[B · T] which queries are for a target."""
-    assert given.kinds is not None and given.queries is not None
-    return (given.kinds[given.queries] == TARGET).flatten() & ~_repeated(given.queries).flatten()
+    assert inputs.kinds is not None and inputs.queries is not None
+    return (inputs.kinds[inputs.queries] == TARGET).flatten() & ~_repeated(inputs.queries).flatten()
 
 
 def _repeated(queries: Tensor) -> Tensor:
@@ -121,8 +124,8 @@ def _repeated(queries: Tensor) -> Tensor:
     return again.tril(-1).any(-1)
 
 
-def close_logits(given: Input, ours: Tensor, theirs: Tensor, *, atol: float = 1e-9) -> None:
-    there = asked(given)
+def close_logits(inputs: Input, ours: Tensor, theirs: Tensor, *, atol: float = 1e-9) -> None:
+    there = is_target(inputs)
     assert there.sum() > 6
     flat = theirs.reshape(ours.shape)
     torch.testing.assert_close(ours[there], flat[there], rtol=0, atol=atol)
@@ -135,19 +138,19 @@ def close(ours: Tensor | None, theirs: Tensor) -> None:
 
 def in_two_directions(blocks: int, *, seed: int = 0, remembered: Tensor | None = None) -> Input:
     """Theirs reverses the second half of a batch, and looks at all if nothing can be seen."""
-    given = batch([L] * blocks, seed=seed, remembered=remembered)
-    kinds = given.kinds.masked_fill(given.position_ids == 1, PLAIN)
+    inputs = batch([L] * blocks, seed=seed, remembered=remembered)
+    kinds = inputs.kinds.masked_fill(inputs.position_ids == 1, PLAIN)
     reverse = torch.arange(blocks) >= blocks // 2
-    return given._replace(kinds=kinds, queries=slots(kinds, given.cu_seqlens), reverse=reverse)
+    return inputs._replace(kinds=kinds, queries=slots(kinds, inputs.cu_seqlens), reverse=reverse)
 
 
 @torch.no_grad()
 def test_every_layer_of_a_plain_block_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     model = widen(peer(), monkeypatch)
     ours, _ = copied(model)
-    given = plain(batch([L] * 3))
-    theirs = model.transformer(**rectangles(given), output_hidden_states=True)
-    out = ours(given, keep=True)
+    inputs = plain(batch([L] * 3))
+    theirs = model.transformer(**rectangles(inputs), output_hidden_states=True)
+    out = ours(inputs, keep=True)
     assert len(out.layers) == len(theirs.hidden_states) == 3
     for mine, yours in zip(out.layers, theirs.hidden_states, strict=True):
         close(mine, yours)
@@ -158,14 +161,14 @@ def test_every_layer_of_a_plain_block_agrees(monkeypatch: pytest.MonkeyPatch) ->
 def test_blocks_of_several_lengths_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     model = widen(peer(), monkeypatch)
     ours, _ = copied(model)
-    given = plain(batch([L, 5, 1, 6]))
-    cells = torch.arange(L) < given.cu_seqlens.diff()[:, None]
+    inputs = plain(batch([L, 5, 1, 6]))
+    cells = torch.arange(L) < inputs.cu_seqlens.diff()[:, None]
     ids, segments = torch.full((4, L), 5), torch.full((4, L), 4)
-    ids[cells], segments[cells] = given.ids, given.segments
+    ids[cells], segments[cells] = inputs.ids, inputs.segments
     theirs = model.transformer(
         input_ids=ids, token_type_ids=segments, attention_mask=cells.double()
     )
-    close(ours(given).hidden_states, theirs.last_hidden_state[cells])
+    close(ours(inputs).hidden_states, theirs.last_hidden_state[cells])
 
 
 @pytest.mark.parametrize("both", [False, True])
@@ -176,15 +179,15 @@ def test_two_streams_memory_and_both_directions_agree(
 ) -> None:
     model = widen(peer(bi_data=both), monkeypatch)
     ours, head = copied(model)
-    given = in_two_directions(4, remembered=memories(2, 4, past, 8) if past else None)
+    inputs = in_two_directions(4, remembered=memories(2, 4, past, 8) if past else None)
     if not both:
-        given = given._replace(reverse=None)
-    old = None if given.memory is None else [layer.transpose(0, 1) for layer in given.memory]
+        inputs = inputs._replace(reverse=None)
+    old = None if inputs.memory is None else [layer.transpose(0, 1) for layer in inputs.memory]
     theirs = model(
-        **rectangles(given), mems=old, use_mems=True, output_hidden_states=True, return_dict=True
+        **rectangles(inputs), mems=old, use_mems=True, output_hidden_states=True, return_dict=True
     )
-    out = ours(given, keep=True)
-    close_logits(given, head.logits(out.queries, out.table), theirs.logits)
+    out = ours(inputs, keep=True)
+    close_logits(inputs, head.logits(out.queries, out.table), theirs.logits)
     for mine, yours in zip(out.layers, theirs.hidden_states[::2], strict=True):
         close(mine, yours)
     assert out.memory is not None
@@ -199,10 +202,10 @@ def test_memory_carried_over_steps_agrees(monkeypatch: pytest.MonkeyPatch) -> No
     ours, head = copied(model)
     old, memory = None, None
     for step in range(4):
-        given = in_two_directions(4, seed=step)._replace(memory=memory)
-        theirs = model(**rectangles(given), mems=old, use_mems=True, return_dict=True)
-        out = ours(given)
-        close_logits(given, head.logits(out.queries, out.table), theirs.logits)
+        inputs = in_two_directions(4, seed=step)._replace(memory=memory)
+        theirs = model(**rectangles(inputs), mems=old, use_mems=True, return_dict=True)
+        out = ours(inputs)
+        close_logits(inputs, head.logits(out.queries, out.table), theirs.logits)
         old, memory = theirs.mems, out.memory
 
 
@@ -211,24 +214,24 @@ def test_single_precision_agrees_without_help() -> None:
     model = peer(bi_data=True).float()
     ours, head = copied(model)
     ours, head = ours.float(), head.float()
-    given = in_two_directions(4, remembered=memories(2, 4, M, 8).float())
+    inputs = in_two_directions(4, remembered=memories(2, 4, M, 8).float())
     arguments = {name: x.float() if x.is_floating_point() else x
-                 for name, x in rectangles(given).items()}  # fmt: skip
-    old = [layer.transpose(0, 1) for layer in given.memory]
+                 for name, x in rectangles(inputs).items()}  # fmt: skip
+    old = [layer.transpose(0, 1) for layer in inputs.memory]
     theirs = model(**arguments, mems=old, use_mems=True, return_dict=True)
-    out = ours(given)
-    close_logits(given, head.logits(out.queries, out.table), theirs.logits, atol=1e-4)
+    out = ours(inputs)
+    close_logits(inputs, head.logits(out.queries, out.table), theirs.logits, atol=1e-4)
 
 
 def test_their_gradients_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     model = widen(peer(bi_data=True), monkeypatch)
     ours, head = copied(model)
-    given = in_two_directions(4, remembered=memories(2, 4, M, 8))
-    labels = given.ids[given.queries.flatten()].masked_fill(~asked(given), Targets.IGNORED)
-    old = [layer.transpose(0, 1) for layer in given.memory]
-    theirs = model(**rectangles(given), mems=old, labels=labels.view(4, -1), return_dict=True)
+    inputs = in_two_directions(4, remembered=memories(2, 4, M, 8))
+    labels = inputs.ids[inputs.queries.flatten()].masked_fill(~is_target(inputs), Targets.IGNORED)
+    old = [layer.transpose(0, 1) for layer in inputs.memory]
+    theirs = model(**rectangles(inputs), mems=old, labels=labels.view(4, -1), return_dict=True)
     theirs.loss.backward()
-    sums = head(ours(given), {"labels": labels})
+    sums = head(ours(inputs), {"labels": labels})
     (sums["loss"] / sums["count"]).backward()
     inner = model.transformer
     close(ours.embeddings.words.weight.grad, inner.word_embedding.weight.grad)
@@ -243,17 +246,17 @@ def test_their_gradients_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_likelihoods_in_the_natural_order_are_those_of_transformers(tmp_path: Path) -> None:
     """A query for each token, which sees the tokens before it and the marks behind the text."""
-    went(task("xlnet", steps=2), tmp_path / "run")
+    run_pretraining(pretrain_job("xlnet", steps=2), tmp_path / "run")
     clozelab.export(tmp_path / "run", tmp_path / "hf", progress=False)
     peer = XLNetLMHeadModel.from_pretrained(tmp_path / "hf").eval()
     model = clozelab.load(tmp_path / "run")
     texts = ["The queen was here.", "An unforgettable countryside, all of it!"]
-    found = likelihoods(model, texts, device="cpu")
+    scores = likelihoods(model, texts, device="cpu")
     for number in range(len(texts)):
-        here = found.pieces.text(number)
-        row = model.reader().lay(found.pieces.part(here))
+        span = scores.pieces.text(number)
+        row = model.reader().lay(scores.pieces.part(span))
         ids = torch.from_numpy(row.columns["ids"].astype("int64"))[None]
-        size, n = ids.shape[1], here.stop - here.start
+        size, n = ids.shape[1], span.stop - span.start
         place = torch.arange(size)
         unseen = (place[None, :] < n) & (place[None, :] >= place[:, None])
         unseen |= (place[None, :] < n) & (place[:, None] >= n)  # marks see marks alone
@@ -264,21 +267,21 @@ def test_likelihoods_in_the_natural_order_are_those_of_transformers(tmp_path: Pa
             target_mapping=torch.eye(size)[None, :n],
         ).logits[0]
         nats = logits.log_softmax(1)[torch.arange(n), ids[0, :n]]
-        assert found.nats[here] == pytest.approx(nats.detach().numpy(), abs=1e-4)
+        assert scores.nats[span] == pytest.approx(nats.detach().numpy(), abs=1e-4)
 
 
 def test_two_words_hidden_together_are_as_likely_as_in_transformers(tmp_path: Path) -> None:
     """The context sees all but the two; each is predicted alone, and given the other."""
-    went(task("xlnet", steps=2), tmp_path / "run")
+    run_pretraining(pretrain_job("xlnet", steps=2), tmp_path / "run")
     clozelab.export(tmp_path / "run", tmp_path / "hf", progress=False)
     peer = XLNetLMHeadModel.from_pretrained(tmp_path / "hf").eval()
-    asked = scorer(clozelab.load(tmp_path / "run"))
-    pieces = asked.reader.pieces(["An unforgettable countryside, all of it!"])
-    row = asked.reader.lay(pieces.part(slice(0, None)))
+    text_scorer = scorer(clozelab.load(tmp_path / "run"))
+    pieces = text_scorer.reader.pieces(["An unforgettable countryside, all of it!"])
+    row = text_scorer.reader.lay(pieces.part(slice(0, None)))
     ids = torch.from_numpy(row.columns["ids"].astype("int64"))
     size, text = len(ids), row.columns["ids"][row.first].astype("int64")
     for first in (0, 3, len(text) - 2):
-        (found,) = pair_nats(asked, text[None], np.array([first]))
+        (nats,) = pair_nats(text_scorer, text[None], np.array([first]))
         for order, (earlier, later) in enumerate([(first, first + 1), (first + 1, first)]):
             unseen = torch.zeros(size, size)
             unseen[:, [earlier, later]] = 1.0  # neither is seen,
@@ -289,6 +292,6 @@ def test_two_words_hidden_together_are_as_likely_as_in_transformers(tmp_path: Pa
                 perm_mask=unseen[None],
                 target_mapping=torch.eye(size)[None, [earlier, later]],
             ).logits[0]
-            alone, given = logits.log_softmax(1)[[0, 1], ids[[earlier, later]]].tolist()
-            assert found[0, order] == pytest.approx(alone, abs=1e-4)
-            assert found[1, 1 - order] == pytest.approx(given, abs=1e-4)
+            alone, conditional = logits.log_softmax(1)[[0, 1], ids[[earlier, later]]].tolist()
+            assert nats[0, order] == pytest.approx(alone, abs=1e-4)
+            assert nats[1, 1 - order] == pytest.approx(conditional, abs=1e-4)

@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import build, texts, write
-from support.finetuning import sample
-from support.learning import MACHINE, assert_same, checkpoint, of, store, task, went
-from support.probing import sst2
+from support.finetune_tasks import sample_file
+from support.pretrain_runs import (
+    MACHINE,
+    assert_same,
+    checkpoint,
+    of_kind,
+    pretrain_job,
+    run_pretraining,
+    store,
+)
+from support.probe_tasks import sst2
 from support.texts import tokenizer
 
 import clozelab
@@ -33,14 +41,14 @@ OFTEN = SaveOptions(save_every=2, keep=0, evaluate_every=2, evaluate_blocks=16)
 
 def general() -> str:
     """The corpus that the model was trained on."""
-    return store("wordpiece", made="small")
+    return store("wordpiece", variant="small")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on general text."""
     folder = tmp_path_factory.mktemp("general") / "run"
-    went(task("bert", steps=2), folder)
+    run_pretraining(pretrain_job("bert", steps=2), folder)
     return folder
 
 
@@ -53,11 +61,11 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "new")
 
 
-def said(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], arguments: str) -> tuple[int, str, str]:
     capsys.readouterr()
-    code = cli.main([*words.split(), "--device", "cpu", "--workers", "0"])
-    told = capsys.readouterr()
-    return code, told.out, " ".join(told.err.split())
+    code = cli.main([*arguments.split(), "--device", "cpu", "--workers", "0"])
+    captured = capsys.readouterr()
+    return code, captured.out, " ".join(captured.err.split())
 
 
 def test_gain_and_forgetting_are_measured_from_before_the_first_step(
@@ -66,10 +74,12 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
     (tmp_path / "texts.txt").write_text("a small house\nthe garden of a friend\n")
     root = sst2(tmp_path / "data")
     out = tmp_path / "out"
-    words = f"adapt {model} --data {new} --budget 6steps --evaluate-every 3 --evaluate-blocks 16"
-    words += f" --set optimiser.learning_rate=0.003 --out {out} --texts {tmp_path}/texts.txt"
-    words += f" --tasks sst2 --probe sst2 --probe-every 3 --task-data {root}"
-    code, printed, err = said(capsys, words)
+    command_line = (
+        f"adapt {model} --data {new} --budget 6steps --evaluate-every 3 --evaluate-blocks 16"
+    )
+    command_line += f" --set optimiser.learning_rate=0.003 --out {out} --texts {tmp_path}/texts.txt"
+    command_line += f" --tasks sst2 --probe sst2 --probe-every 3 --task-data {root}"
+    code, printed, err = run_command(capsys, command_line)
     assert code == 0, err
     assert "what adapting changes in the recipe of" in err
     assert "optimiser.learning_rate 0.001 → 0.003" in err and "passes over" in err
@@ -88,9 +98,11 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
         for place in (model, out)
     ]
     assert ends == pytest.approx(alone, rel=1e-5)
-    measured = [row.name for row in record.rows()]
-    assert {"probe of sst2, accuracy", "sst2, accuracy"} <= {*measured}
-    assert "pseudo-perplexity of texts.txt" in measured and all(n in printed for n in measured[2:])
+    row_names = [row.name for row in record.rows()]
+    assert {"probe of sst2, accuracy", "sst2, accuracy"} <= {*row_names}
+    assert "pseudo-perplexity of texts.txt" in row_names and all(
+        n in printed for n in row_names[2:]
+    )
     page = (out / "adaptation.html").read_text()
     assert "new text" in page and "general text" in page and "<polyline" in page
     clozelab.export(out, tmp_path / "hf", progress=False)
@@ -102,9 +114,11 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     model: Path, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    words = f"adapt {model} --data {new} --budget 40steps --evaluate-every 1 --evaluate-blocks 16"
-    words += f" --set optimiser.learning_rate=30 --out {out} --patience 2"
-    code, _, err = said(capsys, words)
+    command_line = (
+        f"adapt {model} --data {new} --budget 40steps --evaluate-every 1 --evaluate-blocks 16"
+    )
+    command_line += f" --set optimiser.learning_rate=30 --out {out} --patience 2"
+    code, _, err = run_command(capsys, command_line)
     assert code == 0, err
     run = Run(out)
     assert [entry["step"] for entry in run.events("held_out")] == [0, 1, 2]
@@ -114,7 +128,7 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     assert all(torch.equal(before[name], after[name]) for name in before)
     # It is done, and says the same when it is asked to go on.
     steps = run.events("step")
-    code, _, err = said(capsys, f"adapt --resume {out}")
+    code, _, err = run_command(capsys, f"adapt --resume {out}")
     assert code == 0 and Run(out).events("step") == steps
 
 
@@ -135,9 +149,11 @@ def test_forgetting_that_outweighs_the_gain_is_told(
         sums["masked_lm"]["loss"] += shift * sums["masked_lm"]["count"]
         return sums
 
-    words = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 16 --out {tmp_path}/out"
+    command_line = (
+        f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 16 --out {tmp_path}/out"
+    )
     monkeypatch.setattr(PretrainTrainer, "_judged", judged)
-    code, _, err = said(capsys, words)
+    code, _, err = run_command(capsys, command_line)
     assert code == 0 and "forgetting outweighs the gain (0.5" in err and "--replay" in err
 
 
@@ -149,8 +165,8 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
         changes=["optimiser.learning_rate=1.0"],
     )  # fmt: skip
     straight, halved = tmp_path / "straight", tmp_path / "halved"
-    events = went(job, straight, MACHINE, OFTEN)
-    assert {event.of for event in of(Evaluated, events)} == {"held_out", "general"}
+    events = run_pretraining(job, straight, MACHINE, OFTEN)
+    assert {event.of for event in of_kind(Evaluated, events)} == {"held_out", "general"}
     for event in pretrain(job, halved, machine=MACHINE, saving=OFTEN):
         if isinstance(event, Step) and event.number == 5:
             break
@@ -158,8 +174,10 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
     assert again.adaptation is not None and again.adaptation.patience == 3
     assert again.adaptation.general is not None
     rest = list(resume(again, halved, machine=MACHINE, saving=OFTEN))
-    (ended,) = of(Ended, rest)
-    assert ended.whole and ended.result["best_step"] == of(Ended, events)[0].result["best_step"]
+    (ended,) = of_kind(Ended, rest)
+    assert (
+        ended.whole and ended.result["best_step"] == of_kind(Ended, events)[0].result["best_step"]
+    )
     assert ended.result["best_step"] == 0  # such steps are too long
     last = Run(straight).recipe().schedule.total
     assert last == 6 == Run(halved).recipe().schedule.total
@@ -177,7 +195,7 @@ def test_a_folder_of_transformers_is_adapted_by_a_detour(
 ) -> None:
     """Evaluations during the detour count neither as improvements nor as failures."""
     run = tmp_path / "run"
-    went(task("roberta", steps=1), run)
+    run_pretraining(pretrain_job("roberta", steps=1), run)
     clozelab.export(run, tmp_path / "hf", progress=False)
     file = write(tmp_path / "new.jsonl", texts(75)[60:])
     build(file, tmp_path / "corpus", tokenizer("byte_bpe", "small"), held_out=0.2)
@@ -198,21 +216,21 @@ def test_measures_that_were_stopped_go_on(
 ) -> None:  # fmt: skip
     (tmp_path / "texts.txt").write_text("a small house\n")
     out = tmp_path / "out"
-    words = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 4 --out {out}"
+    command_line = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 4 --out {out}"
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr("clozelab.api.adapting.score", interrupted)
-        code, _, err = said(capsys, f"{words} --texts {tmp_path}/texts.txt")
+        code, _, err = run_command(capsys, f"{command_line} --texts {tmp_path}/texts.txt")
     assert code == 130 and f"clozelab adapt --resume {out}" in err
-    code, printed, _ = said(capsys, f"adapt --resume {out}")
+    code, printed, _ = run_command(capsys, f"adapt --resume {out}")
     assert code == 0 and "pseudo-perplexity of texts.txt" in printed
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         ("adapt @model", "adapt needs a model, --data CORPUS and --out DIR"),
         ("adapt @model --data @new --out @out --replay @other", "its tokenizer is not that of"),
@@ -236,9 +254,9 @@ def test_measures_that_were_stopped_go_on(
     ],
 )
 def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(
-    words: str, problem: str, bad: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, problem: str, bad: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = said(capsys, words.replace("@", f"{bad}/"))
+    code, _, err = run_command(capsys, arguments.replace("@", f"{bad}/"))
     assert code == 2 and problem in err and "Traceback" not in err, err
     assert not (bad / "out").exists()
 
@@ -258,7 +276,7 @@ def bad(model: Path, new: str, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "t5" / "config.json").write_text('{"model_type": "t5"}')
     (folder / "empty").write_text("\n")
     clozelab.finetune(
-        model, "classify", train=sample("definitions", 8), dev=sample("definitions", 8),
+        model, "classify", train=sample_file("definitions", 8), dev=sample_file("definitions", 8),
         out=folder / "tuned", set=["steps=1"], device="cpu", progress=False,
     )  # fmt: skip
     return folder

@@ -38,8 +38,10 @@ def test_a_project_from_text_to_a_page(
         "text.jsonl", out=tmp_path / "corpus", vocabulary=600, held_out=0.1, workers=1, **quiet
     )
     assert isinstance(corpus, clozelab.Corpus)
-    shown = corpus.show_blocks("roberta", **TINY, count=1, **quiet)
-    assert corpus.decode(shown.blocks.ids) == shown.texts()[0] == repr(shown)[len("block 0: ") :]
+    preview = corpus.show_blocks("roberta", **TINY, count=1, **quiet)
+    assert (
+        corpus.decode(preview.blocks.ids) == preview.texts()[0] == repr(preview)[len("block 0: ") :]
+    )
     assert "train: " in repr(corpus.show()) and clozelab.check_corpus(corpus).path == corpus.path
 
     events: list[Any] = []
@@ -47,7 +49,7 @@ def test_a_project_from_text_to_a_page(
         "bert", data=corpus, out="a", budget="4steps", on_event=events.append, **TINY, **ON
     )
     assert isinstance(run, clozelab.Run) and run.result() and run.recipe().name == "bert"
-    assert {"Began", "Step", "Saved", "Ended"} <= {type(one).__name__ for one in events}
+    assert {"Began", "Step", "Saved", "Ended"} <= {type(event).__name__ for event in events}
     assert run.losses("held_out")["masked_lm"][-1][0] == 4 == run.events("step")[-1]["step"]
     assert (
         run.curves()["masked_lm.loss"] == run.losses()["masked_lm"]
@@ -77,9 +79,9 @@ def test_a_project_from_text_to_a_page(
     files = {"train": labelled(tmp_path / "t.tsv"), "dev": labelled(tmp_path / "d.tsv")}
     tuned = clozelab.finetune(run, "classify", out="t", set={"steps": 2}, **files, **ON)
     assert tuned.result()["best"] == "seed-0"
-    (said,) = tuned.predict("a small wild cat", device="cpu", **quiet)
-    assert said.label in ("animal", "food")
-    assert clozelab.load("t", **quiet).predict(["a small wild cat"])[0] == said
+    (prediction,) = tuned.predict("a small wild cat", device="cpu", **quiet)
+    assert prediction.label in ("animal", "food")
+    assert clozelab.load("t", **quiet).predict(["a small wild cat"])[0] == prediction
     assert "accuracy" in clozelab.evaluate(tuned, files["dev"], device="cpu", **quiet)["dev"]
 
     folder = run.export("hf", **quiet)
@@ -148,9 +150,9 @@ def test_a_script_that_starts_itself_again_is_told_how_not_to(tmp_path: Path) ->
     write(tmp_path / "text.jsonl", texts(20))
     call = "clozelab.build_corpus('text.jsonl', out='corpus', vocabulary=400, workers=1)"
     script.write_text(f"import clozelab\n{call}\n")
-    words = [sys.executable, str(script)]
+    command = [sys.executable, str(script)]
     done = run_process(
-        words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert done.returncode and 'put its calls under if __name__ == "__main__":' in done.stderr
     assert "RuntimeError" not in done.stderr
@@ -170,9 +172,11 @@ def test_names_that_are_none_say_what_there_is() -> None:
 
 def test_every_option_says_what_it_means() -> None:
     for name, command in COMMANDS.items():
-        for one in options(command.call):
-            assert one.help, f"{name} {one.flag}"
-            assert f"    {one.name}" in (inspect.getdoc(command.call) or ""), f"{name} {one.flag}"
+        for declared in options(command.call):
+            assert declared.help, f"{name} {declared.flag}"
+            assert f"    {declared.name}" in (inspect.getdoc(command.call) or ""), (
+                f"{name} {declared.flag}"
+            )
 
 
 def test_the_public_functions_need_no_torch_to_be_looked_at() -> None:

@@ -66,22 +66,22 @@ def order(
     return BenchRequest((name,), (str(corpus.path),), against=against, **settings)
 
 
-def measured(asked: BenchRequest) -> dict[str, Any]:
-    last = list(bench(asked))[-1]
+def bench_record(request: BenchRequest) -> dict[str, Any]:
+    last = list(bench(request))[-1]
     assert isinstance(last, Finished)
     return last.record
 
 
 @pytest.fixture(scope="module")
 def beside(corpus: Corpus) -> dict[str, Any]:
-    return measured(order(corpus, "roberta", settings=STILL))
+    return bench_record(order(corpus, "roberta", settings=STILL))
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_transformers_class_of_a_recipe_is_its_own(corpus: Corpus, name: str) -> None:
-    made = recipe_of(BenchRow(name, "1x64", 32, 4), order(corpus, name), corpus, device="cpu")
-    found = theirs.exported(PretrainJob(made, [(corpus, 1.0)]))
-    assert found.config["architectures"] == [KINDS[name]]
+    own_recipe = recipe_of(BenchRow(name, "1x64", 32, 4), order(corpus, name), corpus, device="cpu")
+    exported = theirs.exported(PretrainJob(own_recipe, [(corpus, 1.0)]))
+    assert exported.config["architectures"] == [KINDS[name]]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_both_sides_do_the_same_work(
 ) -> None:
     monkeypatch.setattr(measure, "find_spec", lambda _: None)
     settings = (*STILL, "blocks.reverse=false") if name == "xlnet" else STILL
-    (row,) = measured(order(corpus, name, settings=settings))["rows"]
+    (row,) = bench_record(order(corpus, name, settings=settings))["rows"]
     alike(row, atol=LOOSE.get(name, 1e-4))
 
 
@@ -112,9 +112,9 @@ def test_both_sides_of_a_roberta_do_the_same_work(beside: dict[str, Any]) -> Non
 def alike(row: dict[str, Any], *, atol: float) -> None:
     mine, peer = row["clozelab"], row["peers"]["transformers"]
     assert abs(mine["first_loss"] - peer["first_loss"]) < atol
-    tokens = [[turn["tokens"] for turn in one["turns"]] for one in (mine, peer)]
+    tokens = [[turn["tokens"] for turn in side["turns"]] for side in (mine, peer)]
     assert tokens[0] == tokens[1] and len(tokens[0]) == ROUNDS
-    assert all(0 < many <= 4 * 32 for many in tokens[0])
+    assert all(0 < count <= 4 * 32 for count in tokens[0])
 
 
 @pytest.mark.skipif(not TRAINER, reason="accelerate is not installed")
@@ -122,27 +122,27 @@ def test_the_trainer_sees_the_same_text(corpus: Corpus, beside: dict[str, Any]) 
     (row,) = beside["rows"]
     turns = row["peers"]["Trainer"]["turns"]
     assert len(turns) == ROUNDS and all(0 < turn["tokens"] <= 4 * 32 for turn in turns)
-    share, room = laid(corpus, "roberta", constant=False)
-    wholes = [one for batch in room.batches(share) for one in whole_rows(batch)]
+    share, room = share_and_shape(corpus, "roberta", constant=False)
+    wholes = [row_ids for batch in room.batches(share) for row_ids in whole_rows(batch)]
     plan = prepared(corpus, "roberta").sources(0)[0]
     blocks = plan.plan(0).blocks(plan.order(0)[: len(share)])
-    assert [id_ for one in wholes for id_ in one] == blocks.ids.tolist()
+    assert [id_ for row_ids in wholes for id_ in row_ids] == blocks.ids.tolist()
 
 
 def prepared(corpus: Corpus, name: str) -> PretrainTrainer:
-    asked = order(corpus, name)
-    made = recipe_of(rows(asked, "cpu")[0], asked, corpus, device="cpu")
+    request = order(corpus, name)
+    own_recipe = recipe_of(rows(request, "cpu")[0], request, corpus, device="cpu")
     return PretrainTrainer(
-        PretrainJob(made, [(corpus, 1.0)]), CPU, World(0, 1, torch.device("cpu"))
+        PretrainJob(own_recipe, [(corpus, 1.0)]), CPU, World(0, 1, torch.device("cpu"))
     )
 
 
-def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]:
+def share_and_shape(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]:
     trainer = prepared(corpus, name)
     share = trainer.steps.sample(trainer.sources(0))
-    many = len(share) // 2 + 1
+    batch_size = len(share) // 2 + 1
     return share, batch_shape(
-        share, tokens=many * 32, blocks=many, max_seqlen=32, constant=constant
+        share, tokens=batch_size * 32, blocks=batch_size, max_seqlen=32, constant=constant
     )
 
 
@@ -151,23 +151,28 @@ def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]
 def test_rows_hold_every_real_token_and_target_and_no_dummy(
     corpus: Corpus, constant: bool, full: bool
 ) -> None:
-    share, room = laid(corpus, "bert", constant=constant)
+    share, room = share_and_shape(corpus, "bert", constant=constant)
     config = {"model_type": "bert", "type_vocab_size": 2, "pad_token_id": 1}
-    made = [padded(batch, config, full=full) for batch in room.batches(share)]
-    assert len(made) > 1
-    assert sum(int(one["attention_mask"].sum()) for one in made) == share.tokens
-    assert sum(len(one["input_ids"]) for one in made) == len(share)
+    padded_batches = [padded(batch, config, full=full) for batch in room.batches(share)]
+    assert len(padded_batches) > 1
+    assert (
+        sum(int(padded_batch["attention_mask"].sum()) for padded_batch in padded_batches)
+        == share.tokens
+    )
+    assert sum(len(padded_batch["input_ids"]) for padded_batch in padded_batches) == len(share)
     counts = share.counts()
-    hidden = sum(int((one["labels"] != Targets.IGNORED).sum()) for one in made)
+    hidden = sum(
+        int((padded_batch["labels"] != Targets.IGNORED).sum()) for padded_batch in padded_batches
+    )
     assert hidden == counts["masked_lm"]
-    pairs = torch.cat([one["next_sentence_label"] for one in made])
+    pairs = torch.cat([padded_batch["next_sentence_label"] for padded_batch in padded_batches])
     assert len(pairs) == counts["next_sentence"] and set(pairs.tolist()) == {0, 1}
-    for one in made:
-        outside = one["attention_mask"] == 0
-        assert (one["input_ids"][outside] == 1).all()
-        assert (one["labels"][outside] == Targets.IGNORED).all()
-        assert one["input_ids"].shape == one["token_type_ids"].shape
-        assert not full or one["input_ids"].shape[1] == 32
+    for padded_batch in padded_batches:
+        outside = padded_batch["attention_mask"] == 0
+        assert (padded_batch["input_ids"][outside] == 1).all()
+        assert (padded_batch["labels"][outside] == Targets.IGNORED).all()
+        assert padded_batch["input_ids"].shape == padded_batch["token_type_ids"].shape
+        assert not full or padded_batch["input_ids"].shape[1] == 32
 
 
 def test_the_record_is_complete_and_plain(beside: dict[str, Any], tmp_path: Path) -> None:
@@ -178,22 +183,22 @@ def test_the_record_is_complete_and_plain(beside: dict[str, Any], tmp_path: Path
     assert expected.items() <= row["what"].items()
     assert row["what"]["flops_a_token"] > 0 and row["what"]["peak_flops"] > 0
     numbers = ("tokens_a_second", "useful_share", "first_step_seconds")
-    for one in (row["clozelab"], *row["peers"].values()):
-        assert all(one[name] > 0 for name in numbers) and one["peak_memory_gib"] is None
+    for side in (row["clozelab"], *row["peers"].values()):
+        assert all(side[name] > 0 for name in numbers) and side["peak_memory_gib"] is None
     assert row["clozelab"]["feed_share"] > 0
-    assert all(one["ratio"]["speed"] > 0 for one in row["peers"].values())
+    assert all(side["ratio"]["speed"] > 0 for side in row["peers"].values())
     (tmp_path / "r.toml").write_text(row["recipe"], encoding="utf-8")
     assert recipe.read(str(tmp_path / "r.toml")).blocks.length == 32
 
 
 def test_the_table_fits_eighty_columns(beside: dict[str, Any]) -> None:
     console = Console(width=80, record=True, file=StringIO())
-    many = {**beside, "rows": [*beside["rows"], *deepcopy(beside["rows"])]}
-    many["rows"][1]["clozelab"]["tokens_a_second"] = 12_345_678.0
-    console.print(*shown_rows(many, {}))
-    shown = console.export_text()
-    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
-    assert shown.count("tokens/s") == 1 and "12,345,678" in shown
+    more_rows = {**beside, "rows": [*beside["rows"], *deepcopy(beside["rows"])]}
+    more_rows["rows"][1]["clozelab"]["tokens_a_second"] = 12_345_678.0
+    console.print(*shown_rows(more_rows, {}))
+    output = console.export_text()
+    assert "…" not in output and max(map(len, output.splitlines())) <= 80
+    assert output.count("tokens/s") == 1 and "12,345,678" in output
 
 
 def test_turns_are_told_of_as_they_are_taken(corpus: Corpus) -> None:
@@ -207,11 +212,11 @@ def test_what_transformers_does_not_have_is_said(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "find_spec", lambda _: None)
-    (span,) = measured(order(corpus, "spanbert"))["rows"]
+    (span,) = bench_record(order(corpus, "spanbert"))["rows"]
     assert any("without span_boundary" in note for note in span["notes"])
     assert any("accelerate" in note for note in span["notes"])
     assert span["peers"].keys() == {"transformers"}
-    (elmo,) = measured(order(corpus, "elmo"))["rows"]
+    (elmo,) = bench_record(order(corpus, "elmo"))["rows"]
     assert not elmo["peers"] and "no such model" in elmo["notes"][0]
 
 
@@ -219,8 +224,8 @@ def test_rows_suit_the_device_unless_they_are_named() -> None:
     assert {row.size for row in rows(BenchRequest(), "cpu")} == {"mini", "tiny"}
     assert [row.recipe for row in rows(BenchRequest(), "cuda")][:2] == ["roberta", "bert"]
     assert rows(BenchRequest(size="tiny"), "cuda") == (BenchRow("roberta", "tiny"),)
-    asked = rows(BenchRequest(("bert", "gpt"), length=64, sequences=2), "cpu")
-    assert asked == (BenchRow("bert", "mini", 64, 2), BenchRow("gpt", "mini", 64, 2))
+    chosen_rows = rows(BenchRequest(("bert", "gpt"), length=64, sequences=2), "cpu")
+    assert chosen_rows == (BenchRow("bert", "mini", 64, 2), BenchRow("gpt", "mini", 64, 2))
 
 
 def test_a_released_size_has_the_table_of_its_recipe(corpus: Corpus) -> None:
@@ -234,9 +239,9 @@ def test_the_command_prints_a_table_and_writes_a_record(
     corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "bench.json"
-    words = ["bert", "--size", "1x64", "--length", "32", "--sequences", "2", "--steps", "1"]
-    words += ["--data", str(corpus.path), "--device", "cpu", "--out", str(place)]
-    assert cli.main(["bench", *words]) == 0
+    arguments = ["bert", "--size", "1x64", "--length", "32", "--sequences", "2", "--steps", "1"]
+    arguments += ["--data", str(corpus.path), "--device", "cpu", "--out", str(place)]
+    assert cli.main(["bench", *arguments]) == 0
     assert "bert 1x64, 2 × 32 tokens" in capsys.readouterr().out
     assert len(json.loads(place.read_text(encoding="utf-8"))["rows"]) == 1
 
@@ -245,15 +250,15 @@ def test_mistakes_are_answered(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="--against jax: unknown; there is transformers"):
-        measured(order(corpus, "roberta", against="jax"))
+        bench_record(order(corpus, "roberta", against="jax"))
     with pytest.raises(UserError, match="no corpus here; make one"):
-        measured(BenchRequest(data=(str(tmp_path),), machine=CPU))
+        bench_record(BenchRequest(data=(str(tmp_path),), machine=CPU))
     with pytest.raises(UserError, match="--steps 0"):
         order(corpus, "roberta", steps=0)
     assert cli.main(["bench", "--out", str(tmp_path / "none" / "b.json")]) == 2
     monkeypatch.setattr(theirs, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"not installed; pip install 'clozelab\[bench\]'"):
-        measured(order(corpus, "roberta"))
+        bench_record(order(corpus, "roberta"))
 
 
 def test_a_row_that_fills_the_memory_does_not_lose_the_others(
@@ -268,8 +273,8 @@ def test_a_row_that_fills_the_memory_does_not_lose_the_others(
 
     monkeypatch.setattr(measure._Trial, "turns", full)
     events = list(bench(replace(order(corpus, "bert", against=None), recipes=("bert", "roberta"))))
-    (told,) = (event.text for event in events if isinstance(event, Said))
-    assert "bert: out of memory with 4 sequences a step" in told and "--sequences 2" in told
+    (notice,) = (event.text for event in events if isinstance(event, Said))
+    assert "bert: out of memory with 4 sequences a step" in notice and "--sequences 2" in notice
     last = events[-1]
     assert isinstance(last, Finished)
     assert [row["what"]["recipe"] for row in last.record["rows"]] == ["roberta"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.labelled import write
-from support.learning import store
+from support.labelled_files import write
+from support.pretrain_runs import store
 from support.processes import run_process
 
 from clozelab import data
@@ -30,13 +30,13 @@ def tasks(root: Path) -> Path:
             ("MNLI", name, "gold_label", "neutral"),
             ("RTE", split, "label", "not_entailment"),
         ):
-            words = {"yes": "entailment", "no": no}
-            body = "".join(f"{a}\t{b}\t{words[c]}\n" for a, b, c in rows)
+            spellings = {"yes": "entailment", "no": no}
+            body = "".join(f"{a}\t{b}\t{spellings[c]}\n" for a, b, c in rows)
             write(root / folder / f"{file}.tsv", f"sentence1\tsentence2\t{label}\n{body}")
     return root
 
 
-def entered(place: Path, *words: str) -> Any:
+def entered(place: Path, *arguments: str) -> Any:
     command = [sys.executable, str(ROOT / "tools" / "board_entry.py"), "swift"]
     command += ["--data", store("byte_bpe"), "--held-out", store("byte_bpe"), "--size", "1x64"]
     command += ["--task-data", str(tasks(place / "tasks")), "--budget", "2steps", "--seeds", "1"]
@@ -50,7 +50,7 @@ def entered(place: Path, *words: str) -> Any:
         "mnli",
     ]
     command += ["rte", "--tune", "steps=2", "--tunings", "1", "--at-once", "1", "--device", "cpu"]
-    command += ["--work", str(place / "work"), "--out", str(place / "board" / "entry"), *words]
+    command += ["--work", str(place / "work"), "--out", str(place / "board" / "entry"), *arguments]
     path = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return run_process(command, capture_output=True, text=True, env=path)
 
@@ -63,8 +63,8 @@ def test_an_entry_is_made_in_pieces_and_refused_where_it_is_no_entry(tmp_path: P
     assert "seed 0: done" in done.stdout, done.stderr
     # A run on a CPU has no place on the board, but all its records.
     assert "is not in texts.toml" in done.stdout and 'fingerprint = "' in done.stdout
-    found = json.loads((records / "tasks.json").read_text(encoding="utf-8"))["tasks"]
-    assert found["rte"]["from"] == "mnli" and len(found["mnli"]["seeds"]) == 1
+    task_records = json.loads((records / "tasks.json").read_text(encoding="utf-8"))["tasks"]
+    assert task_records["rte"]["from"] == "mnli" and len(task_records["mnli"]["seeds"]) == 1
     assert str(tmp_path) not in (records / "own.json").read_text(encoding="utf-8")
     before = {file.name: file.stat().st_mtime_ns for file in records.iterdir()}
     again = entered(tmp_path, "--minutes", "5")

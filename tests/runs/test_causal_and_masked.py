@@ -14,8 +14,8 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from support.finetuning import order, sample, tuned
-from support.learning import MACHINE, shrunk, steps_of, store, task, went
+from support.finetune_tasks import finetune_request, run_finetuning, sample_file
+from support.pretrain_runs import MACHINE, pretrain_job, run_pretraining, shrunk, steps_of, store
 
 import clozelab
 from clozelab import cli
@@ -47,7 +47,10 @@ Runs = Callable[[str], Path]
 def run(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     folder = tmp_path_factory.mktemp("directions")
     for name in NAMES:
-        went(task(name, "encoder.layers=2", "schedule.causal=[[0.5, 0.6]]", steps=6), folder / name)
+        run_pretraining(
+            pretrain_job(name, "encoder.layers=2", "schedule.causal=[[0.5, 0.6]]", steps=6),
+            folder / name,
+        )
     return lambda name: folder / name
 
 
@@ -59,8 +62,10 @@ def logits(model: Model, ids: list[int], *, causal: bool = False) -> torch.Tenso
     batch = Input(torch.tensor(ids), places, torch.zeros_like(places), starts, size, causal=causal)
     with torch.no_grad():
         read = model.module.encode(batch)
-        found: torch.Tensor = model.module.heads["masked_lm"].logits(read.hidden_states, read.table)
-    return found.double().log_softmax(-1)
+        values: torch.Tensor = model.module.heads["masked_lm"].logits(
+            read.hidden_states, read.table
+        )
+    return values.double().log_softmax(-1)
 
 
 def row(model: Model, text: str) -> list[int]:
@@ -100,8 +105,8 @@ def test_a_text_is_scored_as_masked_unless_causal_is_asked_for(
     for at in range(1, len(ids) - 1):
         hidden = [mask if place == at else number for place, number in enumerate(ids)]
         pseudo.append(float(logits(model, hidden)[at - shift, ids[at]]))
-    found = likelihoods(model, [TEXT], method="original")
-    assert found.method == "original" and found.nats == pytest.approx(pseudo, rel=1e-4)
+    likelihood = likelihoods(model, [TEXT], method="original")
+    assert likelihood.method == "original" and likelihood.nats == pytest.approx(pseudo, rel=1e-4)
     assert likelihoods(model, [TEXT]).method == "within_word_l2r"
     # The text behind what opens a block, from the left; what closes a block is never read.
     exact = logits(model, ids[:-1], causal=True)
@@ -115,24 +120,26 @@ def test_a_text_is_scored_as_masked_unless_causal_is_asked_for(
 def test_models_without_a_causal_head_are_not_asked_for_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    went(task("roberta", steps=1), tmp_path / "roberta")
-    words = ["score", str(tmp_path / "roberta"), "--text", TEXT, "--method", "causal"]
-    assert cli.main(words) == 2
-    said = capsys.readouterr().err
-    assert "--method causal: is for models that were trained with causal_lm" in said
-    went(task("gpt", steps=1), tmp_path / "gpt")
-    usual, asked = (
+    run_pretraining(pretrain_job("roberta", steps=1), tmp_path / "roberta")
+    command = ["score", str(tmp_path / "roberta"), "--text", TEXT, "--method", "causal"]
+    assert cli.main(command) == 2
+    output = capsys.readouterr().err
+    assert "--method causal: is for models that were trained with causal_lm" in output
+    run_pretraining(pretrain_job("gpt", steps=1), tmp_path / "gpt")
+    usual, causal = (
         clozelab.score(str(tmp_path / "gpt"), text=[TEXT], method=method, **SILENT)
         for method in (None, "causal")
     )
-    assert usual.texts == asked.texts and asked.method == "causal"
+    assert usual.texts == causal.texts and causal.method == "causal"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vectors_see_both_sides(run: Runs, name: str) -> None:
     model = load(str(run(name)))
-    one, two = (clozelab.embed(model, [text], words="mean", **SILENT) for text in (TEXT, TEXT[:-4]))
-    assert not np.allclose(one.vectors[0], two.vectors[0])  # of the first word
+    first, second = (
+        clozelab.embed(model, [text], words="mean", **SILENT) for text in (TEXT, TEXT[:-4])
+    )
+    assert not np.allclose(first.vectors[0], second.vectors[0])  # of the first word
 
 
 def test_what_ends_as_masked_goes_out_as_roberta_which_says_the_same(
@@ -167,11 +174,11 @@ def test_what_predicts_one_place_earlier_has_no_class_but_a_graph(
     )
     model = load(place)
     ids = row(model, BLANK)
-    given = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
-    _, found = session.run(None, given)
+    feeds = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
+    _, graph_logits = session.run(None, feeds)
     at = ids.index(model.vocabulary.role("mask"))
     best = clozelab.fill(model, BLANK, **SILENT).blanks[0][0]
-    assert int(found[0, at].argmax()) == best.number  # at the blank, as any other's
+    assert int(graph_logits[0, at].argmax()) == best.number  # at the blank, as any other's
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -179,14 +186,16 @@ def test_what_predicts_one_place_earlier_has_no_class_but_a_graph(
 def test_it_is_tuned_and_goes_out_as_roberta(
     run: Runs, tmp_path: Path, name: str, kind: str
 ) -> None:
-    file = sample({"classify": "definitions", "tag": "tags"}[kind], 24)
-    tuned(order(kind, file, model=str(run(name))), tmp_path / "tuned")
+    file = sample_file({"classify": "definitions", "tag": "tags"}[kind], 24)
+    run_finetuning(finetune_request(kind, file, model=str(run(name))), tmp_path / "tuned")
     clozelab.export(str(tmp_path / "tuned"), tmp_path / "hf", **SILENT)
     ending = {"classify": "SequenceClassification", "tag": "TokenClassification"}[kind]
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == [f"RobertaFor{ending}"]
     with pytest.raises(UserError, match="has no causal language model to go on with"):
-        tuned(order(kind, file, "lm_weight=0.5", model=str(run(name))), tmp_path / "both")
+        run_finetuning(
+            finetune_request(kind, file, "lm_weight=0.5", model=str(run(name))), tmp_path / "both"
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -202,10 +211,10 @@ def test_held_out_losses_are_of_both_and_the_same_every_time(run: Runs, name: st
 
 
 def test_the_log_has_no_loss_of_what_a_step_did_not_predict(tmp_path: Path) -> None:
-    went(task("causal_then_masked", steps=4), tmp_path / "run")
+    run_pretraining(pretrain_job("causal_then_masked", steps=4), tmp_path / "run")
     lines = Run.open(tmp_path / "run").events("step")
-    found = [{"causal_lm", "masked_lm"} & {*line} for line in lines]
-    assert found == [{"causal_lm"}, {"causal_lm"}, {"masked_lm"}, {"masked_lm"}]
+    objectives = [{"causal_lm", "masked_lm"} & {*line} for line in lines]
+    assert objectives == [{"causal_lm"}, {"causal_lm"}, {"masked_lm"}, {"masked_lm"}]
 
 
 def test_a_run_is_judged_by_the_masked_loss_that_it_ends_with(run: Runs) -> None:
@@ -218,13 +227,13 @@ def test_a_run_is_judged_by_the_masked_loss_that_it_ends_with(run: Runs) -> None
 
 def test_a_run_goes_on_from_another_recipe_with_its_head(run: Runs, tmp_path: Path) -> None:
     """A causal detour of a masked model (arXiv:2605.12438), and back."""
-    went(task("roberta", "encoder.layers=2", steps=2), tmp_path / "roberta")
+    run_pretraining(pretrain_job("roberta", "encoder.layers=2", steps=2), tmp_path / "roberta")
     detour = shrunk("causal_then_masked", "schedule.causal=[[1.0, 0.5]]", steps=2)
     data = [store("byte_bpe")]
-    given = continued(detour, str(tmp_path / "roberta"), data=data, seed=0)
-    trainer = PretrainTrainer(given, MACHINE, HERE)
+    job = continued(detour, str(tmp_path / "roberta"), data=data, seed=0)
+    trainer = PretrainTrainer(job, MACHINE, HERE)
     assert trainer.notes() == []  # no weight is fresh
-    went(given, tmp_path / "detour")
+    run_pretraining(job, tmp_path / "detour")
     back = continued(shrunk("roberta", steps=1), str(tmp_path / "detour"), data=data, seed=0)
     assert PretrainTrainer(back, MACHINE, HERE).notes() == []
 
@@ -232,12 +241,19 @@ def test_a_run_goes_on_from_another_recipe_with_its_head(run: Runs, tmp_path: Pa
 def test_a_causal_model_goes_on_as_a_masked_one(tmp_path: Path) -> None:
     left = ["encoder.causal=true", "masking.use=nothing", "schedule.causal=[]"]
     alone = 'objectives=[{use="causal_lm", head="transform"}]'
-    went(task("causal_then_masked", *left, alone, steps=1), tmp_path / "causal")
-    words = ["--data", store("byte_bpe"), "--from", str(tmp_path / "causal"), "--budget", "1steps"]
-    words += ["--device", "cpu", "--out"]
-    assert cli.main(["pretrain", "roberta", *words, str(tmp_path / "no")]) == 2
+    run_pretraining(pretrain_job("causal_then_masked", *left, alone, steps=1), tmp_path / "causal")
+    options = [
+        "--data",
+        store("byte_bpe"),
+        "--from",
+        str(tmp_path / "causal"),
+        "--budget",
+        "1steps",
+    ]
+    options += ["--device", "cpu", "--out"]
+    assert cli.main(["pretrain", "roberta", *options, str(tmp_path / "no")]) == 2
     both = ["--set", "encoder.causal=false"]
-    assert cli.main(["pretrain", "roberta", *words, str(tmp_path / "masked"), *both]) == 0
+    assert cli.main(["pretrain", "roberta", *options, str(tmp_path / "masked"), *both]) == 0
     assert not load(str(tmp_path / "masked")).recipe.encoder.causal
     clozelab.fill(str(tmp_path / "masked"), BLANK, **SILENT)
 
@@ -261,13 +277,13 @@ def test_both_directions_are_learned_and_each_at_its_own_place() -> None:
     course = ["masking.course=[]", "schedule.causal=[[0.5, 1.0]]", "objectives.1.weight=1.0"]
     rate = "optimiser.learning_rate=3e-3"
     recipe = shrunk("gpt_bert", *wide, *course, rate, steps=200, batch_size=16)
-    few = store("byte_bpe", documents=3, made="embedded")
+    few = store("byte_bpe", documents=3, variant="embedded")
     trainer = PretrainTrainer(fresh(recipe, data=[few], seed=0), MACHINE, HERE)
     last = [means(step.sums) for step in steps_of(trainer)[-10:]]
     counts = trainer.vocabulary.counts
     entropy = unigram_entropy(counts[trainer.vocabulary.ordinary])  # type: ignore[index]
     losses = {
-        name: fmean(one[name]["loss"] for one in last if name in one)
+        name: fmean(entry[name]["loss"] for entry in last if name in entry)
         for name in ("masked_lm", "causal_lm")
     }
     assert losses["masked_lm"] < 0.7 * entropy and losses["causal_lm"] < 0.7 * entropy
@@ -289,7 +305,7 @@ def masked_loss(trainer: PretrainTrainer, recipe: Any, data: str) -> float:
 def test_the_shares_of_the_study_train(tmp_path: Path) -> None:
     for variant in studies.read("causal-then-masked").variants:
         recipe = shrunk("causal_then_masked", steps=4).override(variant.set)
-        went(fresh(recipe, data=[store("byte_bpe")], seed=0), tmp_path / variant.name)
+        run_pretraining(fresh(recipe, data=[store("byte_bpe")], seed=0), tmp_path / variant.name)
         lines = Run.open(tmp_path / variant.name).events("step")
-        found = sum("causal_lm" in line for line in lines)
-        assert found / len(lines) == int(variant.name) / 100
+        count = sum("causal_lm" in line for line in lines)
+        assert count / len(lines) == int(variant.name) / 100

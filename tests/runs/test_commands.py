@@ -50,17 +50,17 @@ def lone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(build(write(folder / "a.jsonl", texts(1)), folder / "c").path)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a command prints, run in this process."""
-    assert cli.main(words) == 0, capsys.readouterr().err
-    shown = capsys.readouterr().out
-    assert "\x1b" not in shown, "colour in a pipe"
-    return shown
+    assert cli.main(arguments) == 0, capsys.readouterr().err
+    output = capsys.readouterr().out
+    assert "\x1b" not in output, "colour in a pipe"
+    return output
 
 
-def epochs(shown: str) -> dict[int, str]:
+def epochs(output: str) -> dict[int, str]:
     """The masks that were shown, by epoch."""
-    return {int(n): text for n, text in re.findall(r"epoch (\d+).*\n(.+)", shown)}
+    return {int(n): text for n, text in re.findall(r"epoch (\d+).*\n(.+)", output)}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -68,24 +68,26 @@ def test_show_gives_a_recipe_that_reads_back(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
     for size in (None, "tiny"):
-        words = [name] if size is None else [name, "--size", size]
-        assert "parameters" in said(capsys, "show", *words)
-        (tmp_path / "r.toml").write_text(said(capsys, "show", *words, "--toml"), encoding="utf-8")
+        arguments = [name] if size is None else [name, "--size", size]
+        assert "parameters" in run_command(capsys, "show", *arguments)
+        (tmp_path / "r.toml").write_text(
+            run_command(capsys, "show", *arguments, "--toml"), encoding="utf-8"
+        )
         again = recipe.read(str(tmp_path / "r.toml"))
         assert again.tables() == recipe.read(name, size=size).tables()
 
 
 def test_show_lists_the_recipes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [line.split()[0] for line in said(capsys, "show").splitlines()] == RECIPES
+    assert [line.split()[0] for line in run_command(capsys, "show").splitlines()] == RECIPES
 
 
 def test_diff_tells_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(capsys, "diff", "bert", "roberta").splitlines()
+    lines = run_command(capsys, "diff", "bert", "roberta").splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
     assert rows["blocks.use"] == ['"segment_pair"', '"full_sentences"']
     assert rows["corruption.copies"] == ["10", "0"]
     assert "encoder.hidden_size" not in rows
-    assert said(capsys, "diff", "bert", "bert") == "bert and bert are the same\n"
+    assert run_command(capsys, "diff", "bert", "bert") == "bert and bert are the same\n"
 
 
 def test_diff_takes_files_and_show_says_what_a_file_extends(
@@ -93,44 +95,48 @@ def test_diff_takes_files_and_show_says_what_a_file_extends(
 ) -> None:
     file = tmp_path / "often.toml"
     file.write_text('extends = "roberta"\n[masking]\nuse = "token"\nrate = 0.4\n')
-    lines = said(capsys, "diff", "roberta", str(file)).splitlines()
+    lines = run_command(capsys, "diff", "roberta", str(file)).splitlines()
     assert [line.split() for line in lines[1:] if line.strip()] == [
         ["masking.mask_rate", "0.15", "0.4"]
     ]
-    assert "extends roberta, which extends bert" in said(capsys, "show", str(file))
+    assert "extends roberta, which extends bert" in run_command(capsys, "show", str(file))
 
 
 @pytest.mark.parametrize("text", [ENGLISH, CHINESE])
 @pytest.mark.parametrize("name", RECIPES)
 def test_mask_shows_every_recipe(capsys: pytest.CaptureFixture[str], name: str, text: str) -> None:
-    shown = epochs(said(capsys, "mask", name, text))
-    assert len(shown) == 3
+    masks_by_epoch = epochs(run_command(capsys, "mask", name, text))
+    assert len(masks_by_epoch) == 3
     hides = "targets" in recipe.read(name).masking.provides
-    assert all(("⟦" in masks) == hides for masks in shown.values())
+    assert all(("⟦" in masks) == hides for masks in masks_by_epoch.values())
 
 
 def test_static_masks_return_and_dynamic_ones_do_not(capsys: pytest.CaptureFixture[str]) -> None:
-    static, dynamic = (epochs(said(capsys, "mask", name, ENGLISH)) for name in ("bert", "roberta"))
+    static, dynamic = (
+        epochs(run_command(capsys, "mask", name, ENGLISH)) for name in ("bert", "roberta")
+    )
     assert static[0] == static[10] != static[1]
     assert len(set(dynamic.values())) == 3
 
 
 def test_mask_shows_the_epoch_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    several = epochs(said(capsys, "mask", "roberta", ENGLISH))
-    assert epochs(said(capsys, "mask", "roberta", ENGLISH, "--epoch", "1")) == {1: several[1]}
-    other = epochs(said(capsys, "mask", "roberta", ENGLISH, "--epoch", "1", "--seed", "7"))
+    several = epochs(run_command(capsys, "mask", "roberta", ENGLISH))
+    assert epochs(run_command(capsys, "mask", "roberta", ENGLISH, "--epoch", "1")) == {
+        1: several[1]
+    }
+    other = epochs(run_command(capsys, "mask", "roberta", ENGLISH, "--epoch", "1", "--seed", "7"))
     assert other[1] != several[1]
 
 
 def test_mask_takes_the_tokenizer_of_a_corpus(
     capsys: pytest.CaptureFixture[str], corpus: str
 ) -> None:
-    def pieces(shown: str) -> list[str]:
-        return re.sub(r"→[^⟧]+|[⟦⟧=]", "", epochs(shown)[0]).replace("·", " ").split()[1:-1]
+    def pieces(output: str) -> list[str]:
+        return re.sub(r"→[^⟧]+|[⟦⟧=]", "", epochs(output)[0]).replace("·", " ").split()[1:-1]
 
-    shown = said(capsys, "mask", "bert", ENGLISH, "--corpus", corpus, "--epoch", "0")
+    output = run_command(capsys, "mask", "bert", ENGLISH, "--corpus", corpus, "--epoch", "0")
     tokens = Corpus.open(corpus).tokenizer.encode(ENGLISH, add_special_tokens=False).tokens
-    assert pieces(shown) == [token.removeprefix("##") for token in tokens]
+    assert pieces(output) == [token.removeprefix("##") for token in tokens]
 
 
 @pytest.mark.parametrize(
@@ -159,8 +165,8 @@ def test_mask_shows_which_phrases_and_names_are_known(
         entities=str(listed),
     )
     levels = ("--set", "masking.levels={phrase=1.0,entity=1.0}")
-    shown = said(capsys, "mask", "ernie", text, "--corpus", str(built.path), *levels)
-    plain = re.sub("[·⟦⟧=]|→[^‿⟧]*", "", shown)
+    output = run_command(capsys, "mask", "ernie", text, "--corpus", str(built.path), *levels)
+    plain = re.sub("[·⟦⟧=]|→[^‿⟧]*", "", output)
     assert f"names known in this text: {names}\n" in plain
     assert phrase in re.findall("phrases known in this text: (.*)", plain)[0]
     for level, line in re.findall(r"^(phrase|entity): (.+)", plain, re.MULTILINE):
@@ -171,23 +177,23 @@ def test_mask_shows_which_phrases_and_names_are_known(
 def test_mask_says_that_no_units_are_known_without_a_corpus(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown = said(capsys, "mask", "ernie", CHINESE, "--epoch", "0")
-    assert "phrases known in this text: none: it takes a --corpus built with --phrases\n" in shown
-    assert "names known in this text: none: it takes a --corpus built with --entities\n" in shown
+    output = run_command(capsys, "mask", "ernie", CHINESE, "--epoch", "0")
+    assert "phrases known in this text: none: it takes a --corpus built with --phrases\n" in output
+    assert "names known in this text: none: it takes a --corpus built with --entities\n" in output
 
 
 def test_words_of_the_knowledge_levels_are_segmented_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ("--set", "masking.levels={word=1.0}", "--set", "masking.mask_rate=0.5")
-    for masks in epochs(said(capsys, "mask", "ernie", CHINESE, *words)).values():
+    options = ("--set", "masking.levels={word=1.0}", "--set", "masking.mask_rate=0.5")
+    for masks in epochs(run_command(capsys, "mask", "ernie", CHINESE, *options)).values():
         assert "语‿言" in re.sub("[⟦⟧=]|→[^‿⟧]*", "", masks)
 
 
 def test_a_corpus_without_segmented_words_is_refused_for_their_level(tmp_path: Path) -> None:
     built = build(write(tmp_path / "a.jsonl", texts(20)), tmp_path / "c", segment=False)
-    words = ("blocks", "ernie", "--size", "tiny", "--corpus", str(built.path))
-    result = run(*words, "--set", "masking.levels={word=1.0}")
+    command = ("blocks", "ernie", "--size", "tiny", "--corpus", str(built.path))
+    result = run(*command, "--set", "masking.levels={word=1.0}")
     assert result.returncode == 2
     assert "no segment units in this corpus; build it again" in result.stderr
 
@@ -202,19 +208,30 @@ def test_mask_reads_standard_input() -> None:
 def test_blocks_shows_every_recipe(
     capsys: pytest.CaptureFixture[str], corpus: str, name: str
 ) -> None:
-    words = ["blocks", name, "--corpus", corpus, "--size", "tiny", "--number", "1", "--count", "2"]
-    shown = said(capsys, *words)
-    assert re.findall(r"^block (\d+): (\d+) \w+", shown, re.MULTILINE)[0][0] == "1"
-    assert len(re.findall(r"^block \d+:", shown, re.MULTILINE)) == 2
-    assert "in a pass" in shown
+    command = [
+        "blocks",
+        name,
+        "--corpus",
+        corpus,
+        "--size",
+        "tiny",
+        "--number",
+        "1",
+        "--count",
+        "2",
+    ]
+    output = run_command(capsys, *command)
+    assert re.findall(r"^block (\d+): (\d+) \w+", output, re.MULTILINE)[0][0] == "1"
+    assert len(re.findall(r"^block \d+:", output, re.MULTILINE)) == 2
+    assert "in a pass" in output
 
 
 def test_blocks_reads_what_is_held_out(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
     def count(part: str) -> int:
-        words = ["blocks", "roberta", "--corpus", corpus, "--size", "tiny", "--part", part]
-        found = re.search(r"([\d,]+) blocks in a pass", said(capsys, *words))
-        assert found
-        return int(found[1].replace(",", ""))
+        command = ["blocks", "roberta", "--corpus", corpus, "--size", "tiny", "--part", part]
+        match = re.search(r"([\d,]+) blocks in a pass", run_command(capsys, *command))
+        assert match
+        return int(match[1].replace(",", ""))
 
     assert 0 < count("held_out") < count("train")
 
@@ -224,15 +241,15 @@ def test_one_document_has_no_random_next_segment(
 ) -> None:
     answer = refused(run("blocks", "bert", "--corpus", lone))
     assert "a single document" in answer and "build it from several documents" in answer
-    assert "block 0:" in said(capsys, "blocks", "roberta", "--corpus", lone)
+    assert "block 0:" in run_command(capsys, "blocks", "roberta", "--corpus", lone)
 
 
 def test_corpus_show_and_check(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
-    shown = said(capsys, "corpus", "show", corpus)
+    output = run_command(capsys, "corpus", "show", corpus)
     numbers = Corpus.open(corpus).manifest["splits"]["train"]
-    row = next(line.split() for line in shown.splitlines() if line.startswith("train"))
+    row = next(line.split() for line in output.splitlines() if line.startswith("train"))
     assert row[1:] == [f"{numbers[key]:,}" for key in ("documents", "sentences", "tokens")]
-    assert "all 15 files are whole" in said(capsys, "corpus", "check", corpus)
+    assert "all 15 files are whole" in run_command(capsys, "corpus", "check", corpus)
 
 
 def test_demo_runs(
@@ -244,17 +261,17 @@ def test_demo_runs(
     monkeypatch.setattr("clozelab.data.corpus", lambda: tmp_path / "a.jsonl.gz")
     monkeypatch.setattr("clozelab.cli.demo._TUNING", ("--set", "steps=2"))
     for first, more in (("clozelab corpus build", 12), ("clozelab corpus show", 6)):
-        shown = said(capsys, "demo", "--out", str(tmp_path / "demo"), "--budget", "2steps")
-        assert shown.startswith(first)
-        assert shown.count("\nclozelab ") == more  # finished stages are not gone through again
-        assert shown.count("nats for a hidden token") == 2
-        assert shown.count("most common kinds of bug.\n") == 4  # our answer, and the pipeline's
-        assert shown.count("  the same architecture from random weights") == 1
-        assert shown.count("The file system crashed again.\n") == 2  # predict's, the pipeline's
+        output = run_command(capsys, "demo", "--out", str(tmp_path / "demo"), "--budget", "2steps")
+        assert output.startswith(first)
+        assert output.count("\nclozelab ") == more  # finished stages are not gone through again
+        assert output.count("nats for a hidden token") == 2
+        assert output.count("most common kinds of bug.\n") == 4  # our answer, and the pipeline's
+        assert output.count("  the same architecture from random weights") == 1
+        assert output.count("The file system crashed again.\n") == 2  # predict's, the pipeline's
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         ("show brt", "recipe brt is unknown; did you mean bert?"),
         ("show bert --size tinny", "did you mean tiny?"),
@@ -281,31 +298,33 @@ def test_demo_runs(
         ("corpus build text.txt --out c --encoding klingon", "no encoding 'klingon'"),
     ],
 )
-def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, words: str, answer: str) -> None:
+def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: str, answer: str) -> None:
     (tmp_path / "text.txt").write_text("One sentence here. And another.\n")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "white.txt").write_text(" \n\t\n\n")
     (tmp_path / "bad.txt").write_bytes(b"abc \xff\xfe there.\n")
     (tmp_path / "spans").write_text("text.txt:1\t0\t3\tentity\n" * 99 + "wrong\n")
-    split = [word.strip("'") for word in words.split(" ")]
+    split = [word.strip("'") for word in arguments.split(" ")]
     assert answer in refused(run(*split, cwd=tmp_path))
     assert not (tmp_path / "c").exists(), "a refused build left something behind"
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         (["--part", "tain"], "no split 'tain'; there are train and held_out"),
         (["--number", "999,999,999"], "--number 999999999: there are blocks 0 to"),
     ],
 )
-def test_blocks_that_are_not_there(corpus: str, words: list[str], answer: str) -> None:
-    assert answer in refused(run("blocks", "roberta", "--corpus", corpus, "--size", "tiny", *words))
+def test_blocks_that_are_not_there(corpus: str, arguments: list[str], answer: str) -> None:
+    assert answer in refused(
+        run("blocks", "roberta", "--corpus", corpus, "--size", "tiny", *arguments)
+    )
 
 
 def test_numbers_that_are_none_are_answered_plainly() -> None:
-    said = refused(run("mask", "bert", "text", "--epoch", "x"))
-    assert "--epoch: 'x' is not a whole number from 0 up" in said
+    message = refused(run("mask", "bert", "text", "--epoch", "x"))
+    assert "--epoch: 'x' is not a whole number from 0 up" in message
 
 
 def test_nul_bytes_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -317,8 +336,8 @@ def test_nul_bytes_are_left_out_and_counted(tmp_path: Path) -> None:
 
 def test_text_without_sentence_ends_is_cut(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("word of no end " * 2000)
-    words = ["a.txt", "--out", "c", "--workers", "1", "--held-out", "0"]
-    result = run("corpus", "build", *words, cwd=tmp_path)
+    arguments = ["a.txt", "--out", "c", "--workers", "1", "--held-out", "0"]
+    result = run("corpus", "build", *arguments, cwd=tmp_path)
     assert "sentences over 10,000 characters cut: 2" in result.stderr
     assert Corpus.open(tmp_path / "c").manifest["splits"]["train"]["sentences"] == 3
 
@@ -333,10 +352,10 @@ def test_a_tokenizer_is_never_given_a_line_without_end() -> None:
 @pytest.mark.slow
 def test_a_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
     """50 MB in one line: parent and workers together stay under a gigabyte."""
-    words = b"the quick brown fox jumps over lazy dogs "
+    phrase = b"the quick brown fox jumps over lazy dogs "
     with (tmp_path / "a.txt").open("wb") as file:
         for _ in range(50):
-            file.write(words * (1_000_000 // len(words)))
+            file.write(phrase * (1_000_000 // len(phrase)))
     command = [sys.executable, "-m", "clozelab", "corpus", "build", "a.txt", "--out", "c"]
     command += ["--tokenizer-from", str(tokenizer("wordpiece")), "--workers", "2"]
     process = subprocess.Popen(
@@ -359,11 +378,11 @@ def measure(status: Path, session: int, peaks: dict[int, int]) -> None:
     """Note the most memory (KB) a process of a session has taken."""
     try:
         fields = (status.parent / "stat").read_text().rsplit(")", 1)[1].split()
-        found = re.search(r"VmHWM:\s+(\d+)", status.read_text())
+        match = re.search(r"VmHWM:\s+(\d+)", status.read_text())
     except OSError:
         return
-    if int(fields[3]) == session and found:
-        peaks[int(status.parent.name)] = int(found[1])
+    if int(fields[3]) == session and match:
+        peaks[int(status.parent.name)] = int(match[1])
 
 
 def test_help_starts_without_anything_heavy() -> None:
@@ -375,6 +394,14 @@ def test_help_starts_without_anything_heavy() -> None:
         [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     assert result.stdout == "[]\n"
-    for words in ([], ["corpus"], ["corpus", "build"], ["show"], ["mask"], ["blocks"], ["demo"]):
+    for arguments in (
+        [],
+        ["corpus"],
+        ["corpus", "build"],
+        ["show"],
+        ["mask"],
+        ["blocks"],
+        ["demo"],
+    ):
         with pytest.raises(SystemExit, match=r"^0$"):
-            cli.main([*words, "--help"])
+            cli.main([*arguments, "--help"])

@@ -63,8 +63,8 @@ def put(folder: Path, name: str) -> list[str]:
             split.mkdir(parents=True)
             (file / "dataset_dict.json").write_text('{"splits": ["validation"]}')
             (split / "dataset_info.json").write_text("{}")
-            told = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
-            (split / "state.json").write_text(json.dumps(told))
+            state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+            (split / "state.json").write_text(json.dumps(state))
             with pa.ipc.new_stream(split / "data-00000-of-00001.arrow", table.schema) as stream:
                 stream.write_table(table)
             return [str(file), "--split", "validation"]
@@ -82,8 +82,8 @@ def test_every_kind_of_input_gives_the_same_documents(tmp_path: Path, name: str)
     options = ["--tokenizer", "byte_bpe", "--held-out", "0", "--workers", "1"]
     result = run("corpus", "build", *put(tmp_path, name), "--out", str(tmp_path / "c"), *options)
     assert result.returncode == 0, result.stderr
-    found = [text.replace("\n", " ") for text in decoded(Corpus.open(tmp_path / "c"))]
-    assert found == TWO
+    documents = [text.replace("\n", " ") for text in decoded(Corpus.open(tmp_path / "c"))]
+    assert documents == TWO
 
 
 def test_wrapped_prose_is_one_document(tmp_path: Path) -> None:
@@ -96,31 +96,31 @@ def test_wrapped_prose_is_one_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["text", "JSON lines"])
 def test_standard_input_is_read(tmp_path: Path, kind: str) -> None:
     text = LINES if kind == "text" else "".join(json.dumps({"text": t}) + "\n" for t in TWO)
-    told = []
+    outputs = []
     for name in ("a", "b"):
-        words = ["-", "--out", str(tmp_path / name), "--layout", "sentences", "--held-out", "0"]
-        result = run("corpus", "build", *words, "--workers", "1", text=text)
+        arguments = ["-", "--out", str(tmp_path / name), "--layout", "sentences", "--held-out", "0"]
+        result = run("corpus", "build", *arguments, "--workers", "1", text=text)
         assert result.returncode == 0, result.stderr
-        told.append(digests(tmp_path / name))
+        outputs.append(digests(tmp_path / name))
     corpus = Corpus.open(tmp_path / "a")
     assert corpus.manifest["splits"]["train"]["documents"] == 2
     assert corpus.manifest["inputs"] == ["standard input"]
-    assert told[0] == told[1]
+    assert outputs[0] == outputs[1]
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
     """A text of several shards, and the files of its corpus as one worker makes them."""
     folder = tmp_path_factory.mktemp("many")
     file = write(folder / "a.jsonl", texts(60))
-    return file, made(folder, file, workers=1)
+    return file, build_sharded(folder, file, workers=1)
 
 
-def made(folder: Path, file: str, *, workers: int) -> dict[str, str]:
+def build_sharded(folder: Path, file: str, *, workers: int) -> dict[str, str]:
     """The files of a corpus of some shards, phrases and all."""
     out = folder / "c"
-    words = [file, "--out", str(out), "--vocabulary", "1000", "--phrases", "--held-out", "0.2"]
-    _, process = start(folder, *words, shard=8000, workers=workers)
+    arguments = [file, "--out", str(out), "--vocabulary", "1000", "--phrases", "--held-out", "0.2"]
+    _, process = start(folder, *arguments, shard=8000, workers=workers)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 0, errors
     return digests(out)
@@ -128,18 +128,20 @@ def made(folder: Path, file: str, *, workers: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_workers_do_not_change_a_byte(
-    tmp_path: Path, many: tuple[str, dict[str, str]], workers: int
+    tmp_path: Path, sharded: tuple[str, dict[str, str]], workers: int
 ) -> None:
-    file, expected = many
-    assert made(tmp_path, file, workers=workers) == expected
+    file, expected = sharded
+    assert build_sharded(tmp_path, file, workers=workers) == expected
     assert "manifest.json" in expected and len(expected) == 16
 
 
-def test_shards_do_not_change_the_tokens(tmp_path: Path, many: tuple[str, dict[str, str]]) -> None:
+def test_shards_do_not_change_the_tokens(
+    tmp_path: Path, sharded: tuple[str, dict[str, str]]
+) -> None:
     """One worker with other shards; nor is the corpus another when it is built again."""
-    file, expected = many
-    words = [file, "--out", str(tmp_path / "c"), "--vocabulary", "1000", "--phrases"]
-    result = run("corpus", "build", *words, "--held-out", "0.2", "--workers", "1")
+    file, expected = sharded
+    arguments = [file, "--out", str(tmp_path / "c"), "--vocabulary", "1000", "--phrases"]
+    result = run("corpus", "build", *arguments, "--held-out", "0.2", "--workers", "1")
     assert result.returncode == 0, result.stderr
     assert digests(tmp_path / "c") == expected
 
@@ -149,13 +151,13 @@ def test_workers_and_shards_do_not_change_where_documents_are_cut(
 ) -> None:
     short = texts(150)
     file = write(tmp_path / "a.jsonl", ["\n".join(short[n::5]) for n in range(5)])
-    words = [file, "--vocabulary", "1000", "--out"]
-    _, process = start(tmp_path, *words, str(tmp_path / "three"), shard=8000, workers=3)
+    arguments = [file, "--vocabulary", "1000", "--out"]
+    _, process = start(tmp_path, *arguments, str(tmp_path / "three"), shard=8000, workers=3)
     assert process.wait(timeout=60) == 0
     expected = digests(tmp_path / "three")
     for shard in (8000, 1 << 21):
         monkeypatch.setattr(shards, "SHARD", shard)
-        assert run("corpus", "build", *words, str(tmp_path / str(shard))).returncode == 0
+        assert run("corpus", "build", *arguments, str(tmp_path / str(shard))).returncode == 0
         assert digests(tmp_path / str(shard)) == expected
     assert Corpus.open(tmp_path / "three").manifest["held_out"]["parts"] > 0
 
@@ -174,9 +176,9 @@ def test_names_with_signs_of_markup_are_shown_whole(tmp_path: Path) -> None:
     strange = write(tmp_path / "w[" / "a:100:[b]c.jsonl", TWO)
     result = run("corpus", "build", file, strange, "--out", str(tmp_path / "c"))
     assert result.returncode == 0, result.stderr
-    shown = result.stdout.replace("\n", "").replace(" ", "")
-    assert "w[/bold].jsonl" in shown
-    assert "a:100:[b]c.jsonl" in shown
+    output = result.stdout.replace("\n", "").replace(" ", "")
+    assert "w[/bold].jsonl" in output
+    assert "a:100:[b]c.jsonl" in output
 
 
 @pytest.fixture(scope="module")
@@ -206,9 +208,9 @@ def test_a_bare_machine_builds_and_says_what_it_lacks(
     tmp_path: Path, bare: dict[str, str], language: str
 ) -> None:
     file = write(tmp_path / "a.jsonl", texts(5)) if language == "English" else str(data.chinese())
-    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--vocabulary", "900"]
+    command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--vocabulary", "900"]
     result = run_process(
-        [sys.executable, "-S", "-m", "clozelab", *words, "--workers", "1"],
+        [sys.executable, "-S", "-m", "clozelab", *command, "--workers", "1"],
         env=bare,
         capture_output=True,
         text=True,

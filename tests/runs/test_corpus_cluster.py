@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from support import clusters
+from support import ray_cluster
 from support.corpora import build, digests, refused, run, start, texts, write
 from support.processes import family
 
@@ -49,13 +49,13 @@ def test_what_is_no_cluster_and_ray_that_is_missing_are_told_of_before_anything_
 def test_a_node_that_dies_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    monkeypatch.setenv("PYTHONPATH", clusters.SOURCE)
+    monkeypatch.setenv("PYTHONPATH", ray_cluster.SOURCE)
     monkeypatch.setattr(shards, "SHARD", 4_000)
     monkeypatch.setattr(cluster, "known", lambda address: ray)  # here without Ray's client
     file = write(tmp_path / "a.jsonl", texts(60))
     build(file, tmp_path / "here")
-    with clusters.cluster(num_cpus=1) as nodes:
-        dying = clusters.add(nodes)
+    with ray_cluster.cluster(num_cpus=1) as nodes:
+        dying = ray_cluster.add(nodes)
         building = _begun([file], tmp_path / "there", nodes.address)
         for _ in building:
             if dying and any((tmp_path / "there").glob("building/*.npz")):
@@ -74,13 +74,13 @@ def test_workers_and_readers_that_are_killed_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By Ray's client, as from another machine; what is at URLs is read by a node."""
-    monkeypatch.setenv("PYTHONPATH", clusters.SOURCE)
+    monkeypatch.setenv("PYTHONPATH", ray_cluster.SOURCE)
     urls = [f"file://{write(tmp_path / 'a.jsonl', 4 * texts(10_000))}"]  # of seven shards
     build(urls, tmp_path / "here")
-    port = clusters.free_port()
+    port = ray_cluster.free_port()
     broken = tmp_path / "broken.jsonl.gz"
     broken.write_bytes(b"no packed file")
-    with clusters.cluster(num_cpus=2, ray_client_server_port=port):
+    with ray_cluster.cluster(num_cpus=2, ray_client_server_port=port):
         with pytest.raises(UserError, match=r"broken.jsonl.gz is cut short or no .gz file"):
             [*_begun([*urls, f"file://{broken}"], tmp_path / "c", f"ray://127.0.0.1:{port}")]
         killed, started = set[str](), Mock(wraps=RayEngine.reader)
@@ -106,14 +106,14 @@ def test_a_driver_that_is_killed_leaves_nothing_behind_and_is_gone_on_with(tmp_p
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    kept = {shard.name: shard.stat().st_mtime_ns for shard in out.glob("building/*.npz")}
-    assert kept and not (out / "manifest.json").exists()
+    shard_times = {shard.name: shard.stat().st_mtime_ns for shard in out.glob("building/*.npz")}
+    assert shard_times and not (out / "manifest.json").exists()
     _, process = start(
         tmp_path, file, "--out", str(out), *OPTIONS, "--on", "local", shard=4000, whole=False
     )
     assert "interrupted; finished parts are kept" in process.communicate()[1]
     now = {shard.name: shard.stat().st_mtime_ns for shard in out.glob("building/*.npz")}
-    assert kept.items() < now.items()
+    assert shard_times.items() < now.items()
     _, process = start(tmp_path, file, "--out", str(out), *OPTIONS, "--on", "local", shard=4000)
     assert process.communicate()[0] and process.returncode == 0
     assert digests(out) == digests(tmp_path / "here")
@@ -124,19 +124,19 @@ def test_a_driver_that_is_killed_leaves_nothing_behind_and_is_gone_on_with(tmp_p
 def test_a_node_with_another_clozelab_or_none_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", clusters.SOURCE)
+    monkeypatch.setenv("PYTHONPATH", ray_cluster.SOURCE)
     file = write(tmp_path / "a.jsonl", texts(2))
-    port = clusters.free_port()
-    with clusters.cluster(num_cpus=1, ray_client_server_port=port) as nodes:
-        for found, line in {
+    port = ray_cluster.free_port()
+    with ray_cluster.cluster(num_cpus=1, ray_client_server_port=port) as nodes:
+        for version_text, line in {
             "no clozelab": "raise ModuleNotFoundError('there is none')",
             "clozelab 0.0.1": "__version__ = '0.0.1'",
         }.items():
-            package = tmp_path / found.replace(" ", "-") / "clozelab"
+            package = tmp_path / version_text.replace(" ", "-") / "clozelab"
             package.mkdir(parents=True)
             (package / "__init__.py").write_text(line, encoding="utf-8")
-            node = clusters.add(nodes, source=str(package.parent))
-            with pytest.raises(UserError, match=rf"the node \S+ has {found}.*on every node"):
+            node = ray_cluster.add(nodes, source=str(package.parent))
+            with pytest.raises(UserError, match=rf"the node \S+ has {version_text}.*on every node"):
                 [*_begun([file], tmp_path / "c", f"ray://127.0.0.1:{port}")]
             nodes.remove_node(node)
     assert not (tmp_path / "c").exists()
@@ -146,10 +146,10 @@ def test_a_node_with_another_clozelab_or_none_is_told_of(
 
 def _called(name: str) -> list[int]:
     """The processes of that name that this one started."""
-    found = []
+    pids = []
     for process in family(os.getpid()):
         with suppress(OSError):
             line = Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace")
             if line.startswith(name):
-                found.append(process)
-    return found
+                pids.append(process)
+    return pids

@@ -114,8 +114,8 @@ def unsealed(store: Path, **values: Any) -> None:
     manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
     for key in ("seal", "held_out"):
         del manifest[key]
-    told = {**manifest, "version": 1, **values}
-    (store / "manifest.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+    old_manifest = {**manifest, "version": 1, **values}
+    (store / "manifest.json").write_text(json.dumps(old_manifest, indent=1), encoding="utf-8")
 
 
 def test_a_store_of_the_first_version_opens_with_the_fingerprint_it_had(

@@ -25,7 +25,7 @@ OPTIONS = ["--vocabulary", "600", "--tokenizer", "byte_bpe"]
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
     """A text of some thirty shards, and the files of its corpus when nothing goes wrong."""
     folder = tmp_path_factory.mktemp("many")
     file = write(folder / "a.jsonl", texts(120))
@@ -37,11 +37,11 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]
 
 def finished(folder: Path) -> dict[str, tuple[int, int]]:
     """Inode and time of change of every finished shard."""
-    found = {}
+    shards = {}
     for file in folder.glob("building/*.npz"):
         status = file.stat()
-        found[file.name] = (status.st_ino, status.st_mtime_ns)
-    return found
+        shards[file.name] = (status.st_ino, status.st_mtime_ns)
+    return shards
 
 
 def wait_for_shards(process: subprocess.Popen[str], out: Path, count: int) -> None:
@@ -55,15 +55,15 @@ def wait_for_shards(process: subprocess.Popen[str], out: Path, count: int) -> No
 
 def children(session: int) -> set[int]:
     """The processes of a session that still run."""
-    found = set()
+    pids = set()
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
         if int(fields[3]) == session and fields[0] != "Z":
-            found.add(int(status.parent.name))
-    return found
+            pids.add(int(status.parent.name))
+    return pids
 
 
 def again(command: list[str]) -> None:
@@ -78,9 +78,9 @@ def again(command: list[str]) -> None:
     "sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_a_killed_build_goes_on(
-    tmp_path: Path, many: tuple[str, dict[str, str]], sign: signal.Signals
+    tmp_path: Path, sharded: tuple[str, dict[str, str]], sign: signal.Signals
 ) -> None:
-    file, expected = many
+    file, expected = sharded
     out = tmp_path / "c"
     command, process = start(tmp_path, file, "--out", str(out), *OPTIONS, shard=SHARD)
     wait_for_shards(process, out, 5)
@@ -94,21 +94,23 @@ def test_a_killed_build_goes_on(
     assert not left, "workers outlived their parent"
     with pytest.raises(UserError, match="unfinished; run the same corpus build again"):
         Corpus.open(out)
-    kept = finished(out)
+    finished_shards = finished(out)
     _, process = start(tmp_path, file, "--out", str(out), *OPTIONS, shard=SHARD, whole=False)
     process.communicate(timeout=60)
     now = finished(out)
-    assert 5 <= len(kept) < len(now)
-    assert {name: now[name] for name in kept} == kept, "a finished shard was made again"
+    assert 5 <= len(finished_shards) < len(now)
+    assert {name: now[name] for name in finished_shards} == finished_shards, (
+        "a finished shard was made again"
+    )
     again(command)
     assert digests(out) == expected
 
 
 @pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.slow), 12])
 def test_an_interrupted_build_goes_on(
-    tmp_path: Path, many: tuple[str, dict[str, str]], shards: int
+    tmp_path: Path, sharded: tuple[str, dict[str, str]], shards: int
 ) -> None:
-    file, expected = many
+    file, expected = sharded
     out = tmp_path / "c"
     command, process = start(tmp_path, file, "--out", str(out), *OPTIONS, shard=SHARD)
     wait_for_shards(process, out, shards)
@@ -128,9 +130,9 @@ def test_an_interrupt_while_a_tokenizer_is_trained_is_no_crash(
     tmp_path: Path, tokenizer: str
 ) -> None:
     out = tmp_path / "c"
-    words = [str(data.corpus()), "--out", str(out), "--tokenizer", tokenizer]
+    arguments = [str(data.corpus()), "--out", str(out), "--tokenizer", tokenizer]
     for delay in (0.05, 0.3):  # seconds into the reading, which takes longer
-        _, process = start(tmp_path, *words, shard=SHARD)
+        _, process = start(tmp_path, *arguments, shard=SHARD)
         limit = time.monotonic() + 20
         while not (out / "building").exists():
             assert process.poll() is None and time.monotonic() < limit
@@ -152,20 +154,20 @@ def interrupt(process: subprocess.Popen[str], out: Path) -> None:
 
 def workers_of(process: subprocess.Popen[str]) -> list[Path]:
     """The worker processes of a build, as folders of /proc."""
-    found = []
+    processes = []
     for child in children(process.pid):
         try:
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(Path(f"/proc/{child}"))
+                processes.append(Path(f"/proc/{child}"))
         except OSError:
             continue
-    return found
+    return processes
 
 
 def test_workers_never_die_of_an_interrupt(
-    tmp_path: Path, many: tuple[str, dict[str, str]]
+    tmp_path: Path, sharded: tuple[str, dict[str, str]]
 ) -> None:
-    file, _ = many
+    file, _ = sharded
     _, process = start(tmp_path, file, "--out", str(tmp_path / "c"), *OPTIONS, shard=SHARD)
     limit = time.monotonic() + 20
     while not (workers := workers_of(process)):
@@ -180,8 +182,8 @@ def test_workers_never_die_of_an_interrupt(
     assert "Traceback" not in errors
 
 
-def test_a_worker_killed_is_told(tmp_path: Path, many: tuple[str, dict[str, str]]) -> None:
-    file, expected = many
+def test_a_worker_killed_is_told(tmp_path: Path, sharded: tuple[str, dict[str, str]]) -> None:
+    file, expected = sharded
     out = tmp_path / "c"
     command, process = start(tmp_path, file, "--out", str(out), *OPTIONS, shard=SHARD)
     wait_for_shards(process, out, 2)
@@ -194,19 +196,19 @@ def test_a_worker_killed_is_told(tmp_path: Path, many: tuple[str, dict[str, str]
     assert digests(out) == expected
 
 
-def test_a_broken_shard_is_made_again(tmp_path: Path, many: tuple[str, dict[str, str]]) -> None:
-    file, expected = many
+def test_a_broken_shard_is_made_again(tmp_path: Path, sharded: tuple[str, dict[str, str]]) -> None:
+    file, expected = sharded
     out = tmp_path / "c"
     command, process = start(tmp_path, file, "--out", str(out), *OPTIONS, shard=SHARD)
     wait_for_shards(process, out, 6)
     process.kill()
     process.communicate(timeout=10)
-    one, two, three = sorted(out.glob("building/*.npz"))[:3]
-    one.write_bytes(one.read_bytes()[:1000])
-    two.write_bytes(b"")
-    broken = bytearray(three.read_bytes())
+    first, second, third = sorted(out.glob("building/*.npz"))[:3]
+    first.write_bytes(first.read_bytes()[:1000])
+    second.write_bytes(b"")
+    broken = bytearray(third.read_bytes())
     broken[len(broken) // 3] ^= 255
-    three.write_bytes(broken)
+    third.write_bytes(broken)
     again(command)
     assert digests(out) == expected
 
@@ -231,27 +233,27 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_told_and_nothing_is_lost(
-    tmp_path: Path, small: Path, many: tuple[str, dict[str, str]]
+    tmp_path: Path, small: Path, sharded: tuple[str, dict[str, str]]
 ) -> None:
-    file, expected = many
+    file, expected = sharded
     out = small / "c"
-    words = [file, "--out", str(out), *OPTIONS]
+    arguments = [file, "--out", str(out), *OPTIONS]
     for size in (24 << 10, 250 << 10):  # the tokenizer does not fit; some shards do not
-        fill(tmp_path, small, words, size)
-    kept = finished(out)
+        fill(tmp_path, small, arguments, size)
+    finished_shards = finished(out)
     resize(small, 20 << 20)
-    command, process = start(tmp_path, *words, shard=SHARD, whole=False)
+    command, process = start(tmp_path, *arguments, shard=SHARD, whole=False)
     process.communicate(timeout=60)
     now = finished(out)
-    assert 0 < len(kept) < len(now)
-    assert {name: now[name] for name in kept} == kept
+    assert 0 < len(finished_shards) < len(now)
+    assert {name: now[name] for name in finished_shards} == finished_shards
     status = os.statvfs(small)
     used = (status.f_blocks - status.f_bfree) * status.f_frsize
     for room in (12 << 10, 80 << 10):  # the words do not fit; the arrays do not
-        fill(tmp_path, small, words, used + room)
+        fill(tmp_path, small, arguments, used + room)
     assert finished(out) == now
     resize(small, 20 << 20)
-    command, process = start(tmp_path, *words, shard=SHARD)
+    command, process = start(tmp_path, *arguments, shard=SHARD)
     process.communicate(timeout=60)
     assert digests(out) == expected
 
@@ -260,10 +262,10 @@ def resize(place: Path, size: int) -> None:
     run_process(["mount", "-o", f"remount,size={size}", str(place)], check=True)
 
 
-def fill(folder: Path, place: Path, words: list[str], size: int) -> None:
+def fill(folder: Path, place: Path, arguments: list[str], size: int) -> None:
     """Run a build on a disk too small for it."""
     resize(place, size)
-    _, process = start(folder, *words, shard=SHARD)
+    _, process = start(folder, *arguments, shard=SHARD)
     errors = process.communicate(timeout=60)[1]
     assert process.returncode == 2, (size, errors)
     assert errors == (

@@ -75,16 +75,16 @@ def test_what_is_no_text_is_one_sentence(tmp_path: Path, kind: str, problem: str
 
 def test_the_command_says_it(tmp_path: Path) -> None:
     place = put(tmp_path, "pipe")
-    said = refused(run("corpus", "build", str(place), "--out", str(tmp_path / "c")))
-    assert "is a pipe or a device, not a file" in said
+    message = refused(run("corpus", "build", str(place), "--out", str(tmp_path / "c")))
+    assert "is a pipe or a device, not a file" in message
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_place_that_may_not_be_written_is_one_sentence(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", texts(2))
     (tmp_path / "closed").mkdir(mode=0o500)
-    words = ["corpus", "build", file, "--out", str(tmp_path / "closed" / "c")]
-    assert "ermission denied" in refused(run(*words))
+    command = ["corpus", "build", file, "--out", str(tmp_path / "closed" / "c")]
+    assert "ermission denied" in refused(run(*command))
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -118,27 +118,27 @@ def test_a_folder_says_what_it_was_read_for(tmp_path: Path) -> None:
 def test_the_build_says_what_it_held_out(tmp_path: Path) -> None:
     long = "\n".join(texts(100))
     (tmp_path / "a.txt").write_text(long, encoding="utf-8")
-    words = ["corpus", "build", str(tmp_path / "a.txt"), "--vocabulary", "600"]
-    result = run(*words, "--out", str(tmp_path / "c"))
+    command = ["corpus", "build", str(tmp_path / "a.txt"), "--vocabulary", "600"]
+    result = run(*command, "--out", str(tmp_path / "c"))
     assert result.returncode == 0, result.stderr
     tokens = Corpus.open(tmp_path / "c").manifest["splits"]["held_out"]["tokens"]
-    said = f"{tokens:,} tokens, 1.0"
-    assert said in result.stdout and "of all: parts of 1 document" in result.stdout
-    assert said in run("corpus", "show", str(tmp_path / "c")).stdout
+    summary = f"{tokens:,} tokens, 1.0"
+    assert summary in result.stdout and "of all: parts of 1 document" in result.stdout
+    assert summary in run("corpus", "show", str(tmp_path / "c")).stdout
 
 
-@pytest.mark.parametrize("given", [2**31, 2**32 - 1, 10**7])
-def test_a_tokenizer_with_an_enormous_id_is_refused(tmp_path: Path, given: int) -> None:
+@pytest.mark.parametrize("token_id", [2**31, 2**32 - 1, 10**7])
+def test_a_tokenizer_with_an_enormous_id_is_refused(tmp_path: Path, token_id: int) -> None:
     settings = json.loads(ByteBpe(vocabulary=300).train(iter(["One two."])).to_str())
     settings["added_tokens"].append(
         {
             **settings["added_tokens"][0],
-            "id": given,
+            "id": token_id,
             "content": "<far>",
             "special": True,
         }
     )
-    settings["model"]["vocab"]["<far>"] = given
+    settings["model"]["vocab"]["<far>"] = token_id
     (tmp_path / "tokenizer.json").write_text(json.dumps(settings), encoding="utf-8")
     with pytest.raises(UserError, match=r"'<far>' has the id [\d,]+ in a vocabulary of 267;"):
         load(tmp_path)
@@ -146,9 +146,9 @@ def test_a_tokenizer_with_an_enormous_id_is_refused(tmp_path: Path, given: int) 
     with pytest.raises(UserError, match=r"'<far>' has the id"):
         build(file, tmp_path / "c", Tokenizer.from_str(json.dumps(settings)))
     assert not (tmp_path / "c").exists()
-    if given == 2**31:
-        words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--tokenizer-from"]
-        assert "number the tokens from 0 on" in refused(run(*words, str(tmp_path)))
+    if token_id == 2**31:
+        command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--tokenizer-from"]
+        assert "number the tokens from 0 on" in refused(run(*command, str(tmp_path)))
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ def test_the_sample_for_the_tokenizer_counts_text(
     assert (path.stat().st_size < total // 2) == packed
     for limit in (total // 2, total * 2):
         monkeypatch.setattr(building, "_MOST_SAMPLE", limit)
-        made = building._trained(Counting(limit), [str(path)], tmp_path, Reading())
-        for _ in made:
+        training = building._trained(Counting(limit), [str(path)], tmp_path, Reading())
+        for _ in training:
             pass
     half, whole = Counting.seen[-2:]
     assert total * 0.4 < half <= total // 2
@@ -190,14 +190,14 @@ def test_the_sample_for_the_tokenizer_counts_text(
 
 
 def test_a_trained_tokenizer_that_was_damaged_is_trained_again(tmp_path: Path) -> None:
-    file, found = write(tmp_path / "a.jsonl", texts(2)), []
+    file, tokenizers = write(tmp_path / "a.jsonl", texts(2)), []
     for _ in range(2):
         for _ in building._trained(ByteBpe(vocabulary=300), [file], tmp_path, Reading()):
             pass
-        (kept,) = tmp_path.glob("tokenizer-*.json")
-        found.append(kept.read_text(encoding="utf-8"))
-        kept.write_text(found[-1][:100], encoding="utf-8")
-    assert found[0] == found[1]
+        (tokenizer_file,) = tmp_path.glob("tokenizer-*.json")
+        tokenizers.append(tokenizer_file.read_text(encoding="utf-8"))
+        tokenizer_file.write_text(tokenizers[-1][:100], encoding="utf-8")
+    assert tokenizers[0] == tokenizers[1]
 
 
 def test_counts_say_what_a_build_left_aside(tmp_path: Path) -> None:

@@ -13,8 +13,16 @@ import pytest
 import torch
 import transformers
 from support.corpora import write
-from support.finetuning import order, sample, tuned
-from support.learning import HERE, MACHINE, assert_detects, shrunk, store, task, went
+from support.finetune_tasks import finetune_request, run_finetuning, sample_file
+from support.pretrain_runs import (
+    HERE,
+    MACHINE,
+    assert_detects,
+    pretrain_job,
+    run_pretraining,
+    shrunk,
+    store,
+)
 from torch import Tensor
 
 import clozelab
@@ -35,7 +43,7 @@ LEARNING = ("encoder.layers=2", "optimiser.learning_rate=0.01")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("deberta") / "run"
-    went(task("deberta", *LEARNING, "blocks.length=64", steps=8), place)
+    run_pretraining(pretrain_job("deberta", *LEARNING, "blocks.length=64", steps=8), place)
     return place
 
 
@@ -77,7 +85,7 @@ def test_what_is_exported_is_the_sum_and_the_generator_has_its_own(run: Path, hf
 def test_blanks_and_scores_are_the_generator_s(run: Path, hf: Path) -> None:
     text = TEXT.replace("wide", "[MASK]")
     filled, alone = (clozelab.fill(str(each), text, **SILENT) for each in (run, hf / "generator"))
-    guesses = [[one.token for one in each.blanks[0]] for each in (filled, alone)]
+    guesses = [[guess.token for guess in each.blanks[0]] for each in (filled, alone)]
     assert guesses[0] == guesses[1]
     scores = [
         clozelab.score(str(place), text=[TEXT], **SILENT).texts[0].log_likelihood
@@ -110,8 +118,8 @@ def test_without_its_generator_it_is_an_encoder_alone(hf: Path, tmp_path: Path) 
         clozelab.embed(str(each), [TEXT], **SILENT).vectors for each in (hf, model.place)
     )
     assert np.abs(whole - alone).max() < 1e-5
-    given = continued(shrunk("deberta", steps=2), model.place, data=[store("unigram")], seed=0)
-    trainer = PretrainTrainer(given, MACHINE, HERE)
+    job = continued(shrunk("deberta", steps=2), model.place, data=[store("unigram")], seed=0)
+    trainer = PretrainTrainer(job, MACHINE, HERE)
     assert trainer.notes()[-1] == "fresh weights for generator, replaced_token"
     start = dict(trainer.model.named_parameters())
     assert torch.equal(start[WORDS], weights(tmp_path / "hf")[WORDS]) and not start[DELTA].any()
@@ -128,23 +136,23 @@ def test_a_generator_of_another_width_is_refused(hf: Path, tmp_path: Path) -> No
 
 def test_a_run_goes_on_from_both_tables_and_another_recipe_from_their_sum(run: Path) -> None:
     recipe = shrunk("deberta", "encoder.layers=2", "objectives.0.sharing=none", steps=2)
-    given = continued(recipe, str(run), data=[store("unigram")], seed=0)
-    start = dict(PretrainTrainer(given, MACHINE, HERE).model.named_parameters())
+    job = continued(recipe, str(run), data=[store("unigram")], seed=0)
+    start = dict(PretrainTrainer(job, MACHINE, HERE).model.named_parameters())
     was = weights(run)
     assert start.keys() == was.keys() and all(torch.equal(start[name], was[name]) for name in was)
     recipe = shrunk("albert", "encoder.sharing=none", steps=2)
-    given = continued(recipe, str(run), data=[store("unigram")], seed=0)
-    start = dict(PretrainTrainer(given, MACHINE, HERE).model.named_parameters())
+    job = continued(recipe, str(run), data=[store("unigram")], seed=0)
+    start = dict(PretrainTrainer(job, MACHINE, HERE).model.named_parameters())
     assert torch.equal(start[WORDS], was[WORDS] + was[DELTA]) and DELTA not in start
 
 
 def test_new_words_have_a_row_in_both_tables(run: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "new.jsonl", ["The plasmation and gastrology of plasmatics. " * 6] * 10)
-    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(run), "--extend", "3"]) == 0
+    command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(run), "--extend", "3"]) == 0
     recipe = shrunk("deberta", "encoder.layers=2", steps=1)
-    given = continued(recipe, str(run), data=[str(tmp_path / "c")], seed=0)
-    went(given, tmp_path / "more")
+    job = continued(recipe, str(run), data=[str(tmp_path / "c")], seed=0)
+    run_pretraining(job, tmp_path / "more")
     rows = [len(weights(tmp_path / "more")[name]) for name in (WORDS, DELTA)]
     assert rows[0] == rows[1] == len(weights(run)[WORDS]) + 3
 
@@ -156,8 +164,11 @@ def test_new_words_have_a_row_in_both_tables(run: Path, tmp_path: Path) -> None:
 def test_it_is_tuned_from_the_sum_and_goes_out_as_deberta(
     run: Path, tmp_path: Path, kind: str, ending: str
 ) -> None:
-    file = sample({"classify": "definitions", "tag": "tags"}[kind], 24)
-    tuned(order(kind, file, "epochs=1", "learning_rate=1e-12", model=str(run)), tmp_path / "tuned")
+    file = sample_file({"classify": "definitions", "tag": "tags"}[kind], 24)
+    run_finetuning(
+        finetune_request(kind, file, "epochs=1", "learning_rate=1e-12", model=str(run)),
+        tmp_path / "tuned",
+    )
     table = weights(tmp_path / "tuned")[WORDS]
     was = weights(run)
     torch.testing.assert_close(table, was[WORDS] + was[DELTA], rtol=0, atol=1e-6)
@@ -168,7 +179,7 @@ def test_it_is_tuned_from_the_sum_and_goes_out_as_deberta(
 
 def test_a_student_starts_from_the_teacher_s_sum_and_its_distances(tmp_path: Path) -> None:
     settings = ('objectives=[{use="masked_lm"}]', "corruption.mask=0.8")
-    went(task("deberta", *LEARNING, *settings), tmp_path / "teacher")
+    run_pretraining(pretrain_job("deberta", *LEARNING, *settings), tmp_path / "teacher")
     clozelab.distil(
         str(tmp_path / "teacher"), data=store("unigram"), out=tmp_path / "run",
         set=["schedule.steps=1", "schedule.warmup=0", "optimiser.learning_rate=1e-12"], **SILENT,
@@ -181,14 +192,19 @@ def test_a_student_starts_from_the_teacher_s_sum_and_its_distances(tmp_path: Pat
 @pytest.mark.slow
 def test_a_mask_decoder_is_trained_filled_tuned_and_becomes_a_graph(tmp_path: Path) -> None:
     settings = ('objectives=[{use="masked_lm"}]', "encoder.absolute_positions=decoder")
-    went(task("deberta", *LEARNING, "corruption.mask=0.8", *settings), tmp_path / "run")
+    run_pretraining(
+        pretrain_job("deberta", *LEARNING, "corruption.mask=0.8", *settings), tmp_path / "run"
+    )
     model = load(str(tmp_path / "run"))
     assert len(clozelab.fill(model, "The [MASK] was wide.", **SILENT).blanks) == 1
     assert math.isfinite(clozelab.score(model, text=[TEXT], **SILENT).texts[0].log_likelihood)
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "hf")]) == 2
     clozelab.export(model, tmp_path / "graph", onnx=True, **SILENT)
     assert (tmp_path / "graph" / "model.onnx").exists()
-    tuned(order("classify", sample("definitions", 24), model=model.place), tmp_path / "tuned")
+    run_finetuning(
+        finetune_request("classify", sample_file("definitions", 24), model=model.place),
+        tmp_path / "tuned",
+    )
     clozelab.export(str(tmp_path / "tuned"), tmp_path / "out", **SILENT)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["DebertaV2ForSequenceClassification"]

@@ -13,8 +13,16 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from support.corpora import write
-from support.finetuning import order, sample, tuned
-from support.learning import MACHINE, QUIET, assert_detects, shrunk, store, task, went
+from support.finetune_tasks import finetune_request, run_finetuning, sample_file
+from support.pretrain_runs import (
+    MACHINE,
+    QUIET,
+    assert_detects,
+    pretrain_job,
+    run_pretraining,
+    shrunk,
+    store,
+)
 
 import clozelab
 from clozelab import cli
@@ -40,8 +48,11 @@ SILENT: dict[str, Any] = {"progress": False}
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("electra") / "run"
-    went(
-        task("electra", "encoder.embedding_size=16", "encoder.layers=2", "blocks.length=64"), place
+    run_pretraining(
+        pretrain_job(
+            "electra", "encoder.embedding_size=16", "encoder.layers=2", "blocks.length=64"
+        ),
+        place,
     )
     return place
 
@@ -56,8 +67,10 @@ def weights(place: Path | str) -> dict[str, torch.Tensor]:
     return {name: value.detach() for name, value in load(str(place)).module.named_parameters()}
 
 
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def test_blanks_are_filled_and_texts_scored_by_the_generator(
@@ -68,7 +81,7 @@ def test_blanks_are_filled_and_texts_scored_by_the_generator(
     assert "the generator answers" in capsys.readouterr().err
     filled = clozelab.fill(str(run), text, **SILENT)
     alone = clozelab.fill(str(hf / "generator"), text, **SILENT)
-    guesses = [[one.token for one in each.blanks[0]] for each in (filled, alone)]
+    guesses = [[guess.token for guess in each.blanks[0]] for each in (filled, alone)]
     assert guesses[0] == guesses[1]
     scores = [
         clozelab.score(str(place), text=[TEXT], **SILENT).texts[0].log_likelihood
@@ -101,8 +114,8 @@ def test_transformers_says_the_same_of_both(run: Path, hf: Path) -> None:
         places = torch.arange(ids.shape[1])
         batch = Input(ids[0], places, torch.zeros_like(places), starts, len(places))
         pairs = {"replaced_token": (model, theirs[:, None]), "masked_lm": (generator, logits)}
-        for head, (one, wanted) in pairs.items():
-            read, own = one.module.encode(batch), one.module.heads[head]
+        for head, (own_logits, wanted) in pairs.items():
+            read, own = own_logits.module.encode(batch), own_logits.module.heads[head]
             assert (own.logits(read.hidden_states, read.table) - wanted).abs().max() < 1e-4
 
 
@@ -125,7 +138,7 @@ def test_what_electra_s_classes_cannot_have_goes_out_as_another(
     tmp_path: Path, setting: str, kinds: tuple[str, str]
 ) -> None:
     share = "objectives.0.share=1.0" if "pre" in setting else "objectives.0.share=0.5"
-    went(task("electra", setting, share, steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job("electra", setting, share, steps=1), tmp_path / "run")
     clozelab.export(str(tmp_path / "run"), tmp_path / "hf", **SILENT)
     for place, kind in zip((tmp_path / "hf", tmp_path / "hf" / "generator"), kinds, strict=True):
         assert json.loads((place / "config.json").read_text())["architectures"] == [kind]
@@ -187,36 +200,36 @@ def test_options_of_a_generator_that_are_not_built_are_named(hf: Path, tmp_path:
 
 
 def test_a_generator_with_tables_of_its_own_keeps_them(hf: Path, tmp_path: Path) -> None:
-    given = beside(hf, tmp_path / "hf", num_hidden_layers=1)
-    part: Any = load(str(given)).recipe.objectives[0]
+    folder = beside(hf, tmp_path / "hf", num_hidden_layers=1)
+    part: Any = load(str(folder)).recipe.objectives[0]
     assert (part.sharing, part.share, part.depth) == ("none", 0.25, 0.5)
-    clozelab.import_model(str(given), tmp_path / "in", **SILENT)
+    clozelab.import_model(str(folder), tmp_path / "in", **SILENT)
     clozelab.export(str(tmp_path / "in"), tmp_path / "out", **SILENT)
     theirs, back = (load_file(place / "generator" / "model.safetensors")
-                    for place in (given, tmp_path / "out"))  # fmt: skip
+                    for place in (folder, tmp_path / "out"))  # fmt: skip
     assert same(theirs, back)
 
 
 def test_a_run_goes_on_from_both_whatever_the_recipe_s_share(hf: Path, tmp_path: Path) -> None:
     recipe = shrunk("electra", "objectives.0.share=0.5", "schedule.steps=2")
-    given = continued(recipe, str(hf), data=[store("wordpiece")], seed=0)
-    part: Any = given.recipe.objectives[0]
+    job = continued(recipe, str(hf), data=[store("wordpiece")], seed=0)
+    part: Any = job.recipe.objectives[0]
     assert part.share == 0.25
-    trainer = PretrainTrainer(given, MACHINE, HERE)
+    trainer = PretrainTrainer(job, MACHINE, HERE)
     assert same({n: p.detach() for n, p in trainer.model.named_parameters()}, weights(hf))
     assert trainer.notes() == []
-    list(pretrain(given, tmp_path / "run", machine=MACHINE, saving=QUIET))
+    list(pretrain(job, tmp_path / "run", machine=MACHINE, saving=QUIET))
     again = resumed(tmp_path / "run", recipe=recipe, data=[store("wordpiece")])
-    assert again.recipe.objectives == given.recipe.objectives
+    assert again.recipe.objectives == job.recipe.objectives
 
 
 def test_a_run_goes_on_from_the_encoder_alone_and_from_bert(hf: Path, tmp_path: Path) -> None:
     shutil.copytree(hf, tmp_path / "hf", ignore=shutil.ignore_patterns("generator"))
-    went(task("bert"), tmp_path / "bert")
+    run_pretraining(pretrain_job("bert"), tmp_path / "bert")
     for place, fresh_heads in ((tmp_path / "hf", "generator"),
                                (tmp_path / "bert", "generator, replaced_token")):  # fmt: skip
-        given = continued(shrunk("electra"), str(place), data=[store("wordpiece")], seed=0)
-        trainer = PretrainTrainer(given, MACHINE, HERE)
+        job = continued(shrunk("electra"), str(place), data=[store("wordpiece")], seed=0)
+        trainer = PretrainTrainer(job, MACHINE, HERE)
         assert trainer.notes()[-1] == f"fresh weights for {fresh_heads}"
         shared = trainer.model.heads["generator"].encoder.embeddings.words.weight
         assert shared is trainer.model.encoder.embeddings.words.weight
@@ -224,20 +237,20 @@ def test_a_run_goes_on_from_the_encoder_alone_and_from_bert(hf: Path, tmp_path: 
 
 @pytest.mark.parametrize("sharing", ["embeddings", "none"])
 def test_new_words_have_a_row_in_every_table(sharing: str, tmp_path: Path) -> None:
-    went(task("electra", f"objectives.0.sharing={sharing}"), tmp_path / "run")
+    run_pretraining(pretrain_job("electra", f"objectives.0.sharing={sharing}"), tmp_path / "run")
     file = write(tmp_path / "new.jsonl", ["The plasmation and gastrology of plasmatics. " * 6] * 10)
-    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(tmp_path / "run"), "--extend", "3"]) == 0
+    command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(tmp_path / "run"), "--extend", "3"]) == 0
     recipe = shrunk("electra", f"objectives.0.sharing={sharing}", steps=1)
-    given = continued(recipe, str(tmp_path / "run"), data=[str(tmp_path / "c")], seed=0)
-    went(given, tmp_path / "more")
+    job = continued(recipe, str(tmp_path / "run"), data=[str(tmp_path / "c")], seed=0)
+    run_pretraining(job, tmp_path / "more")
     assert load(str(tmp_path / "more")).step == 1
 
 
 @pytest.mark.parametrize("kind", ["classify", "tag"])
 def test_it_is_tuned_and_goes_out_as_electra(run: Path, tmp_path: Path, kind: str) -> None:
-    file = sample({"classify": "definitions", "tag": "tags"}[kind], 24)
-    tuned(order(kind, file, model=str(run)), tmp_path / "tuned")
+    file = sample_file({"classify": "definitions", "tag": "tags"}[kind], 24)
+    run_finetuning(finetune_request(kind, file, model=str(run)), tmp_path / "tuned")
     model = load(str(tmp_path / "tuned"))
     assert not any(
         name.startswith("heads.generator") for name, _ in model.module.named_parameters()
@@ -277,7 +290,7 @@ def test_the_ablations_of_the_paper_run_and_resume(tmp_path: Path) -> None:
             if isinstance(event, Step) and event.number == 1:
                 break
         list(resume(resumed(place), place, machine=MACHINE, saving=QUIET))
-        went(fresh(recipe, data=[store("wordpiece")], seed=0), tmp_path / "straight")
+        run_pretraining(fresh(recipe, data=[store("wordpiece")], seed=0), tmp_path / "straight")
         assert same(weights(place), weights(tmp_path / "straight"))
         shutil.rmtree(tmp_path / "straight")
 

@@ -72,10 +72,16 @@ PLAIN = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "LANG": "
 )
 def test_any_streams_will_do(closed: str, more: Mapping[str, str], tmp_path: Path) -> None:
     codes = tmp_path / "codes"
-    words = [sys.executable, "-c", EACH, str(codes), json.dumps([one for one, _ in COMMANDS])]
+    process_arguments = [
+        sys.executable,
+        "-c",
+        EACH,
+        str(codes),
+        json.dumps([args for args, _ in COMMANDS]),
+    ]
     line = f'exec "$@" {closed}'
     done = run_process(
-        ["bash", "-c", line, "bash", *words],
+        ["bash", "-c", line, "bash", *process_arguments],
         cwd=tmp_path,
         env={**ENVIRONMENT, **more},
         stdin=subprocess.DEVNULL,
@@ -93,12 +99,12 @@ def test_any_streams_will_do(closed: str, more: Mapping[str, str], tmp_path: Pat
         assert b"[hidden]  [word->random]" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["show"], ["--help"], ["corpus", "build", "--help"], MASK])
-def test_a_pipe_that_is_closed_early_ends_a_command_quietly(words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["show"], ["--help"], ["corpus", "build", "--help"], MASK])
+def test_a_pipe_that_is_closed_early_ends_a_command_quietly(arguments: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     done = run_process(
-        [sys.executable, "-m", "clozelab", *words],
+        [sys.executable, "-m", "clozelab", *arguments],
         env=ENVIRONMENT,
         stdout=write,
         stderr=subprocess.PIPE,
@@ -143,9 +149,14 @@ def test_work_goes_on_when_nobody_reads_and_its_code_is_true(
 ) -> None:
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-c", WORK, str(tmp_path / "work"), how]
+    process_arguments = [sys.executable, "-c", WORK, str(tmp_path / "work"), how]
     done = run_process(
-        words, env=ENVIRONMENT, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False
+        process_arguments,
+        env=ENVIRONMENT,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
     )
     os.close(write)
     assert (tmp_path / "work").read_text() == "done"
@@ -162,18 +173,18 @@ def test_messages_that_nobody_reads_do_not_end_a_command(tmp_path: Path) -> None
     )
     read, write = os.pipe()
     os.close(read)
-    words = [sys.executable, "-c", script, str(tmp_path / "work")]
-    done = run_process(words, env=ENVIRONMENT, stderr=write, timeout=60, check=False)
+    process_arguments = [sys.executable, "-c", script, str(tmp_path / "work")]
+    done = run_process(process_arguments, env=ENVIRONMENT, stderr=write, timeout=60, check=False)
     os.close(write)
     assert done.returncode == 0 and (tmp_path / "work").read_text() == "done"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full")
-@pytest.mark.parametrize("words", [["show"], ["--help"]])
-def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["show"], ["--help"]])
+def test_a_full_disk_behind_standard_output_is_told(arguments: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = run_process(
-            [sys.executable, "-m", "clozelab", *words],
+            [sys.executable, "-m", "clozelab", *arguments],
             env={**ENVIRONMENT, "PYTHONUNBUFFERED": ""},  # argparse forgives what fails at once
             stdout=full,
             stderr=subprocess.PIPE,
@@ -181,13 +192,13 @@ def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
             timeout=60,
             check=False,
         )
-    told = "clozelab: standard output: No space left on device; free some space"
-    assert done.returncode == 2 and done.stderr.startswith(told)
+    expected = "clozelab: standard output: No space left on device; free some space"
+    assert done.returncode == 2 and done.stderr.startswith(expected)
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         ([b"mask", b"bert", b"ab\xff"], b"the text: is not UTF-8 text"),
         ([b"show", b"caf\xe9.toml"], rb"caf\xe9.toml is no file"),
@@ -198,9 +209,9 @@ def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
         ([b"caf\xe9"], rb"caf\xe9"),
     ],
 )
-def test_words_that_are_no_utf8(words: list[bytes], answer: bytes, tmp_path: Path) -> None:
+def test_words_that_are_no_utf8(arguments: list[bytes], answer: bytes, tmp_path: Path) -> None:
     done = run_process(
-        [os.fsencode(sys.executable), b"-m", b"clozelab", *words],
+        [os.fsencode(sys.executable), b"-m", b"clozelab", *arguments],
         cwd=tmp_path,
         env=ENVIRONMENT,
         capture_output=True,
@@ -217,9 +228,9 @@ def test_a_folder_of_a_name_that_is_no_utf8_is_written_or_refused(tmp_path: Path
     with open(folder + b"/a.txt", "w") as file:
         file.write("One sentence here. And another one there.\n" * 50)
     command = [os.fsencode(sys.executable), b"-m", b"clozelab", b"corpus"]
-    for words in ([b"build", b"a.txt", b"--out", folder + b"/c"], [b"show", folder + b"/c"]):
+    for arguments in ([b"build", b"a.txt", b"--out", folder + b"/c"], [b"show", folder + b"/c"]):
         done = run_process(
-            [*command, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
+            [*command, *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
         )
         assert done.returncode in (0, 2), done.stderr
         assert b"Traceback" not in done.stderr and b"fault" not in done.stderr, done.stderr
@@ -233,7 +244,7 @@ def test_the_version_needs_no_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         ("pretran bert", "pretran: is unknown; did you mean pretrain?"),
         ("corpus biuld", "biuld: is unknown; did you mean build?"),
@@ -250,11 +261,11 @@ def test_the_version_needs_no_torch() -> None:
     ],
 )
 def test_the_word_that_was_meant_is_said(
-    words: str, answer: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, answer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(words.split()) == 2
-    said = capsys.readouterr().err
-    assert answer in said and len(said.splitlines()) == 1
+    assert cli.main(arguments.split()) == 2
+    output = capsys.readouterr().err
+    assert answer in output and len(output.splitlines()) == 1
 
 
 ERRORS = [
@@ -272,11 +283,13 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("debug", ["", "0", "1"])
-@pytest.mark.parametrize(("error", "code", "told"), ERRORS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"), ERRORS, ids=lambda value: type(value).__name__
+)
 def test_an_error_is_a_sentence_and_debug_shows_its_traceback(
     error: BaseException,
     code: int,
-    told: str,
+    sentence: str,
     debug: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -288,8 +301,8 @@ def test_an_error_is_a_sentence_and_debug_shows_its_traceback(
     monkeypatch.setitem(cli.COMMANDS, "tasks", Command(failing))
     monkeypatch.setenv("CLOZELAB_DEBUG", debug)
     assert cli.main(["tasks"]) == code
-    *trace, said = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"clozelab: {told}")
+    *trace, message = capsys.readouterr().err.splitlines()
+    assert message.startswith(f"clozelab: {sentence}")
     assert ("Traceback (most recent call last):" in trace) == (debug == "1") == bool(trace)
 
 
@@ -299,7 +312,7 @@ def test_a_nul_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["pretrain", "bert", "--data", "c", "--out", "r", "--budget", ""],
         ["pretrain", "bert", "--data", "c", "--out="],
@@ -307,9 +320,11 @@ def test_a_nul_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         ["pretrain", "bert", "--data", "c", "--out", "r", "--from", ""],
     ],
 )
-def test_an_empty_word_is_not_none(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 2
-    name = words[-1 if words[-1] else -2].strip("-=")
+def test_an_empty_word_is_not_none(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    name = arguments[-1 if arguments[-1] else -2].strip("-=")
     assert capsys.readouterr().err.startswith(f"clozelab: {name}: is empty; give it a value")
 
 
@@ -318,7 +333,7 @@ def test_a_mistake_is_one_sentence_in_a_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("arguments", "name"),
     [
         ("predict nosuch --text a", "said.tsv"),
         ("embed nosuch text", "vectors.npz"),
@@ -327,15 +342,15 @@ def test_a_mistake_is_one_sentence_in_a_process() -> None:
     ],
 )
 def test_out_is_looked_at_first_and_spares_what_is_there(
-    words: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the model, of which there is none here; a page says more of pages."""
 
     def answer(file: Path) -> str:
-        assert cli.main([*words.split(), "--out", str(file)]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"clozelab: {file}: ") and len(said.splitlines()) == 1
-        return said
+        assert cli.main([*arguments.split(), "--out", str(file)]) == 2
+        output = capsys.readouterr().err
+        assert output.startswith(f"clozelab: {file}: ") and len(output.splitlines()) == 1
+        return output
 
     file = tmp_path / name
     file.write_text("precious")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.learning import store, task, went
+from support.pretrain_runs import pretrain_job, run_pretraining, store
 
 from clozelab import cli
 from clozelab.api.training import _stand
@@ -25,11 +25,11 @@ torch.set_num_threads(1)
 def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run that hides more than RoBERTa does."""
     out = tmp_path_factory.mktemp("evaluate") / "swift"
-    went(task("swift", "masking.mask_rate=0.4", steps=3), out)
+    run_pretraining(pretrain_job("swift", "masking.mask_rate=0.4", steps=3), out)
     return str(out)
 
 
-def measured(place: str, masks: str | None = None) -> Measured:
+def evaluate_sums(place: str, masks: str | None = None) -> Measured:
     return evaluate(place, store("byte_bpe"), masks=masks, blocks=40, device="cpu")
 
 
@@ -38,21 +38,21 @@ def hidden(sums: Measured) -> float:
 
 
 def test_the_masks_of_another_recipe_are_as_many_as_it_hides(place: str) -> None:
-    own, theirs = measured(place), measured(place, "roberta")
+    own, theirs = evaluate_sums(place), evaluate_sums(place, "roberta")
     assert hidden(theirs) == pytest.approx(hidden(own) * 0.15 / 0.4, rel=0.1)
     assert means(own)["masked_lm"]["loss"] != means(theirs)["masked_lm"]["loss"]
 
 
 def test_two_recipes_are_asked_the_same_under_the_same_masks(place: str, tmp_path: Path) -> None:
-    went(task("roberta", steps=3), tmp_path / "roberta")
-    asked = measured(str(tmp_path / "roberta"))
-    assert hidden(measured(place, "roberta")) == hidden(asked)
-    again = measured(str(tmp_path / "roberta"), "roberta")
-    assert means(again) == means(asked)  # its own by name
+    run_pretraining(pretrain_job("roberta", steps=3), tmp_path / "roberta")
+    sums = evaluate_sums(str(tmp_path / "roberta"))
+    assert hidden(evaluate_sums(place, "roberta")) == hidden(sums)
+    again = evaluate_sums(str(tmp_path / "roberta"), "roberta")
+    assert means(again) == means(sums)  # its own by name
 
 
 def test_objectives_about_other_masks_are_left_out(tmp_path: Path) -> None:
-    went(task("spanbert", steps=2), tmp_path / "spans")
+    run_pretraining(pretrain_job("spanbert", steps=2), tmp_path / "spans")
     sums = evaluate(
         str(tmp_path / "spans"), store("wordpiece"), masks="bert", blocks=40, device="cpu"
     )
@@ -62,20 +62,20 @@ def test_objectives_about_other_masks_are_left_out(tmp_path: Path) -> None:
 def test_masks_that_do_not_fit_the_objectives_are_refused(place: str) -> None:
     for name in ("xlnet", "gpt"):
         with pytest.raises(UserError, match=f"--masks {name}: "):
-            measured(place, name)
+            evaluate_sums(place, name)
     with pytest.raises(UserError, match="did you mean roberta"):
-        measured(place, "robeta")
+        evaluate_sums(place, "robeta")
 
 
 def test_the_command_takes_a_recipe_s_masks(place: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["evaluate", place, "--data", store("byte_bpe"), "--blocks", "40", "--device", "cpu"]
-    told = []
+    command = ["evaluate", place, "--data", store("byte_bpe"), "--blocks", "40", "--device", "cpu"]
+    outputs = []
     for more in ([], ["--masks", "roberta"]):
         capsys.readouterr()
-        assert cli.main([*words, *more]) == 0
-        told.append(capsys.readouterr().out)
-    loss = means(measured(place, "roberta"))["masked_lm"]["loss"]
-    assert f"{loss:.4f}" in told[1] and f"{loss:.4f}" not in told[0]
+        assert cli.main([*command, *more]) == 0
+        outputs.append(capsys.readouterr().out)
+    loss = means(evaluate_sums(place, "roberta"))["masked_lm"]["loss"]
+    assert f"{loss:.4f}" in outputs[1] and f"{loss:.4f}" not in outputs[0]
 
 
 def test_a_run_on_a_gpu_is_told_where_it_would_stand(
@@ -92,8 +92,8 @@ def test_a_run_on_a_gpu_is_told_where_it_would_stand(
     entries = tuple(board.BoardEntry(*facts, {"own": loss}) for loss in (1.0, 99.0))
     monkeypatch.setattr(board, "board", lambda: entries)
     _stand(run, Watch())
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     loss = means(evaluate(place, store("byte_bpe"), masks="roberta", blocks=4096, device="cpu"))
-    assert f"{loss['masked_lm']['loss']:.3f} nats" in said and "place 2 of 3" in said
+    assert f"{loss['masked_lm']['loss']:.3f} nats" in output and "place 2 of 3" in output
     _stand(run, Watch(progress=False))
     assert not capsys.readouterr().err

@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 import torch
-from support.finetuning import (
+from support.coreference import stories
+from support.finetune_tasks import (
     QUICK,
     SHORT,
     STILL,
-    base,
-    doubled,
+    base_model,
+    double_precision_trial,
     equal,
     events,
+    finetune_request,
     inputs_of,
-    named,
-    order,
-    sample,
+    named_request,
+    run_finetuning,
+    sample_file,
     steps_of,
-    tuned,
     weights,
 )
-from support.labelled import jsonl, write
-from support.learning import HERE, MACHINE, shrunk
-from support.referring import stories
+from support.labelled_files import jsonl, write
+from support.pretrain_runs import HERE, MACHINE, shrunk
 
 import clozelab
 from clozelab import data, statistics
@@ -98,7 +98,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows some pairs by heart."""
     out = tmp_path_factory.mktemp("pairs") / "tuned"
-    tuned(order("pairs", sample("pairs", 32)), out)
+    run_finetuning(finetune_request("pairs", sample_file("pairs", 32)), out)
     return out
 
 
@@ -112,9 +112,9 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> str:
+def stories_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Our own stories, their mentions marked."""
-    records = [one._asdict() for one in stories()[:6]]
+    records = [story._asdict() for story in stories()[:6]]
     return str(write(tmp_path_factory.mktemp("stories") / "a.jsonl", jsonl(*records)))
 
 
@@ -134,15 +134,15 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_every_kind_learns_a_small_real_sample(
     tmp_path: Path, kind: str, name: str, count: int, metric: str, chance: float
 ) -> None:
-    given = order(kind, sample(name, count), model=base(made="embedded"))
-    found = events(Scored, tuned(given, tmp_path / "out"))
-    assert len(found) == 12  # one an epoch
-    assert found[-1].at_best[metric] > max(85, chance + 30)
+    request = finetune_request(kind, sample_file(name, count), model=base_model(variant="embedded"))
+    scores_seen = events(Scored, run_finetuning(request, tmp_path / "out"))
+    assert len(scores_seen) == 12  # one an epoch
+    assert scores_seen[-1].at_best[metric] > max(85, chance + 30)
 
 
 def test_a_beam_learns_answers_as_a_span_does(tmp_path: Path) -> None:
-    given = order("answer", sample("spans", 32), *QUICK, "head=beam")
-    (*_, last) = events(Scored, tuned(given, tmp_path / "out"))
+    request = finetune_request("answer", sample_file("spans", 32), *QUICK, "head=beam")
+    (*_, last) = events(Scored, run_finetuning(request, tmp_path / "out"))
     assert last.at_best["exact"] > 85
     kind = load(str(tmp_path / "out")).task.kind  # type: ignore[union-attr]
     assert isinstance(kind, Answer) and kind.head == "beam"
@@ -150,11 +150,11 @@ def test_a_beam_learns_answers_as_a_span_does(tmp_path: Path) -> None:
 
 def test_numbers_are_learned(tmp_path: Path, numbers: str) -> None:
     settings = ("batch_size=8", "learning_rate=5e-3", "length=64", "epochs=16", *STILL)
-    happened = tuned(order("regress", numbers, *settings), tmp_path / "out")
+    happened = run_finetuning(finetune_request("regress", numbers, *settings), tmp_path / "out")
     assert events(Scored, happened)[-1].at_best["pearson"] > 85
 
 
-def test_coreference_is_learned_from_stories(told: str) -> None:
+def test_coreference_is_learned_from_stories(stories_file: str) -> None:
     settings = (
         "length=64",
         "batch_size=1",
@@ -163,18 +163,22 @@ def test_coreference_is_learned_from_stories(told: str) -> None:
         "shape=constant",
         *STILL,
     )
-    made = inputs_for(order("coreference", told, *settings, model=base(made="embedded")))
+    inputs = inputs_for(
+        finetune_request(
+            "coreference", stories_file, *settings, model=base_model(variant="embedded")
+        )
+    )
     # Smaller than the usual head, and with as many mentions as our stories have.
     kind: Any = replace(
-        made.task.kind,
+        inputs.task.kind,
         hidden=32,
         feature=8,
         widest=4,
         ratio=0.7,  # type: ignore[call-arg]
     )
-    judges = {name: replace(judge, kind=kind) for name, judge in made.dev.items()}
-    given = replace(made, task=replace(made.task, kind=kind), dev=judges)
-    work = Trial(given, MACHINE, HERE)
+    judges = {name: replace(judge, kind=kind) for name, judge in inputs.dev.items()}
+    changed_inputs = replace(inputs, task=replace(inputs.task, kind=kind), dev=judges)
+    work = Trial(changed_inputs, MACHINE, HERE)
     (before,) = work.evaluate(0, blocks=0)
     steps_of(work)
     (after,) = work.evaluate(work.schedule.total, blocks=0)
@@ -183,14 +187,22 @@ def test_coreference_is_learned_from_stories(told: str) -> None:
 
 
 def test_a_model_that_is_tuned_says_what_it_learned(pairs: Path) -> None:
-    given = load(str(pairs))
-    rows = [line.split("\t") for line in Path(sample("pairs", 32)).read_text("utf-8").split("\n")]
-    said = predict(given, [(a, b) for a, b, _ in rows[1:33]])
-    assert sum(one.label == row[2] for one, row in zip(said, rows[1:33], strict=True)) > 27
+    model = load(str(pairs))
+    rows = [
+        line.split("\t") for line in Path(sample_file("pairs", 32)).read_text("utf-8").split("\n")
+    ]
+    predictions = predict(model, [(a, b) for a, b, _ in rows[1:33]])
+    assert (
+        sum(
+            prediction.label == row[2]
+            for prediction, row in zip(predictions, rows[1:33], strict=True)
+        )
+        > 27
+    )
     result = Run(pairs / "seed-0").result()
     assert result is not None
-    found = score(given, sample("pairs", 32))
-    assert found["dev"]["accuracy"] == result["dev"]["accuracy"]
+    scores = score(model, sample_file("pairs", 32))
+    assert scores["dev"]["accuracy"] == result["dev"]["accuracy"]
 
 
 # Perfect predictions and constants
@@ -227,15 +239,17 @@ def test_the_same_of_tags_answers_and_clusters() -> None:
     outside = [Tags(("O",) * 8, ())]
     assert tag.score(outside, sentence) == {"f1": 0, "accuracy": 62.5}
 
-    asked = [Question(str(n), "q", "one two", (Gold("two", 4),)) for n in range(3)]
+    questions = [Question(str(n), "q", "one two", (Gold("two", 4),)) for n in range(3)]
     spans = [Span("two", 0.0, None, ())] * 3
-    assert Answer().score(spans, asked)["exact"] == Answer().score(spans, asked)["f1"] == 100
+    assert (
+        Answer().score(spans, questions)["exact"] == Answer().score(spans, questions)["f1"] == 100
+    )
     none = [Span("", 0.0, 1.0, ())] * 4
-    found = Answer(impossible=True).score(none, [*asked, Question("3", "q", "one two", ())])
-    assert found["exact"] == found["f1"] == 25
+    scores = Answer(impossible=True).score(none, [*questions, Question("3", "q", "one two", ())])
+    assert scores["exact"] == scores["f1"] == 25
 
     documents, kind = stories(), Coreference()
-    right = [Clusters(one.clusters or ()) for one in documents]
+    right = [Clusters(document.clusters or ()) for document in documents]
     assert kind.score(right, documents)["conll"] == pytest.approx(100)
     assert kind.score([Clusters(())] * len(documents), documents)["conll"] == 0
 
@@ -248,14 +262,20 @@ def test_the_same_of_tags_answers_and_clusters() -> None:
 def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
     tmp_path: Path, settings: tuple[str, ...], reader: str
 ) -> None:
-    words = (*QUICK, *settings, f"reader={reader}", "hidden=32")
-    words = tuple(word for word in words if not word.startswith(("epochs", "learning_rate")))
-    given = order("tag", sample("tags", 16), *words, "epochs=8", "learning_rate=1e-2")
-    happened = tuned(given, tmp_path / "out")
-    before, after = opened(base()).module.state_dict(), weights(tmp_path / "out" / "seed-0")
-    kept = [name for name in after if name.startswith("encoder.")]
-    assert kept and all(torch.equal(before[name], after[name]) for name in kept)
-    losses = [one.sums["tag"]["loss"] / one.sums["tag"]["count"] for one in events(Step, happened)]
+    changed_settings = (*QUICK, *settings, f"reader={reader}", "hidden=32")
+    changed_settings = tuple(
+        word for word in changed_settings if not word.startswith(("epochs", "learning_rate"))
+    )
+    request = finetune_request(
+        "tag", sample_file("tags", 16), *changed_settings, "epochs=8", "learning_rate=1e-2"
+    )
+    happened = run_finetuning(request, tmp_path / "out")
+    before, after = opened(base_model()).module.state_dict(), weights(tmp_path / "out" / "seed-0")
+    encoder_names = [name for name in after if name.startswith("encoder.")]
+    assert encoder_names and all(torch.equal(before[name], after[name]) for name in encoder_names)
+    losses = [
+        step.sums["tag"]["loss"] / step.sums["tag"]["count"] for step in events(Step, happened)
+    ]
     assert losses[-1] < 0.6 * losses[0]
     if settings == ("features=weighted_all",):
         assert after["features.mix.weights"].abs().max() > 0
@@ -264,7 +284,7 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
 
 
 @pytest.mark.parametrize(
-    ("settings", "kept"),
+    ("settings", "pooler_kept"),
     [
         (("features=last",), True),
         (("features=last", "reader=bilstm", "hidden=32"), False),
@@ -273,20 +293,29 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
     ],
 )
 def test_a_pooler_is_kept_where_it_reads_what_it_was_trained_on(
-    tmp_path: Path, settings: tuple[str, ...], kept: bool
+    tmp_path: Path, settings: tuple[str, ...], pooler_kept: bool
 ) -> None:
-    words = tuple(word for word in QUICK if not word.startswith(("epochs", "learning_rate")))
-    given = order("pairs", sample("pairs", 16), *words, *settings, "learning_rate=1e-9", "steps=1")
-    tuned(given, tmp_path / "out")
-    before = opened(base()).module.state_dict()["heads.next_sentence.pooler.weight"]
+    changed_settings = tuple(
+        word for word in QUICK if not word.startswith(("epochs", "learning_rate"))
+    )
+    request = finetune_request(
+        "pairs",
+        sample_file("pairs", 16),
+        *changed_settings,
+        *settings,
+        "learning_rate=1e-9",
+        "steps=1",
+    )
+    run_finetuning(request, tmp_path / "out")
+    before = opened(base_model()).module.state_dict()["heads.next_sentence.pooler.weight"]
     after = weights(tmp_path / "out" / "seed-0")["heads.classify.dense.weight"]
-    assert (after.shape == before.shape and torch.allclose(after, before, atol=1e-6)) == kept
+    assert (after.shape == before.shape and torch.allclose(after, before, atol=1e-6)) == pooler_kept
 
 
 @pytest.mark.parametrize("kind", ["pairs", "tag", "answer"])
 def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> None:
-    file = sample({"pairs": "pairs", "tag": "tags", "answer": "spans"}[kind], 16)
-    words = (
+    file = sample_file({"pairs": "pairs", "tag": "tags", "answer": "spans"}[kind], 16)
+    changed_settings = (
         "hidden=32",
         "length=64",
         "learning_rate=1e-2",
@@ -294,11 +323,14 @@ def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> No
         "batch_size=8",
         "head_dropout=0",
     )
-    given = order(kind, file, *words, model=base("elmo"))
-    plan = planned(given)
+    request = finetune_request(kind, file, *changed_settings, model=base_model("elmo"))
+    plan = planned(request)
     assert plan.order.protocol == "elmo"
-    happened = tuned(plan, tmp_path / "out")
-    before, after = opened(base("elmo")).module.state_dict(), weights(tmp_path / "out" / "seed-0")
+    happened = run_finetuning(plan, tmp_path / "out")
+    before, after = (
+        opened(base_model("elmo")).module.state_dict(),
+        weights(tmp_path / "out" / "seed-0"),
+    )
     assert all(torch.equal(before[n], after[n]) for n in after if n.startswith("encoder."))
     assert {"features.mix.weights", "features.recurrent.lstm.weight_ih_l0"} <= after.keys()
     first, *_, last = events(Step, happened)
@@ -319,13 +351,13 @@ def _kind(word: str) -> str:
 def test_a_teacher_of_no_weight_changes_nothing_and_another_is_half_of_the_loss(
     pairs: Path,
 ) -> None:
-    given = order("pairs", sample("pairs", 32), *SHORT)
-    taught = replace(given, teacher=str(pairs))
-    plain = Trial(inputs_of(given), MACHINE, HERE)
+    request = finetune_request("pairs", sample_file("pairs", 32), *SHORT)
+    taught = replace(request, teacher=str(pairs))
+    plain = Trial(inputs_of(request), MACHINE, HERE)
     losses = [step.sums["classify"]["loss"] for step in steps_of(plain)]
     none = Trial(inputs_of(taught, alpha=1.0), MACHINE, HERE)
-    found = steps_of(none)
-    assert [step.sums["classify"]["loss"] for step in found] == losses
+    steps = steps_of(none)
+    assert [step.sums["classify"]["loss"] for step in steps] == losses
     assert equal(dict(plain.model.named_parameters()), dict(none.model.named_parameters()))
     half = Trial(inputs_of(taught, alpha=0.5), MACHINE, HERE)
     first, *_ = (step.sums["classify"] for step in steps_of(half))
@@ -338,56 +370,58 @@ def test_a_teacher_of_no_weight_changes_nothing_and_another_is_half_of_the_loss(
 
 
 def test_a_student_nears_its_teacher(pairs: Path) -> None:
-    given = order("pairs", sample("pairs", 32), *QUICK, teacher=str(pairs))
-    work = Trial(inputs_of(given, alpha=0.0), MACHINE, HERE)
-    found = [step.sums["classify"]["soft"] for step in steps_of(work)]
-    assert sum(found[-4:]) < 0.3 * sum(found[:4])
+    request = finetune_request("pairs", sample_file("pairs", 32), *QUICK, teacher=str(pairs))
+    work = Trial(inputs_of(request, alpha=0.0), MACHINE, HERE)
+    losses = [step.sums["classify"]["soft"] for step in steps_of(work)]
+    assert sum(losses[-4:]) < 0.3 * sum(losses[:4])
 
 
 def test_a_chain_goes_on_from_the_earlier_task_and_says_so(tmp_path: Path, glue: Path) -> None:
     first, second = tmp_path / "mnli", tmp_path / "rte"
-    tuned(named("mnli", glue), first)
-    given = named("rte", glue, protocol="roberta", model=str(first))
-    made = inputs_for(given)
+    run_finetuning(named_request("mnli", glue), first)
+    request = named_request("rte", glue, protocol="roberta", model=str(first))
+    inputs = inputs_for(request)
     parent = weights(first / "seed-0")
-    assert made.start.keys() == {name for name in parent if name.startswith("encoder.")}
-    assert all(torch.equal(made.start[name], parent[name]) for name in made.start)
-    happened = tuned(given, second)
+    assert inputs.start.keys() == {name for name in parent if name.startswith("encoder.")}
+    assert all(torch.equal(inputs.start[name], parent[name]) for name in inputs.start)
+    happened = run_finetuning(request, second)
     facts = Run(second / "seed-0").machine()
     assert facts["from"] == str(first) and facts["from_task"] == "mnli"
-    assert not [one for one in events(Said, happened) if "--after" in one.text]
+    assert not [event for event in events(Said, happened) if "--after" in event.text]
 
 
 def test_a_protocol_that_goes_on_from_another_task_says_so(tmp_path: Path, glue: Path) -> None:
-    happened = tuned(named("rte", glue, protocol="roberta"), tmp_path / "out")
-    (said,) = [one.text for one in events(Said, happened) if "--after" in one.text]
-    assert "--after mnli" in said
+    happened = run_finetuning(named_request("rte", glue, protocol="roberta"), tmp_path / "out")
+    (notice,) = [event.text for event in events(Said, happened) if "--after" in event.text]
+    assert "--after mnli" in notice
     assert "from_task" not in Run(tmp_path / "out" / "seed-0").machine()
-    assert not [one for one in inputs_for(named("rte", glue)).notes if "--after" in one]
-    fresh = named("rte", glue, protocol="roberta", fresh=True)
-    assert not [one for one in inputs_for(fresh).notes if "--after" in one]
+    assert not [note for note in inputs_for(named_request("rte", glue)).notes if "--after" in note]
+    fresh = named_request("rte", glue, protocol="roberta", fresh=True)
+    assert not [note for note in inputs_for(fresh).notes if "--after" in note]
     assert inputs_for(fresh).start == {} and inputs_for(fresh).origin is None
 
 
 def test_a_command_makes_a_chain(tmp_path: Path, glue: Path) -> None:
-    words = ["finetune", base(), "rte", "--after", "mnli", "--task-data", str(glue)]
-    words += ["--out", str(tmp_path / "out"), "--device", "cpu", "--set", "steps=1"]
-    assert main(words) == 0
+    command = ["finetune", base_model(), "rte", "--after", "mnli", "--task-data", str(glue)]
+    command += ["--out", str(tmp_path / "out"), "--device", "cpu", "--set", "steps=1"]
+    assert main(command) == 0
     facts = Run(tmp_path / "out" / "seed-0").machine()
     assert facts["from"] == str(tmp_path / "out-after-mnli") and facts["from_task"] == "mnli"
-    assert Run(tmp_path / "out-after-mnli" / "seed-0").machine()["from"] == base()
+    assert Run(tmp_path / "out-after-mnli" / "seed-0").machine()["from"] == base_model()
 
 
 def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
-    given = order("pairs", sample("pairs", 16), "steps=3", "batch_size=4", "length=64")
-    given = replace(given, model=base("gpt"), protocol="gpt")
-    prepared = Trial(inputs_for(given), MACHINE, HERE).prepare(0)
+    request = finetune_request(
+        "pairs", sample_file("pairs", 16), "steps=3", "batch_size=4", "length=64"
+    )
+    request = replace(request, model=base_model("gpt"), protocol="gpt")
+    prepared = Trial(inputs_for(request), MACHINE, HERE).prepare(0)
     assert prepared.weights == {"classify": 1, "causal_lm": 0.5}
-    happened = tuned(given, tmp_path / "out")
+    happened = run_finetuning(request, tmp_path / "out")
     step = events(Step, happened)[0]
     assert step.sums["causal_lm"]["count"] > step.sums["classify"]["count"] == 4
     mine = weights(tmp_path / "out" / "seed-0")
-    theirs = opened(base("gpt")).module.state_dict()
+    theirs = opened(base_model("gpt")).module.state_dict()
     heads = [name for name in theirs if name.startswith("heads.causal_lm.")]
     assert all(name in mine for name in heads)
     assert predict(load(str(tmp_path / "out")), [("a", "b")])[0].label in ("yes", "no")
@@ -395,15 +429,19 @@ def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
 
 def test_a_model_without_a_causal_language_model_cannot_go_on_with_one() -> None:
     with pytest.raises(UserError, match=r"lm_weight = 0\.5.*--set lm_weight=0"):
-        Trial(inputs_of(order("pairs", sample("pairs", 16), *SHORT), lm_weight=0.5), MACHINE, HERE)
+        Trial(
+            inputs_of(finetune_request("pairs", sample_file("pairs", 16), *SHORT), lm_weight=0.5),
+            MACHINE,
+            HERE,
+        )
 
 
 def test_rates_go_by_layers_but_for_the_half_that_layers_share() -> None:
-    given = inputs_of(order("pairs", sample("pairs", 16), *SHORT), layer_decay=0.5)
+    inputs = inputs_of(finetune_request("pairs", sample_file("pairs", 16), *SHORT), layer_decay=0.5)
     recipe = shrunk("albert", "encoder.layers=4", "encoder.sharing=attention")
-    work = Trial(given, MACHINE, HERE)
+    work = Trial(inputs, MACHINE, HERE)
     assert [work._scale(f"encoder.{half}.0.x") for half in ("attention", "ffn")] == [0.5, 0.5]
-    work.inputs = replace(given, recipe=recipe)
+    work.inputs = replace(inputs, recipe=recipe)
     assert work._scale("encoder.attention.0.query.weight") == 1
     assert [work._scale(f"encoder.ffn.{n}.inner.weight") for n in range(4)] == [
         1 / 8,
@@ -416,14 +454,16 @@ def test_rates_go_by_layers_but_for_the_half_that_layers_share() -> None:
 
 
 def test_long_documents_are_several_examples_to_learn_from_and_one_to_be_judged_by(
-    told: str,
+    stories_file: str,
 ) -> None:
-    made = inputs_for(order("coreference", told, "length=8", "steps=1", "batch_size=1"))
-    kind = made.task.kind
+    inputs = inputs_for(
+        finetune_request("coreference", stories_file, "length=8", "steps=1", "batch_size=1")
+    )
+    kind = inputs.task.kind
     assert isinstance(kind, Coreference) and kind.segment == 8
-    (judge,) = made.dev.values()
-    assert len(judge.tokenized.groups) - 1 == 6 < len(made.share.units) - 1
-    units = made.share.units
+    (judge,) = inputs.dev.values()
+    assert len(judge.tokenized.groups) - 1 == 6 < len(inputs.share.units) - 1
+    units = inputs.share.units
     assert (units[1:] - units[:-1]).max() == kind.train_segments
     assert judge.tokenized.groups[-1] == units[-1]  # blocks, all in all
 
@@ -434,42 +474,43 @@ def test_long_documents_are_several_examples_to_learn_from_and_one_to_be_judged_
 def test_gap_is_judged_by_its_pronouns(tmp_path: Path, glue: Path) -> None:
     file = glue / "gap" / "gap-validation.tsv"
     documents = read_gap(file)
-    right = [Clusters(one.clusters or ()) for one in documents]
-    found = Coreference().score(right, documents)
+    right = [Clusters(document.clusters or ()) for document in documents]
+    scores = Coreference().score(right, documents)
     assert (
-        found["f1"] == found["masculine_f1"] == found["feminine_f1"] == 100 and found["bias"] == 1
+        scores["f1"] == scores["masculine_f1"] == scores["feminine_f1"] == 100
+        and scores["bias"] == 1
     )
     none = Coreference().score([Clusters(())] * 3, documents)
     assert none["f1"] == 0 and "conll" not in none
     # One of three names is right, of two that are to be found.
-    asked = [one.pronoun for one in documents[1:] if one.pronoun]
-    wrong = [right[0], *(Clusters(((one.mention, one.a),)) for one in asked)]
-    found = Coreference().score(wrong, documents)
-    assert (found["precision"], found["recall"]) == pytest.approx((100 / 3, 50))
+    pronouns = [document.pronoun for document in documents[1:] if document.pronoun]
+    wrong = [right[0], *(Clusters(((pronoun.mention, pronoun.a),)) for pronoun in pronouns)]
+    scores = Coreference().score(wrong, documents)
+    assert (scores["precision"], scores["recall"]) == pytest.approx((100 / 3, 50))
     out = tmp_path / "out"
-    tuned(named("gap", glue), out)
+    run_finetuning(named_request("gap", glue), out)
     result = Run(out / "seed-0").result()
     assert result is not None and {"f1", "masculine_f1"} <= result["dev"].keys()
     assert result["selected"] == result["dev"]["f1"]
-    (shown,) = score(load(str(out)), "gap", root=str(glue)).values()
-    assert shown == {name: value for name, value in result["dev"].items() if name != "step"}
+    (gap_scores,) = score(load(str(out)), "gap", root=str(glue)).values()
+    assert gap_scores == {name: value for name, value in result["dev"].items() if name != "step"}
 
 
 def test_a_model_of_ones_own_files_is_scored_by_a_tasks_official_metrics(tmp_path: Path) -> None:
     rows = [(f"a {n}", f"b {n}", n % 2) for n in range(8)]
     own = "".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows)
     file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tlabel\n" + own)
-    tuned(order("pairs", str(file), *SHORT), tmp_path / "out")
+    run_finetuning(finetune_request("pairs", str(file), *SHORT), tmp_path / "out")
     lines = "".join(f"0\t1\t2\t{a}\t{b}\t{label}\n" for a, b, label in rows)
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write(tmp_path / "QQP" / "dev.tsv", header + lines)
-    given = load(str(tmp_path / "out"))
-    assert score(given, str(file))["dev"].keys() == {"accuracy"}
-    assert score(given, "qqp", root=str(tmp_path))["dev"].keys() == {"accuracy", "f1"}
+    model = load(str(tmp_path / "out"))
+    assert score(model, str(file))["dev"].keys() == {"accuracy"}
+    assert score(model, "qqp", root=str(tmp_path))["dev"].keys() == {"accuracy", "f1"}
 
 
 def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue: Path) -> None:
-    tuned(named("mnli", glue, *QUICK), tmp_path / "out")
+    run_finetuning(named_request("mnli", glue, *QUICK), tmp_path / "out")
     result = Run(tmp_path / "out").result()
     assert result is not None
     scores = result["cells"][0]["seeds"]["0"]
@@ -483,25 +524,25 @@ def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue:
 
 
 def test_the_threshold_is_chosen_on_dev_and_kept_with_the_best(tmp_path: Path) -> None:
-    whole = json.loads(Path(sample("spans", 32)).read_text(encoding="utf-8"))
+    whole = json.loads(Path(sample_file("spans", 32)).read_text(encoding="utf-8"))
     for number, paragraph in enumerate(whole["data"][0]["paragraphs"]):
         if number % 2:
             paragraph["qas"][0] |= {"answers": [], "is_impossible": True}
     file = write(tmp_path / "spans.json", json.dumps(whole))
-    tuned(order("answer", str(file), *QUICK, "head=span"), tmp_path / "out")
-    given = load(str(tmp_path / "out"))
-    assert given.task is not None and isinstance(given.task.kind, Answer)
-    kind = given.task.kind
+    run_finetuning(finetune_request("answer", str(file), *QUICK, "head=span"), tmp_path / "out")
+    model = load(str(tmp_path / "out"))
+    assert model.task is not None and isinstance(model.task.kind, Answer)
+    kind = model.task.kind
     assert kind.impossible and kind.threshold != 0
     examples = Data("answer", dev=str(file)).splits().read("dev")
-    said = drained(follow(given, examples))
-    assert kind.calibrated(said, examples).threshold == kind.threshold
+    answers = drained(follow(model, examples))
+    assert kind.calibrated(answers, examples).threshold == kind.threshold
     result = Run(tmp_path / "out" / "seed-0").result()
     assert result is not None
-    assert kind.score(said, examples)["f1"] == result["dev"]["f1"] == result["selected"]
+    assert kind.score(answers, examples)["f1"] == result["dev"]["f1"] == result["selected"]
     usual = replace(kind, threshold=0.0)
-    assert result["dev"]["f1"] >= usual.score(usual.decided(said), examples)["f1"]
-    assert {one.text == "" for one in said} == {True, False}
+    assert result["dev"]["f1"] >= usual.score(usual.decided(answers), examples)["f1"]
+    assert {answer.text == "" for answer in answers} == {True, False}
 
 
 def test_the_best_epoch_is_kept_and_not_the_last(
@@ -509,9 +550,11 @@ def test_the_best_epoch_is_kept_and_not_the_last(
 ) -> None:
     planted = iter([50.0, 90.0, 10.0, 90.0])
     monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(planted)})
-    words = tuple(word for word in QUICK if not word.startswith("epochs"))
-    given = inputs_for(order("pairs", sample("pairs", 16), *words, "epochs=4"))
-    work = Trial(given, MACHINE, HERE)
+    changed_settings = tuple(word for word in QUICK if not word.startswith("epochs"))
+    inputs = inputs_for(
+        finetune_request("pairs", sample_file("pairs", 16), *changed_settings, "epochs=4")
+    )
+    work = Trial(inputs, MACHINE, HERE)
     run = Run.create(tmp_path / "run", recipe_toml="", machine={})
     seen: list[dict[str, torch.Tensor]] = []
     for event in Session(
@@ -519,8 +562,13 @@ def test_the_best_epoch_is_kept_and_not_the_last(
     ).go(0, work.start()):
         if isinstance(event, Scored):
             seen.append({n: p.detach().clone() for n, p in work.model.named_parameters()})
-    kept = weights(tmp_path / "run")
-    assert [equal(kept, one) for one in seen] == [False, True, False, False]
+    saved_weights = weights(tmp_path / "run")
+    assert [equal(saved_weights, epoch_weights) for epoch_weights in seen] == [
+        False,
+        True,
+        False,
+        False,
+    ]
     result = run.result()
     assert result is not None and result["dev"] == {
         "step": 2 * work.sampler.epoch,
@@ -532,34 +580,34 @@ def test_the_best_epoch_is_kept_and_not_the_last(
 
 
 def test_a_summary_is_best_median_mean_and_students_interval() -> None:
-    found = statistics.summary([1.0, 2.0, 4.0])
-    assert (found["best"], found["median"], found["runs"]) == (4, 2, 3)
-    assert found["mean"] == pytest.approx(7 / 3)
+    summary_row = statistics.summary([1.0, 2.0, 4.0])
+    assert (summary_row["best"], summary_row["median"], summary_row["runs"]) == (4, 2, 3)
+    assert summary_row["mean"] == pytest.approx(7 / 3)
     # The standard deviation is √(7/3); t with two degrees of freedom is 4.302653.
     half = 4.302653 * (7 / 3) ** 0.5 / 3**0.5
-    assert (found["low"], found["high"]) == pytest.approx((7 / 3 - half, 7 / 3 + half))
+    assert (summary_row["low"], summary_row["high"]) == pytest.approx((7 / 3 - half, 7 / 3 + half))
     assert statistics.summary([5.0]) == {"best": 5, "median": 5, "mean": 5, "runs": 1}
 
 
 def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: Path) -> None:
     settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
-    given = order("pairs", sample("pairs", 16), *settings, "warmup=0")
-    plan = planned(given, grid=["learning_rate=1e-3,1e-2"], seeds=2)
+    request = finetune_request("pairs", sample_file("pairs", 16), *settings, "warmup=0")
+    plan = planned(request, grid=["learning_rate=1e-3,1e-2"], seeds=2)
     out = tmp_path / "out"
-    tuned(plan, out)
+    run_finetuning(plan, out)
     result = Run(out).result()
     assert result is not None and len(result["cells"]) == 2
     chosen = {}
     for cell in result["cells"]:
         mine = {}
         for seed in (0, 1):
-            one = Run(out / cell["name"] / f"seed-{seed}").result()
-            assert one is not None
-            mine[str(seed)] = {"accuracy": one["dev"]["accuracy"]}
-            chosen[f"{cell['name']}/seed-{seed}"] = one["selected"]
+            seed_result = Run(out / cell["name"] / f"seed-{seed}").result()
+            assert seed_result is not None
+            mine[str(seed)] = {"accuracy": seed_result["dev"]["accuracy"]}
+            chosen[f"{cell['name']}/seed-{seed}"] = seed_result["selected"]
         assert cell["seeds"] == mine
         assert cell["scores"]["accuracy"] == statistics.summary(
-            [one["accuracy"] for one in mine.values()]
+            [seed_scores["accuracy"] for seed_scores in mine.values()]
         )
         assert cell["settings"] == {
             "learning_rate": float(cell["name"].removeprefix("learning_rate-"))
@@ -569,15 +617,17 @@ def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: P
 
 
 def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
-    given = order("pairs", sample("pairs", 16), "epochs=1", "batch_size=8")
-    plan = planned(given, grid=["learning_rate=1e-3,1e-2"], seeds=2)
-    for one, value in zip(plan.orders(), (40.0, 60.0, 70.0, 20.0), strict=True):
-        (tmp_path / one.name).mkdir(parents=True)
+    request = finetune_request("pairs", sample_file("pairs", 16), "epochs=1", "batch_size=8")
+    plan = planned(request, grid=["learning_rate=1e-3,1e-2"], seeds=2)
+    for trial_request, value in zip(plan.orders(), (40.0, 60.0, 70.0, 20.0), strict=True):
+        (tmp_path / trial_request.name).mkdir(parents=True)
         dev = {"step": 2, "accuracy": value, "f1": value / 2}
-        Run(tmp_path / one.name).write_result({"dev": dev, "selected": value})
-    found = summary(tmp_path, plan.order.data.task, cells=plan.cells)
-    assert found["best"] == "learning_rate-0.01/seed-0" and found["selected"] == 70
-    first, second = found["cells"]
+        Run(tmp_path / trial_request.name).write_result({"dev": dev, "selected": value})
+    summary_record = summary(tmp_path, plan.order.data.task, cells=plan.cells)
+    assert (
+        summary_record["best"] == "learning_rate-0.01/seed-0" and summary_record["selected"] == 70
+    )
+    first, second = summary_record["cells"]
     assert first["scores"]["f1"]["best"] == 30 and first["scores"]["f1"]["mean"] == 25
     assert second["selected"]["median"] == 45 and second["selected"]["runs"] == 2
     # t with one degree of freedom is 12.7062047; the deviation of 40 and 60 is √200.
@@ -585,32 +635,32 @@ def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(planned(given), out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(planned(request), out)
     files = [path for path in (out / "seed-0").rglob("*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in files}
-    happened = tuned(planned(given, seeds=3), out)
-    assert {one.trial for one in happened} == {"out/seed-1", "out/seed-2"}
+    happened = run_finetuning(planned(request, seeds=3), out)
+    assert {record.trial for record in happened} == {"out/seed-1", "out/seed-2"}
     assert {path: path.stat().st_mtime_ns for path in before} == before
     result = Run(out).result()
     assert result is not None and result["cells"][0]["selected"]["runs"] == 3
-    assert tuned(planned(given, seeds=3), out) == []
+    assert run_finetuning(planned(request, seeds=3), out) == []
     mine, other = (weights(out / f"seed-{seed}") for seed in (1, 2))
     assert not equal(mine, other)
     with pytest.raises(UserError, match=r"was started with another settings, tuning; name another"):
-        tuned(planned(replace(given, settings=(*SHORT, "clip=0.5"))), out)
+        run_finetuning(planned(replace(request, settings=(*SHORT, "clip=0.5"))), out)
     with pytest.raises(UserError, match="another protocol"):
-        tuned(planned(replace(given, protocol="bert")), out)
+        run_finetuning(planned(replace(request, protocol="bert")), out)
 
 
 def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
-    given = inputs_for(order("pairs", sample("pairs", 16), *SHORT))
-    one, two = (Trial(replace(given, seed=seed), MACHINE, HERE) for seed in (0, 1))
-    orders = [work.sampler._order(epoch).tolist() for work in (one, two) for epoch in (0, 1)]
+    inputs = inputs_for(finetune_request("pairs", sample_file("pairs", 16), *SHORT))
+    first, second = (Trial(replace(inputs, seed=seed), MACHINE, HERE) for seed in (0, 1))
+    orders = [work.sampler._order(epoch).tolist() for work in (first, second) for epoch in (0, 1)]
     assert all(sorted(each) == list(range(16)) for each in orders)
     assert len({tuple(each) for each in orders}) == 4
-    assert orders[0] == Trial(given, MACHINE, HERE).sampler._order(0).tolist()
-    labels = [step.counts["classify"] for step in map(one.prepare, range(2))]
+    assert orders[0] == Trial(inputs, MACHINE, HERE).sampler._order(0).tolist()
+    labels = [step.counts["classify"] for step in map(first.prepare, range(2))]
     assert labels == [8, 8]
 
 
@@ -621,14 +671,16 @@ def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
 def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind(
     kind: str, name: str
 ) -> None:
-    given = inputs_for(order(kind, sample(name, 16), *SHORT[: -len(STILL)]))  # with dropout
-    head = f"heads.{given.task.kind.name}."
+    inputs = inputs_for(
+        finetune_request(kind, sample_file(name, 16), *SHORT[: -len(STILL)])
+    )  # with dropout
+    head = f"heads.{inputs.task.kind.name}."
 
     def drawn(seed: int) -> list[Any]:
         """The order of the first epoch, the head's weights, and the loss of one batch by seed."""
-        work = Trial(replace(given, seed=seed), MACHINE, HERE)
+        work = Trial(replace(inputs, seed=seed), MACHINE, HERE)
         fresh = [p.tolist() for n, p in work.model.named_parameters() if n.startswith(head)]
-        fixed = Trial(given, MACHINE, HERE)  # but for the dropout
+        fixed = Trial(inputs, MACHINE, HERE)  # but for the dropout
         fixed.train_state.seed = work.train_state.seed
         (step,) = train(fixed.train_state, iter([fixed.prepare(0)]), HERE)
         return [work.sampler._order(0).tolist(), fresh, step.sums]
@@ -643,9 +695,9 @@ def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind
     [("pairs", "pairs"), ("choose", "choices"), ("answer", "spans"), ("tag", "tags")],
 )
 def test_micro_batches_change_neither_losses_nor_weights(kind: str, name: str) -> None:
-    given = inputs_for(order(kind, sample(name, 16), *SHORT))
-    whole = doubled(given)
-    parts = doubled(given, replace(MACHINE, micro_batch=1))
+    inputs = inputs_for(finetune_request(kind, sample_file(name, 16), *SHORT))
+    whole = double_precision_trial(inputs)
+    parts = double_precision_trial(inputs, replace(MACHINE, micro_batch=1))
     assert len(whole.prepare(0).batches) == 1 < len(parts.prepare(0).batches)
     for mine, other in zip(steps_of(whole), steps_of(parts), strict=True):
         (a,), (b,) = mine.sums.values(), other.sums.values()
@@ -657,10 +709,10 @@ def test_micro_batches_change_neither_losses_nor_weights(kind: str, name: str) -
 
 
 def test_python_fits_a_model_in_one_call(tmp_path: Path) -> None:
-    given = order("pairs", sample("pairs", 16), *SHORT)
-    where = {"train": given.data.train, "dev": given.data.dev, "out": tmp_path / "out"}
-    how = {"seeds": 2, "set": given.settings, "device": "cpu", "workers": 0}
-    model = clozelab.finetune(given.model, given.data.task, **where, **how).load()
+    request = finetune_request("pairs", sample_file("pairs", 16), *SHORT)
+    where = {"train": request.data.train, "dev": request.data.dev, "out": tmp_path / "out"}
+    how = {"seeds": 2, "set": request.settings, "device": "cpu", "workers": 0}
+    model = clozelab.finetune(request.model, request.data.task, **where, **how).load()
     assert model.task is not None and model.task.kind.name == "classify"
     result = Run(tmp_path / "out").result()
     assert result is not None and result["cells"][0]["selected"]["runs"] == 2
@@ -669,9 +721,9 @@ def test_python_fits_a_model_in_one_call(tmp_path: Path) -> None:
 
 def test_a_folder_tells_of_all_its_runs_whatever_was_asked_last(tmp_path: Path) -> None:
     settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
-    given, out = order("pairs", sample("pairs", 16), *settings), tmp_path / "out"
-    tuned(planned(given, grid=["learning_rate=1e-3"], seeds=2), out)
-    tuned(planned(given, grid=["learning_rate=2e-3"]), out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *settings), tmp_path / "out"
+    run_finetuning(planned(request, grid=["learning_rate=1e-3"], seeds=2), out)
+    run_finetuning(planned(request, grid=["learning_rate=2e-3"]), out)
     result = Run(out).result()
     assert result is not None
     runs = {cell["name"]: cell["selected"]["runs"] for cell in result["cells"]}
@@ -680,27 +732,34 @@ def test_a_folder_tells_of_all_its_runs_whatever_was_asked_last(tmp_path: Path) 
 
 def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) -> None:
     short = [word.replace("length=64", "length=24") for word in SHORT]
-    given, out = order("answer", sample("spans", 8), *short, "task.longest=7"), tmp_path / "out"
-    tuned(planned(given, grid=["task.stride=2,8"]), out)
+    request, out = (
+        finetune_request("answer", sample_file("spans", 8), *short, "task.longest=7"),
+        tmp_path / "out",
+    )
+    run_finetuning(planned(request, grid=["task.stride=2,8"]), out)
     kinds = {}
     for name in ("task.stride-2", "task.stride-8"):
         task = load(str(out / name / "seed-0")).task
         assert task is not None and isinstance(task.kind, Answer)
         kinds[task.kind.stride] = task.kind.longest
     assert kinds == {2: 7, 8: 7}
-    words = ((*given.settings, f"task.stride={stride}") for stride in (2, 8))
-    blocks = [len(inputs_for(replace(given, settings=some)).share) for some in words]
+    settings_tried = ((*request.settings, f"task.stride={stride}") for stride in (2, 8))
+    blocks = [len(inputs_for(replace(request, settings=some)).share) for some in settings_tried]
     assert blocks[0] > blocks[1]
     with pytest.raises(UserError, match=r"grid.task.strid is no key .* did you mean stride"):
-        planned(given, grid=["task.strid=2,8"])
+        planned(request, grid=["task.strid=2,8"])
     with pytest.raises(UserError, match="was started with another settings, tuning"):
-        tuned(planned(replace(given, settings=(*short, "task.longest=8"))), out)
+        run_finetuning(planned(replace(request, settings=(*short, "task.longest=8"))), out)
 
 
-def test_coreference_reads_a_document_twice_where_segments_overlap(told: str) -> None:
+def test_coreference_reads_a_document_twice_where_segments_overlap(stories_file: str) -> None:
     settings = ("length=8", "steps=1", "batch_size=1")
-    once = inputs_for(order("coreference", told, *settings))
-    twice = inputs_for(order("coreference", told, *settings, "task.overlap=true", "task.hidden=16"))
+    once = inputs_for(finetune_request("coreference", stories_file, *settings))
+    twice = inputs_for(
+        finetune_request(
+            "coreference", stories_file, *settings, "task.overlap=true", "task.hidden=16"
+        )
+    )
     assert isinstance(twice.task.kind, Coreference) and twice.task.kind.hidden == 16
     assert len(twice.share) > len(once.share)
     assert "heads.coreference.mix.weight" in dict(
@@ -710,8 +769,8 @@ def test_coreference_reads_a_document_twice_where_segments_overlap(told: str) ->
 
 def test_parts_of_speech_are_learned_and_scored_by_accuracy(tmp_path: Path) -> None:
     text = "the\tDT\ncat\tNN\nsleeps\tVBZ\n\na\tDT\ndog\tNN\nbarks\tVBZ\n"
-    given = order("tag", str(write(tmp_path / "speech.conll", text)), *SHORT)
-    happened = tuned(given, tmp_path / "out")
+    request = finetune_request("tag", str(write(tmp_path / "speech.conll", text)), *SHORT)
+    happened = run_finetuning(request, tmp_path / "out")
     assert "tags such as DT name no entities" in "".join(s.text for s in events(Said, happened))
     result = Run(tmp_path / "out").result()
     assert result is not None and list(result["cells"][0]["scores"]) == ["accuracy"]
@@ -719,10 +778,10 @@ def test_parts_of_speech_are_learned_and_scored_by_accuracy(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["classify", "tag", "answer"])
 def test_a_transform_begins_as_that_of_the_masked_language_model(kind: str) -> None:
-    file = sample({"classify": "definitions", "tag": "tags", "answer": "spans"}[kind], 16)
-    model = base("modernbert")
+    file = sample_file({"classify": "definitions", "tag": "tags", "answer": "spans"}[kind], 16)
+    model = base_model("modernbert")
     before = opened(model).module.state_dict()
-    start = inputs_of(order(kind, file, *SHORT, model=model)).start
+    start = inputs_of(finetune_request(kind, file, *SHORT, model=model)).start
     for name in ("dense.weight", "norm.weight"):
         begun = start[f"heads.{kind}.transform.{name}"]
         assert torch.equal(begun, before[f"heads.masked_lm.{name}"])
@@ -730,8 +789,17 @@ def test_a_transform_begins_as_that_of_the_masked_language_model(kind: str) -> N
 
 @pytest.mark.parametrize("name", ["modernbert", "mosaicbert", "neobert"])
 def test_a_modern_block_is_fine_tuned(name: str) -> None:
-    file = sample("definitions", 16)
-    words = ("steps=60", "batch_size=16", "learning_rate=5e-3", "length=32", "warmup=0", *STILL)
-    work = doubled(inputs_of(order("classify", file, *words, model=base(name))))
+    file = sample_file("definitions", 16)
+    changed_settings = (
+        "steps=60",
+        "batch_size=16",
+        "learning_rate=5e-3",
+        "length=32",
+        "warmup=0",
+        *STILL,
+    )
+    work = double_precision_trial(
+        inputs_of(finetune_request("classify", file, *changed_settings, model=base_model(name)))
+    )
     losses = [means(step.sums)["classify"]["loss"] for step in steps_of(work)]
     assert losses[-1] < 0.5 * losses[0]

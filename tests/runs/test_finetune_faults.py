@@ -13,9 +13,16 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from support.finetuning import SHORT, base, events, order, sample, tuned
-from support.labelled import jsonl, write
-from support.learning import MACHINE
+from support.finetune_tasks import (
+    SHORT,
+    base_model,
+    events,
+    finetune_request,
+    run_finetuning,
+    sample_file,
+)
+from support.labelled_files import jsonl, write
+from support.pretrain_runs import MACHINE
 
 from clozelab.cli import main
 from clozelab.errors import UserError
@@ -39,7 +46,7 @@ ROWS = "".join(f"text {n}\tother {n}\t{'yes' if n % 2 else 'no'}\n" for n in ran
 def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of fine-tunings on pairs."""
     out = tmp_path_factory.mktemp("known") / "pairs"
-    tuned(order("pairs", sample("pairs", 16), *SHORT), out)
+    run_finetuning(finetune_request("pairs", sample_file("pairs", 16), *SHORT), out)
     return out
 
 
@@ -48,21 +55,21 @@ Says = Callable[..., str]
 
 @pytest.fixture
 def says(capsys: pytest.CaptureFixture[str]) -> Says:
-    def refused(*words: object) -> str:
+    def refused(*arguments: object) -> str:
         """The one sentence a mistake is answered with."""
         capsys.readouterr()
-        assert main([str(word) for word in words]) == 2
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert told.err.startswith("clozelab: ") and "Traceback" not in told.err
-        return " ".join(told.err.split())
+        assert main([str(word) for word in arguments]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("clozelab: ") and "Traceback" not in captured.err
+        return " ".join(captured.err.split())
 
     return refused
 
 
-def tuning(out: Path, *words: object) -> list[object]:
-    settings = [part for one in SHORT for part in ("--set", one)]
-    return ["finetune", base(), *words, "--out", out, "--device", "cpu", *settings]
+def tuning(out: Path, *arguments: object) -> list[object]:
+    settings = [part for setting in SHORT for part in ("--set", setting)]
+    return ["finetune", base_model(), *arguments, "--out", out, "--device", "cpu", *settings]
 
 
 @pytest.mark.parametrize(
@@ -94,30 +101,34 @@ def test_a_task_without_files_or_dev_set_or_name_is_refused(tmp_path: Path, says
     assert "did you mean sst2?" in says(*tuning(out, "sst3", "--task-data", tmp_path))
     assert "has no data of sst2" in says(*tuning(out, "sst2", "--task-data", tmp_path))
     assert "b.tsv" in says(*tuning(out, "pairs", "--train", tmp_path / "b.tsv", "--dev", file))
-    words = ("--train", file, "--dev", file)
-    assert "--columns x" in says(*tuning(out, "pairs", *words, "--columns", "x"))
-    assert main([str(word) for word in tuning(out, "pairs", *words)]) == 0  # nothing is in its way
+    arguments = ("--train", file, "--dev", file)
+    assert "--columns x" in says(*tuning(out, "pairs", *arguments, "--columns", "x"))
+    assert (
+        main([str(word) for word in tuning(out, "pairs", *arguments)]) == 0
+    )  # nothing is in its way
 
 
 def test_what_was_never_tuned_says_nothing_of_a_text(tmp_path: Path, says: Says) -> None:
     file = write(tmp_path / "a.tsv", HEADER + ROWS)
-    for words in (["evaluate", base(), file], ["predict", base(), "--text", "a"]):
-        assert "was not fine-tuned" in says(*words)
-    assert "was not fine-tuned" in says("answer", base(), "--question", "a", "--passage", "b")
+    for command in (["evaluate", base_model(), file], ["predict", base_model(), "--text", "a"]):
+        assert "was not fine-tuned" in says(*command)
+    assert "was not fine-tuned" in says("answer", base_model(), "--question", "a", "--passage", "b")
     assert "a teacher is a model fine-tuned on pairs" in says(
-        *tuning(tmp_path / "out", "pairs", "--train", file, "--dev", file, "--teacher", base())
+        *tuning(
+            tmp_path / "out", "pairs", "--train", file, "--dev", file, "--teacher", base_model()
+        )
     )
 
 
 def test_a_teacher_of_another_task_is_refused(tmp_path: Path, known: Path, says: Says) -> None:
     file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\n" + "a\tb\t1\nc\td\t2\n")
-    words = ("--train", file, "--dev", file, "--teacher", known)
-    assert "tuned on another task" in says(*tuning(tmp_path / "out", "regress", *words))
-    tuned(order("regress", str(file), *SHORT), tmp_path / "numbers")
+    arguments = ("--train", file, "--dev", file, "--teacher", known)
+    assert "tuned on another task" in says(*tuning(tmp_path / "out", "regress", *arguments))
+    run_finetuning(finetune_request("regress", str(file), *SHORT), tmp_path / "numbers")
     story = {"id": "0", "sentences": [["Anna", "is", "she"]], "clusters": [[[0, 0], [2, 2]]]}
     file = write(tmp_path / "a.jsonl", jsonl(story))
-    words = ("--train", file, "--dev", file, "--teacher", tmp_path / "numbers")
-    assert "tuned on another task" in says(*tuning(tmp_path / "out", "coreference", *words))
+    arguments = ("--train", file, "--dev", file, "--teacher", tmp_path / "numbers")
+    assert "tuned on another task" in says(*tuning(tmp_path / "out", "coreference", *arguments))
 
 
 def test_a_model_is_scored_only_on_what_it_was_tuned_for(
@@ -127,8 +138,8 @@ def test_a_model_is_scored_only_on_what_it_was_tuned_for(
     write(file, "sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
     assert "neutral" in says("evaluate", known, "mnli", "--task-data", tmp_path)
     write(tmp_path / "STS-B" / "dev.tsv", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t1\n")
-    told = says("evaluate", known, "stsb", "--task-data", tmp_path)
-    assert "is a task to regress" in told and "was tuned to classify" in told
+    message = says("evaluate", known, "stsb", "--task-data", tmp_path)
+    assert "is a task to regress" in message and "was tuned to classify" in message
 
 
 def test_a_diagnostic_set_has_no_labels_but_a_submission(
@@ -141,14 +152,14 @@ def test_a_diagnostic_set_has_no_labels_but_a_submission(
     assert main([str(w) for w in tuning(out, "pairs", "--train", file, "--dev", file)]) == 0
     text = "index\tsentence1\tsentence2\n0\ta 0\tb 0\n1\ta 1\tb 1\n"
     write(tmp_path / "diagnostic" / "diagnostic.tsv", text)
-    told = says("evaluate", out, "ax", "--task-data", tmp_path)
+    message = says("evaluate", out, "ax", "--task-data", tmp_path)
     assert (
-        "no dev set with labels, only test" in told
-        and "--task ax --out DIR writes its submission" in told
+        "no dev set with labels, only test" in message
+        and "--task ax --out DIR writes its submission" in message
     )
     sent = tmp_path / "sent"
-    words = ["predict", out, "--task", "ax", "--task-data", tmp_path, "--out", sent]
-    assert main([str(word) for word in words]) == 0
+    command = ["predict", out, "--task", "ax", "--task-data", tmp_path, "--out", sent]
+    assert main([str(word) for word in command]) == 0
     first, *lines = (sent / "AX.tsv").read_text(encoding="utf-8").splitlines()
     assert first == "index\tprediction" and len(lines) == 2
     assert all(line.split("\t")[1] in labels for line in lines)
@@ -158,32 +169,32 @@ def test_a_folder_with_other_files_or_another_plan_is_left_alone(
     tmp_path: Path, known: Path, says: Says
 ) -> None:
     file = write(tmp_path / "full" / "a.tsv", HEADER + ROWS)
-    words = ("pairs", "--train", file, "--dev", file)
-    assert "has other files in it" in says(*tuning(tmp_path / "full", *words))
-    assert "was started with another data" in says(*tuning(known, *words))
+    arguments = ("pairs", "--train", file, "--dev", file)
+    assert "has other files in it" in says(*tuning(tmp_path / "full", *arguments))
+    assert "was started with another data" in says(*tuning(known, *arguments))
 
 
 def test_counts_below_one_are_refused(tmp_path: Path) -> None:
-    given = order("pairs", sample("pairs", 16), *SHORT)
+    request = finetune_request("pairs", sample_file("pairs", 16), *SHORT)
     with pytest.raises(UserError, match="--seeds 0"):
-        planned(given, seeds=0)
+        planned(request, seeds=0)
     with pytest.raises(UserError, match="--at-once 0"):
-        tuned(given, tmp_path / "out", at_once=0)
+        run_finetuning(request, tmp_path / "out", at_once=0)
 
 
 def test_fine_tunings_that_are_not_all_done_are_no_model_yet(known: Path, says: Says) -> None:
     result = known / "result.json"
-    kept = result.read_text(encoding="utf-8")
+    text = result.read_text(encoding="utf-8")
     result.unlink()
     try:
         assert "not all done" in says("predict", known, "--text", "a", "--text", "b")
     finally:
-        result.write_text(kept, encoding="utf-8")
+        result.write_text(text, encoding="utf-8")
 
 
 def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(given, out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(request, out)
     (weights,) = (out / "seed-0" / "checkpoints").glob("step-*/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:5000])
     with pytest.raises(UserError, match=r"is done, but .*safetensors.*remove .*result\.json"):
@@ -193,33 +204,33 @@ def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
         load(str(out))
     (out / "plan.json").write_text('{"x')
     with pytest.raises(UserError, match=r"plan\.json: cannot be read"):
-        tuned(given, out)
+        run_finetuning(request, out)
 
 
 def test_what_was_begun_keeps_its_protocol_unless_another_is_named(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(replace(given, protocol="bert"), out)
-    assert planned(given).order.protocol == "ours"
-    assert planned(given, out=out).order.protocol == "bert"
-    assert planned(replace(given, protocol="roberta"), out=out).order.protocol == "roberta"
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(replace(request, protocol="bert"), out)
+    assert planned(request).order.protocol == "ours"
+    assert planned(request, out=out).order.protocol == "bert"
+    assert planned(replace(request, protocol="roberta"), out=out).order.protocol == "roberta"
 
 
 def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, says: Says) -> None:
     train, dev = (write(tmp_path / f"{name}.tsv", HEADER + ROWS) for name in ("train", "dev"))
-    out, words = tmp_path / "out", ("pairs", "--train", train, "--dev", dev)
-    assert main([str(word) for word in tuning(out, *words)]) == 0
+    out, arguments = tmp_path / "out", ("pairs", "--train", train, "--dev", dev)
+    assert main([str(word) for word in tuning(out, *arguments)]) == 0
     before = (out / "result.json").read_text(encoding="utf-8")
     write(train, HEADER + ROWS + "one more\tpair\tyes\n")
-    told = says(*tuning(out, *words, "--seeds", 2))
-    assert f"{train} has changed since {out} was started; put back" in told
+    message = says(*tuning(out, *arguments, "--seeds", 2))
+    assert f"{train} has changed since {out} was started; put back" in message
     write(dev, HEADER + ROWS + "one more\tpair\tyes\n")
-    told = says(*tuning(out, *words, "--seeds", 2, "--at-once", 2))
-    assert f"{dev}, {train} have changed since" in told
+    message = says(*tuning(out, *arguments, "--seeds", 2, "--at-once", 2))
+    assert f"{dev}, {train} have changed since" in message
     assert not (out / "seed-1").exists()
     assert (out / "result.json").read_text(encoding="utf-8") == before
     for file in (train, dev):
         write(file, HEADER + ROWS)
-    assert main([str(word) for word in tuning(out, *words, "--seeds", 2)]) == 0
+    assert main([str(word) for word in tuning(out, *arguments, "--seeds", 2)]) == 0
     digest = sha256(train)
     for seed in (0, 1):
         assert Run(out / f"seed-{seed}").machine()["digests"][str(train.resolve())] == digest
@@ -236,15 +247,15 @@ def test_seeds_are_not_averaged_over_a_dataset_of_the_hub_that_has_changed(
     monkeypatch.setitem(sys.modules, "datasets", module)
     monkeypatch.setattr(hub, "find_spec", lambda _: SimpleNamespace(origin="here"))
     out, name = tmp_path / "out", "hf:some/thing"
-    words = ("classify", "--train", name, "--dev", name)
-    assert main([str(word) for word in tuning(out, *words)]) == 0
+    arguments = ("classify", "--train", name, "--dev", name)
+    assert main([str(word) for word in tuning(out, *arguments)]) == 0
     (before,) = {*Run(out / "seed-0").machine()["digests"].values()}
     rows[3] = {**rows[3], "sentence": "another"}
-    told = says(*tuning(out, *words, "--seeds", 2))
-    assert f"{name} (dev), {name} (train) have changed since {out} was started" in told
+    message = says(*tuning(out, *arguments, "--seeds", 2))
+    assert f"{name} (dev), {name} (train) have changed since {out} was started" in message
     assert not (out / "seed-1").exists()
     rows[3] = {**rows[3], "sentence": "text 3", "picture": object()}
-    assert main([str(word) for word in tuning(out, *words, "--seeds", 2)]) == 0
+    assert main([str(word) for word in tuning(out, *arguments, "--seeds", 2)]) == 0
     digests = Run(out / "seed-1").machine()["digests"]
     assert digests == dict.fromkeys((f"{name} (train)", f"{name} (dev)"), before)
 
@@ -263,19 +274,19 @@ def test_a_link_that_leads_to_another_file_is_a_changed_file(tmp_path: Path) -> 
         refuse_changed(before, Data("sst2", root=str(tmp_path)).digests(), since="then")
 
 
-@pytest.mark.parametrize("words", [("--set", "epoch=1"), ("--grid", "learning_rate=fast")])
+@pytest.mark.parametrize("arguments", [("--set", "epoch=1"), ("--grid", "learning_rate=fast")])
 def test_a_wrong_setting_leaves_no_folder_behind(
-    tmp_path: Path, says: Says, words: tuple[str, str]
+    tmp_path: Path, says: Says, arguments: tuple[str, str]
 ) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    told = says(*tuning(out, "pairs", "--train", file, "--dev", file), *words)
-    assert words[1].partition("=")[0] in told
+    message = says(*tuning(out, "pairs", "--train", file, "--dev", file), *arguments)
+    assert arguments[1].partition("=")[0] in message
     assert not out.exists()
 
 
 def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: Path) -> None:
     file = write(tmp_path / "train.tsv", HEADER + ROWS)
-    (first, second) = planned(order("pairs", str(file), *SHORT), seeds=2).orders()
+    (first, second) = planned(finetune_request("pairs", str(file), *SHORT), seeds=2).orders()
     inputs_for(first)
     write(file, HEADER + ROWS + "one more\tpair\tyes\n")
     with pytest.raises(UserError, match="has changed since the first of these runs began"):
@@ -285,36 +296,38 @@ def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: 
 
 def test_a_folder_from_before_digests_goes_on_and_takes_those_of_today(tmp_path: Path) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    given = order("pairs", str(file), *SHORT)
-    tuned(given, out)
-    told = read_json(out / "plan.json")
-    del told["digests"]
-    (out / "plan.json").write_text(json.dumps(told), encoding="utf-8")
+    request = finetune_request("pairs", str(file), *SHORT)
+    run_finetuning(request, out)
+    plan = read_json(out / "plan.json")
+    del plan["digests"]
+    (out / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     (out / ".clozelab").unlink()  # nor were there markers
-    happened = tuned(planned(given, seeds=2), out)
-    assert any("before digests of its data were kept" in one.text for one in events(Said, happened))
+    happened = run_finetuning(planned(request, seeds=2), out)
+    assert any(
+        "before digests of its data were kept" in event.text for event in events(Said, happened)
+    )
     assert read_json(out / "plan.json")["digests"] == {str(file.resolve()): sha256(file)}
-    assert not events(Said, tuned(planned(given, seeds=2), out))
+    assert not events(Said, run_finetuning(planned(request, seeds=2), out))
 
 
 def test_a_folder_is_fine_tuned_in_by_one_process_at_a_time(tmp_path: Path, says: Says) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    given = order("pairs", str(file), *SHORT)
-    first = follow(planned(given), out, machine=MACHINE, saving=SaveOptions())
+    request = finetune_request("pairs", str(file), *SHORT)
+    first = follow(planned(request), out, machine=MACHINE, saving=SaveOptions())
     next(first)
-    settings = [part for one in SHORT for part in ("--set", one)]
-    words = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]
+    settings = [part for setting in SHORT for part in ("--set", setting)]
+    arguments = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]
     for more in ([], ["--seeds", 2, "--at-once", 2]):
-        told = says("finetune", base(), "pairs", *words, *more)
-        assert f"another fine-tuning is writing there (process {os.getpid()}, since" in told
+        message = says("finetune", base_model(), "pairs", *arguments, *more)
+        assert f"another fine-tuning is writing there (process {os.getpid()}, since" in message
     first.close()  # type: ignore[attr-defined]
-    tuned(given, out)
+    run_finetuning(request, out)
 
 
 def test_a_plan_of_somebody_else_is_left_alone(tmp_path: Path, says: Says) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "mine"
     mine = write(out / "plan.json", '{"holidays": "Rome"}')
-    words = ("pairs", "--train", file, "--dev", file)
-    assert "has other files in it" in says(*tuning(out, *words))
+    arguments = ("pairs", "--train", file, "--dev", file)
+    assert "has other files in it" in says(*tuning(out, *arguments))
     assert mine.read_text(encoding="utf-8") == '{"holidays": "Rome"}'
     assert [*out.iterdir()] == [mine]

@@ -15,9 +15,18 @@ from pathlib import Path
 import pytest
 import torch
 from support.corpora import ENVIRONMENT
-from support.finetuning import SHORT, base, equal, events, order, sample, tuned, weights
-from support.learning import MACHINE
-from support.processes import started
+from support.finetune_tasks import (
+    SHORT,
+    base_model,
+    equal,
+    events,
+    finetune_request,
+    run_finetuning,
+    sample_file,
+    weights,
+)
+from support.pretrain_runs import MACHINE
+from support.processes import start_process
 
 from clozelab.errors import UserError
 from clozelab.finetuning.finetune import follow, planned
@@ -33,12 +42,19 @@ torch.set_num_threads(1)
 LONG = ("batch_size=4", "learning_rate=1e-3", "length=64", "epochs=2")
 
 
-def command(out: Path, *words: str, epochs: int = 2) -> list[str]:
+def command(out: Path, *arguments: str, epochs: int = 2) -> list[str]:
     """A fine-tuning of two epochs as a command, and its settings."""
-    settings = [word for one in (*LONG[:3], f"epochs={epochs}") for word in ("--set", one)]
-    files = ["--train", sample("pairs", 256), "--dev", sample("pairs", 16), "--out", str(out)]
-    start = [sys.executable, "-m", "clozelab", "finetune", base(), "pairs", "--device", "cpu"]
-    return [*start, *files, *settings, *words]
+    settings = [word for setting in (*LONG[:3], f"epochs={epochs}") for word in ("--set", setting)]
+    files = [
+        "--train",
+        sample_file("pairs", 256),
+        "--dev",
+        sample_file("pairs", 16),
+        "--out",
+        str(out),
+    ]
+    start = [sys.executable, "-m", "clozelab", "finetune", base_model(), "pairs", "--device", "cpu"]
+    return [*start, *files, *settings, *arguments]
 
 
 def steps_done(place: Path) -> int:
@@ -46,9 +62,11 @@ def steps_done(place: Path) -> int:
 
 
 @contextmanager
-def running(words: list[str], places: list[Path], *, after: int) -> Iterator[subprocess.Popen[str]]:
+def running(
+    arguments: list[str], places: list[Path], *, after: int
+) -> Iterator[subprocess.Popen[str]]:
     """A command whose trials have taken some steps; at the end none of its processes is left."""
-    process = started(words, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
+    process = start_process(arguments, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
     try:
         for _ in range(600):
             if all(steps_done(place) >= after for place in places) or process.poll() is not None:
@@ -61,13 +79,13 @@ def running(words: list[str], places: list[Path], *, after: int) -> Iterator[sub
         process.communicate()
 
 
-def interrupted(words: list[str], places: list[Path], *, after: int) -> str:
+def interrupted(arguments: list[str], places: list[Path], *, after: int) -> str:
     """What a command says that is told to stop when its trials have taken some steps."""
-    with running(words, places, after=after) as process:
+    with running(arguments, places, after=after) as process:
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 130 and "Traceback" not in said, said
-        return said
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130 and "Traceback" not in stderr, stderr
+        return stderr
 
 
 def gone(group: int, *, seconds: float) -> bool:
@@ -86,8 +104,10 @@ def gone(group: int, *, seconds: float) -> bool:
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds that nothing interrupted."""
     out = tmp_path_factory.mktemp("straight") / "out"
-    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    tuned(planned(given, seeds=2), out)
+    request = finetune_request(
+        "pairs", sample_file("pairs", 256), *LONG, dev=sample_file("pairs", 16)
+    )
+    run_finetuning(planned(request, seeds=2), out)
     return out
 
 
@@ -95,14 +115,18 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(
     tmp_path: Path, straight: Path
 ) -> None:
     out = tmp_path / "out"
-    said = interrupted(command(out), [out / "seed-0"], after=70)
-    assert "saved" in said and "run the same command again" in said
-    found, _ = newest(out / "seed-0" / "checkpoints")
-    assert found is not None and 70 <= found.step < 128
-    assert found.state()["best"]["step"] == 64  # the first epoch's, which is kept as well
-    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    happened = tuned(given, out)
-    assert events(Step, happened)[0].number == found.step + 1
+    message = interrupted(command(out), [out / "seed-0"], after=70)
+    assert "saved" in message and "run the same command again" in message
+    newest_checkpoint, _ = newest(out / "seed-0" / "checkpoints")
+    assert newest_checkpoint is not None and 70 <= newest_checkpoint.step < 128
+    assert (
+        newest_checkpoint.state()["best"]["step"] == 64
+    )  # the first epoch's, which is kept as well
+    request = finetune_request(
+        "pairs", sample_file("pairs", 256), *LONG, dev=sample_file("pairs", 16)
+    )
+    happened = run_finetuning(request, out)
+    assert events(Step, happened)[0].number == newest_checkpoint.step + 1
     assert equal(weights(out / "seed-0"), weights(straight / "seed-0"))
     mine, other = (Run(place / "seed-0").result() for place in (out, straight))
     assert mine is not None and other is not None
@@ -115,10 +139,12 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
     places = [out / "seed-0", out / "seed-1"]
     interrupted(command(out, "--seeds", "2", "--at-once", "2"), places, after=5)
     assert all(newest(place / "checkpoints")[0] is not None for place in places)
-    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
-    happened = tuned(planned(given, seeds=2), out, at_once=2)
-    assert {one.trial for one in happened} == {"seed-0", "seed-1"}
-    assert [one.whole for one in events(Ended, happened)] == [True, True]
+    request = finetune_request(
+        "pairs", sample_file("pairs", 256), *LONG, dev=sample_file("pairs", 16)
+    )
+    happened = run_finetuning(planned(request, seeds=2), out, at_once=2)
+    assert {record.trial for record in happened} == {"seed-0", "seed-1"}
+    assert [event.whole for event in events(Ended, happened)] == [True, True]
     for place in places:
         assert equal(weights(place), weights(straight / place.name))
 
@@ -127,12 +153,12 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
 def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     places = [out / "seed-0", out / "seed-1"]
-    words = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
-    with running(words, places, after=5) as process:
+    running_command = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
+    with running(running_command, places, after=5) as process:
         process.terminate()
-        _, said = process.communicate(timeout=60)
-        assert process.returncode == 143, said
-        assert "Traceback" not in said and "the same command goes on from there" in said, said
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 143, stderr
+        assert "Traceback" not in stderr and "the same command goes on from there" in stderr, stderr
         assert gone(process.pid, seconds=10)
     assert all(newest(place / "checkpoints")[0] is not None for place in places)
 
@@ -141,8 +167,8 @@ def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path
 def test_the_processes_of_a_command_that_was_killed_save_and_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
     places = [out / "seed-0", out / "seed-1"]
-    words = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
-    with running(words, places, after=5) as process:
+    running_command = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
+    with running(running_command, places, after=5) as process:
         process.kill()
         process.wait()
         assert gone(process.pid, seconds=30)  # 4 where the machine has nothing else to do
@@ -162,7 +188,10 @@ def test_a_trial_that_had_not_begun_does_not_begin_when_told_to_stop(tmp_path: P
 def test_a_signal_at_the_end_of_a_trial_keeps_the_next_from_beginning(
     tmp_path: Path, moment: type
 ) -> None:
-    plan, out = planned(order("pairs", sample("pairs", 16), *SHORT), seeds=2), tmp_path / "out"
+    plan, out = (
+        planned(finetune_request("pairs", sample_file("pairs", 16), *SHORT), seeds=2),
+        tmp_path / "out",
+    )
 
     def told_to_stop() -> None:
         for happened in follow(plan, out, machine=MACHINE, saving=SaveOptions()):
@@ -173,31 +202,31 @@ def test_a_signal_at_the_end_of_a_trial_keeps_the_next_from_beginning(
     with pytest.raises(KeyboardInterrupt):
         told_to_stop()
     assert Run(out / "seed-0").result() is not None and not (out / "seed-1").exists()
-    assert len(events(Step, tuned(plan, out))) == 2  # of the other
+    assert len(events(Step, run_finetuning(plan, out))) == 2  # of the other
 
 
 def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(given, tmp_path / "straight")
-    running = follow(planned(given), out, machine=MACHINE, saving=SaveOptions())
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(request, tmp_path / "straight")
+    running = follow(planned(request), out, machine=MACHINE, saving=SaveOptions())
     for happened in running:
         if isinstance(happened.event, Step) and happened.event.number == 2:
             break
     running.close()  # type: ignore[attr-defined]
     assert steps_done(out / "seed-0") == 1 and not (out / "seed-0" / "result.json").exists()
-    assert events(Step, tuned(given, out))[0].number == 1
+    assert events(Step, run_finetuning(request, out))[0].number == 1
     assert steps_done(out / "seed-0") == 2
     assert equal(weights(out / "seed-0"), weights(tmp_path / "straight" / "seed-0"))
 
 
 def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
     machine = Machine(device="cpu", precision="bf16", workers=0, micro_batch=2)
     for again, changes in ((Machine(), 0), (Machine(precision="fp32"), 1)):
-        for happened in follow(planned(given), out, machine=machine, saving=SaveOptions()):
+        for happened in follow(planned(request), out, machine=machine, saving=SaveOptions()):
             if isinstance(happened.event, Step):
                 break
-        (began,) = events(Began, happened := tuned(given, out, machine=again))
+        (began,) = events(Began, happened := run_finetuning(request, out, machine=again))
         assert began.precision == (again.precision or "bf16")
         assert began.micro_tokens == Run(out / "seed-0").machine()["micro_tokens"] == 128
         assert len(Run(out / "seed-0").events("changed")) == changes
@@ -205,49 +234,51 @@ def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
 
 
 def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    tuned(given, out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    run_finetuning(request, out)
     place = out / "seed-0"
     files = [*(place / name for name in ("result.json", "task.toml")), out / "result.json"]
     before = {file: file.read_bytes() for file in files}
-    lines = [one for one in Run(place).events() if one["kind"] != "resume"]
+    lines = [event for event in Run(place).events() if event["kind"] != "resume"]
     for file in files:
         file.unlink()
     for left in (".step-00000001.old", ".step-00000002.part"):  # of a save that was killed
         (place / "checkpoints" / left).mkdir()
-    happened = tuned(given, out)
+    happened = run_finetuning(request, out)
     assert not events(Step, happened) and events(Ended, happened)[0].whole
     assert {file: file.read_bytes() for file in files} == before
-    assert [one for one in Run(place).events() if one["kind"] != "resume"] == lines
+    assert [event for event in Run(place).events() if event["kind"] != "resume"] == lines
     assert [file.name for file in (place / "checkpoints").iterdir()] == ["step-00000002"]
 
 
 def test_a_trial_that_another_process_still_writes_is_left_alone(tmp_path: Path) -> None:
-    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
-    first = tuned(given, out)
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    first = run_finetuning(request, out)
     assert events(Ended, first)[0].whole
     (out / "seed-0" / "result.json").unlink()
     with Run(out / "seed-0").writing(), pytest.raises(UserError, match=f"process {os.getpid()},"):
-        tuned(given, out)
+        run_finetuning(request, out)
 
 
 def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path: Path) -> None:
     settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
-    given = order("pairs", sample("pairs", 16), *settings, "warmup=0")
-    tuned(planned(given, grid=["learning_rate=1e-3"]), tmp_path / "alone")
-    plan, out = planned(given, grid=["learning_rate=1e-3,1e30"]), tmp_path / "out"
-    happened = tuned(plan, out, at_once=2)
-    assert any("lower optimiser.learning_rate" in said.text for said in events(Said, happened))
+    request = finetune_request("pairs", sample_file("pairs", 16), *settings, "warmup=0")
+    run_finetuning(planned(request, grid=["learning_rate=1e-3"]), tmp_path / "alone")
+    plan, out = planned(request, grid=["learning_rate=1e-3,1e30"]), tmp_path / "out"
+    happened = run_finetuning(plan, out, at_once=2)
+    assert any("lower optimiser.learning_rate" in event.text for event in events(Said, happened))
     place = Path("learning_rate-0.001") / "seed-0"
     assert equal(weights(out / place), weights(tmp_path / "alone" / place))
     result = Run(out).result()
     assert result is not None and result["best"] == str(place) and len(result["cells"]) == 1
     assert "diverged" in (Run(out / "learning_rate-1e+30" / "seed-0").result() or {})
-    assert not events(Step, tuned(plan, out))  # nor is it tried again
+    assert not events(Step, run_finetuning(plan, out))  # nor is it tried again
 
 
 def test_a_task_on_which_every_run_diverges_has_no_best(tmp_path: Path) -> None:
     settings = [word for word in SHORT if not word.startswith("learning_rate")]
-    given = order("pairs", sample("pairs", 16), *settings, "warmup=0", "learning_rate=1e30")
+    request = finetune_request(
+        "pairs", sample_file("pairs", 16), *settings, "warmup=0", "learning_rate=1e30"
+    )
     with pytest.raises(UserError, match="every run diverged"):
-        tuned(planned(given), tmp_path / "out")
+        run_finetuning(planned(request), tmp_path / "out")

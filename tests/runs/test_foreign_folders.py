@@ -58,9 +58,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 def tokenizer(family: str) -> Tokenizer:
     names = [*NAMES.get(family, NAMES["bert"]), *WORDS]
     table = {name: number for number, name in enumerate(names)}
-    made = Tokenizer(models.WordLevel(table, unk_token=names[1]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return made
+    word_level = Tokenizer(models.WordLevel(table, unk_token=names[1]))
+    word_level.pre_tokenizer = pre_tokenizers.Whitespace()
+    return word_level
 
 
 def saved(folder: Path, kind: str, settings: dict[str, Any]) -> Path:
@@ -72,7 +72,7 @@ def saved(folder: Path, kind: str, settings: dict[str, Any]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small checkpoint of each kind."""
     folder = tmp_path_factory.mktemp("foreign")
     for name, (kind, settings) in MODELS.items():
@@ -80,23 +80,25 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def copied(made: Path, name: str, place: Path) -> Path:
-    return Path(shutil.copytree(made / name, place))
+def copied(checkpoints: Path, name: str, place: Path) -> Path:
+    return Path(shutil.copytree(checkpoints / name, place))
 
 
 def config(folder: Path, **changes: Any) -> None:
     file = folder / "config.json"
-    told = {**json.loads(file.read_text(encoding="utf-8")), **changes}
-    file.write_text(json.dumps({k: v for k, v in told.items() if v is not ...}), encoding="utf-8")
+    settings = {**json.loads(file.read_text(encoding="utf-8")), **changes}
+    file.write_text(
+        json.dumps({k: v for k, v in settings.items() if v is not ...}), encoding="utf-8"
+    )
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence a mistake is answered with."""
     capsys.readouterr()
-    assert cli.main([*words]) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith("clozelab: ") and told.err.count("\n") == 1, told.err
-    return told.err
+    assert cli.main([*arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
+    return captured.err
 
 
 # Configs.
@@ -114,9 +116,9 @@ KEYS = (
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_changed_config_is_read_or_refused(made: Path, tmp_path: Path, name: str) -> None:
+def test_a_changed_config_is_read_or_refused(checkpoints: Path, tmp_path: Path, name: str) -> None:
     """Sixty changes, by seed: no error but the user's, and no memory beyond what the file fills."""
-    folder = copied(made, name, tmp_path / "in")
+    folder = copied(checkpoints, name, tmp_path / "in")
     load(str(folder))
     file = folder / "config.json"
     whole = json.loads(file.read_text(encoding="utf-8"))
@@ -124,12 +126,12 @@ def test_a_changed_config_is_read_or_refused(made: Path, tmp_path: Path, name: s
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refusals = 0
     for _ in range(60):
-        told = dict(whole)
+        settings = dict(whole)
         for key in draw.sample([*whole, *KEYS], draw.choice([1, 1, 2])):
-            told[key] = draw.choice(ODD)
+            settings[key] = draw.choice(ODD)
             if draw.random() < 0.1:
-                del told[key]
-        file.write_text(json.dumps(told), encoding="utf-8")
+                del settings[key]
+        file.write_text(json.dumps(settings), encoding="utf-8")
         try:
             load(str(folder))
         except UserError as error:
@@ -159,24 +161,24 @@ def test_a_changed_config_is_read_or_refused(made: Path, tmp_path: Path, name: s
     ],
 )
 def test_a_wrong_value_is_told_with_its_key_and_the_folder(
-    made: Path,
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     changes: dict[str, Any],
     problem: str,
 ) -> None:
-    folder = copied(made, "bert", tmp_path / "in")
+    folder = copied(checkpoints, "bert", tmp_path / "in")
     config(folder, **changes)
-    told = refused(capsys, "import", str(folder), str(tmp_path / "run"))
-    assert problem in told and str(folder) in told
+    message = refused(capsys, "import", str(folder), str(tmp_path / "run"))
+    assert problem in message and str(folder) in message
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("content", [b"[]", b"5", b"{", b"\xff\xfe{}", b"[" * 100_000, b""])
 def test_a_config_that_is_no_object_is_named(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
-    folder = copied(made, "bert", tmp_path / "in")
+    folder = copied(checkpoints, "bert", tmp_path / "in")
     (folder / "config.json").write_bytes(content)
     assert f"{folder}/config.json: not " in refused(capsys, "fill", str(folder), "a [MASK]")
 
@@ -184,8 +186,8 @@ def test_a_config_that_is_no_object_is_named(
 # Weights.
 
 
-def test_damaged_weights_are_read_or_refused(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "bert", tmp_path / "in")
+def test_damaged_weights_are_read_or_refused(checkpoints: Path, tmp_path: Path) -> None:
+    folder = copied(checkpoints, "bert", tmp_path / "in")
     file = folder / "model.safetensors"
     whole, draw = file.read_bytes(), random.Random(0)
     header = int.from_bytes(whole[:8], "little")
@@ -216,20 +218,20 @@ class Trap:
 
 @pytest.mark.parametrize("old", [False, True])
 def test_a_pickle_is_read_for_its_weights_and_never_run(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: bool
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: bool
 ) -> None:
-    folder = copied(made, "bert", tmp_path / "in")
+    folder = copied(checkpoints, "bert", tmp_path / "in")
     weights = load_file(folder / "model.safetensors")
     wanted = load(str(folder)).module.state_dict()
     (folder / "model.safetensors").unlink()
     pickle = folder / "pytorch_model.bin"
     torch.save(weights, pickle, _use_new_zipfile_serialization=not old)
-    got = load(str(folder)).module.state_dict()
-    assert all(torch.equal(got[name], wanted[name]) for name in wanted)
+    state_dict = load(str(folder)).module.state_dict()
+    assert all(torch.equal(state_dict[name], wanted[name]) for name in wanted)
     trap = tmp_path / "trapped"
     torch.save({**weights, "x": Trap(trap)}, pickle, _use_new_zipfile_serialization=not old)
-    told = refused(capsys, "import", str(folder), str(tmp_path / "run"))
-    assert "cannot be read as weights alone" in told and str(pickle) in told
+    message = refused(capsys, "import", str(folder), str(tmp_path / "run"))
+    assert "cannot be read as weights alone" in message and str(pickle) in message
     assert not trap.exists()
     pickle.write_bytes(pickle.read_bytes()[:500])
     assert "cannot be read as weights alone" in refused(capsys, "fill", str(folder), "a [MASK]")
@@ -239,9 +241,9 @@ def test_a_pickle_is_read_for_its_weights_and_never_run(
 
 
 def test_heads_that_nobody_needs_are_named_and_left(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = copied(made, "bert", tmp_path / "in")
+    folder = copied(checkpoints, "bert", tmp_path / "in")
     weights = load_file(folder / "model.safetensors")
     more = {"ranker.dense.weight": torch.zeros(2, 2), "ranker.dense.bias": torch.zeros(2)}
     save_file({**weights, **more}, folder / "model.safetensors", metadata={"format": "pt"})
@@ -249,24 +251,24 @@ def test_heads_that_nobody_needs_are_named_and_left(
     assert "nothing here needs it: ranker.dense" in " ".join(capsys.readouterr().err.split())
 
 
-def test_num_labels_beside_a_stale_map(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "bert tuned", tmp_path / "in")
+def test_num_labels_beside_a_stale_map(checkpoints: Path, tmp_path: Path) -> None:
+    folder = copied(checkpoints, "bert tuned", tmp_path / "in")
     config(folder, num_labels=3, id2label={"0": "no", "1": "yes"})
     peer = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
-    given = load(str(folder))
-    assert given.task is not None
-    labels: Any = given.task.kind
+    model = load(str(folder))
+    assert model.task is not None
+    labels: Any = model.task.kind
     assert list(labels.labels) == [*peer.config.id2label.values()]
-    assert any("id2label does not name 3 labels" in note for note in given.notes)
+    assert any("id2label does not name 3 labels" in note for note in model.notes)
 
 
-def test_a_config_without_a_model_type_is_its_class_s(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "roberta", tmp_path / "in")
+def test_a_config_without_a_model_type_is_its_class_s(checkpoints: Path, tmp_path: Path) -> None:
+    folder = copied(checkpoints, "roberta", tmp_path / "in")
     config(folder, model_type=...)
     exchange.import_model(str(folder), tmp_path / "run")
     exchange.export(str(tmp_path / "run"), tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
-    assert told["model_type"] == "roberta" and told["architectures"] == ["RobertaForMaskedLM"]
+    record = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert record["model_type"] == "roberta" and record["architectures"] == ["RobertaForMaskedLM"]
 
 
 # Commands.
@@ -280,11 +282,11 @@ def tune(model: Path, out: Path) -> None:
     rows = [f"the {'good' if n % 2 else 'bad'} film\t{'yes' if n % 2 else 'no'}" for n in range(8)]
     for name in ("train", "dev"):
         (out.parent / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
-    words = ["finetune", str(model), "classify", "--train", str(out.parent / "train.tsv")]
-    words += ["--dev", str(out.parent / "dev.tsv"), "--out", str(out), "--device", "cpu"]
+    command = ["finetune", str(model), "classify", "--train", str(out.parent / "train.tsv")]
+    command += ["--dev", str(out.parent / "dev.tsv"), "--out", str(out), "--device", "cpu"]
     assert (
         cli.main(
-            [*words, "--set", "epochs=1", "--set", "batch_size=4", "--set", "learning_rate=1e-9"]
+            [*command, "--set", "epochs=1", "--set", "batch_size=4", "--set", "learning_rate=1e-9"]
         )
         == 0
     )
@@ -298,9 +300,9 @@ def test_fine_tuning_begins_with_the_pooler_that_came(tmp_path: Path, imported: 
         exchange.import_model(str(place), tmp_path / "run")
         place = tmp_path / "run"
     tune(place, tmp_path / "tuned")
-    found = load(str(tmp_path / "tuned")).module.state_dict()
+    state_dict = load(str(tmp_path / "tuned")).module.state_dict()
     for part in ("weight", "bias"):
-        mine, theirs = found[f"heads.classify.dense.{part}"], weights[f"pooler.dense.{part}"]
+        mine, theirs = state_dict[f"heads.classify.dense.{part}"], weights[f"pooler.dense.{part}"]
         assert torch.allclose(mine, theirs, atol=1e-6) and theirs.numel()
 
 
@@ -309,8 +311,8 @@ def test_a_tuned_encoder_alone_is_a_class_of_its_family(tmp_path: Path) -> None:
     place = saved(tmp_path / "in", "DistilBertModel", {**settings, "max_position_embeddings": 40})
     tune(place, tmp_path / "tuned")
     exchange.export(str(tmp_path / "tuned"), tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
-    assert told["architectures"] == ["DistilBertForSequenceClassification"]
+    record = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert record["architectures"] == ["DistilBertForSequenceClassification"]
 
 
 def test_pretraining_goes_on_from_an_encoder_alone(
@@ -320,63 +322,63 @@ def test_pretraining_goes_on_from_an_encoder_alone(
     text = tmp_path / "text.txt"
     lines = ["the river was wide and slow .", "nobody crossed it in a good film .", ""]
     text.write_text("\n".join(lines * 60))
-    words = ["corpus", "build", str(text), "--out", str(tmp_path / "corpus"), "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(place)]) == 0
-    words = ["pretrain", "bert", "--data", str(tmp_path / "corpus"), "--from", str(place)]
-    words += ["--out", str(tmp_path / "run"), "--budget", "2steps", "--device", "cpu"]
-    words += ["--set", "schedule.batch_size=4", "--set", "blocks.length=24"]
+    command = ["corpus", "build", str(text), "--out", str(tmp_path / "corpus"), "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(place)]) == 0
+    command = ["pretrain", "bert", "--data", str(tmp_path / "corpus"), "--from", str(place)]
+    command += ["--out", str(tmp_path / "run"), "--budget", "2steps", "--device", "cpu"]
+    command += ["--set", "schedule.batch_size=4", "--set", "blocks.length=24"]
     assert (
-        cli.main([*words, "--set", "schedule.phases=[]", "--set", "optimiser.learning_rate=1e-9"])
+        cli.main([*command, "--set", "schedule.phases=[]", "--set", "optimiser.learning_rate=1e-9"])
         == 0
     )
-    found = load(str(tmp_path / "run")).module.state_dict()
+    state_dict = load(str(tmp_path / "run")).module.state_dict()
     weights = load_file(place / "model.safetensors")
     for mine, theirs in {
         "heads.next_sentence.pooler.weight": "pooler.dense.weight",
         "encoder.embeddings.words.weight": "embeddings.word_embeddings.weight",
     }.items():
-        assert torch.allclose(found[mine], weights[theirs], atol=1e-6)
+        assert torch.allclose(state_dict[mine], weights[theirs], atol=1e-6)
     assert "has no head that predicts tokens" in refused(capsys, "fill", str(place), "a [MASK] .")
-    words = ["evaluate", str(place), "--data", str(tmp_path / "corpus")]
-    assert "is an encoder alone" in refused(capsys, *words)
+    command = ["evaluate", str(place), "--data", str(tmp_path / "corpus")]
+    assert "is an encoder alone" in refused(capsys, *command)
 
 
 def test_a_small_vocabulary_is_imported_filled_and_exported(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """RoBERTa's with 25 words: byte BPE is trained with 261 and more, but this one exists."""
-    assert cli.main(["import", str(made / "roberta"), str(tmp_path / "run")]) == 0
-    for place in (made / "roberta", tmp_path / "run"):
+    assert cli.main(["import", str(checkpoints / "roberta"), str(tmp_path / "run")]) == 0
+    for place in (checkpoints / "roberta", tmp_path / "run"):
         capsys.readouterr()
         assert cli.main(["fill", str(place), "the <mask> was wide"]) == 0
         assert "probability" in capsys.readouterr().out
     tune(tmp_path / "run", tmp_path / "tuned")
 
 
-def test_the_tokenizer_that_came_is_recorded(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "roberta", tmp_path / "in")
+def test_the_tokenizer_that_came_is_recorded(checkpoints: Path, tmp_path: Path) -> None:
+    folder = copied(checkpoints, "roberta", tmp_path / "in")
     (folder / "tokenizer.json").unlink()
     pieces = [*NAMES["bert"], *WORDS, "##s", "The"]
     (folder / "vocab.txt").write_text("\n".join(pieces))
     exchange.import_model(str(folder), tmp_path / "run")
-    told = (tmp_path / "run" / "recipe.toml").read_text(encoding="utf-8")
-    table = told.partition("[tokenizer]")[2].partition("\n[")[0]
+    recipe_text = (tmp_path / "run" / "recipe.toml").read_text(encoding="utf-8")
+    table = recipe_text.partition("[tokenizer]")[2].partition("\n[")[0]
     assert 'use = "wordpiece"' in table and "cased = true" in table
     assert f"vocabulary = {SIZE}" in table and '"[MASK]"' in table
 
 
-def test_words_beyond_the_model_s_table_are_left_aside(made: Path, tmp_path: Path) -> None:
-    folder = copied(made, "bert", tmp_path / "in")
+def test_words_beyond_the_model_s_table_are_left_aside(checkpoints: Path, tmp_path: Path) -> None:
+    folder = copied(checkpoints, "bert", tmp_path / "in")
     made_with = Tokenizer.from_file(str(folder / "tokenizer.json"))
     made_with.add_tokens([f"new{number}" for number in range(9)])
     made_with.save(str(folder / "tokenizer.json"))
-    given = load(str(folder))
+    model = load(str(folder))
     assert (
-        given.vocabulary.size
+        model.vocabulary.size
         == SIZE
-        == len(given.module.state_dict()["encoder.embeddings.words.weight"])
+        == len(model.module.state_dict()["encoder.embeddings.words.weight"])
     )
-    (note,) = [note for note in given.notes if "no row" in note]
+    (note,) = [note for note in model.notes if "no row" in note]
     assert "new8" in note and "new0" not in note
     table = {f"w{number}": number for number in range(40)}
     Tokenizer(models.WordLevel({**table, "[UNK]": 40}, "[UNK]")).save(
@@ -390,9 +392,9 @@ def test_words_beyond_the_model_s_table_are_left_aside(made: Path, tmp_path: Pat
 
 
 def test_export_and_import_touch_nothing_that_is_there(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = str(made / "bert")
+    model = str(checkpoints / "bert")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
@@ -408,11 +410,11 @@ def test_export_and_import_touch_nothing_that_is_there(
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 
 
-def test_what_is_exported_can_be_read_by_others(made: Path, tmp_path: Path) -> None:
+def test_what_is_exported_can_be_read_by_others(checkpoints: Path, tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        exchange.export(str(made / "bert"), tmp_path / "out")
-        exchange.import_model(str(made / "bert"), tmp_path / "run")
+        exchange.export(str(checkpoints / "bert"), tmp_path / "out")
+        exchange.import_model(str(checkpoints / "bert"), tmp_path / "run")
     finally:
         os.umask(before)
     written = [*(tmp_path / "out").rglob("*"), *(tmp_path / "run" / "checkpoints").rglob("*")]
@@ -422,25 +424,34 @@ def test_what_is_exported_can_be_read_by_others(made: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("command", ["export", "import"])
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     """A limit on a file's size stands for the disk: the weights are over it, the texts are not."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, before[1]))
     try:
-        told = refused(capsys, command, str(made / "bert"), str(tmp_path / "out"))
+        message = refused(capsys, command, str(checkpoints / "bert"), str(tmp_path / "out"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-    assert "File too large" in told and f"{tmp_path / 'out'}/" in told and "/.out." not in told
+    assert (
+        "File too large" in message
+        and f"{tmp_path / 'out'}/" in message
+        and "/.out." not in message
+    )
     assert not [*tmp_path.iterdir()]
 
 
 def test_the_missing_onnx_extra_names_the_place_that_was_given(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    checkpoints: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("clozelab.models.interop.onnx.find_spec", lambda name: None)
-    told = refused(capsys, "export", str(made / "bert"), str(tmp_path / "graph"), "--onnx")
-    assert f"{tmp_path / 'graph'}: ONNX needs onnx" in told
+    message = refused(
+        capsys, "export", str(checkpoints / "bert"), str(tmp_path / "graph"), "--onnx"
+    )
+    assert f"{tmp_path / 'graph'}: ONNX needs onnx" in message
     assert not [*tmp_path.iterdir()]

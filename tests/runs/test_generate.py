@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.learning import shrunk, store, task, went
+from support.pretrain_runs import pretrain_job, run_pretraining, shrunk, store
 
 import clozelab
 from clozelab import cli
@@ -32,7 +32,7 @@ PROMPT = "The river was wide"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("diffusion") / "run"
-    went(task("diffusion", "encoder.layers=2", made="embedded"), place)
+    run_pretraining(pretrain_job("diffusion", "encoder.layers=2", variant="embedded"), place)
     return place
 
 
@@ -50,11 +50,11 @@ def numbers(result: Generated) -> list[int]:
 def test_every_position_is_unmasked_once_in_even_steps(
     model: Model, remasking: Any, steps: int
 ) -> None:
-    found = model.generate(length=16, steps=steps, remasking=remasking)
-    sizes = [len(step) for step in found.steps]
+    generated = model.generate(length=16, steps=steps, remasking=remasking)
+    sizes = [len(step) for step in generated.steps]
     assert len(sizes) == steps and max(sizes) - min(sizes) <= 1
-    assert [token.position for token in found.tokens] == [*range(16)]
-    assert {*numbers(found)} <= {*model.vocabulary.ordinary.tolist()}
+    assert [token.position for token in generated.tokens] == [*range(16)]
+    assert {*numbers(generated)} <= {*model.vocabulary.ordinary.tolist()}
 
 
 def test_a_seed_is_a_text_and_another_seed_another(model: Model) -> None:
@@ -65,28 +65,30 @@ def test_a_seed_is_a_text_and_another_seed_another(model: Model) -> None:
 
 
 def test_a_text_goes_on_from_its_prompt(model: Model) -> None:
-    found = model.generate(prompt=PROMPT, length=8, steps=2)
-    assert found.prompt == PROMPT and found.text.startswith(PROMPT)
-    assert len(found.text) > len(PROMPT)
+    generated = model.generate(prompt=PROMPT, length=8, steps=2)
+    assert generated.prompt == PROMPT and generated.text.startswith(PROMPT)
+    assert len(generated.text) > len(PROMPT)
     # What is generated hangs on the prompt.
     alone = model.generate(length=8, steps=2)
-    ours, theirs = ([token.probability for token in each.tokens] for each in (found, alone))
+    ours, theirs = ([token.probability for token in each.tokens] for each in (generated, alone))
     assert ours != theirs
 
 
 def test_the_likeliest_token_is_what_fill_would_guess_and_the_surest_come_first(
     model: Model,
 ) -> None:
-    found = model.generate(prompt=PROMPT, length=6, steps=3, temperature=0)
+    generated = model.generate(prompt=PROMPT, length=6, steps=3, temperature=0)
     blanks = model.fill(PROMPT + "<mask>" * 6, top=1).blanks
     best = [blank[0] for blank in blanks]
     surest = sorted(range(6), key=lambda position: -best[position].probability)[:2]
-    assert [token.position for token in found.steps[0]] == sorted(surest)
-    for token in found.steps[0]:
+    assert [token.position for token in generated.steps[0]] == sorted(surest)
+    for token in generated.steps[0]:
         assert token.number == best[token.position].number
         assert token.probability == pytest.approx(best[token.position].probability, rel=1e-3)
-    assert found == model.generate(prompt=PROMPT, length=6, steps=3, top_k=1)  # and needs no draw
-    assert found == model.generate(prompt=PROMPT, length=6, steps=3, temperature=1e-300)
+    assert generated == model.generate(
+        prompt=PROMPT, length=6, steps=3, top_k=1
+    )  # and needs no draw
+    assert generated == model.generate(prompt=PROMPT, length=6, steps=3, temperature=1e-300)
 
 
 def test_samples_have_the_probabilities_of_the_softmax() -> None:
@@ -106,39 +108,39 @@ def test_samples_have_the_probabilities_of_the_softmax() -> None:
 def test_the_command_shows_the_steps_the_text_or_json(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["generate", str(run), "--length", "6", "--steps", "3", "--seed", "2"]
-    found = clozelab.generate(str(run), length=6, steps=3, seed=2, progress=False)
-    assert cli.main(words) == 0
-    assert capsys.readouterr().out.rstrip("\n").splitlines() == found.text.splitlines()
-    assert cli.main([*words, "--json"]) == 0
+    command = ["generate", str(run), "--length", "6", "--steps", "3", "--seed", "2"]
+    generated = clozelab.generate(str(run), length=6, steps=3, seed=2, progress=False)
+    assert cli.main(command) == 0
+    assert capsys.readouterr().out.rstrip("\n").splitlines() == generated.text.splitlines()
+    assert cli.main([*command, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert record == json.loads(json.dumps(found.as_json()))
-    assert record["text"] == found.text and len(record["steps"]) == 3
+    assert record == json.loads(json.dumps(generated.as_json()))
+    assert record["text"] == generated.text and len(record["steps"]) == 3
     monkeypatch.setattr(views.out, "_force_terminal", True)
-    assert cli.main(words) == 0
+    assert cli.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.count("_") for line in lines[:3]] == [4, 2, 0]
 
 
 def test_a_line_for_each_step_has_masks_old_tokens_and_new_ones(model: Model) -> None:
-    found = model.generate(length=9, steps=3)
+    generated = model.generate(length=9, steps=3)
     for step in range(3):
-        line = views._line(found, step)
+        line = views._line(generated, step)
         new = [line.plain[span.start : span.end] for span in line.spans if "green" in span.style]
-        assert new == [token.token.removeprefix("##") for token in _ordered(found, step)]
+        assert new == [token.token.removeprefix("##") for token in _ordered(generated, step)]
         masked = [span for span in line.spans if span.style == "dim"]
         assert len(masked) == 9 - 3 * (step + 1)
 
 
-def _ordered(found: Generated, step: int) -> list[Any]:
-    return sorted(found.steps[step], key=lambda token: token.position)
+def _ordered(generated: Generated, step: int) -> list[Any]:
+    return sorted(generated.steps[step], key=lambda token: token.position)
 
 
 @pytest.mark.parametrize("name", ["bert", "electra", "albert"])
 def test_any_masked_language_model_generates(name: str, tmp_path: Path) -> None:
-    went(task(name, "encoder.embedding_size=16", steps=1), tmp_path / "run")
-    found = clozelab.generate(str(tmp_path / "run"), length=5, prompt="a b", progress=False)
-    assert len(found.steps) == 5 and found.text.startswith("a b")
+    run_pretraining(pretrain_job(name, "encoder.embedding_size=16", steps=1), tmp_path / "run")
+    generated = clozelab.generate(str(tmp_path / "run"), length=5, prompt="a b", progress=False)
+    assert len(generated.steps) == 5 and generated.text.startswith("a b")
 
 
 def test_it_goes_out_as_roberta_which_says_the_same(
@@ -149,7 +151,10 @@ def test_it_goes_out_as_roberta_which_says_the_same(
         transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "hf"),
         transformers.RobertaForMaskedLM,
     )
-    ours, theirs = (generate(one, length=8, steps=4) for one in (model, load(str(tmp_path / "hf"))))
+    ours, theirs = (
+        generate(each_model, length=8, steps=4)
+        for each_model in (model, load(str(tmp_path / "hf")))
+    )
     assert numbers(ours) == numbers(theirs)
 
 
@@ -162,8 +167,8 @@ def test_it_learns_a_text_and_says_what_stands_in_it(tmp_path: Path) -> None:
         "encoder.layers=2",
     ]
     recipe = shrunk("diffusion", *width, "optimiser.learning_rate=3e-3", steps=150, batch_size=16)
-    few = store("byte_bpe", documents=3, made="embedded")  # a text that it can learn by heart
-    events = went(fresh(recipe, data=[few], seed=0), tmp_path / "run")
+    few = store("byte_bpe", documents=3, variant="embedded")  # a text that it can learn by heart
+    events = run_pretraining(fresh(recipe, data=[few], seed=0), tmp_path / "run")
     losses = [means(each.sums)["masked_lm"]["loss"] for each in events if isinstance(each, Step)]
     assert fmean(losses[-10:]) < 0.5 * fmean(losses[:5])  # of log V at first
     ids = Corpus.open(few).documents("train").ids

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 import torch
-from support.finetuning import QUICK, SHORT, base, order, tuned
+from support.finetune_tasks import QUICK, SHORT, base_model, finetune_request, run_finetuning
 from torch import Tensor, nn
 
 import clozelab
@@ -97,10 +97,10 @@ class ManyTopics(TaskKind):
         return [Note(str(n), *pair) for n, pair in enumerate(zip(texts, topics, strict=True))]
 
     @classmethod
-    def example(cls, given: Any, name: str) -> Note:
-        if not isinstance(given, str):
+    def example(cls, row: Any, name: str) -> Note:
+        if not isinstance(row, str):
             raise TypeError
-        return Note(name, given)
+        return Note(name, row)
 
     @classmethod
     def labels_of(cls, examples: Sequence[Note]) -> tuple[str, ...]:
@@ -116,10 +116,10 @@ class ManyTopics(TaskKind):
         pieces = reader.pieces([note.text for note in examples])
         room = reader.length - reader.marks(1)
         whole = [pieces.text(number) for number in range(len(examples))]
-        kept = [slice(part.start, min(part.stop, part.start + room)) for part in whole]
-        rows = [reader.lay(pieces.part(part)) for part in kept]
+        cut = [slice(part.start, min(part.stop, part.start + room)) for part in whole]
+        rows = [reader.lay(pieces.part(part)) for part in cut]
         known = [note.topics for note in examples]
-        bits = [Targets.IGNORED if one is None else self._bits(one) for one in known]
+        bits = [Targets.IGNORED if topics is None else self._bits(topics) for topics in known]
         columns = {"at": np.array([row.mark for row in rows]), "labels": np.array(bits)}
         return stacked(rows, Targets(np.arange(len(rows) + 1), columns))
 
@@ -130,17 +130,19 @@ class ManyTopics(TaskKind):
         return TopicsHead(width, len(self.topics))
 
     def decode(
-        self, laid: TokenizedExamples, outputs: list[Any], examples: Sequence[Note]
+        self, tokenized: TokenizedExamples, outputs: list[Any], examples: Sequence[Note]
     ) -> list[Topics]:
-        found = []
+        predictions = []
         for rows in outputs:
             likely = dict(zip(self.topics, (1 / (1 + np.exp(-rows[0]))).tolist(), strict=True))
-            found.append(Topics(tuple(topic for topic, p in likely.items() if p > 0.5), likely))
-        return found
+            predictions.append(
+                Topics(tuple(topic for topic, p in likely.items() if p > 0.5), likely)
+            )
+        return predictions
 
     def score(self, predictions: Sequence[Topics], examples: Sequence[Note]) -> dict[str, float]:
         both = zip(predictions, examples, strict=True)
-        pairs = [({*said.topics}, {*note.topics}) for said, note in both if note.topics]
+        pairs = [({*prediction.topics}, {*note.topics}) for prediction, note in both if note.topics]
         right = sum(len(a & b) for a, b in pairs)
         return {"micro_f1": 200 * right / max(1, sum(len(a) + len(b) for a, b in pairs))}
 
@@ -167,31 +169,33 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def said(*words: str) -> str:
+def run_command(*arguments: str) -> str:
     out = io.StringIO()
     with redirect_stdout(out):
-        assert main(list(words)) == 0
+        assert main(list(arguments)) == 0
     return out.getvalue()
 
 
 def test_a_kind_from_outside_is_tuned_scored_and_reopened(notes: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tuned(order("many_topics", str(notes), *QUICK), out)
+    run_finetuning(finetune_request("many_topics", str(notes), *QUICK), out)
     result = Run(out / "seed-0").result()
     assert result is not None and result["dev"]["micro_f1"] == 100 == result["selected"]
-    given = load(str(out))
-    assert given.task is not None and given.task.kind == ManyTopics(("land", "water"))
-    (both, one) = predict(given, ["the bridge is old", "the road is long"])
-    assert both.topics == ("land", "water") and one.topics == ("land",)
-    assert score(given, str(notes)) == {"dev": {"micro_f1": 100.0}}
+    model = load(str(out))
+    assert model.task is not None and model.task.kind == ManyTopics(("land", "water"))
+    (both, single) = predict(model, ["the bridge is old", "the road is long"])
+    assert both.topics == ("land", "water") and single.topics == ("land",)
+    assert score(model, str(notes)) == {"dev": {"micro_f1": 100.0}}
     with pytest.raises(UserError, match="input 0: is 3, and the model takes one text"):
-        predict(given, [3])
+        predict(model, [3])
     # The command line.
-    line = said("predict", str(out), "--text", "the bridge is old", "--device", "cpu")
+    line = run_command("predict", str(out), "--text", "the bridge is old", "--device", "cpu")
     assert line == "land+water\tthe bridge is old\n"
-    record = json.loads(said("predict", str(out), "--file", str(notes), "--json").splitlines()[0])
+    record = json.loads(
+        run_command("predict", str(out), "--file", str(notes), "--json").splitlines()[0]
+    )
     assert record["text"] == "the river is wide" and record["topics"] == ["water"]
-    assert "100" in said("evaluate", str(out), str(notes))
+    assert "100" in run_command("evaluate", str(out), str(notes))
     # transformers has no such head, and is not asked for one.
     with pytest.raises(UserError, match="task many_topics: no bert class of transformers"):
         export(str(out), tmp_path / "hf")
@@ -199,7 +203,7 @@ def test_a_kind_from_outside_is_tuned_scored_and_reopened(notes: Path, tmp_path:
 
 def test_its_task_file_names_the_module_that_it_comes_from(notes: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    tuned(order("many_topics", str(notes), *SHORT), out)
+    run_finetuning(finetune_request("many_topics", str(notes), *SHORT), out)
     text = (out / "seed-0" / "task.toml").read_text(encoding="utf-8")
     assert f'imports = ["{__name__}"]' in text
     with pytest.raises(UserError, match="come from module not_there, which is not loaded"):
@@ -232,4 +236,4 @@ def test_a_kind_that_lacks_something_is_refused() -> None:
         clozelab.register("task", "topics", ManyTopics)
     with pytest.raises(UserError, match="part of clozelab itself"):
         clozelab.register("task", "tag", KINDS["tag"])
-    assert base() and "empty" not in KINDS
+    assert base_model() and "empty" not in KINDS

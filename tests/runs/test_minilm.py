@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.learning import MACHINE, QUIET, of, shrunk, store, task, teacher, went
+from support.pretrain_runs import (
+    MACHINE,
+    QUIET,
+    of_kind,
+    pretrain_job,
+    run_pretraining,
+    shrunk,
+    store,
+    teacher,
+)
 
 from clozelab.cli import main
 from clozelab.config import recipe as recipes
@@ -23,7 +32,7 @@ from clozelab.training.loop import Step
 
 def run_of(folder: Path, name: str, *overrides: str, **shape: int) -> str:
     """A model that was trained for a step; its folder."""
-    list(pretrain(task(name, *overrides, **shape), folder, machine=MACHINE, saving=QUIET))
+    list(pretrain(pretrain_job(name, *overrides, **shape), folder, machine=MACHINE, saving=QUIET))
     return str(folder)
 
 
@@ -41,14 +50,14 @@ def test_a_student_of_another_size_is_distilled_and_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    words = ["--recipe", "minilm", "--size", "3x64", "--set", "objectives.0.heads=16"]
+    arguments = ["--recipe", "minilm", "--size", "3x64", "--set", "objectives.0.heads=16"]
     run = ["--data", store("wordpiece"), "--device", "cpu", "--out", str(tmp_path / "run")]
-    assert main(["distil", teacher(), *words, *run, "--budget", "2steps"]) == 0
-    found, taught_by = load(str(tmp_path / "run")), load(teacher()).recipe
-    assert (found.recipe.encoder.layers, found.recipe.encoder.hidden_size) == (3, 64)
+    assert main(["distil", teacher(), *arguments, *run, "--budget", "2steps"]) == 0
+    distilled, taught_by = load(str(tmp_path / "run")), load(teacher()).recipe
+    assert (distilled.recipe.encoder.layers, distilled.recipe.encoder.hidden_size) == (3, 64)
     assert (
         taught_by.encoder.hidden_size == 32
-        and found.recipe.blocks.length == taught_by.blocks.length
+        and distilled.recipe.blocks.length == taught_by.blocks.length
     )
     exchange.export(str(tmp_path / "run"), tmp_path / "hf")
     model = transformers.AutoModel.from_pretrained(tmp_path / "hf").double().eval()
@@ -56,7 +65,7 @@ def test_a_student_of_another_size_is_distilled_and_exported(
     ids = torch.arange(9)[None] % 50
     batch = Input(ids[0], torch.arange(9), torch.zeros(9).long(), torch.tensor([0, 9]).int(), 9)
     with torch.no_grad():
-        mine = found.module.double().encoder(batch).hidden_states  # type: ignore[operator]
+        mine = distilled.module.double().encoder(batch).hidden_states  # type: ignore[operator]
         theirs = model(input_ids=ids).last_hidden_state[0]
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-9)
     capsys.readouterr()
@@ -75,22 +84,22 @@ def test_a_student_has_the_block_of_its_teacher_but_its_own_size(tmp_path: Path)
     large = starting.taught(whole, place, data=[store("byte_bpe")], seed=0).recipe
     assert (large.encoder.layers, large.encoder.hidden_size) == (6, 384)
     assert large.blocks.length == load(place).recipe.blocks.length
-    went(job, tmp_path / "run")
+    run_pretraining(job, tmp_path / "run")
     exchange.export(str(tmp_path / "run"), tmp_path / "hf")
     assert '"RobertaModel"' in (tmp_path / "hf" / "config.json").read_text("utf-8")
 
 
 def test_a_teacher_needs_no_head_and_may_be_of_transformers(tmp_path: Path) -> None:
     place = run_of(tmp_path / "electra", "electra", "encoder.embedding_size=16", steps=1)
-    steps = of(Step, went(student(place, "wordpiece"), tmp_path / "run"))
+    steps = of_kind(Step, run_pretraining(student(place, "wordpiece"), tmp_path / "run"))
     assert 0 < means(steps[-1].sums)["relations"]["loss"] < 3
     exchange.export(teacher(), tmp_path / "hf")
     job = student(str(tmp_path / "hf"), "wordpiece")
-    assert len(of(Step, went(job, tmp_path / "other"))) == 2
+    assert len(of_kind(Step, run_pretraining(job, tmp_path / "other"))) == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (
             ["--set", "objectives.0.heads=64"],
@@ -108,18 +117,18 @@ def test_a_teacher_needs_no_head_and_may_be_of_transformers(tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_a_sentence(
-    words: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = ["--recipe", "minilm", "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
-    assert main(["distil", teacher(), *run, *words]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert sentence in said and "Traceback" not in said
+    assert main(["distil", teacher(), *run, *arguments]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert sentence in message and "Traceback" not in message
     assert not (tmp_path / "run").exists()
 
 
 def test_bench_has_no_teacher(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["minilm", "--size", "tiny", "--data", store("wordpiece"), "--device", "cpu"]
-    assert main(["bench", *words]) == 2
+    arguments = ["minilm", "--size", "tiny", "--data", store("wordpiece"), "--device", "cpu"]
+    assert main(["bench", *arguments]) == 2
     assert "bench has no teacher" in " ".join(capsys.readouterr().err.split())
 
 

@@ -16,7 +16,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.corpora import texts, write
-from support.learning import HERE, MACHINE, store, task, went
+from support.pretrain_runs import HERE, MACHINE, pretrain_job, run_pretraining, store
 from tokenizers import Tokenizer
 
 import clozelab
@@ -59,24 +59,24 @@ TEXT = "The first [MASK] of the <mask> was here."
 LINES = ["A small text.", "", "Another, rather longer text about nothing at all!", "x"]
 
 
-def pretrain(recipe: str, *words: str) -> None:
+def pretrain(recipe: str, *arguments: str) -> None:
     settings = [*SMALL, *SETTINGS.get(recipe, [*ATTENTIVE, *NARROW])]
     changes = [word for setting in settings for word in ("--set", setting)]
     steps = "4steps" if recipe in SETTINGS else "10steps"
-    started = ["pretrain", recipe, *words, "--size", "tiny", "--budget", steps, *changes]
+    started = ["pretrain", recipe, *arguments, "--size", "tiny", "--budget", steps, *changes]
     assert cli.main([*started, "--device", "cpu", "--evaluate-every", "0"]) == 0
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus of each kind and a run of each recipe, tiny."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("models")
     file = write(folder / "a.jsonl", texts(60))
     for kind in sorted(set(KINDS.values())):
-        words = ["corpus", "build", file, "--out", str(folder / kind), "--tokenizer", kind]
-        words += ["--vocabulary", "1000", "--held-out", "0.1", "--workers", "1"]
-        assert cli.main(words) == 0
+        command = ["corpus", "build", file, "--out", str(folder / kind), "--tokenizer", kind]
+        command += ["--vocabulary", "1000", "--held-out", "0.1", "--workers", "1"]
+        assert cli.main(command) == 0
     for recipe, kind in KINDS.items():
         pretrain(recipe, "--data", str(folder / kind), "--out", str(folder / recipe))
     for recipe in FAMILIES:
@@ -84,22 +84,22 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
     """What a command puts out, and what it says beside."""
     capsys.readouterr()
-    assert cli.main([*words]) == 0
-    told = capsys.readouterr()
-    return told.out, told.err
+    assert cli.main([*arguments]) == 0
+    captured = capsys.readouterr()
+    return captured.out, captured.err
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence a mistake is answered with."""
     capsys.readouterr()
-    assert cli.main([*words]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("clozelab: ") and told.err.count("\n") == 1, told.err
-    return told.err
+    assert cli.main([*arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
+    return captured.err
 
 
 # Export and import.
@@ -107,69 +107,73 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 @pytest.mark.parametrize("recipe", ["bert", "roberta", "swift", "albert", "modernbert"])
 def test_the_pipeline_of_transformers_fills_an_exported_model_in_the_same_way(
-    made: Path, recipe: str
+    runs_dir: Path, recipe: str
 ) -> None:
-    given = load(str(made / recipe))
-    folder = str(made / f"hf-{recipe}")
+    model = load(str(runs_dir / recipe))
+    folder = str(runs_dir / f"hf-{recipe}")
     pipe: Any = transformers.pipeline(
         "fill-mask",
         transformers.AutoModelForMaskedLM.from_pretrained(folder),
         tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
     )
     for text in ("The first [MASK] of the world.", "It was [MASK]", "[MASK] is in the [MASK] now"):
-        found = pipe(text.replace("[MASK]", pipe.tokenizer.mask_token), top_k=3)
-        found = [found] if isinstance(found[0], dict) else found
-        mine = fill(given, text, top=3)
+        guessed = pipe(text.replace("[MASK]", pipe.tokenizer.mask_token), top_k=3)
+        guessed = [guessed] if isinstance(guessed[0], dict) else guessed
+        mine = fill(model, text, top=3)
         assert [[g.number for g in guesses] for guesses in mine.blanks] == [
-            [one["token"] for one in blank] for blank in found
+            [peer_guess["token"] for peer_guess in blank] for blank in guessed
         ]
-        for guesses, blank in zip(mine.blanks, found, strict=True):
-            for guess, one in zip(guesses, blank, strict=True):
-                assert guess.probability == pytest.approx(one["score"], rel=1e-4)
+        for guesses, blank in zip(mine.blanks, guessed, strict=True):
+            for guess, peer_guess in zip(guesses, blank, strict=True):
+                assert guess.probability == pytest.approx(peer_guess["score"], rel=1e-4)
 
 
 @pytest.mark.parametrize("recipe", FAMILIES)
-def test_transformers_makes_the_same_states_of_an_exported_model(made: Path, recipe: str) -> None:
-    folder = str(made / f"hf-{recipe}")
+def test_transformers_makes_the_same_states_of_an_exported_model(
+    runs_dir: Path, recipe: str
+) -> None:
+    folder = str(runs_dir / f"hf-{recipe}")
     model = transformers.AutoModel.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with torch.inference_mode():
         theirs = model(**tokenizer(LINES[2], return_tensors="pt"))[0][0].numpy()
-    given = load(str(made / recipe))
-    (text,) = given.reader().read([LINES[2]])
-    mine = embed(given, [LINES[2]], words="none").vectors
+    own_model = load(str(runs_dir / recipe))
+    (text,) = own_model.reader().read([LINES[2]])
+    mine = embed(own_model, [LINES[2]], words="none").vectors
     np.testing.assert_allclose(mine, theirs[text.own], atol=1e-5)
 
 
 @pytest.mark.parametrize("recipe", FAMILIES)
 def test_an_imported_export_is_the_same_model(
-    made: Path, tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = str(tmp_path / "run")
-    _, told = said(capsys, "import", str(made / f"hf-{recipe}"), place)
-    assert "at step 0" in told and "fresh" not in told
-    one, two = load(str(made / recipe)), load(place)
-    assert two.step == 0
-    assert two.module.heads.keys() == one.module.heads.keys()
-    before, after = (embed(given, LINES, layer="all", words="none") for given in (one, two))
+    _, output = run_command(capsys, "import", str(runs_dir / f"hf-{recipe}"), place)
+    assert "at step 0" in output and "fresh" not in output
+    first, second = load(str(runs_dir / recipe)), load(place)
+    assert second.step == 0
+    assert second.module.heads.keys() == first.module.heads.keys()
+    before, after = (
+        embed(each_model, LINES, layer="all", words="none") for each_model in (first, second)
+    )
     np.testing.assert_allclose(before.vectors, after.vectors, atol=1e-6)
     np.testing.assert_array_equal(before.offsets, after.offsets)
     if recipe != "gpt":
-        assert fill(one, TEXT).blanks[0][0].number == fill(two, TEXT).blanks[0][0].number
-    assert "not empty" in refused(capsys, "import", str(made / f"hf-{recipe}"), place)
+        assert fill(first, TEXT).blanks[0][0].number == fill(second, TEXT).blanks[0][0].number
+    assert "not empty" in refused(capsys, "import", str(runs_dir / f"hf-{recipe}"), place)
 
 
-def test_the_card_tells_recipe_data_and_results(made: Path) -> None:
-    card = (made / "hf-roberta" / "README.md").read_text(encoding="utf-8")
-    assert "[masking]" in card and str(made / "byte_bpe") in card
-    result = Run.open(made / "roberta").result()
+def test_the_card_tells_recipe_data_and_results(runs_dir: Path) -> None:
+    card = (runs_dir / "hf-roberta" / "README.md").read_text(encoding="utf-8")
+    assert "[masking]" in card and str(runs_dir / "byte_bpe") in card
+    result = Run.open(runs_dir / "roberta").result()
     assert result is not None
     loss = result["held_out"]["masked_lm"]["loss"]
     assert f"| held out masked lm loss | {loss:.4g} |" in card
 
 
 def test_an_export_appears_whole_or_not_at_all(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -177,83 +181,92 @@ def test_an_export_appears_whole_or_not_at_all(
     with monkeypatch.context() as patch:
         patch.setattr("clozelab.models.interop.huggingface.write_tensors", full)
         with pytest.raises(OSError, match="No space left"):
-            export(str(made / "bert"), tmp_path / "hf")
+            export(str(runs_dir / "bert"), tmp_path / "hf")
     assert list(tmp_path.iterdir()) == []
-    export(str(made / "bert"), tmp_path / "hf")
+    export(str(runs_dir / "bert"), tmp_path / "hf")
     assert [file.name for file in tmp_path.iterdir()] == ["hf"]
 
 
 def test_export_says_what_it_left_out(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, told = said(capsys, "export", str(made / "spanbert"), str(tmp_path / "hf"))
-    assert "left out, since bert has no place for it: heads.span_boundary" in told
-    assert "BertForMaskedLM" in told
-    (checkpoint,) = (made / "spanbert" / "checkpoints").glob("*10")
-    _, told = said(capsys, "export", str(checkpoint), str(tmp_path / "two"), "--family", "bert")
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "two"))
-    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    _, output = run_command(capsys, "export", str(runs_dir / "spanbert"), str(tmp_path / "hf"))
+    assert "left out, since bert has no place for it: heads.span_boundary" in output
+    assert "BertForMaskedLM" in output
+    (checkpoint,) = (runs_dir / "spanbert" / "checkpoints").glob("*10")
+    _, output = run_command(
+        capsys, "export", str(checkpoint), str(tmp_path / "two"), "--family", "bert"
+    )
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "two"))
+    assert first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def test_an_exported_graph_gives_the_same_states(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, told = said(capsys, "export", str(made / "bert"), str(tmp_path / "o"), "--onnx")
-    assert "last_hidden_state and logits" in told
-    given = load(str(made / "bert"))
+    _, output = run_command(capsys, "export", str(runs_dir / "bert"), str(tmp_path / "o"), "--onnx")
+    assert "last_hidden_state and logits" in output
+    model = load(str(runs_dir / "bert"))
     tokenizer = Tokenizer.from_file(str(tmp_path / "o" / "tokenizer.json"))
     ids = np.array([tokenizer.encode(LINES[2]).ids])
     session = onnxruntime.InferenceSession(tmp_path / "o" / "model.onnx")
     rest = {"attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     states = session.run(["last_hidden_state"], {"input_ids": ids, **rest})[0][0]
-    mine = embed(given, [LINES[2]], words="none").vectors
+    mine = embed(model, [LINES[2]], words="none").vectors
     np.testing.assert_allclose(mine, states[1:-1], atol=1e-4)
 
 
 def test_a_hub_name_is_imported_like_a_directory(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The hub is a stand-in: the encoder alone, under a name."""
     folder = tmp_path / "fetched"
-    shutil.copytree(made / "hf-roberta", folder)
+    shutil.copytree(runs_dir / "hf-roberta", folder)
     weights = load_file(folder / "model.safetensors")
-    kept = {name: value for name, value in weights.items() if not name.startswith("lm_head")}
-    kept["classifier.dense.weight"] = torch.zeros(2, 2)
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    other_weights = {
+        name: value for name, value in weights.items() if not name.startswith("lm_head")
+    }
+    other_weights["classifier.dense.weight"] = torch.zeros(2, 2)
+    save_file(other_weights, folder / "model.safetensors", metadata={"format": "pt"})
     fetched: list[str] = []
     monkeypatch.setattr(
         "huggingface_hub.snapshot_download",
         lambda name, allow_patterns: fetched.append(name) or str(folder),
     )
-    _, told = said(capsys, "import", "someone/model", str(tmp_path / "run"))
+    _, output = run_command(capsys, "import", "someone/model", str(tmp_path / "run"))
     assert fetched == ["someone/model"]
-    assert "an encoder alone, without a head that predicts" in told
-    assert "left aside, since nothing here needs it: classifier.dense" in told
+    assert "an encoder alone, without a head that predicts" in output
+    assert "left aside, since nothing here needs it: classifier.dense" in output
     assert Run.open(tmp_path / "run").machine()["from"] == "someone/model"
-    words = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(made / "byte_bpe")]
-    assert "start a run of its own with --from" in refused(capsys, *words)
+    command = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(runs_dir / "byte_bpe")]
+    assert "start a run of its own with --from" in refused(capsys, *command)
 
 
 # Fill.
 
 
 def test_fill_tells_every_blank_and_the_text(
-    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown, _ = said(capsys, "fill", str(made / "bert"), TEXT, "--top", "3")
-    found = fill(load(str(made / "bert")), TEXT, top=3)
-    rows = shown.splitlines()
+    output, _ = run_command(capsys, "fill", str(runs_dir / "bert"), TEXT, "--top", "3")
+    filled = fill(load(str(runs_dir / "bert")), TEXT, top=3)
+    rows = output.splitlines()
     assert rows[0].split() == ["blank", "token", "probability"]
     assert rows[1].split() == [
         "1",
-        found.blanks[0][0].token,
-        f"{found.blanks[0][0].probability:.2%}",
+        filled.blanks[0][0].token,
+        f"{filled.blanks[0][0].probability:.2%}",
     ]
-    assert rows[4].split()[:2] == ["2", found.blanks[1][0].token]
-    assert rows[-1] == found.text
-    assert found.text.startswith("The first") and found.text.endswith(" was here.")
+    assert rows[4].split()[:2] == ["2", filled.blanks[1][0].token]
+    assert rows[-1] == filled.text
+    assert filled.text.startswith("The first") and filled.text.endswith(" was here.")
     monkeypatch.setattr("sys.stdin", io.StringIO(TEXT + "\n"))
-    assert said(capsys, "fill", str(made / "bert"), "-", "--top", "3")[0] == shown
+    assert run_command(capsys, "fill", str(runs_dir / "bert"), "-", "--top", "3")[0] == output
 
 
 @pytest.mark.parametrize(
@@ -269,32 +282,32 @@ def test_fill_tells_every_blank_and_the_text(
     ],
 )
 def test_a_piece_that_goes_on_a_word_joins_it(
-    made: Path, recipe: str, token: str, text: str
+    runs_dir: Path, recipe: str, token: str, text: str
 ) -> None:
-    tokenizer = load(str(made / recipe)).tokenizer
+    tokenizer = load(str(runs_dir / recipe)).tokenizer
     number = tokenizer.token_to_id(token)
     assert "".join(_put(tokenizer, ["The first ", " of it"], [number])) == text
 
 
 @pytest.mark.parametrize("recipe", ["bert", "roberta", "albert", "xlnet"])
-def test_both_spellings_of_a_blank_are_one(made: Path, recipe: str) -> None:
-    given = load(str(made / recipe))
+def test_both_spellings_of_a_blank_are_one(runs_dir: Path, recipe: str) -> None:
+    model = load(str(runs_dir / recipe))
     spelled = [
-        fill(given, TEXT.replace("[MASK]", name).replace("<mask>", name))
+        fill(model, TEXT.replace("[MASK]", name).replace("<mask>", name))
         for name in ("[MASK]", "<mask>")
     ]
     assert spelled[0] == spelled[1]
     assert all(0 < g.probability < 1 for guesses in spelled[0].blanks for g in guesses)
 
 
-def test_blanks_of_xlnet_see_all_the_rest_and_no_blank(made: Path) -> None:
+def test_blanks_of_xlnet_see_all_the_rest_and_no_blank(runs_dir: Path) -> None:
     """As transformers has it: no token may see a blank, and each blank is a target."""
-    given = load(str(made / "xlnet"))
-    model = transformers.XLNetLMHeadModel.from_pretrained(made / "hf-xlnet").eval()
+    own_model = load(str(runs_dir / "xlnet"))
+    model = transformers.XLNetLMHeadModel.from_pretrained(runs_dir / "hf-xlnet").eval()
     text = "[MASK] first house of the old [MASK] was here, and the road to it was not [MASK] far."
-    mine = fill(given, text, top=1000)
-    mask = given.vocabulary.role("mask")
-    plain = Tokenizer.from_file(str(made / "hf-xlnet" / "tokenizer.json"))
+    mine = fill(own_model, text, top=1000)
+    mask = own_model.vocabulary.role("mask")
+    plain = Tokenizer.from_file(str(runs_dir / "hf-xlnet" / "tokenizer.json"))
     ids = torch.tensor([plain.encode(text).ids])
     (at,) = torch.where(ids[0] == mask)
     assert len(at) == 3
@@ -312,25 +325,25 @@ def test_blanks_of_xlnet_see_all_the_rest_and_no_blank(made: Path) -> None:
 
 
 def test_a_causal_model_guesses_from_the_left(
-    made: Path, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, told = said(capsys, "fill", str(made / "gpt"), TEXT)
-    assert "reads from the left" in told
-    given = load(str(made / "gpt"))
-    it, there = fill(given, "The first [MASK] of it"), fill(given, "The first [MASK] was there")
+    _, output = run_command(capsys, "fill", str(runs_dir / "gpt"), TEXT)
+    assert "reads from the left" in output
+    model = load(str(runs_dir / "gpt"))
+    it, there = fill(model, "The first [MASK] of it"), fill(model, "The first [MASK] was there")
     assert it.blanks == there.blanks and it.left_only
-    assert fill(given, "[MASK] was first").blanks[0] != it.blanks[0]
-    best = fill(given, "The first [MASK] of [MASK]")
-    again = fill(given, "".join(best.parts[:3]) + "[MASK]")
-    for one, two in zip(best.blanks[1], again.blanks[0], strict=True):
-        assert one.number == two.number
-        assert one.probability == pytest.approx(two.probability, rel=1e-5)
+    assert fill(model, "[MASK] was first").blanks[0] != it.blanks[0]
+    best = fill(model, "The first [MASK] of [MASK]")
+    again = fill(model, "".join(best.parts[:3]) + "[MASK]")
+    for first, second in zip(best.blanks[1], again.blanks[0], strict=True):
+        assert first.number == second.number
+        assert first.probability == pytest.approx(second.probability, rel=1e-5)
 
 
 def test_a_model_makes_the_tables_of_its_tokenizer_once(
-    made: Path, monkeypatch: pytest.MonkeyPatch
+    runs_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = load(str(made / "bert"))
+    model = load(str(runs_dir / "bert"))
     made_by: list[object] = []
 
     class Counted(encoding.CachedTokenizer):
@@ -340,7 +353,7 @@ def test_a_model_makes_the_tables_of_its_tokenizer_once(
 
     monkeypatch.setattr(reader, "CachedTokenizer", Counted)
     for text in ("one", "two", "three"):
-        embed(given, [text])
+        embed(model, [text])
     assert len(made_by) == 1
 
 
@@ -348,12 +361,12 @@ def test_a_model_makes_the_tables_of_its_tokenizer_once(
 
 
 @pytest.mark.parametrize("recipe", list(KINDS))
-def test_a_texts_vectors_do_not_depend_on_its_batch_mates(made: Path, recipe: str) -> None:
-    given = load(str(made / recipe))
+def test_a_texts_vectors_do_not_depend_on_its_batch_mates(runs_dir: Path, recipe: str) -> None:
+    model = load(str(runs_dir / recipe))
     every = [line for line in LINES if line]
-    together = embed(given, every, layer="all", words="none")
+    together = embed(model, every, layer="all", words="none")
     for number, line in enumerate(every):
-        alone = embed(given, [line], layer="all", words="none")
+        alone = embed(model, [line], layer="all", words="none")
         mine = slice(together.starts[number], together.starts[number + 1])
         np.testing.assert_allclose(together.vectors[mine], alone.vectors, atol=1e-6, rtol=1e-6)
         np.testing.assert_array_equal(together.offsets[mine], alone.offsets)
@@ -361,13 +374,13 @@ def test_a_texts_vectors_do_not_depend_on_its_batch_mates(made: Path, recipe: st
 
 
 @pytest.mark.parametrize("recipe", list(KINDS))
-def test_words_are_those_of_the_text_whatever_the_tokenizer(made: Path, recipe: str) -> None:
-    given = load(str(made / recipe))
-    found = embed(given, LINES, words="first")
+def test_words_are_those_of_the_text_whatever_the_tokenizer(runs_dir: Path, recipe: str) -> None:
+    model = load(str(runs_dir / recipe))
+    embedded = embed(model, LINES, words="first")
     words = [
         LINES[text][first:stop]
         for text in range(len(LINES))
-        for first, stop in found.offsets[found.starts[text] : found.starts[text + 1]]
+        for first, stop in embedded.offsets[embedded.starts[text] : embedded.starts[text + 1]]
     ]
     assert words == [
         *["A", "small", "text", "."],
@@ -375,22 +388,22 @@ def test_words_are_those_of_the_text_whatever_the_tokenizer(made: Path, recipe: 
         "x",
     ]
     width = 64 if recipe == "elmo" else 32
-    assert found.vectors.shape == (len(words), width) and found.vectors.dtype == np.float32
+    assert embedded.vectors.shape == (len(words), width) and embedded.vectors.dtype == np.float32
 
 
-def test_elmo_reads_every_word_by_all_its_letters(made: Path) -> None:
-    (text,) = load(str(made / "elmo")).reader().read([LINES[2]])
+def test_elmo_reads_every_word_by_all_its_letters(runs_dir: Path) -> None:
+    (text,) = load(str(runs_dir / "elmo")).reader().read([LINES[2]])
     rows = [row[1 : row.tolist().index(259)] for row in text.columns["characters"]]  # 259 ends one
     spelled = [bytes(row.tolist()).decode() for row in rows[text.own]]
     assert " ".join(spelled) == "another , rather longer text about nothing at all !"
     assert [row.tolist() for row in (rows[0], rows[-1])] == [[256], [257]]
 
 
-def test_words_and_texts_are_made_of_their_tokens(made: Path) -> None:
-    given = load(str(made / "roberta"))
-    tokens = embed(given, LINES, words="none")
-    first, mean = (embed(given, LINES, words=words) for words in ("first", "mean"))
-    whole = embed(given, LINES, pool="mean")
+def test_words_and_texts_are_made_of_their_tokens(runs_dir: Path) -> None:
+    model = load(str(runs_dir / "roberta"))
+    tokens = embed(model, LINES, words="none")
+    first, mean = (embed(model, LINES, words=pooling) for pooling in ("first", "mean"))
+    whole = embed(model, LINES, pool="mean")
     assert np.array_equal(first.offsets, mean.offsets)
     for text in range(len(LINES)):
         mine = slice(tokens.starts[text], tokens.starts[text + 1])
@@ -406,54 +419,61 @@ def test_words_and_texts_are_made_of_their_tokens(made: Path) -> None:
 
 
 @pytest.mark.parametrize(("recipe", "place"), [("bert", 0), ("xlnet", -1)])
-def test_the_vector_of_cls_is_taken_where_it_stands(made: Path, recipe: str, place: int) -> None:
-    given = load(str(made / recipe))
+def test_the_vector_of_cls_is_taken_where_it_stands(
+    runs_dir: Path, recipe: str, place: int
+) -> None:
+    model = load(str(runs_dir / recipe))
     with torch.inference_mode():
-        text = packed(given.reader().read([LINES[0]]), torch.device("cpu"))
-        states = given.module.encode(text).hidden_states
-    assert int(text.ids[place]) == given.vocabulary.role("cls")
+        text = packed(model.reader().read([LINES[0]]), torch.device("cpu"))
+        states = model.module.encode(text).hidden_states
+    assert int(text.ids[place]) == model.vocabulary.role("cls")
     assert int(text.segments[place]) == (2 if recipe == "xlnet" else 0)
-    found = embed(given, [LINES[0]], pool="cls")
-    np.testing.assert_allclose(found.vectors[0], states[place].numpy(), atol=1e-6)
+    embedded = embed(model, [LINES[0]], pool="cls")
+    np.testing.assert_allclose(embedded.vectors[0], states[place].numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("recipe", ["bert", "xlnet", "elmo"])
-def test_layers_count_from_the_embedding_and_from_the_end(made: Path, recipe: str) -> None:
-    given = load(str(made / recipe))
-    every = embed(given, LINES, layer="all").vectors
+def test_layers_count_from_the_embedding_and_from_the_end(runs_dir: Path, recipe: str) -> None:
+    model = load(str(runs_dir / recipe))
+    every = embed(model, LINES, layer="all").vectors
     assert every.shape[1] == 3
     for layer in (0, 1, 2, -1, -2, -3):
-        one = embed(given, LINES, layer=layer).vectors
-        np.testing.assert_allclose(one, every[:, layer], atol=1e-6)
+        vectors = embed(model, LINES, layer=layer).vectors
+        np.testing.assert_allclose(vectors, every[:, layer], atol=1e-6)
     assert not np.allclose(every[:, 0], every[:, 1])
 
 
 def test_embed_writes_a_file_of_numpy(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = [*LINES, "word " * 100]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     out = tmp_path / "v.npz"
-    words = ["embed", "--out", str(out), str(made / "bert")]
-    _, told = said(capsys, *words, "--file", str(tmp_path / "lines.txt"), "--device", "cpu")
-    assert "cut: 1" in told
-    with np.load(out) as found:
-        kept = dict(found)
-    assert f"{len(kept['vectors'])} × 32 numbers for 5 texts" in told
-    assert kept["texts"].tolist() == lines
-    assert kept["words"].tolist()[:4] == ["A", "small", "text", "."]
-    wanted = embed(load(str(made / "bert")), lines)
+    command = ["embed", "--out", str(out), str(runs_dir / "bert")]
+    _, output = run_command(
+        capsys, *command, "--file", str(tmp_path / "lines.txt"), "--device", "cpu"
+    )
+    assert "cut: 1" in output
+    with np.load(out) as arrays:
+        old_arrays = dict(arrays)
+    assert f"{len(old_arrays['vectors'])} × 32 numbers for 5 texts" in output
+    assert old_arrays["texts"].tolist() == lines
+    assert old_arrays["words"].tolist()[:4] == ["A", "small", "text", "."]
+    wanted = embed(load(str(runs_dir / "bert")), lines)
     assert wanted.cut == 1
     for name in ("vectors", "starts", "offsets"):
-        assert np.array_equal(kept[name], getattr(wanted, name)), name
+        assert np.array_equal(old_arrays[name], getattr(wanted, name)), name
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
     out.rename(tmp_path / "kept.npz")
     out.symlink_to(tmp_path / "kept.npz")
-    said(capsys, *words, "-", "--pool", "mean", "--layer", "1", "--overwrite")
+    run_command(capsys, *command, "-", "--pool", "mean", "--layer", "1", "--overwrite")
     assert out.is_symlink()
-    with np.load(tmp_path / "kept.npz") as found:
-        assert found["vectors"].shape == (5, 32)
-        assert found["words"].tolist()[0] == LINES[0]
+    with np.load(tmp_path / "kept.npz") as arrays:
+        assert arrays["vectors"].shape == (5, 32)
+        assert arrays["words"].tolist()[0] == LINES[0]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -462,14 +482,16 @@ def test_every_checkpoint_of_a_run_goes_out(
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "series"
     often = SaveOptions(save_every=1, keep=0, evaluate_every=0, evaluate_blocks=4)
-    went(task("bert", steps=2), run, MACHINE, often)
+    run_pretraining(pretrain_job("bert", steps=2), run, MACHINE, often)
     assert cli.main(["export", str(run), str(out), "--all"]) == 0
     assert "2 steps, each BertForPreTraining" in " ".join(capsys.readouterr().err.split())
     assert sorted(folder.name for folder in out.iterdir()) == ["step-00000001", "step-00000002"]
     for folder in out.iterdir():
         mine, theirs = load(str(run / "checkpoints" / folder.name)), load(str(folder))
-        words = "encoder.embeddings.words.weight"
-        assert torch.equal(mine.module.state_dict()[words], theirs.module.state_dict()[words])
+        table_name = "encoder.embeddings.words.weight"
+        assert torch.equal(
+            mine.module.state_dict()[table_name], theirs.module.state_dict()[table_name]
+        )
         assert f"# {folder.name}" in (folder / "README.md").read_text()
 
 
@@ -477,7 +499,7 @@ def test_every_checkpoint_of_a_run_goes_out(
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         ("export nothing-here OUT", "nothing-here: no such directory"),
         ("export elmo OUT", "transformers has no such class"),
@@ -531,26 +553,28 @@ def test_every_checkpoint_of_a_run_goes_out(
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, answer: str
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, answer: str
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("mine")
-    places = {name: str(made / name) for name in (*KINDS, "hf-bert")}
+    places = {name: str(runs_dir / name) for name in (*KINDS, "hf-bert")}
     places |= {"FULL": str(tmp_path / "full"), "LONG": "word " * 40 + "[MASK]"}
-    split = [places.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in words.split()]
+    split = [
+        places.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in arguments.split()
+    ]
     assert answer in refused(capsys, *split)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
 
 
-def test_opening_a_model_draws_no_weights(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_model_draws_no_weights(runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.nn.init, "trunc_normal_")
-    clozelab.load(str(made / "bert"))
+    clozelab.load(str(runs_dir / "bert"))
 
 
-def test_public_names_open_a_model(made: Path) -> None:
-    assert clozelab.load(str(made / "bert")).step == 10
-    assert clozelab.load(made / "bert").fill("the [MASK] was wide").blanks
+def test_public_names_open_a_model(runs_dir: Path) -> None:
+    assert clozelab.load(str(runs_dir / "bert")).step == 10
+    assert clozelab.load(runs_dir / "bert").fill("the [MASK] was wide").blanks
     with pytest.raises(UserError, match="no such directory"):
         clozelab.load("nothing-here")
 
@@ -560,13 +584,13 @@ def test_public_names_open_a_model(made: Path) -> None:
 
 @pytest.mark.parametrize("recipe", ["bert", "roberta", "albert", "gpt", "spanbert"])
 def test_a_model_goes_on_with_words_of_a_new_domain(
-    made: Path, tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     documents = [f"{text} The plasmation of gastrology was a plasmation." for text in texts(60)]
     file = write(tmp_path / "new.jsonl", documents)
-    run, corpus, more = str(made / recipe), str(tmp_path / "corpus"), str(tmp_path / "more")
+    run, corpus, more = str(runs_dir / recipe), str(tmp_path / "corpus"), str(tmp_path / "more")
     build = ["corpus", "build", file, "--out", corpus, "--workers", "1", "--held-out", "0.1"]
-    said(capsys, *build, "--tokenizer-from", run, "--extend", "40")
+    run_command(capsys, *build, "--tokenizer-from", run, "--extend", "40")
     old, store = load(run), Corpus.open(corpus)
     assert old.vocabulary.size < store.vocabulary.size <= old.vocabulary.size + 40
     spelled = store.tokenizer.get_vocab().keys() - old.tokenizer.get_vocab().keys()
@@ -586,59 +610,63 @@ def test_a_model_goes_on_with_words_of_a_new_domain(
     apart = replace(old.recipe, objectives=tied(old.recipe.objectives, {head: False}))
     start = continued(apart, run, data=[corpus], seed=0).start
     assert start is not None and torch.equal(start[f"heads.{head}.table"], start[table])
-    words = ["pretrain", recipe, "--data", corpus, "--from", run, "--out", more]
-    words += ["--budget", "2steps", "--set", "schedule.batch_size=8", "--device", "cpu"]
-    said(capsys, *words, "--set", "blocks.length=32", "--set", "schedule.phases=[]")
+    command = ["pretrain", recipe, "--data", corpus, "--from", run, "--out", more]
+    command += ["--budget", "2steps", "--set", "schedule.batch_size=8", "--device", "cpu"]
+    run_command(capsys, *command, "--set", "blocks.length=32", "--set", "schedule.phases=[]")
     new = load(more)
     assert len(dict(new.module.named_parameters())[table]) == store.vocabulary.size
     grown = build_model(task.recipe, task.recipe.tokenizer.vocabulary, seed=0)
     weights = {name: value.detach() for name, value in grown.named_parameters()}
     set_weights(grown, {**weights, **{n: w for n, w in task.start.items() if n in weights}})
     known = ["of the house", "a word that it knew"]
-    kept = [embed(one, known).vectors for one in (old, replace(old, module=grown.eval()))]
-    np.testing.assert_allclose(kept[0], kept[1], atol=1e-6, err_msg="it forgot what it knew")
+    vectors = [
+        embed(each_model, known).vectors for each_model in (old, replace(old, module=grown.eval()))
+    ]
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6, err_msg="it forgot what it knew")
     folder, again = str(tmp_path / "hf"), str(tmp_path / "again")
-    said(capsys, "export", more, folder)
-    said(capsys, "import", folder, again)
-    found = [embed(given, ["of plasmation"], words="none") for given in (new, load(again))]
-    np.testing.assert_allclose(found[0].vectors, found[1].vectors, atol=1e-6)
-    assert [*found[0].offsets[-1]] == [3, 13]
+    run_command(capsys, "export", more, folder)
+    run_command(capsys, "import", folder, again)
+    embeddings = [
+        embed(each_model, ["of plasmation"], words="none") for each_model in (new, load(again))
+    ]
+    np.testing.assert_allclose(embeddings[0].vectors, embeddings[1].vectors, atol=1e-6)
+    assert [*embeddings[0].offsets[-1]] == [3, 13]
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     ids = theirs("of plasmation", add_special_tokens=False)["input_ids"]
-    assert ids[-1] == number and len(ids) == len(found[0].vectors)
+    assert ids[-1] == number and len(ids) == len(embeddings[0].vectors)
 
 
-def test_rows_to_spare_are_taken_first(made: Path, tmp_path: Path) -> None:
+def test_rows_to_spare_are_taken_first(runs_dir: Path, tmp_path: Path) -> None:
     """A table of transformers may be longer than its tokenizer."""
     folder = tmp_path / "hf"
-    model = transformers.AutoModelForMaskedLM.from_pretrained(made / "hf-roberta")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(runs_dir / "hf-roberta")
     size = model.config.vocab_size
     model.resize_token_embeddings(size + 2)
     model.save_pretrained(folder)
-    transformers.AutoTokenizer.from_pretrained(made / "hf-roberta").save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(runs_dir / "hf-roberta").save_pretrained(folder)
     file = write(tmp_path / "new.jsonl", ["The plasmation and gastrology of plasmatics. " * 6] * 10)
-    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
-    assert cli.main([*words, "--tokenizer-from", str(folder), "--extend", "3"]) == 0
+    command = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
+    assert cli.main([*command, "--tokenizer-from", str(folder), "--extend", "3"]) == 0
     assert Corpus.open(tmp_path / "c").vocabulary.size == size + 3
-    given = load(str(folder))
-    task = continued(given.recipe, str(folder), data=[str(tmp_path / "c")], seed=0)
+    own_model = load(str(folder))
+    task = continued(own_model.recipe, str(folder), data=[str(tmp_path / "c")], seed=0)
     assert task.start is not None
     assert len(task.start["encoder.embeddings.words.weight"]) == size + 3
     assert len(task.start["heads.masked_lm.bias"]) == size + 3
     assert task.recipe.tokenizer.vocabulary == size + 3
     other = ["--out", str(tmp_path / "d"), "--tokenizer", "byte_bpe", "--vocabulary", "500"]
-    assert cli.main([*words[:3], *other, "--workers", "1"]) == 0
+    assert cli.main([*command[:3], *other, "--workers", "1"]) == 0
     with pytest.raises(UserError, match="its tokenizer is not that of"):
-        continued(given.recipe, str(folder), data=[str(tmp_path / "d")], seed=0)
+        continued(own_model.recipe, str(folder), data=[str(tmp_path / "d")], seed=0)
 
 
 def test_the_words_of_another_corpus_have_a_softmax_of_their_own(tmp_path: Path) -> None:
-    given = task("elmo", steps=1)
-    went(given, tmp_path / "run")
+    elmo_job = pretrain_job("elmo", steps=1)
+    run_pretraining(elmo_job, tmp_path / "run")
     head = "heads.bidirectional_lm.bias"
     for documents, begins in ((60, True), (40, False)):
         data = [store("byte_bpe", documents=documents)]
-        job = continued(given.recipe, str(tmp_path / "run"), data=data, seed=0)
+        job = continued(elmo_job.recipe, str(tmp_path / "run"), data=data, seed=0)
         assert job.start is not None and (head in job.start) == begins
         assert any("softmax over words" in note for note in job.notes) != begins
         PretrainTrainer(job, MACHINE, HERE)  # which the weights fit

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.learning import store
+from support.pretrain_runs import store
 
 from clozelab import cli
 
@@ -57,14 +57,14 @@ NONSENSE = [
 
 
 def cases() -> list[list[str]]:
-    found = []
+    commands = []
     for line, bad in product(COMMANDS, NONSENSE):
-        words = line.split()
-        first = 2 if words[0] == "corpus" else 1
-        for at in range(first, len(words)):
-            if not words[at].startswith("--"):
-                found.append([*words[:at], bad, *words[at + 1 :]])
-    return found
+        arguments = line.split()
+        first = 2 if arguments[0] == "corpus" else 1
+        for at in range(first, len(arguments)):
+            if not arguments[at].startswith("--"):
+                commands.append([*arguments[:at], bad, *arguments[at + 1 :]])
+    return commands
 
 
 CASES = random.Random(14).sample(cases(), 180)
@@ -83,13 +83,15 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**names, "NEW": "new", "NEW.html": "n.html", "NEW.npz": "n.npz"}
 
 
-@pytest.mark.parametrize("words", CASES, ids=lambda words: repr(" ".join(words))[:80])
+@pytest.mark.parametrize("arguments", CASES, ids=lambda arguments: repr(" ".join(arguments))[:80])
 def test_nonsense_is_answered_in_a_sentence(
-    words: list[str], desk: dict[str, str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], desk: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {**desk, "CORPUS": store("wordpiece")}
-    code = cli.main([places.get(word, word) for word in words])
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("clozelab: ")]
-    assert code in (0, 2) and len(said) == (code == 2), said
+    code = cli.main([places.get(word, word) for word in arguments])
+    messages = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("clozelab: ")
+    ]
+    assert code in (0, 2) and len(messages) == (code == 2), messages
     assert Path(desk["FOLDER"], "notes.txt").read_text() == "mine"
     assert Path(desk["FILE"]).read_text().startswith("A sentence")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import STORES, of, shrunk, store, teacher, went
+from support.pretrain_runs import STORES, of_kind, run_pretraining, shrunk, store, teacher
 
 from clozelab import embed
 from clozelab.config.recipe import Recipe
@@ -48,7 +48,7 @@ PAIRS = {
 def joined(objectives: str, encoder: str) -> Recipe:
     """One recipe with the encoder of another, which reads in the direction of the first."""
     recipe, other = shrunk(objectives), shrunk(encoder).encoder
-    asked = {"causal": recipe.encoder.causal, "memory": recipe.encoder.memory}
+    directions = {"causal": recipe.encoder.causal, "memory": recipe.encoder.memory}
     known = {setting.name for setting in fields(other)}
     parts: list[Any] = [
         replace(part, start="random") if getattr(part, "start", None) == "spread" else part
@@ -56,7 +56,7 @@ def joined(objectives: str, encoder: str) -> Recipe:
     ]
     return replace(
         recipe,
-        encoder=replace(other, **{key: value for key, value in asked.items() if key in known}),
+        encoder=replace(other, **{key: value for key, value in directions.items() if key in known}),
         objectives=tuple(parts),
     )
 
@@ -68,7 +68,7 @@ def test_what_makes_sense_trains_and_loads(objectives: str, encoder: str, tmp_pa
         job = starting.taught(recipe, teacher(), data=data, seed=0, sized=True)
     else:
         job = starting.fresh(recipe, data=data, seed=0)
-    steps = of(Step, went(job, tmp_path / "run"))
+    steps = of_kind(Step, run_pretraining(job, tmp_path / "run"))
     named = {kind for step in steps for kind in step.sums}
     assert len(steps) == 4 and len(named) == len(recipe.objectives)
     assert all(math.isfinite(sums["loss"]) for step in steps for sums in step.sums.values())

@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "motifs.py"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sequences_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the example, their corpus and an encoder."""
     folder = tmp_path_factory.mktemp("sequences")
     runpy.run_path(str(EXAMPLE))["write"](folder, sequences=3000, labelled=16, dev=100)
@@ -33,26 +33,26 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_sequence_is_a_document_of_kmers(made: Path) -> None:
-    corpus = Corpus.open(made / "corpus")
+def test_a_sequence_is_a_document_of_kmers(sequences_dir: Path) -> None:
+    corpus = Corpus.open(sequences_dir / "corpus")
     documents = corpus.documents("train")
-    lines = (made / "sequences.txt").read_text().split()
+    lines = (sequences_dir / "sequences.txt").read_text().split()
     assert len(documents.documents) - 1 + corpus.manifest["splits"]["held_out"]["documents"] == 3000
     assert documents.sentences[1] == 24 and corpus.decode(documents.ids[:24]) in lines
     assert corpus.manifest["sentences"] == "none"
 
 
-def test_a_pretrained_encoder_beats_random_weights(made: Path) -> None:
+def test_a_pretrained_encoder_beats_random_weights(sequences_dir: Path) -> None:
     scores = []
     for fresh in (False, True):
         tuned = clozelab.finetune(
-            made / "run",
+            sequences_dir / "run",
             "classify",
-            train=made / "train.tsv",
-            dev=made / "dev.tsv",
+            train=sequences_dir / "train.tsv",
+            dev=sequences_dir / "dev.tsv",
             fresh=fresh,
             set=["steps=20"],
-            out=made / f"tuned-{fresh}",
+            out=sequences_dir / f"tuned-{fresh}",
         )
         result = json.loads((tuned.path / "result.json").read_text(encoding="utf-8"))
         scores.append(result["selected"])
@@ -60,26 +60,40 @@ def test_a_pretrained_encoder_beats_random_weights(made: Path) -> None:
     assert scores[0] > scores[1] + 15
 
 
-def test_stretches_are_tagged_in_place(made: Path) -> None:
+def test_stretches_are_tagged_in_place(sequences_dir: Path) -> None:
     tuned = clozelab.finetune(
-        made / "run", "tag", train=made / "train.conll", dev=made / "dev.conll", set=["steps=2"],
-        out=made / "tagged",
-    )  # fmt: skip
-    [found] = clozelab.load(tuned).predict(["ACGT NNNN acgt AC"])
-    assert len(found.tags) == 4
+        sequences_dir / "run",
+        "tag",
+        train=sequences_dir / "train.conll",
+        dev=sequences_dir / "dev.conll",
+        set=["steps=2"],
+        out=sequences_dir / "tagged",
+    )
+    [tags] = clozelab.load(tuned).predict(["ACGT NNNN acgt AC"])
+    assert len(tags.tags) == 4
 
 
-def test_odd_sequences_are_read_and_counted(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = made / "odd.txt"
+def test_odd_sequences_are_read_and_counted(
+    sequences_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = sequences_dir / "odd.txt"
     odd = "NNNNacgtRYAC\n" + "-" * 8 + "ACGT\n"
     file.write_text("ACGT" * 3000 + "\n\n   \n" + odd * 20)
-    command = ["corpus", "build", str(file), "--out", str(made / "odd"), "--layout", "lines"]
+    command = [
+        "corpus",
+        "build",
+        str(file),
+        "--out",
+        str(sequences_dir / "odd"),
+        "--layout",
+        "lines",
+    ]
     options = ["--sentences", "none", "--tokenizer", "kmer", "--k", "4", "--held-out", "0"]
     assert main([*command, *options, "--workers", "1"]) == 0
-    said = capsys.readouterr().err
-    documents = Corpus.open(made / "odd").documents("train")
+    output = capsys.readouterr().err
+    documents = Corpus.open(sequences_dir / "odd").documents("train")
     assert len(documents.documents) - 1 == 41  # an empty line is none
     assert len(documents.ids) == 3000 + 20 * (5 + 2)
-    assert "sentences over 10,000 characters cut: 1" in said
-    assert "tokens unknown to the tokenizer ([UNK]), of 3,140: 60" in said
-    assert "smaller than" not in said  # a vocabulary of k-mers is as large as it can be
+    assert "sentences over 10,000 characters cut: 1" in output
+    assert "tokens unknown to the tokenizer ([UNK]), of 3,140: 60" in output
+    assert "smaller than" not in output  # a vocabulary of k-mers is as large as it can be

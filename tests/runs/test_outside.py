@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.learning import task, went
-from support.outside import NAME, restored  # noqa: F401
-from support.studying import STATIC, made, ran
+from support.outside_parts import NAME, restored  # noqa: F401
+from support.pretrain_runs import pretrain_job, run_pretraining
+from support.small_studies import STATIC, read_study, run_study
 
 from clozelab import registry
 from clozelab.errors import UserError
@@ -34,8 +34,8 @@ def test_a_run_is_resumed_and_loaded_by_whom_has_its_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.load(NAME)
-    job = task("roberta", "masking.use=each_nth", "masking.n=4", steps=2)
-    went(job, tmp_path / "run")
+    job = pretrain_job("roberta", "masking.use=each_nth", "masking.n=4", steps=2)
+    run_pretraining(job, tmp_path / "run")
     assert f'imports = ["{NAME}"]' in (tmp_path / "run" / "recipe.toml").read_text()
     forget()
     monkeypatch.delenv(registry.IMPORTS)
@@ -51,13 +51,13 @@ def test_a_run_is_resumed_and_loaded_by_whom_has_its_module(
 @pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_study_has_variants_and_measures_from_outside(at_once: int, tmp_path: Path) -> None:
     registry.load(NAME)
-    study = made(tmp_path, STATIC, MINE, measures=["held_out.masked_lm", "own.layers"])
-    ran(study, tmp_path / "out", at_once=at_once)  # two are in processes of their own
+    study = read_study(tmp_path, STATIC, MINE, measures=["held_out.masked_lm", "own.layers"])
+    run_study(study, tmp_path / "out", at_once=at_once)  # two are in processes of their own
     result = Run(tmp_path / "out").result() or {}
-    assert [one["failed"] for one in result["cells"]] == [None, None]
-    assert [one["scores"]["own.layers"] for one in result["cells"]] == [20.0, 20.0]
+    assert [cell["failed"] for cell in result["cells"]] == [None, None]
+    assert [cell["scores"]["own.layers"] for cell in result["cells"]] == [20.0, 20.0]
     recorded = tmp_path / "out" / "study.toml"
     assert f'imports = ["{NAME}"]' in recorded.read_text()
     assert studies.read(recorded) == study
     with pytest.raises(UserError, match=r"own\.layer is unknown: after own\. did you mean layers"):
-        made(tmp_path, STATIC, MINE, measures=["own.layer"])
+        read_study(tmp_path, STATIC, MINE, measures=["own.layer"])

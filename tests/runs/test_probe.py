@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
-from support.labelled import refusal, write
-from support.learning import task, teacher, went
-from support.probing import NOUNS, sentences, sst2
+from support.labelled_files import refusal, write
+from support.pretrain_runs import pretrain_job, run_pretraining, teacher
+from support.probe_tasks import NOUNS, sentences, sst2
 
 import clozelab
 from clozelab import cli
@@ -36,19 +36,24 @@ def test_a_planted_word_is_found_and_shuffled_labels_are_at_chance(
     model: Model, tmp_path: Path, fit: str
 ) -> None:
     options = {"fit": fit, "examples": 0, **QUIET}
-    found = model.probe("sst2", task_data=sst2(tmp_path / "a"), **options)["sst2"]
-    assert found.scores["accuracy"] > 95 and found.trained == 200 and found.scored == 100
-    assert [one.layer for one in found.layers] == [0, 1, 2]
-    assert found.errors["accuracy"] < 5
+    probed = model.probe("sst2", task_data=sst2(tmp_path / "a"), **options)["sst2"]
+    assert probed.scores["accuracy"] > 95 and probed.trained == 200 and probed.scored == 100
+    assert [layer.layer for layer in probed.layers] == [0, 1, 2]
+    assert probed.errors["accuracy"] < 5
     blind = model.probe("sst2", task_data=sst2(tmp_path / "b", shuffled=True), **options)["sst2"]
     assert 30 < blind.scores["accuracy"] < 70 and 3 < blind.errors["accuracy"] < 7
 
 
 def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
-    words = ["probe", teacher(), "sst2", "--task-data", str(sst2(tmp_path)), "--device", "cpu"]
+    command = ["probe", teacher(), "sst2", "--task-data", str(sst2(tmp_path)), "--device", "cpu"]
     for name in "ab":
-        made = ["--out", str(tmp_path / f"{name}.json"), "--picture", str(tmp_path / f"{name}.svg")]
-        assert cli.main([*words, *made]) == 0
+        outputs = [
+            "--out",
+            str(tmp_path / f"{name}.json"),
+            "--picture",
+            str(tmp_path / f"{name}.svg"),
+        ]
+        assert cli.main([*command, *outputs]) == 0
     for suffix in ("json", "svg"):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
     record = json.loads((tmp_path / "a.json").read_text())
@@ -65,8 +70,8 @@ def test_the_same_command_writes_the_same_bytes(tmp_path: Path) -> None:
 def test_the_table_marks_the_layer_that_counts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["probe", teacher(), "sst2", "--task-data", str(sst2(tmp_path)), "--device", "cpu"]
-    assert cli.main(words) == 0
+    command = ["probe", teacher(), "sst2", "--task-data", str(sst2(tmp_path)), "--device", "cpu"]
+    assert cli.main(command) == 0
     head, row = capsys.readouterr().out.splitlines()[:2]
     assert head.split()[-3:] == ["0", "1", "2"] and row.split()[:2] == ["sst2", "accuracy"]
 
@@ -84,37 +89,37 @@ def test_vectors_are_those_of_embed(model: Model, pool: str) -> None:
 
 def test_a_word_is_the_mean_of_its_pieces_and_is_computed_once(model: Model) -> None:
     text = "an extraordinary housekeeper"
-    words = [Excerpt(text, span) for span in ((0, 2), (3, 16), (17, 28))]
+    excerpts = [Excerpt(text, span) for span in ((0, 2), (3, 16), (17, 28))]
     encoder = FrozenEncoder(model, CPU)
-    assert list(encoder.follow([*words, *words])) == [(1, 1)]
-    assert list(encoder.follow(words)) == []
+    assert list(encoder.follow([*excerpts, *excerpts])) == [(1, 1)]
+    assert list(encoder.follow(excerpts)) == []
     theirs = model.embed([text], words="mean", **QUIET).vectors
-    np.testing.assert_allclose(encoder.layer(words, 2), theirs, atol=1e-5)
-    encoder.forget(words[:1])
-    assert list(encoder.follow(words)) == [(1, 1)]
+    np.testing.assert_allclose(encoder.layer(excerpts, 2), theirs, atol=1e-5)
+    encoder.forget(excerpts[:1])
+    assert list(encoder.follow(excerpts)) == [(1, 1)]
 
 
 def test_layers_by_number_and_from_the_end(model: Model, tmp_path: Path) -> None:
     root = sst2(tmp_path)
     every = model.probe("sst2", task_data=root, **QUIET)["sst2"]
     for layer, number in (("last", 2), (0, 0), ("-2", 1)):
-        one = model.probe("sst2", task_data=root, layer=layer, **QUIET)["sst2"]
-        assert one.layers == (every.layers[number],) and one.layer == number
+        probed = model.probe("sst2", task_data=root, layer=layer, **QUIET)["sst2"]
+        assert probed.layers == (every.layers[number],) and probed.layer == number
     message = refusal(lambda: model.probe("sst2", task_data=root, layer=9, **QUIET))
     assert "has layers 0 (the embedding) to 2" in message
 
 
 @pytest.mark.parametrize("name", ["gpt", "xlnet", "elmo", "modernbert"])
 def test_other_encoders_are_probed_by_their_own_summary(tmp_path: Path, name: str) -> None:
-    went(task(name, steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job(name, steps=1), tmp_path / "run")
     root, model = sst2(tmp_path), load(str(tmp_path / "run"))
     assert model.probe("sst2", task_data=root, **QUIET)["sst2"].scores["accuracy"] > 80
     if name == "elmo":
         message = refusal(lambda: model.probe("sst2", task_data=root, pool="cls", **QUIET))
         assert "use --pool mean" in message
     else:
-        found = model.probe("sst2", task_data=root, pool="cls", **QUIET)["sst2"]
-        assert len(found.layers) == model.recipe.encoder.layers + 1
+        probed = model.probe("sst2", task_data=root, pool="cls", **QUIET)["sst2"]
+        assert len(probed.layers) == model.recipe.encoder.layers + 1
 
 
 def test_cosines_are_correlated_with_judgement(model: Model, tmp_path: Path) -> None:
@@ -123,15 +128,15 @@ def test_cosines_are_correlated_with_judgement(model: Model, tmp_path: Path) -> 
     lines = [f"2014\tnews\t{score:.3f}\t{a}\t{b}\n" for a, b, score in pairs]
     table = "year\tfile\tscore\tsentence1\tsentence2\n2012\tnews\t1\tx\ty\n" + "".join(lines)
     write(tmp_path / "sts" / "sts12-16.test.tsv", table)
-    found = model.probe("sts14", task_data=tmp_path, **QUIET)["sts14"]
-    assert (found.trained, found.scored, found.split, found.layer) == (0, 30, "test", 2)
+    probed = model.probe("sts14", task_data=tmp_path, **QUIET)["sts14"]
+    assert (probed.trained, probed.scored, probed.split, probed.layer) == (0, 30, "test", 2)
     a, b = (
         model.embed([pair[side] for pair in pairs], layer=1, pool="mean", **QUIET).vectors
         for side in (0, 1)
     )
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     theirs = 100 * spearmanr(cosines, [round(pair[2], 3) for pair in pairs]).statistic
-    assert found.layers[1].scores["spearman"] == pytest.approx(theirs, abs=1e-3)
+    assert probed.layers[1].scores["spearman"] == pytest.approx(theirs, abs=1e-3)
 
 
 def test_tags_are_read_off_the_words(model: Model, tmp_path: Path) -> None:
@@ -141,8 +146,8 @@ def test_tags_are_read_off_the_words(model: Model, tmp_path: Path) -> None:
             tags = ["B-person" if word in ("friend", "sister") else "O" for word in text.split()]
             rows += [f"{w}\t{tag}\n" for w, tag in zip(text.split(), tags, strict=True)] + ["\n"]
         write(tmp_path / "wnut17" / f"{split}.conll", "".join(rows))
-    found = model.probe("wnut17", task_data=tmp_path, **QUIET)["wnut17"]
-    assert found.scores["f1"] > 95 and found.trained == 360 and found.scored == 20
+    probed = model.probe("wnut17", task_data=tmp_path, **QUIET)["wnut17"]
+    assert probed.scores["f1"] > 95 and probed.trained == 360 and probed.scored == 20
     few = model.probe("wnut17", task_data=tmp_path, examples=8, **QUIET)["wnut17"]
     assert few.trained == 30  # words, of whole sentences
 
@@ -172,7 +177,7 @@ def test_words_in_context_are_compared(model: Model, tmp_path: Path) -> None:
     assert first.first.startswith("good: ") and first.second and first.label in "FT"
     digests = data.digests()
     write(root / "wic" / "dev.gold.txt", "T\n" * 60)
-    changed = {file for file, one in data.digests().items() if digests[file] != one}
+    changed = {file for file, digest in data.digests().items() if digests[file] != digest}
     assert [Path(file).name for file in changed] == ["dev.gold.txt"] and len(digests) == 4
     write(root / "wic" / "dev.data.txt", "good\tA\t0-9\ta b\tc d\n")
     write(root / "wic" / "dev.gold.txt", "T\n")
@@ -185,30 +190,30 @@ def test_matthews_is_of_balanced_classes(model: Model, tmp_path: Path) -> None:
     for split, count, seed in (("train", 300, 0), ("dev", 150, 1)):
         pairs = enumerate(sentences(count, first=seed))
         rows = [row for n, row in pairs if row[1] == "1" or n % 3 == 0]
-        kept = [f"x\t{label}\t\t{text}\n" for text, label in rows]
-        write(tmp_path / "CoLA" / f"{split}.tsv", "".join(kept))
+        lines = [f"x\t{label}\t\t{text}\n" for text, label in rows]
+        write(tmp_path / "CoLA" / f"{split}.tsv", "".join(lines))
     assert model.probe("cola", task_data=tmp_path, **QUIET)["cola"].scores["matthews"] > 90
 
 
 def test_one_s_own_files(tmp_path: Path) -> None:
     root = sst2(tmp_path) / "SST-2"
     files = {"train": root / "train.tsv", "dev": root / "dev.tsv"}
-    found = clozelab.probe(teacher(), "classify", **files, **QUIET)
-    assert found["classify"].scores["accuracy"] > 95
+    probes = clozelab.probe(teacher(), "classify", **files, **QUIET)
+    assert probes["classify"].scores["accuracy"] > 95
     numbers = "sentence1\tsentence2\tscore\n" + "".join(
         f"{a}\t{b}\t{float(x) + float(y)}\n"
         for (a, x), (b, y) in zip(sentences(120), sentences(120, first=1), strict=True)
     )
     file = write(tmp_path / "numbers.tsv", numbers)
     own = {"train": file, "dev": file}
-    found = clozelab.probe(teacher(), "regress", **own, examples=100, **QUIET)
-    assert found["regress"].scores["pearson"] > 50 and found["regress"].trained == 100
+    probes = clozelab.probe(teacher(), "regress", **own, examples=100, **QUIET)
+    assert probes["regress"].scores["pearson"] > 50 and probes["regress"].trained == 100
     message = refusal(lambda: clozelab.probe(teacher(), "regress", fit="logistic", **own, **QUIET))
     assert message == "--fit logistic: is for classes, and regress has numbers; use ridge"
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["sst3"], "sst3: is no task to probe; did you mean sst2?"),
         (["squad1"], "squad1: is no task to probe"),
@@ -221,12 +226,12 @@ def test_one_s_own_files(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_told_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
-    given = [] if "--task-data" in words else ["--task-data", str(sst2(tmp_path))]
-    assert cli.main(["probe", teacher(), *words, *given, "--device", "cpu"]) == 2
-    told = capsys.readouterr().err
-    assert says in told and "Traceback" not in told
+    options = [] if "--task-data" in arguments else ["--task-data", str(sst2(tmp_path))]
+    assert cli.main(["probe", teacher(), *arguments, *options, "--device", "cpu"]) == 2
+    output = capsys.readouterr().err
+    assert says in output and "Traceback" not in output
 
 
 def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.labelled import jsonl, write
-from support.learning import assert_same, checkpoint, shrunk, store
-from support.probing import NOUNS, sst2
+from support.labelled_files import jsonl, write
+from support.pretrain_runs import assert_same, checkpoint, shrunk, store
+from support.probe_tasks import NOUNS, sst2
 
 import clozelab
 from clozelab import cli
@@ -20,7 +20,7 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> list[str]:
+def pretrain_command(tmp_path: Path) -> list[str]:
     """A command that trains with dropout, which randomness would show in."""
     recipe = shrunk("roberta", "encoder.dropout=0.1", "encoder.attention_dropout=0.1", steps=6)
     (tmp_path / "recipe.toml").write_text(to_toml(recipe))
@@ -33,19 +33,19 @@ def points(place: Path) -> list[dict[str, object]]:
 
 
 def test_a_probed_run_is_the_same_run_with_points_on_its_curve(
-    words: list[str], tmp_path: Path
+    pretrain_command: list[str], tmp_path: Path
 ) -> None:
     plain, probed = tmp_path / "plain", tmp_path / "probed"
-    asked = ["--probe", "sst2", "--probe-every", "2", "--task-data", str(sst2(tmp_path / "data"))]
-    assert cli.main([*words, "--out", str(plain)]) == 0
-    assert cli.main([*words, "--out", str(probed), *asked]) == 0
+    probing = ["--probe", "sst2", "--probe-every", "2", "--task-data", str(sst2(tmp_path / "data"))]
+    assert cli.main([*pretrain_command, "--out", str(plain)]) == 0
+    assert cli.main([*pretrain_command, "--out", str(probed), *probing]) == 0
     assert_same(checkpoint(plain, 6), checkpoint(probed, 6))
-    found = points(probed)
-    assert [entry["step"] for entry in found] == [2, 4, 6] and not points(plain)
-    for entry in found:
+    curve_points = points(probed)
+    assert [entry["step"] for entry in curve_points] == [2, 4, 6] and not points(plain)
+    for entry in curve_points:
         assert entry["sst2"]["accuracy"] > 60 and 0 <= entry["sst2"]["layer"] <= 1
     result = json.loads((probed / "result.json").read_text())
-    assert result["probes"]["sst2"] == found[-1]["sst2"]
+    assert result["probes"]["sst2"] == curve_points[-1]["sst2"]
     facts = Run(probed).machine()
     assert facts["probe"] == ["sst2"] and facts["probe_every"] == 2
     constant = facts["probe_constants"]["sst2 accuracy"]
@@ -55,24 +55,26 @@ def test_a_probed_run_is_the_same_run_with_points_on_its_curve(
     alone = model.probe(
         "sst2", task_data=tmp_path / "data", examples=4096, device="cpu", progress=False
     )
-    assert alone["sst2"].scores["accuracy"] == found[-1]["sst2"]["accuracy"]
+    assert alone["sst2"].scores["accuracy"] == curve_points[-1]["sst2"]["accuracy"]
     page = tmp_path / "page.html"
     clozelab.report(probed, out=page, progress=False)
     assert "probe of sst2 accuracy, of 100" in page.read_text()
     assert f'"marks":[{{"y":{constant:g},"name":"a constant answer"}}]' in page.read_text()
 
 
-def test_minimal_pairs_are_points_on_the_curve_too(words: list[str], tmp_path: Path) -> None:
+def test_minimal_pairs_are_points_on_the_curve_too(
+    pretrain_command: list[str], tmp_path: Path
+) -> None:
     pairs = [
         {"sentence_good": f"the {noun} is good", "sentence_bad": f"the {noun} good is", "UID": "x"}
         for noun in NOUNS
     ]
     write(tmp_path / "data" / "blimp" / "blimp.jsonl", jsonl(*pairs))
-    asked = ["--probe", "blimp,sst2", "--probe-every", "0", "--probe-examples", "6"]
+    probing = ["--probe", "blimp,sst2", "--probe-every", "0", "--probe-examples", "6"]
     plain, probed = tmp_path / "plain", tmp_path / "probed"
-    assert cli.main([*words, "--out", str(plain)]) == 0
+    assert cli.main([*pretrain_command, "--out", str(plain)]) == 0
     data = ["--task-data", str(sst2(tmp_path / "data"))]
-    assert cli.main([*words, "--out", str(probed), *asked, *data]) == 0
+    assert cli.main([*pretrain_command, "--out", str(probed), *probing, *data]) == 0
     assert_same(checkpoint(plain, 6), checkpoint(probed, 6))
     (entry,) = points(probed)
     assert set(entry) == {"kind", "step", "blimp", "sst2"} and entry["step"] == 6
@@ -80,12 +82,12 @@ def test_minimal_pairs_are_points_on_the_curve_too(words: list[str], tmp_path: P
     assert entry["blimp"]["accuracy"] * 6 / 100 % 0.5 == pytest.approx(0, abs=1e-9)
 
 
-def test_a_resumed_run_goes_on_with_its_probes(words: list[str], tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_with_its_probes(pretrain_command: list[str], tmp_path: Path) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
-    asked = ["--probe", "sst2", "--probe-every", "2", "--task-data", str(sst2(tmp_path / "data"))]
+    probing = ["--probe", "sst2", "--probe-every", "2", "--task-data", str(sst2(tmp_path / "data"))]
     saves = ["--save-every", "3", "--keep", "0"]
     for place in (whole, parted):
-        assert cli.main([*words, "--out", str(place), *asked, *saves]) == 0
+        assert cli.main([*pretrain_command, "--out", str(place), *probing, *saves]) == 0
     for gone in (parted / "checkpoints").glob("step-*6"):
         for file in sorted(gone.rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
@@ -106,12 +108,12 @@ def test_a_resumed_run_goes_on_with_its_probes(words: list[str], tmp_path: Path)
     ],
 )
 def test_mistakes_are_told_before_a_run_begins(
-    words: list[str],
+    pretrain_command: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     more: list[str],
     says: str,
 ) -> None:
-    given = [] if "--task-data" in more else ["--task-data", str(sst2(tmp_path / "data"))]
-    assert cli.main([*words, "--out", str(tmp_path / "run"), *more, *given]) == 2
+    options = [] if "--task-data" in more else ["--task-data", str(sst2(tmp_path / "data"))]
+    assert cli.main([*pretrain_command, "--out", str(tmp_path / "run"), *more, *options]) == 2
     assert says in capsys.readouterr().err and not (tmp_path / "run").exists()

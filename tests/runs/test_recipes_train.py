@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import MACHINE, QUIET, RECIPES, assert_same, checkpoint, of, task, went
+from support.pretrain_runs import (
+    MACHINE,
+    QUIET,
+    RECIPES,
+    assert_same,
+    checkpoint,
+    of_kind,
+    pretrain_job,
+    run_pretraining,
+)
 
 from clozelab.models.load import load
 from clozelab.pretraining import starting
@@ -38,18 +47,22 @@ DROPPED = "encoder.dropout=0.1"
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_its_loss_falls(name: str, tmp_path: Path) -> None:
-    made = "embedded" if name == "distilbert" else "small"  # which has less to learn of a teacher
-    given = task(name, "optimiser.learning_rate=0.005", steps=30, batch_size=8, made=made)
+    variant = (
+        "embedded" if name == "distilbert" else "small"
+    )  # which has less to learn of a teacher
+    job = pretrain_job(
+        name, "optimiser.learning_rate=0.005", steps=30, batch_size=8, variant=variant
+    )
     saving = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=64)
-    events = went(given, tmp_path / "run", saving=saving)
-    steps, main = of(Step, events), MAIN.get(name, "masked_lm")
-    found = [means(step.sums) for step in steps]
-    losses = [mean[main]["loss"] for mean in found if main in mean]  # a causal step has no masked
+    events = run_pretraining(job, tmp_path / "run", saving=saving)
+    steps, main = of_kind(Step, events), MAIN.get(name, "masked_lm")
+    metrics = [means(step.sums) for step in steps]
+    losses = [mean[main]["loss"] for mean in metrics if main in mean]  # a causal step has no masked
     assert len(steps) == 30
     # A student's hidden words are mostly rare ones; relations begin near their teacher's.
     fall = {"distilbert": 0.1, "minilm": losses[0] / 3}.get(name, 0.2)
     assert sum(losses[-5:]) / 5 < sum(losses[:2]) / 2 - fall
-    (evaluated,) = of(Evaluated, events)
+    (evaluated,) = of_kind(Evaluated, events)
     held_out = means(evaluated.sums)
     if name != "elmo":  # whose losses in training are among samples
         assert held_out[main]["loss"] < losses[0]
@@ -109,19 +122,19 @@ def test_five_steps_and_five_more_are_ten(name: str, tmp_path: Path) -> None:
     base, *overrides = CASES[name]
     saving = SaveOptions(save_every=5, keep=0, evaluate_every=0, evaluate_blocks=16)
     straight = tmp_path / "straight"
-    went(task(base, *overrides, steps=10), straight, saving=saving)
+    run_pretraining(pretrain_job(base, *overrides, steps=10), straight, saving=saving)
     halved = tmp_path / "halved"
-    given = task(base, *overrides, steps=10)
+    job = pretrain_job(base, *overrides, steps=10)
     workers = Machine(device="cpu", workers=2)
-    killed(pretrain(given, halved, machine=workers, saving=saving), 8)
+    killed(pretrain(job, halved, machine=workers, saving=saving), 8)
     assert not (halved / "result.json").exists()
     events = list(resume(starting.resumed(halved), halved, machine=MACHINE, saving=saving))
-    assert of(Step, events)[0].number == 6
-    assert [said.text for said in of(Said, events)] == ["workers 2 → 0, from step 6 on"]
-    assert of(Ended, events)[0].whole
+    assert of_kind(Step, events)[0].number == 6
+    assert [event.text for event in of_kind(Said, events)] == ["workers 2 → 0, from step 6 on"]
+    assert of_kind(Ended, events)[0].whole
     assert_same(checkpoint(straight, 10), checkpoint(halved, 10))
     mine, other = (Run.open(place).events("step") for place in (straight, halved))
-    assert [one["step"] for one in other] == list(range(1, 11))
+    assert [entry["step"] for entry in other] == list(range(1, 11))
     for a, b in zip(mine, other, strict=True):
         assert untimed(a) == untimed(b)
     a, b = (Run.open(place).result() for place in (straight, halved))
@@ -132,6 +145,6 @@ def test_five_steps_and_five_more_are_ten(name: str, tmp_path: Path) -> None:
 def test_workers_change_nothing(tmp_path: Path) -> None:
     for workers in (0, 1, 3):
         machine = Machine(device="cpu", workers=workers)
-        went(task("bert", steps=6), tmp_path / str(workers), machine, QUIET)
+        run_pretraining(pretrain_job("bert", steps=6), tmp_path / str(workers), machine, QUIET)
     for workers in (1, 3):
         assert_same(checkpoint(tmp_path / "0", 6), checkpoint(tmp_path / str(workers), 6))

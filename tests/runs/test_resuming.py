@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import add, write
-from support.learning import (
+from support.pretrain_runs import (
     MACHINE,
     QUIET,
     STORES,
     assert_same,
     checkpoint,
-    of,
+    of_kind,
+    pretrain_job,
+    run_pretraining,
     shrunk,
     store,
-    task,
     teacher,
-    went,
 )
 
 from clozelab.cli import main
@@ -65,8 +65,8 @@ def killed(events: Iterator[Event], after: int) -> None:
 
 def again(place: Path, machine: Machine | None = None, saving: SaveOptions = OFTEN) -> list[Any]:
     """The events of a run that goes on."""
-    given = starting.resumed(place)
-    return list(resume(given, place, machine=machine or Machine(), saving=saving))
+    job = starting.resumed(place)
+    return list(resume(job, place, machine=machine or Machine(), saving=saving))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -84,13 +84,13 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 def test_a_resume_has_the_precision_and_the_micro_batch_that_the_run_had(tmp_path: Path) -> None:
     straight, halved = tmp_path / "straight", tmp_path / "halved"
-    went(task("roberta", *DROPS, steps=6), straight, SMALL, OFTEN)
-    given = task("roberta", *DROPS, steps=6)
-    killed(pretrain(given, halved, machine=SMALL, saving=OFTEN), 3)
+    run_pretraining(pretrain_job("roberta", *DROPS, steps=6), straight, SMALL, OFTEN)
+    job = pretrain_job("roberta", *DROPS, steps=6)
+    killed(pretrain(job, halved, machine=SMALL, saving=OFTEN), 3)
     events = again(halved)
-    (began,) = of(Began, events)
+    (began,) = of_kind(Began, events)
     assert (began.first, began.precision, began.micro_tokens) == (2, "bf16", 64)
-    assert not of(Said, events) and not Run(halved).events("changed")
+    assert not of_kind(Said, events) and not Run(halved).events("changed")
     assert_same(checkpoint(straight, 6), checkpoint(halved, 6))
     mine, other = Run(halved).machine(), Run(straight).machine()
     assert mine == other and mine["recompute"] is True and mine["workers"] == 0
@@ -98,17 +98,17 @@ def test_a_resume_has_the_precision_and_the_micro_batch_that_the_run_had(tmp_pat
 
 def test_a_flag_changes_the_machine_and_is_recorded_with_its_step(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    killed(pretrain(task("roberta", steps=6), place, machine=SMALL, saving=OFTEN), 3)
+    killed(pretrain(pretrain_job("roberta", steps=6), place, machine=SMALL, saving=OFTEN), 3)
     events = again(place, Machine(precision="fp32", micro_batch=4))
-    (began,) = of(Began, events)
+    (began,) = of_kind(Began, events)
     assert (began.precision, began.micro_tokens) == ("fp32", 128)
     settings = {
         "precision": {"from": "bf16", "to": "fp32"},
         "micro_tokens": {"from": 64, "to": 128},
     }
     assert Run(place).events("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
-    (said,) = of(Said, events)
-    assert said.text == "precision bf16 → fp32, micro_tokens 64 → 128, from step 3 on"
+    (notice,) = of_kind(Said, events)
+    assert notice.text == "precision bf16 → fp32, micro_tokens 64 → 128, from step 3 on"
     machines = [*sections(gather([place])[0], [])][-1]
     rows = [[str(cell) for cell in row] for row in machines.parts[1].rows]  # type: ignore[union-attr]
     assert rows[0] == ["run", "3", "precision", '"bf16"', '"fp32"'] and len(rows) == 2
@@ -121,7 +121,7 @@ def test_a_processor_of_another_kind_is_recorded_where_it_changes_muon(
 ) -> None:
     place = tmp_path / "run"
     monkeypatch.setattr(muon, "product_dtype", lambda device: torch.bfloat16)
-    killed(pretrain(task("swift", steps=4), place, machine=MACHINE, saving=OFTEN), 3)
+    killed(pretrain(pretrain_job("swift", steps=4), place, machine=MACHINE, saving=OFTEN), 3)
     assert Run(place).machine()["muon"] == "bfloat16"
     monkeypatch.setattr(muon, "product_dtype", lambda device: torch.float32)
     again(place)
@@ -131,9 +131,9 @@ def test_a_processor_of_another_kind_is_recorded_where_it_changes_muon(
 
 def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    killed(pretrain(task("roberta", steps=6), place, machine=SMALL, saving=OFTEN), 3)
-    given = starting.resumed(place)
-    killed(resume(given, place, machine=Machine(precision="fp32"), saving=OFTEN), 3)
+    killed(pretrain(pretrain_job("roberta", steps=6), place, machine=SMALL, saving=OFTEN), 3)
+    job = starting.resumed(place)
+    killed(resume(job, place, machine=Machine(precision="fp32"), saving=OFTEN), 3)
     assert Run(place).machine()["precision"] == "fp32"
     again(place, Machine(precision="bf16"))
     assert [entry["settings"] for entry in Run(place).events("changed")] == [{}]
@@ -142,23 +142,23 @@ def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> N
 def test_the_command_leaves_what_it_is_not_told_to_the_record(tmp_path: Path) -> None:
     place, file = tmp_path / "run", tmp_path / "bert.toml"
     file.write_text(to_toml(shrunk("bert", steps=4)), encoding="utf-8")
-    words = ["--data", store("wordpiece"), "--device", "cpu", "--evaluate-every", "0"]
+    options = ["--data", store("wordpiece"), "--device", "cpu", "--evaluate-every", "0"]
     machine = ["--precision", "bf16", "--micro-batch", "2", "--workers", "0", "--recompute"]
-    assert main(["pretrain", str(file), *words, *machine, "--out", str(place)]) == 0
+    assert main(["pretrain", str(file), *options, *machine, "--out", str(place)]) == 0
     before = Run(place).machine()
     assert before["recompute"] is True
     # Of a run that is done nothing changes; without its checkpoint it begins again.
-    told = ["pretrain", "--resume", str(place)]
-    assert main([*told, "--no-recompute"]) == 0 and Run(place).machine() == before
+    command = ["pretrain", "--resume", str(place)]
+    assert main([*command, "--no-recompute"]) == 0 and Run(place).machine() == before
     for flags, recompute in (([], True), (["--no-recompute"], False)):
         shutil.rmtree(place / "checkpoints")
-        assert main([*told, *flags]) == 0
+        assert main([*command, *flags]) == 0
         assert Run(place).machine() == {**before, "recompute": recompute}
 
 
 def test_a_resume_keeps_as_many_checkpoints_as_the_run_did(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    killed(pretrain(task("bert", steps=8), place, machine=MACHINE, saving=OFTEN), 7)
+    killed(pretrain(pretrain_job("bert", steps=8), place, machine=MACHINE, saving=OFTEN), 7)
     assert main(["pretrain", "--resume", str(place), "--save-every", "2"]) == 0
     saved = sorted(path.name for path in (place / "checkpoints").iterdir())
     assert saved == [f"step-{step:08d}" for step in (2, 4, 6, 8)]
@@ -180,7 +180,7 @@ def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(PretrainingModel, "forward", tight)
     place, machine = tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=8)
     for event in pretrain(
-        task("roberta", steps=5, batch_size=8), place, machine=machine, saving=OFTEN
+        pretrain_job("roberta", steps=5, batch_size=8), place, machine=machine, saving=OFTEN
     ):
         taken[0] += isinstance(event, Step)
     settings = {"micro_tokens": {"from": 256, "to": 64}}
@@ -196,15 +196,17 @@ def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_run_recorded_before_goes_on_as_it_would_have(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    killed(pretrain(task("bert", steps=4), place, machine=MACHINE, saving=OFTEN), 3)
+    killed(pretrain(pretrain_job("bert", steps=4), place, machine=MACHINE, saving=OFTEN), 3)
     file = place / "machine.toml"
-    kept = [one for one in file.read_text().splitlines() if re.match(r'"?(seed|data)\b', one)]
-    file.write_text("\n".join(kept))
+    old_lines = [
+        line for line in file.read_text().splitlines() if re.match(r'"?(seed|data)\b', line)
+    ]
+    file.write_text("\n".join(old_lines))
     (place / MARKER).unlink()
     events = again(place, Machine(device="cpu"))
-    (began,) = of(Began, events)
+    (began,) = of_kind(Began, events)
     assert (began.precision, began.micro_tokens) == ("fp32", 8192)
-    assert of(Ended, events)[0].whole and kind_of(place) == "run"
+    assert of_kind(Ended, events)[0].whole and kind_of(place) == "run"
 
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -222,11 +224,11 @@ def recalled(
 
 
 def test_on_another_kind_of_device_what_does_not_work_there_is_chosen_anew() -> None:
-    found = recalled(Machine(), CPU, GPU_FACTS)
-    assert found == Machine(workers=3, recompute=True, shard=False)
-    assert found.precision_on(CPU) == "fp32" and not found.compiles(CPU, shrunk("bert"))
-    found = recalled(Machine(), CPU, {**GPU_FACTS, "precision": "bf16"})
-    assert found.precision == "bf16"  # slow there, but the same arithmetic
+    settings = recalled(Machine(), CPU, GPU_FACTS)
+    assert settings == Machine(workers=3, recompute=True, shard=False)
+    assert settings.precision_on(CPU) == "fp32" and not settings.compiles(CPU, shrunk("bert"))
+    settings = recalled(Machine(), CPU, {**GPU_FACTS, "precision": "bf16"})
+    assert settings.precision == "bf16"  # slow there, but the same arithmetic
 
 
 def test_a_flag_takes_the_place_of_what_goes_with_the_old_value(
@@ -234,15 +236,15 @@ def test_a_flag_takes_the_place_of_what_goes_with_the_old_value(
 ) -> None:
     monkeypatch.setattr("clozelab.runs.machine.find_spec", lambda name: object())
     whole = {**GPU_FACTS, "sharded": False}
-    found = recalled(Machine(), CUDA, whole)
-    assert (found.compile, found.kernels, found.graphs) == (True, True, True)
-    assert (found.precision, found.micro_tokens) == ("fp16", 131072)
+    settings = recalled(Machine(), CUDA, whole)
+    assert (settings.compile, settings.kernels, settings.graphs) == (True, True, True)
+    assert (settings.precision, settings.micro_tokens) == ("fp16", 131072)
     assert recalled(Machine(precision="fp32"), CUDA, whole).kernels is None
-    found = recalled(Machine(compile=False), CUDA, whole)
-    assert (found.compile, found.graphs, found.kernels) == (False, None, True)
+    settings = recalled(Machine(compile=False), CUDA, whole)
+    assert (settings.compile, settings.graphs, settings.kernels) == (False, None, True)
     assert recalled(Machine(micro_batch=4), CUDA, whole).tokens(CUDA, shrunk("bert")) == 128
-    found = recalled(Machine(), CUDA, GPU_FACTS, processes=2)
-    assert found.shard and found.kernels is None and found.graphs is None
+    settings = recalled(Machine(), CUDA, GPU_FACTS, processes=2)
+    assert settings.shard and settings.kernels is None and settings.graphs is None
 
 
 @pytest.mark.parametrize("after", [2, 5, 7])
@@ -255,15 +257,15 @@ def test_a_run_whose_schedule_was_refitted_goes_on_with_every_refit(
         return 0 if step in dict(schedule.refits or ()) else fits.get(step, 0)
 
     monkeypatch.setattr(Pacer, "wanted", wanted)
-    place, given = tmp_path / "run", replace(task("roberta", *DROPS), budget=parse("1m"))
+    place, job = tmp_path / "run", replace(pretrain_job("roberta", *DROPS), budget=parse("1m"))
     monkeypatch.setattr(PretrainTrainer, "seconds_a_step", lambda *_: 60 / 20)
-    killed(pretrain(given, place, machine=MACHINE, saving=OFTEN), after)
+    killed(pretrain(job, place, machine=MACHINE, saving=OFTEN), after)
     again(place)
     recorded = Run(place).recipe()
     assert recorded.schedule.steps == 20 and recorded.schedule.refits == ((3, 12), (6, 9))
     fitted = [(entry["step"], entry["steps"]) for entry in Run(place).events("refit")]
     assert fitted == [(3, 12), (6, 9)]
-    went(replace(given, recipe=recorded, budget=None), tmp_path / "straight")
+    run_pretraining(replace(job, recipe=recorded, budget=None), tmp_path / "straight")
     assert_same(checkpoint(tmp_path / "straight", 9), checkpoint(place, 9))
 
 
@@ -273,10 +275,10 @@ def test_no_split_changes_a_loss_without_dropout_and_with_it_another_is_another_
     for drops, same in (((), True), (DROPS, False)):
         losses = []
         for split in (2, 8):
-            given = task("roberta", *drops, steps=4, batch_size=8)
+            job = pretrain_job("roberta", *drops, steps=4, batch_size=8)
             place = tmp_path / f"{split}-{same}"
-            events = went(given, place, replace(MACHINE, micro_batch=split))
-            losses.append([step.sums["masked_lm"]["loss"] for step in of(Step, events)])
+            events = run_pretraining(job, place, replace(MACHINE, micro_batch=split))
+            losses.append([step.sums["masked_lm"]["loss"] for step in of_kind(Step, events)])
         assert (losses[0] == pytest.approx(losses[1], rel=1e-4)) is same
 
 
@@ -288,14 +290,14 @@ def test_a_lost_result_comes_back(
     older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if older:  # a checkpoint that does not have the result
-        told = Session._save
+        original_save = Session._save
 
         def save(self: Session, step: Step, *, ends: bool) -> Iterator[Event]:
-            return told(self, step, ends=False)
+            return original_save(self, step, ends=False)
 
         monkeypatch.setattr(Session, "_save", save)
     place = tmp_path / "run"
-    went(task("bert", steps=4), place, saving=OFTEN)
+    run_pretraining(pretrain_job("bert", steps=4), place, saving=OFTEN)
     before = json.loads((place / "result.json").read_text())
     log = place / "metrics.jsonl"
     lines = log.read_text().splitlines(keepends=True)
@@ -317,16 +319,16 @@ def test_a_lost_result_comes_back(
 
 def test_a_checkpoint_that_a_killed_save_had_set_aside_is_put_back(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    went(task("bert", steps=2), place, saving=OFTEN)
+    run_pretraining(pretrain_job("bert", steps=2), place, saving=OFTEN)
     folder = place / "checkpoints"
     (folder / "step-00000002").rename(folder / ".step-00000002.old")
-    assert not of(Step, again(place))
+    assert not of_kind(Step, again(place))
     assert os.listdir(folder) == ["step-00000002"]
 
 
 def test_what_a_killed_save_had_still_to_remove_goes_unless_the_run_is_done(tmp_path: Path) -> None:
     place, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
-    went(task("bert", steps=6), place, saving=OFTEN)
+    run_pretraining(pretrain_job("bert", steps=6), place, saving=OFTEN)
     sparing = replace(OFTEN, keep=1)
     again(place, saving=sparing)
     assert len(os.listdir(folder)) == 3
@@ -343,38 +345,38 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
 ) -> None:
     place, file = tmp_path / "run", tmp_path / "bert.toml"
     file.write_text(to_toml(shrunk("bert", steps=4)), encoding="utf-8")
-    first = pretrain(task("bert", steps=4), place, machine=MACHINE, saving=OFTEN)
+    first = pretrain(pretrain_job("bert", steps=4), place, machine=MACHINE, saving=OFTEN)
     while not isinstance(next(first), Began):
         pass
     before = tree(place)
-    words = ["--data", store("wordpiece"), "--device", "cpu"]
-    for command in (["--resume", str(place)], [str(file), *words, "--out", str(place)]):
+    options = ["--data", store("wordpiece"), "--device", "cpu"]
+    for command in (["--resume", str(place)], [str(file), *options, "--out", str(place)]):
         assert main(["pretrain", *command]) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert f"{place}: another process is writing there (process {os.getpid()}, since" in said
+        message = " ".join(capsys.readouterr().err.split())
+        assert f"{place}: another process is writing there (process {os.getpid()}, since" in message
         assert tree(place) == before
-    assert of(Ended, list(first))[0].whole
+    assert of_kind(Ended, list(first))[0].whole
     assert main(["pretrain", "--resume", str(place)]) == 0
 
 
 def test_a_run_that_went_on_while_it_was_opened_is_opened_again(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    went(task("bert", steps=4), place, saving=OFTEN)
-    given, recorded = starting.resumed(place), Run(place).recipe()
+    run_pretraining(pretrain_job("bert", steps=4), place, saving=OFTEN)
+    job, recorded = starting.resumed(place), Run(place).recipe()
     other = replace(recorded, schedule=recorded.schedule.refitted(2, 6))
     Run(place).refit(2, 6, recipe_toml=to_toml(other))
     with pytest.raises(UserError, match="went on meanwhile"):
-        list(resume(given, place, machine=Machine(), saving=OFTEN))
+        list(resume(job, place, machine=Machine(), saving=OFTEN))
 
 
 def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_path: Path) -> None:
     out = tmp_path / "run"
     exchange.export(teacher(), tmp_path / "hf")
-    words = ["--data", store("wordpiece"), "--device", "cpu", "--budget", "1steps"]
+    options = ["--data", store("wordpiece"), "--device", "cpu", "--budget", "1steps"]
     with Run(out).writing():
         before = tree(out)
         assert main(["import", str(tmp_path / "hf"), str(out)]) == 2
-        assert main(["distil", teacher(), *words, "--out", str(out)]) == 2
+        assert main(["distil", teacher(), *options, "--out", str(out)]) == 2
         assert tree(out) == before
     other = tmp_path / "other"
     assert main(["import", str(tmp_path / "hf"), str(other)]) == 0 and kind_of(other) == "run"
@@ -388,17 +390,17 @@ def test_a_folder_that_holds_something_else_is_left_alone(
     )  # it is refused before
     (tmp_path / MARKER).write_text("corpus\n")
     with pytest.raises(UserError, match="holds a corpus, not a run"):
-        went(task("bert", steps=1), tmp_path, saving=QUIET)
+        run_pretraining(pretrain_job("bert", steps=1), tmp_path, saving=QUIET)
     assert os.listdir(tmp_path) == [MARKER]
 
 
 def test_a_run_goes_on_with_what_its_corpus_was_before_text_was_added(tmp_path: Path) -> None:
     corpus = Path(shutil.copytree(store(STORES["roberta"]), tmp_path / "corpus"))
-    given = starting.fresh(shrunk("roberta"), data=[str(corpus)], seed=0)
-    killed(pretrain(given, tmp_path / "run", machine=MACHINE, saving=OFTEN), 3)
+    job = starting.fresh(shrunk("roberta"), data=[str(corpus)], seed=0)
+    killed(pretrain(job, tmp_path / "run", machine=MACHINE, saving=OFTEN), 3)
     add(write(tmp_path / "more.jsonl", ["One more cat sat here. It slept."] * 9), corpus)
     again(tmp_path / "run")
-    went(task("roberta"), tmp_path / "straight")
+    run_pretraining(pretrain_job("roberta"), tmp_path / "straight")
     assert_same(checkpoint(tmp_path / "straight", 4), checkpoint(tmp_path / "run", 4))
     larger = starting.resumed(tmp_path / "run", data=[str(corpus)])
     with pytest.raises(UserError, match="was started with other data"):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support.learning import store, task, went
+from support.pretrain_runs import pretrain_job, run_pretraining, store
 
 import clozelab
 from clozelab import cli
@@ -25,16 +25,16 @@ TEXTS = ["The queen was here.", "An unforgettable countryside, all of it!"]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("score")
     for name in ("bert", "gpt", "elmo"):
-        went(task(name, steps=2), folder / name)
+        run_pretraining(pretrain_job(name, steps=2), folder / name)
     return folder
 
 
-def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a command says that ends with exit code 2, in one line."""
-    assert cli.main(["score", *words]) == 2
-    said = capsys.readouterr().err.strip()
-    assert len(said.splitlines()) == 1, said
-    return said
+    assert cli.main(["score", *arguments]) == 2
+    output = capsys.readouterr().err.strip()
+    assert len(output.splitlines()) == 1, output
+    return output
 
 
 def test_texts_from_everywhere(
@@ -52,11 +52,11 @@ def test_texts_from_everywhere(
     (tmp_path / "a.txt").write_text("\n".join(TEXTS) + "\n")
     place = str(runs / "bert")
     outputs = []
-    given = [["--text", TEXTS[0], "--text", TEXTS[1]], ["--file", str(tmp_path / "a.txt")], []]
-    for words in given:
+    options = [["--text", TEXTS[0], "--text", TEXTS[1]], ["--file", str(tmp_path / "a.txt")], []]
+    for arguments in options:
         with (tmp_path / "a.txt").open() as lines:
             monkeypatch.setattr("sys.stdin", lines)
-            assert cli.main(["score", place, *words, "--by", "sentence"]) == 0
+            assert cli.main(["score", place, *arguments, "--by", "sentence"]) == 0
         outputs.append(capsys.readouterr().out)
     assert len({*outputs}) == 1
     for line, each in zip(outputs[0].splitlines(), scores, strict=True):
@@ -79,7 +79,7 @@ def test_likelihoods_are_those_of_transformers(runs: Path, tmp_path: Path) -> No
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     model = clozelab.load(runs / "bert")
     model.module.double()
-    found = likelihood.likelihoods(model, TEXTS, method="original", device="cpu")
+    model_likelihoods = likelihood.likelihoods(model, TEXTS, method="original", device="cpu")
     for number, text in enumerate(TEXTS):
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         nats = []
@@ -89,8 +89,8 @@ def test_likelihoods_are_those_of_transformers(runs: Path, tmp_path: Path) -> No
             with torch.no_grad():
                 logits = peer(hidden).logits[0, at]
             nats.append(float(logits.log_softmax(0)[ids[0, at]]))
-        here = found.pieces.text(number)
-        assert found.nats[here].tolist() == pytest.approx(nats, abs=1e-9)
+        tokens = model_likelihoods.pieces.text(number)
+        assert model_likelihoods.nats[tokens].tolist() == pytest.approx(nats, abs=1e-9)
 
 
 def test_pairs_and_facts_are_recorded(
@@ -101,15 +101,15 @@ def test_pairs_and_facts_are_recorded(
     facts.write_text(json.dumps({"sentence": "All [MASK] it.", "object": "of"}) + "\n")
     place, out, items = str(runs / "bert"), tmp_path / "a.json", tmp_path / "items.jsonl"
     named = ["--columns", "good=right", "--columns", "bad=wrong"]
-    words = ["score", place, "--pairs", str(pairs), *named, "--out", str(out)]
-    assert cli.main([*words, "--items", str(items)]) == 0
+    command = ["score", place, "--pairs", str(pairs), *named, "--out", str(out)]
+    assert cli.main([*command, "--items", str(items)]) == 0
     assert "all pairs" in capsys.readouterr().out
     record = json.loads(out.read_text())
     assert record["all"]["items"] == 2 and record["all"]["ties"] == 1
     assert record["digests"] and record["model"]["sha256"] and record["machine"]["clozelab"]
     assert len(items.read_text().splitlines()) == 2
-    assert cli.main(words) == 2  # it is there already
-    assert cli.main([*words, "--overwrite"]) == 0
+    assert cli.main(command) == 2  # it is there already
+    assert cli.main([*command, "--overwrite"]) == 0
     capsys.readouterr()
     assert cli.main(["score", place, "--facts", str(facts), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["all"]["at_10"] == 100.0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import teacher
+from support.pretrain_runs import teacher
 
 import clozelab
 from clozelab.cli import main
@@ -71,10 +71,10 @@ def test_the_fields_of_a_row_are_the_sentences_of_a_document(corpus: Corpus) -> 
 
 
 def test_a_run_learns_from_pairs_and_their_negatives(corpus: Corpus, tmp_path: Path) -> None:
-    words = ["pretrain", "simcse", "--from", teacher(), "--data", str(corpus.path)]
-    words += ["--device", "cpu", "--set", "blocks.use=sentence_rows", "--set", "blocks.views=3"]
-    words += ["--set", "schedule.batch_size=4", "--set", "optimiser.learning_rate=1e-3"]
-    assert main([*words, "--budget", "3steps", "--out", str(tmp_path / "run")]) == 0
+    command = ["pretrain", "simcse", "--from", teacher(), "--data", str(corpus.path)]
+    command += ["--device", "cpu", "--set", "blocks.use=sentence_rows", "--set", "blocks.views=3"]
+    command += ["--set", "schedule.batch_size=4", "--set", "optimiser.learning_rate=1e-3"]
+    assert main([*command, "--budget", "3steps", "--out", str(tmp_path / "run")]) == 0
     run = Run.open(tmp_path / "run")
     steps = list(run.events("step"))
     assert len(steps) == 3
@@ -96,16 +96,16 @@ def test_rows_without_what_they_need_are_refused_and_nothing_is_written(
     rows: Any, views: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = written(tmp_path, "tsv", rows=rows)
-    words = ["corpus", "build", str(file), "--out", str(tmp_path / "corpus"), "--held-out", "0"]
-    words += ["--field", "text,positive,negative", "--tokenizer-from", teacher()]
-    code = main(words)
+    command = ["corpus", "build", str(file), "--out", str(tmp_path / "corpus"), "--held-out", "0"]
+    command += ["--field", "text,positive,negative", "--tokenizer-from", teacher()]
+    code = main(command)
     if views == 3:
         assert code == 0
-        words = ["pretrain", "simcse", "--from", teacher(), "--data", str(tmp_path / "corpus")]
-        words += ["--set", "blocks.use=sentence_rows", "--set", "blocks.views=3"]
-        code = main([*words, "--out", str(tmp_path / "run"), "--device", "cpu"])
-    said = " ".join(capsys.readouterr().err.split())
-    assert code == 2 and sentence in said and "Traceback" not in said
+        command = ["pretrain", "simcse", "--from", teacher(), "--data", str(tmp_path / "corpus")]
+        command += ["--set", "blocks.use=sentence_rows", "--set", "blocks.views=3"]
+        code = main([*command, "--out", str(tmp_path / "run"), "--device", "cpu"])
+    message = " ".join(capsys.readouterr().err.split())
+    assert code == 2 and sentence in message and "Traceback" not in message
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -113,6 +113,6 @@ def test_a_field_that_is_not_there_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = written(tmp_path, "tsv")
-    words = ["corpus", "build", str(file), "--out", str(tmp_path / "corpus")]
-    assert main([*words, "--field", "text,positiv"]) == 2
+    command = ["corpus", "build", str(file), "--out", str(tmp_path / "corpus")]
+    assert main([*command, "--field", "text,positiv"]) == 2
     assert "no field 'positiv'" in " ".join(capsys.readouterr().err.split())

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from support.finetuning import equal, weights
-from support.learning import MACHINE, of, store
-from support.studying import (
+from support.finetune_tasks import equal, weights
+from support.pretrain_runs import MACHINE, of_kind, store
+from support.small_studies import (
     BROKEN,
     DYNAMIC,
     SAVE_OPTIONS,
     SMALL,
     STATIC,
     STUDENT,
-    made,
     plan_of,
-    ran,
+    read_study,
     reviews,
+    run_study,
 )
 from torch._dynamo.utils import counters
 
@@ -59,56 +59,67 @@ def tokens_of(plan: plans.StudyPlan, variant: str) -> float:
 def cells(out: Path) -> list[dict[str, Any]]:
     result = Run(out).result()
     assert result is not None
-    found: list[dict[str, Any]] = result["cells"]
-    return found
+    rows: list[dict[str, Any]] = result["cells"]
+    return rows
 
 
-def begun(told: list[Any]) -> list[str]:
-    return [one.cell.name for one in of(CellStarted, told)]
+def begun(events: list[Any]) -> list[str]:
+    return [event.cell.name for event in of_kind(CellStarted, events)]
 
 
-def stages(told: list[Any]) -> list[tuple[str, str]]:
-    return [(one.cell, one.stage) for one in of(CellEvent, told) if isinstance(one.event, Began)]
+def stages(events: list[Any]) -> list[tuple[str, str]]:
+    return [
+        (event.cell, event.stage)
+        for event in of_kind(CellEvent, events)
+        if isinstance(event.event, Began)
+    ]
 
 
 def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) -> None:
-    study = made(tmp_path, tasks=[reviews()], seeds=2)
+    study = read_study(tmp_path, tasks=[reviews()], seeds=2)
     out = tmp_path / "out"
-    told = ran(study, out)
+    events = run_study(study, out)
     # Seed by seed, each pretrained and then tuned.
     names = [f"{name}/seed-{seed}" for seed in (0, 1) for name in ("static", "dynamic")]
-    assert begun(told) == names
-    assert stages(told) == [(one, stage) for one in names for stage in ("pretraining", "reviews")]
-    assert [one.seed_is_done for one in of(CellFinished, told)] == [False, True, False, True]
-    found = cells(out)
-    assert [(one["variant"], one["seed"]) for one in found] == [
+    assert begun(events) == names
+    assert stages(events) == [
+        (name, stage) for name in names for stage in ("pretraining", "reviews")
+    ]
+    assert [event.seed_is_done for event in of_kind(CellFinished, events)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    rows = cells(out)
+    assert [(row["variant"], row["seed"]) for row in rows] == [
         (name, seed) for seed in (0, 1) for name in ("static", "dynamic")
     ]
-    for one in found:
-        assert one["failed"] is None and one["steps"] == 3
-        assert set(one["scores"]) == {"reviews.accuracy", "held_out.masked_lm"}
-        assert 0 <= one["scores"]["reviews.accuracy"] <= 100
-        assert one["flops"] > 0 and one["tokens"] > 0
-        assert one["constant"] == {"reviews.accuracy": 25.0}  # of four classes
+    for row in rows:
+        assert row["failed"] is None and row["steps"] == 3
+        assert set(row["scores"]) == {"reviews.accuracy", "held_out.masked_lm"}
+        assert 0 <= row["scores"]["reviews.accuracy"] <= 100
+        assert row["flops"] > 0 and row["tokens"] > 0
+        assert row["constant"] == {"reviews.accuracy": 25.0}  # of four classes
     first = out / "cells" / "static" / "seed-0"
     recipe = Run(first).recipe()
-    assert found[0]["parameters"] == sum(recipe.parameters().values())
+    assert rows[0]["parameters"] == sum(recipe.parameters().values())
     own = Run(first).result() or {}
-    measured = found[0]["scores"]["held_out.masked_lm"]  # over more blocks than in training
-    assert measured == pytest.approx(own["held_out"]["masked_lm"]["loss"], abs=0.05)
+    loss = rows[0]["scores"]["held_out.masked_lm"]  # over more blocks than in training
+    assert loss == pytest.approx(own["held_out"]["masked_lm"]["loss"], abs=0.05)
     # Weights that were tuned are dropped, those pretrained stay.
     assert list(first.glob("checkpoints/step-*")) and not list(first.rglob("tasks/**/step-*"))
     write_page(out)
     page = (out / "page.html").read_text(encoding="utf-8")
     assert "Do fresh masks help?" in page and "a constant answer" in page
     # Nothing is done twice.
-    assert begun(ran(study, out)) == []
+    assert begun(run_study(study, out)) == []
 
 
 def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = ran(made(tmp_path, seeds=2), out)
-    seen = [(one.cell, one.event) for one in of(CellEvent, told)]
+    events = run_study(read_study(tmp_path, seeds=2), out)
+    seen = [(event.cell, event.event) for event in of_kind(CellEvent, events)]
     steps = {(cell, event.number): event for cell, event in seen if isinstance(event, Step)}
     for number in (1, 2, 3):
         a, b = steps["static/seed-0", number], steps["dynamic/seed-0", number]
@@ -117,16 +128,16 @@ def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path
 
 
 def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    study = made(tmp_path, tasks=[reviews()])
+    study = read_study(tmp_path, tasks=[reviews()])
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    many = len(ran(study, whole))
-    assert many > 12
-    for stop in (4, 9, many - 8):  # in the first cell, in its task, in the second cell
-        ran(study, cut, stop_after=stop)
-    last = ran(study, cut)
+    count = len(run_study(study, whole))
+    assert count > 12
+    for stop in (4, 9, count - 8):  # in the first cell, in its task, in the second cell
+        run_study(study, cut, stop_after=stop)
+    last = run_study(study, cut)
     assert "static/seed-0" not in begun(last)
     mine, other = cells(whole), cells(cut)
-    assert [one["scores"] for one in mine] == [one["scores"] for one in other]
+    assert [row["scores"] for row in mine] == [row["scores"] for row in other]
     for name in ("static", "dynamic"):
         place = Path("cells") / name / "seed-0"
         assert equal(weights(whole / place), weights(cut / place))
@@ -135,8 +146,8 @@ def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> 
 def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
     tmp_path: Path,
 ) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
-    ran(study, out)
+    study, out = read_study(tmp_path), tmp_path / "out"
+    run_study(study, out)
     before = cells(out)
     for name in (
         "result.json",
@@ -144,17 +155,17 @@ def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
         "cells/static/seed-0/measured.json",
     ):
         (out / name).unlink()
-    ran(study, out)
+    run_study(study, out)
     assert cells(out) == before
-    assert all("held_out.masked_lm" in one["scores"] for one in before)
+    assert all("held_out.masked_lm" in row["scores"] for row in before)
 
 
 def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Path) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
 
     def told_to_stop() -> None:
-        for told in follow(plan_of(study, out), out, machine=MACHINE):
-            step = told.event if isinstance(told, CellEvent) else None
+        for event in follow(plan_of(study, out), out, machine=MACHINE):
+            step = event.event if isinstance(event, CellEvent) else None
             if isinstance(step, Step) and step.number == 3:
                 signal.raise_signal(signal.SIGINT)
 
@@ -165,46 +176,50 @@ def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Pat
 
 
 def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> None:
-    study, out = made(tmp_path, STATIC, tasks=[reviews()]), tmp_path / "out"
-    ran(study, out)
+    study, out = read_study(tmp_path, STATIC, tasks=[reviews()]), tmp_path / "out"
+    run_study(study, out)
     cell = out / "cells" / "static" / "seed-0"
     left = cell / "tasks" / "reviews" / "seed-0" / "checkpoints" / "step-00000002"
     left.mkdir(parents=True)
     (cell / "measured.json").unlink()
-    ran(study, out)
+    run_study(study, out)
     assert (cell / "measured.json").exists() and not left.parent.exists()
 
 
 def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
-    study = made(tmp_path, BROKEN, STATIC, DYNAMIC)
+    study = read_study(tmp_path, BROKEN, STATIC, DYNAMIC)
     out = tmp_path / "out"
-    told = ran(study, out)
-    assert [one.cell.variant for one in of(CellFinished, told)] == ["broken", "static", "dynamic"]
+    events = run_study(study, out)
+    assert [event.cell.variant for event in of_kind(CellFinished, events)] == [
+        "broken",
+        "static",
+        "dynamic",
+    ]
     broken, *others = cells(out)
     assert "entit" in broken["failed"] and broken["scores"] == {}
-    assert all(one["failed"] is None and one["scores"] for one in others)
+    assert all(row["failed"] is None and row["scores"] for row in others)
     failed = out / "cells" / "broken" / "seed-0" / "failed.json"
     assert json.loads(failed.read_text())["error"] == broken["failed"]
     write_page(out)
     # The same command tries again what failed, and only that.
-    assert begun(ran(study, out)) == ["broken/seed-0"]
+    assert begun(run_study(study, out)) == ["broken/seed-0"]
 
 
 @pytest.mark.parametrize("where", ["fresh", "measured"])
 def test_a_cell_that_failed_is_done_once_what_was_wrong_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    def full(*words: object, **more: object) -> None:
+    def full(*values: object, **more: object) -> None:
         raise OSError("the disk is full")
 
-    study, out = made(tmp_path, STATIC), tmp_path / "out"
+    study, out = read_study(tmp_path, STATIC), tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(starting if where == "fresh" else cells_module, where, full)
-        ran(study, out)
-    assert [one["failed"] for one in cells(out)] == ["the disk is full"]
-    told = ran(study, out)
-    assert stages(told) == ([("static/seed-0", "pretraining")] if where == "fresh" else [])
-    assert [one["failed"] for one in cells(out)] == [None]
+        run_study(study, out)
+    assert [cell["failed"] for cell in cells(out)] == ["the disk is full"]
+    events = run_study(study, out)
+    assert stages(events) == ([("static/seed-0", "pretraining")] if where == "fresh" else [])
+    assert [cell["failed"] for cell in cells(out)] == [None]
     assert set(cells(out)[0]["scores"]) == {"held_out.masked_lm"}
 
 
@@ -215,16 +230,16 @@ def test_a_loss_that_is_no_number_fails_its_cell_alone(tmp_path: Path) -> None:
         "set": ["optimiser.learning_rate=1e30", "optimiser.clip=0"],
     }
     out = tmp_path / "out"
-    ran(made(tmp_path, wild, STATIC), out, budget="6steps")
+    run_study(read_study(tmp_path, wild, STATIC), out, budget="6steps")
     first, second = cells(out)
     assert first["failed"] and second["failed"] is None
 
 
 def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told = ran(made(tmp_path, STUDENT, DYNAMIC, STATIC), out)
-    assert begun(told) == ["dynamic/seed-0", "static/seed-0", "student/seed-0"]
-    assert all(one["failed"] is None for one in cells(out))
+    events = run_study(read_study(tmp_path, STUDENT, DYNAMIC, STATIC), out)
+    assert begun(events) == ["dynamic/seed-0", "static/seed-0", "student/seed-0"]
+    assert all(cell["failed"] is None for cell in cells(out))
     facts = Run(out / "cells/student/seed-0").machine()
     assert facts["teacher"] == str((out / "cells/static/seed-0").resolve())
 
@@ -232,15 +247,15 @@ def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) ->
 def test_a_student_without_its_teacher_fails_with_a_sentence(tmp_path: Path) -> None:
     wild = {**STATIC, "set": ["optimiser.learning_rate=1e30", "optimiser.clip=0"]}
     out = tmp_path / "out"
-    ran(made(tmp_path, wild, STUDENT), out, budget="6steps")
+    run_study(read_study(tmp_path, wild, STUDENT), out, budget="6steps")
     assert "needs the run of static" in cells(out)[1]["failed"]
 
 
 def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Path) -> None:
     frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
     out = tmp_path / "out"
-    told = ran(made(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
-    assert stages(told) == [
+    events = run_study(read_study(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
+    assert stages(events) == [
         *(("static/seed-0", "pretraining"), ("static/seed-0", "reviews")),
         ("frozen/seed-0", "reviews"),
     ]
@@ -249,17 +264,17 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     assert b["scores"]["held_out.masked_lm"] == a["scores"]["held_out.masked_lm"]
     # ReadOptions for alone, it still knows whose weights it has.
     shutil.rmtree(out / "cells/frozen/seed-0/tasks")
-    alone = made(tmp_path, STATIC, frozen, tasks=[reviews()])
+    alone = read_study(tmp_path, STATIC, frozen, tasks=[reviews()])
     alone = alone.narrowed(variants=["frozen"])
-    assert stages(ran(alone, out)) == [("frozen/seed-0", "reviews")]
-    assert [one["failed"] for one in cells(out)] == [None]
+    assert stages(run_study(alone, out)) == [("frozen/seed-0", "reviews")]
+    assert [cell["failed"] for cell in cells(out)] == [None]
 
 
 def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
-    study, out, sync = made(tmp_path, STATIC, frozen), tmp_path / "out", os.fsync
+    study, out, sync = read_study(tmp_path, STATIC, frozen), tmp_path / "out", os.fsync
     own, twin = (out / "cells" / name / "seed-0" for name in ("frozen", "static"))
 
     def full(handle: int) -> None:
@@ -269,12 +284,12 @@ def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        ran(study, out)
+        run_study(study, out)
     failed = cells(out)[1]["failed"]
     assert failed is not None and str(own / "metrics.jsonl") in failed and "No space" in failed
     assert not (own / "metrics.jsonl").exists() and not (own / "result.json").exists()
-    ran(study, out)
-    assert [one["failed"] for one in cells(out)] == [None, None]
+    run_study(study, out)
+    assert [cell["failed"] for cell in cells(out)] == [None, None]
     for name in ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json"):
         assert (own / name).read_bytes() == (twin / name).read_bytes()
     assert not [*own.glob(".*.part")]
@@ -282,15 +297,15 @@ def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
 
 def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None:
     once = {"name": "once", "says": "once", "finetune": ["learning_rate=1e-4"]}
-    words = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "learning_rate=2e-4"]
-    study = made(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=words)
+    settings = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "learning_rate=2e-4"]
+    study = read_study(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=settings)
     request = make_request(study, [store("wordpiece")])
     assert request.settings("static", "sst2") == ("epochs=3", "learning_rate=2e-4")
     assert request.settings("static", "reviews") == ("epochs=1", "learning_rate=2e-4")
     assert request.settings("once", "reviews") == ("epochs=1", "learning_rate=1e-4")
-    for words in (["review.epochs=1"], ["epochs=1", "review.epochs=1"]):
+    for settings in (["review.epochs=1"], ["epochs=1", "review.epochs=1"]):
         with pytest.raises(UserError, match=r"review is no task; did you mean reviews\?"):
-            study.narrowed(tuning=words)
+            study.narrowed(tuning=settings)
 
 
 @pytest.fixture
@@ -312,7 +327,7 @@ LONG = {"name": "long", "says": "larger steps", "set": ["schedule.batch_size=8"]
 
 def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed: list[str]) -> None:
     deep = {"name": "deep", "says": "four times the work", "set": ["encoder.layers=8"]}
-    plan = plan_of(made(tmp_path, STATIC, DYNAMIC, deep, LONG, seeds=2), budget="10m")
+    plan = plan_of(read_study(tmp_path, STATIC, DYNAMIC, deep, LONG, seeds=2), budget="10m")
     assert timed == ["static", "deep", "long"]  # masks do not change the speed
     assert plan.unit == "tokens"
     tokens = [tokens_of(plan, name) for name in ("static", "dynamic", "deep", "long")]
@@ -324,27 +339,27 @@ def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed:
 
 
 def test_a_budget_in_time_leaves_room_for_fine_tuning(tmp_path: Path, timed: list[str]) -> None:
-    alone = plan_of(made(tmp_path), budget="10m")
-    tuned = plan_of(made(tmp_path, tasks=[reviews()], finetune=["epochs=100"]), budget="10m")
+    alone = plan_of(read_study(tmp_path), budget="10m")
+    tuned = plan_of(read_study(tmp_path, tasks=[reviews()], finetune=["epochs=100"]), budget="10m")
     assert tuned.amount < alone.amount
     each = sum(tuned.tuning_seconds.values())
     assert tuned.amount == pytest.approx(alone.amount * (600 - each) / 600)
-    told = sum(tuned.seconds(cell.variant) or 0.0 for cell in tuned.request.cells())
-    assert told == pytest.approx(600, rel=0.02)
+    seconds = sum(tuned.seconds(cell.variant) or 0.0 for cell in tuned.request.cells())
+    assert seconds == pytest.approx(600, rel=0.02)
     with pytest.raises(UserError, match="fine-tuning alone takes"):
-        plan_of(made(tmp_path, tasks=[reviews()], finetune=["epochs=1000000"]), budget="10m")
+        plan_of(read_study(tmp_path, tasks=[reviews()], finetune=["epochs=1000000"]), budget="10m")
 
 
 def test_a_pretraining_that_is_shared_is_paid_once(tmp_path: Path, timed: list[str]) -> None:
     frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
-    plan = plan_of(made(tmp_path, STATIC, frozen), budget="10m")
+    plan = plan_of(read_study(tmp_path, STATIC, frozen), budget="10m")
     assert plan.seconds("static") == pytest.approx(600, rel=0.01) and plan.seconds("frozen") == 0
 
 
 def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) -> None:
-    steps = plan_of(made(tmp_path, STATIC, LONG, equal="steps"), budget="10m")
+    steps = plan_of(read_study(tmp_path, STATIC, LONG, equal="steps"), budget="10m")
     assert steps.unit == "steps" and steps.steps("static") == steps.steps("long")
-    time = plan_of(made(tmp_path, STATIC, LONG, equal="time"), budget="10m")
+    time = plan_of(read_study(tmp_path, STATIC, LONG, equal="time"), budget="10m")
     assert time.unit == "seconds"
     assert time.seconds("long") == pytest.approx(time.seconds("static") or 0, rel=0.01)
     assert time.steps("static") == pytest.approx(2 * time.steps("long"), rel=0.01)
@@ -354,36 +369,36 @@ def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) ->
     assert beside.budget("long") == f"{time.steps('long')}steps"
     assert steps.budget("long") == f"{steps.steps('long')}steps"
     with pytest.raises(UserError, match="set --budget"):
-        plan_of(made(tmp_path, equal="time"), budget=None)
+        plan_of(read_study(tmp_path, equal="time"), budget=None)
 
 
 def test_without_a_budget_the_first_recipe_tells_how_long(tmp_path: Path) -> None:
     set_ = [*SMALL, "schedule.steps=50"]
-    plan = plan_of(made(tmp_path, STATIC, LONG, set=set_), budget=None)
+    plan = plan_of(read_study(tmp_path, STATIC, LONG, set=set_), budget=None)
     assert plan.steps("static") == 50 and plan.steps("long") in (24, 25, 26)
 
 
 def test_steps_are_timed_as_they_are(tmp_path: Path) -> None:
-    plan = plan_of(made(tmp_path, STATIC, STUDENT), budget="5m")  # under a teacher, too
-    assert all((one.seconds_a_step or 0) > 0 for one in plan.paces.values())
+    plan = plan_of(read_study(tmp_path, STATIC, STUDENT), budget="5m")  # under a teacher, too
+    assert all((pace.seconds_a_step or 0) > 0 for pace in plan.paces.values())
 
 
 def test_a_variant_that_cannot_be_set_up_takes_no_time(tmp_path: Path, timed: list[str]) -> None:
-    plan = plan_of(made(tmp_path, BROKEN, STATIC), budget="10m")
+    plan = plan_of(read_study(tmp_path, BROKEN, STATIC), budget="10m")
     assert "entit" in plan.broken["broken"] and plan.seconds("broken") is None
     assert plan.seconds("static") == pytest.approx(600, rel=0.01)
 
 
 def test_a_share_is_of_what_the_others_have(tmp_path: Path) -> None:
     twice = {"name": "twice", "says": "trained for longer", "share": 2.0}
-    plan = plan_of(made(tmp_path, STATIC, twice), budget="20ktok")
+    plan = plan_of(read_study(tmp_path, STATIC, twice), budget="20ktok")
     assert tokens_of(plan, "twice") == pytest.approx(2 * tokens_of(plan, "static"), rel=0.02)
-    steps = plan_of(made(tmp_path, STATIC, twice), budget="10steps")
+    steps = plan_of(read_study(tmp_path, STATIC, twice), budget="10steps")
     assert (steps.steps("static"), steps.steps("twice")) == (10, 20)
 
 
 def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: list[str]) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     plan = plan_of(study, budget="10m")
     plan.write(out)
     more = plan_of(study.narrowed(seeds=4), out, budget="10m")
@@ -393,7 +408,7 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
     replace(plan, powers={claim: {**stated, "power": 0.123}}).write(altered)
     assert plan_of(study, altered, budget="10m").powers[claim]["power"] == 0.123
     assert more.powers[claim]["seeds"] == 4 != stated["seeds"]
-    first, before = made(tmp_path, STATIC, LONG, equal="time"), len(timed)
+    first, before = read_study(tmp_path, STATIC, LONG, equal="time"), len(timed)
     plan_of(first, budget="10m").write(tmp_path / "time")
     plan_of(first, tmp_path / "time", budget="10m")
     assert len(timed) == before + 2  # what was timed stays, so that later cells are like the first
@@ -404,14 +419,14 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
 
 
 def test_masks_that_differ_are_measured_by_those_of_the_base(tmp_path: Path) -> None:
-    many = {"name": "many", "says": "hides more", "set": ["masking.mask_rate=0.4"]}
+    more_masks = {"name": "many", "says": "hides more", "set": ["masking.mask_rate=0.4"]}
     out = tmp_path / "out"
-    ran(made(tmp_path, STATIC, many), out)
+    run_study(read_study(tmp_path, STATIC, more_masks), out)
     place = out / "cells" / "many" / "seed-0"
-    told = json.loads((place / "measured.json").read_text())
+    record = json.loads((place / "measured.json").read_text())
     own = Run(place).result()
-    assert own is not None and told["base_masks"]
-    assert told["scores"]["held_out.masked_lm"] != own["held_out"]["masked_lm"]["loss"]
+    assert own is not None and record["base_masks"]
+    assert record["scores"]["held_out.masked_lm"] != own["held_out"]["masked_lm"]["loss"]
     # By the same measure, what the base's own run said of itself.
     plain = json.loads((out / "cells/static/seed-0/measured.json").read_text())
     own = Run(out / "cells/static/seed-0").result() or {}
@@ -429,29 +444,29 @@ def test_pair_heads_are_asked_both_questions(tmp_path: Path) -> None:
     none = {"name": "none", "says": "no pairs", "recipe": "roberta", "set": ["encoder.types=0"]}
     measures = ["pair.next_sentence", "pair.sentence_order", "held_out.masked_lm"]
     out = tmp_path / "out"
-    ran(made(tmp_path, STATIC, order, none, measures=measures), out)
+    run_study(read_study(tmp_path, STATIC, order, none, measures=measures), out)
     next_, order_, none_ = cells(out)
-    for one in (next_, order_):
-        assert {"pair.next_sentence", "pair.sentence_order"} <= set(one["scores"]), one
-        assert 0 <= one["scores"]["pair.sentence_order"] <= 100
+    for accuracy in (next_, order_):
+        assert {"pair.next_sentence", "pair.sentence_order"} <= set(accuracy["scores"]), accuracy
+        assert 0 <= accuracy["scores"]["pair.sentence_order"] <= 100
     assert set(none_["scores"]) == {"held_out.masked_lm"}, none_
 
 
 @pytest.mark.slow
 def test_several_cells_at_once_come_to_the_same(tmp_path: Path) -> None:
-    study = made(tmp_path, STUDENT, STATIC)
-    one, two = tmp_path / "one", tmp_path / "two"
-    ran(study, one)
-    told = ran(study, two, at_once=2)
-    assert begun(told) == ["static/seed-0", "student/seed-0"]
-    assert [cell["scores"] for cell in cells(one)] == [cell["scores"] for cell in cells(two)]
+    study = read_study(tmp_path, STUDENT, STATIC)
+    alone, together = tmp_path / "one", tmp_path / "two"
+    run_study(study, alone)
+    events = run_study(study, together, at_once=2)
+    assert begun(events) == ["static/seed-0", "student/seed-0"]
+    assert [cell["scores"] for cell in cells(alone)] == [cell["scores"] for cell in cells(together)]
 
 
 def test_a_gpu_has_several_narrow_cells_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "cores", lambda: 16)
-    request = make_request(made(tmp_path, STATIC), [store("wordpiece")], budget="3steps")
+    request = make_request(read_study(tmp_path, STATIC), [store("wordpiece")], budget="3steps")
     assert drained(make_plan(request, Machine())).at_once == 1
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert drained(make_plan(request, Machine())).at_once == 4
@@ -463,7 +478,7 @@ def test_a_gpu_has_several_narrow_cells_at_once(
 
 def test_operations_are_of_all_phases_and_of_a_teacher(tmp_path: Path) -> None:
     def flops(name: str, *variants: dict[str, Any]) -> float:
-        request = make_request(made(tmp_path / name, *variants), [store("wordpiece")])
+        request = make_request(read_study(tmp_path / name, *variants), [store("wordpiece")])
         return timing.pace(request, variants[-1]["name"]).flops_a_token
 
     taught = [
@@ -482,7 +497,7 @@ def test_operations_are_of_all_phases_and_of_a_teacher(tmp_path: Path) -> None:
 
 def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
     own = {"name": "own", "says": "other text", "data": "other"}
-    study = made(tmp_path, STATIC, own)
+    study = read_study(tmp_path, STATIC, own)
     other = tmp_path / "other"
     shutil.copytree(store("wordpiece", documents=30), other)
     request = make_request(study, [store("wordpiece"), f"other={other}"])
@@ -493,7 +508,7 @@ def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
 
 
 def test_python_runs_a_study_too(tmp_path: Path) -> None:
-    made(tmp_path)
+    read_study(tmp_path)
     study = clozelab.study(
         tmp_path / "masks.toml",
         data=store("wordpiece"),
@@ -503,8 +518,8 @@ def test_python_runs_a_study_too(tmp_path: Path) -> None:
         workers=0,
     )
     cells = study.result()["cells"]
-    assert [one["variant"] for one in cells] == ["static", "dynamic"]
-    assert all(one["failed"] is None for one in cells)
+    assert [cell["variant"] for cell in cells] == ["static", "dynamic"]
+    assert all(cell["failed"] is None for cell in cells)
     assert study.page.is_file() and [*study.table()] == ["static", "dynamic"]
 
 
@@ -512,28 +527,28 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
     pairs = tmp_path / "agreement.jsonl"
     rows = [{"good": "The river was slow.", "bad": "The river were slow."}] * 2
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    asked = [f"pairs.{pairs}", "pairs.nowhere", "held_out.masked_lm", "run.finished"]
+    measures = [f"pairs.{pairs}", "pairs.nowhere", "held_out.masked_lm", "run.finished"]
     again = {"name": "again", "says": "A/A", "again": "static"}
     out = tmp_path / "out"
-    told = ran(made(tmp_path, STATIC, again, measures=asked), out)
-    assert begun(told) == ["static/seed-0", "again/seed-0"]
+    events = run_study(read_study(tmp_path, STATIC, again, measures=measures), out)
+    assert begun(events) == ["static/seed-0", "again/seed-0"]
     first, second = (
         json.loads((out / f"cells/{name}/seed-0/measured.json").read_text(encoding="utf-8"))
         for name in ("static", "again")
     )
-    assert first["measures"] == [asked[0], asked[2]]  # the others are not there, or read off
-    assert first["scores"][asked[0]] in (0.0, 50.0, 100.0) and first["sizes"][asked[0]] == 2
+    assert first["measures"] == [measures[0], measures[2]]  # the others are not there, or read off
+    assert first["scores"][measures[0]] in (0.0, 50.0, 100.0) and first["sizes"][measures[0]] == 2
     seeds = [Run(out / f"cells/{name}/seed-0").machine()["seed"] for name in ("static", "again")]
     assert seeds == [0, 1000] and first["scores"] != second["scores"]
     record = records.read(out)
     assert record.scores("static", "run.finished") == {0: 100.0}
-    assert [len(one) for one in record.items("static", asked[0], [0]).values()] == [2]
+    assert [len(scores) for scores in record.items("static", measures[0], [0]).values()] == [2]
     assert record.plateau("static") is not None
 
 
 @pytest.mark.slow
 def test_cells_of_one_shape_are_compiled_once_and_learn_as_fresh_ones_do(tmp_path: Path) -> None:
-    plan = plan_of(made(tmp_path, STATIC, DYNAMIC, seeds=2))
+    plan = plan_of(read_study(tmp_path, STATIC, DYNAMIC, seeds=2))
     machine = replace(MACHINE, compile=True)
     counters["stats"].clear()
     list(follow(plan, tmp_path / "warm", machine=machine, saving=SAVE_OPTIONS))
@@ -552,13 +567,13 @@ def test_cells_of_one_shape_are_compiled_once_and_learn_as_fresh_ones_do(tmp_pat
 def test_two_words_hidden_together_are_measured_in_masked_and_permuted_models(
     tmp_path: Path,
 ) -> None:
-    asked = ["joint.two", "joint.chain", "gain.chain"]
+    measures = ["joint.two", "joint.chain", "gain.chain"]
     out = tmp_path / "out"
-    ran(made(tmp_path, STATIC, measures=asked), out)
+    run_study(read_study(tmp_path, STATIC, measures=measures), out)
     cell = json.loads((out / "cells/static/seed-0/measured.json").read_text(encoding="utf-8"))
-    two, chain, gain = (cell["scores"][name] for name in asked)
-    assert two > 0 and gain == pytest.approx(two - chain, abs=1e-9)
+    joint_two, chain, gain = (cell["scores"][name] for name in measures)
+    assert joint_two > 0 and gain == pytest.approx(joint_two - chain, abs=1e-9)
     record = records.read(out)
     (items,) = record.items("static", "joint.two", [0]).values()
     assert len(items) == cell["sizes"]["joint.two"] > 10
-    assert items.mean() == pytest.approx(two, rel=1e-2)  # at half precision
+    assert items.mean() == pytest.approx(joint_two, rel=1e-2)  # at half precision

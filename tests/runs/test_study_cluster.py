@@ -10,8 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.learning import MACHINE
-from support.studying import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
+from support.pretrain_runs import MACHINE
+from support.small_studies import (
+    BROKEN,
+    SAVE_OPTIONS,
+    STATIC,
+    STUDENT,
+    plan_of,
+    read_study,
+    run_study,
+)
 
 from clozelab import cluster, registry
 from clozelab.errors import UserError
@@ -57,17 +65,17 @@ def test_a_study_on_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.Mo
 
     source = str(Path(clozelab.__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, *sys.path[1:]]))
-    study = made(tmp_path, STUDENT, STATIC, BROKEN)
-    here, there = tmp_path / "here", tmp_path / "there"
-    ran(study, here)
-    told = list(
+    study = read_study(tmp_path, STUDENT, STATIC, BROKEN)
+    local, there = tmp_path / "here", tmp_path / "there"
+    run_study(study, local)
+    events = list(
         follow(plan_of(study, there), there, machine=MACHINE, saving=SAVE_OPTIONS, on="local")
     )
-    names = [one.cell.variant for one in told if isinstance(one, CellFinished)]
+    names = [event.cell.variant for event in events if isinstance(event, CellFinished)]
     assert sorted(names) == ["broken", "static", "student"]
     assert names.index("static") < names.index("student")
-    mine, other = (Run(out).result() or {} for out in (here, there))
-    assert [one["scores"] for one in mine["cells"]] == [one["scores"] for one in other["cells"]]
-    assert [bool(one["failed"]) for one in other["cells"]] == [
-        one["variant"] == "broken" for one in other["cells"]
+    mine, other = (Run(out).result() or {} for out in (local, there))
+    assert [cell["scores"] for cell in mine["cells"]] == [cell["scores"] for cell in other["cells"]]
+    assert [bool(cell["failed"]) for cell in other["cells"]] == [
+        cell["variant"] == "broken" for cell in other["cells"]
     ]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.learning import store
-from support.studying import BROKEN, DYNAMIC, STATIC, reviews, written
+from support.pretrain_runs import store
+from support.small_studies import BROKEN, DYNAMIC, STATIC, reviews, write_study
 
 from clozelab.cli import main
 from clozelab.cli.console import err, out
@@ -26,30 +26,32 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(console, "_width", 200)
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
-    found = capsys.readouterr()
-    return found.out + found.err
+def captured_text(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    return captured.out + captured.err
 
 
 def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study"]) == 0
-    told = said(capsys)
+    output = captured_text(capsys)
     for name in studies.names():
-        assert name in told
+        assert name in output
 
 
 def test_a_plan_is_shown_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = str(written(tmp_path / "masks.toml", seeds=3))
+    file = str(write_study(tmp_path / "masks.toml", seeds=3))
     folder = tmp_path / "out"
-    words = ["--data", store("wordpiece"), "--budget", "5steps", *WORDS]
-    assert main(["study", file, *words, "--plan", "--out", str(folder)]) == 0
-    told = said(capsys)
-    assert "6 cells: 2 variants × 3 seeds" in told and "fresh masks" in told
-    assert not folder.exists() and sorted(one.name for one in tmp_path.iterdir()) == ["masks.toml"]
+    options = ["--data", store("wordpiece"), "--budget", "5steps", *WORDS]
+    assert main(["study", file, *options, "--plan", "--out", str(folder)]) == 0
+    output = captured_text(capsys)
+    assert "6 cells: 2 variants × 3 seeds" in output and "fresh masks" in output
+    assert not folder.exists() and sorted(path.name for path in tmp_path.iterdir()) == [
+        "masks.toml"
+    ]
     assert main(["study", file, "--plan"]) == 0  # before there is any text
-    assert "corruption.copies=0" in said(capsys)
+    assert "corruption.copies=0" in captured_text(capsys)
 
 
 def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(
@@ -61,53 +63,59 @@ def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(
         "set": ["masking.rate=0.4"],
         "finetune": ["rate=1e-4"],
     }
-    file = str(written(tmp_path / "masks.toml", STATIC, hides))
-    words = ["--data", store("wordpiece"), "--budget", "1steps", *WORDS]
-    assert main(["study", file, *words, "--out", str(tmp_path / "out")]) == 0
-    told = said(capsys)
-    assert told.count("masking.rate is called masking.mask_rate today; write that") == 1
-    assert "rate is called learning_rate today" in told and "sequences" not in told
+    file = str(write_study(tmp_path / "masks.toml", STATIC, hides))
+    options = ["--data", store("wordpiece"), "--budget", "1steps", *WORDS]
+    assert main(["study", file, *options, "--out", str(tmp_path / "out")]) == 0
+    output = captured_text(capsys)
+    assert output.count("masking.rate is called masking.mask_rate today; write that") == 1
+    assert "rate is called learning_rate today" in output and "sequences" not in output
     assert main(["report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html")]) == 0
-    assert "today" not in said(capsys)
+    assert "today" not in captured_text(capsys)
 
 
 def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(written(tmp_path / "masks.toml", BROKEN, STATIC, DYNAMIC))
+    file = str(write_study(tmp_path / "masks.toml", BROKEN, STATIC, DYNAMIC))
     folder = tmp_path / "out"
-    words = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
-    words += ["--out", str(folder), "--tasks", reviews(), "--variants", "static,dynamic"]
-    assert main(words) == 0
-    told = said(capsys)
-    assert "reviews.accuracy" in told and "2 of 2 cells" in told
+    command = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
+    command += ["--out", str(folder), "--tasks", reviews(), "--variants", "static,dynamic"]
+    assert main(command) == 0
+    output = captured_text(capsys)
+    assert "reviews.accuracy" in output and "2 of 2 cells" in output
     for name in ("page.html", "page.md", "study.toml", "plan.json", "result.json"):
         assert (folder / name).is_file()
-    kept = studies.read(folder / "study.toml")
-    assert [one.name for one in kept.variants] == ["static", "dynamic"] and kept.name == "masks"
+    kept_study = studies.read(folder / "study.toml")
+    assert [variant.name for variant in kept_study.variants] == [
+        "static",
+        "dynamic",
+    ] and kept_study.name == "masks"
     # One more variant, which fails: the rest stands, and how to try again is said.
-    assert main([*words[:-1], "static,dynamic,broken"]) == 2
-    told = said(capsys)
-    assert "1 of 3 cells failed (broken/seed-0)" in told and "the same command" in told
+    assert main([*command[:-1], "static,dynamic,broken"]) == 2
+    output = captured_text(capsys)
+    assert "1 of 3 cells failed (broken/seed-0)" in output and "the same command" in output
     result = json.loads((folder / "result.json").read_text())
-    assert [one["variant"] for one in result["cells"] if not one["failed"]] == ["static", "dynamic"]
+    assert [cell["variant"] for cell in result["cells"] if not cell["failed"]] == [
+        "static",
+        "dynamic",
+    ]
 
 
 def test_a_study_runs_to_its_page_when_nobody_reads_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, folder = str(written(tmp_path / "masks.toml", STATIC)), tmp_path / "out"
-    words = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
+    file, folder = str(write_study(tmp_path / "masks.toml", STATIC)), tmp_path / "out"
+    command = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
     read, write = os.pipe()
     os.close(read)
     with open(write, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        assert main([*words, "--out", str(folder)]) == 0
+        assert main([*command, "--out", str(folder)]) == 0
     assert (folder / "page.html").is_file()
     (cell,) = json.loads((folder / "result.json").read_text())["cells"]
     assert cell["steps"] == 2 and not cell["failed"]
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["roberta-maskin"], "did you mean roberta-masking"),
         (["FILE"], "no corpus to train on"),
@@ -126,10 +134,10 @@ def test_a_study_runs_to_its_page_when_nobody_reads_its_plan(
         (["FILE", "--data", "CORPUS", "--out", "FOLDER", "--budget", "1steps"], "other files"),
         (["FILE", "--data", "CORPUS", "--out", "NEW", "--budget", "1steps", "--on", "x"], "ray://"),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_words_are_refused_in_a_sentence(
-    words: list[str],
+    arguments: list[str],
     sentence: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -139,12 +147,12 @@ def test_wrong_words_are_refused_in_a_sentence(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").write_text("mine")
     places = {
-        "FILE": str(written(tmp_path / "masks.toml")),
+        "FILE": str(write_study(tmp_path / "masks.toml")),
         "CORPUS": store("wordpiece"),
         "FOLDER": "full",
         "NEW": "new",
     }
-    assert main(["study", *(places.get(word, word) for word in words), *WORDS]) == 2
-    told = said(capsys)
-    assert sentence in told and "clozelab: " in told
-    assert "Traceback" not in told and not (tmp_path / "new").exists()
+    assert main(["study", *(places.get(word, word) for word in arguments), *WORDS]) == 2
+    output = captured_text(capsys)
+    assert sentence in output and "clozelab: " in output
+    assert "Traceback" not in output and not (tmp_path / "new").exists()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.studying import DYNAMIC, STATIC, STUDENT, made, reviews, written
+from support.small_studies import DYNAMIC, STATIC, STUDENT, read_study, reviews, write_study
 
 from clozelab.errors import UserError
 from clozelab.studies import spec as studies
@@ -15,7 +15,7 @@ from clozelab.studies.scores import metrics_of
 
 def test_what_is_written_reads_back_equal(tmp_path: Path) -> None:
     paper = {**STATIC, "paper": {"sst2.accuracy": 92.5, "mnli.accuracy_mismatched": 84}}
-    study = made(tmp_path, paper, DYNAMIC, STUDENT, tasks=["sst2", reviews()], equal="steps")
+    study = read_study(tmp_path, paper, DYNAMIC, STUDENT, tasks=["sst2", reviews()], equal="steps")
     again = tmp_path / "else" / "study.toml"
     again.parent.mkdir()
     again.write_text(studies.to_toml(study), encoding="utf-8")
@@ -57,12 +57,14 @@ CHANGED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "base", "sentence"), CHANGED, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(
+    ("variant", "base", "sentence"), CHANGED, ids=lambda value: str(value)[:40]
+)
 def test_what_is_wrong_is_refused_when_read(
     tmp_path: Path, variant: dict[str, Any], base: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        made(tmp_path, STATIC, {**DYNAMIC, **variant}, **base)
+        read_study(tmp_path, STATIC, {**DYNAMIC, **variant}, **base)
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -83,7 +85,7 @@ def test_what_is_wrong_is_refused_when_read(
 def test_what_is_wrong_outside_the_variants_is_too(
     tmp_path: Path, old: str, new: str, sentence: str
 ) -> None:
-    file = written(tmp_path / "masks.toml")
+    file = write_study(tmp_path / "masks.toml")
     text = file.read_text(encoding="utf-8")
     assert old in text
     file.write_text(text.replace(old, new), encoding="utf-8")
@@ -94,22 +96,22 @@ def test_what_is_wrong_outside_the_variants_is_too(
 
 def test_layers_and_width_are_multiples_of_the_size_asked_for(tmp_path: Path) -> None:
     half = {"name": "half", "says": "half", "layers": 0.5, "hidden_size": 0.5}
-    study = made(tmp_path, STATIC, half, set=[])
+    study = read_study(tmp_path, STATIC, half, set=[])
     for size, layers, width in (("small", 3, 256), ("base", 6, 384), ("tiny", 1, 64)):
-        found = study.recipe_of("half", size=size).encoder
-        assert (found.layers, found.hidden_size) == (layers, width)
+        encoder = study.recipe_of("half", size=size).encoder
+        assert (encoder.layers, encoder.hidden_size) == (layers, width)
         assert study.recipe_of("static", size=size).encoder.hidden_size == 2 * width
 
 
 def test_a_student_keeps_its_share_of_its_teachers_layers(tmp_path: Path) -> None:
     student = {**STUDENT, "set": []}
-    study = made(tmp_path, STATIC, student, set=[])
+    study = read_study(tmp_path, STATIC, student, set=[])
     for size, layers in (("small", 3), ("mini", 2), ("base", 6)):
         assert study.recipe_of("student", size=size).encoder.layers == layers
 
 
 def test_a_narrower_study_keeps_the_claims_it_can_judge(tmp_path: Path) -> None:
-    study = made(tmp_path, STATIC, DYNAMIC, STUDENT, tasks=["sst2"])
+    study = read_study(tmp_path, STATIC, DYNAMIC, STUDENT, tasks=["sst2"])
     assert len(study.narrowed(tasks=[]).claims) == 1  # of a measure
     assert study.narrowed(variants=["static", "student"]).claims == ()
     with pytest.raises(UserError, match="is distilled from static; name that as well"):
@@ -129,5 +131,5 @@ def test_tasks_have_the_metrics_that_they_are_scored_by() -> None:
 
 def test_commas_and_folders_name_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = studies.tasks_of(["sst2,mnli", "classify=films"])
-    assert found == ["sst2", "mnli", f"classify={tmp_path / 'films'}"]
+    tasks = studies.tasks_of(["sst2,mnli", "classify=films"])
+    assert tasks == ["sst2", "mnli", f"classify={tmp_path / 'films'}"]

@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import alter
-from support.learning import MACHINE, store
-from support.processes import started
-from support.studying import (
+from support.pretrain_runs import MACHINE, store
+from support.processes import start_process
+from support.small_studies import (
     DYNAMIC,
     SAVE_OPTIONS,
     SMALL,
     STATIC,
-    made,
     plan_of,
-    ran,
+    read_study,
     reviews,
-    written,
+    run_study,
+    write_study,
 )
 
 from clozelab.cli import main
@@ -51,11 +51,11 @@ def _one_thread() -> None:
 
 def test_a_variant_that_changed_while_it_was_left_out_is_refused(tmp_path: Path) -> None:
     out, other = tmp_path / "out", {**DYNAMIC, "set": ["corruption.copies=3"]}
-    study = made(tmp_path)
+    study = read_study(tmp_path)
     plan_of(study).write(out)
     plan_of(study.narrowed(variants=["static"]), out).write(out)
     with pytest.raises(UserError, match="was started with another variant dynamic; name another"):
-        plan_of(made(tmp_path, STATIC, other), out)
+        plan_of(read_study(tmp_path, STATIC, other), out)
     plan_of(study, out)
 
 
@@ -69,7 +69,7 @@ def test_what_an_earlier_version_started_goes_on() -> None:
 def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
     recipe, out = tmp_path / "mine.toml", tmp_path / "out"
     recipe.write_text('extends = "bert"\n', encoding="utf-8")
-    study = made(tmp_path, recipe="mine.toml")
+    study = read_study(tmp_path, recipe="mine.toml")
     plan_of(study).write(out)
     more = '[masking]\nuse = "token"\nrate = 0.3\n'
     recipe.write_text(f'extends = "bert"\n{more}', encoding="utf-8")
@@ -80,7 +80,7 @@ def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
 def test_a_corpus_that_was_built_anew_is_refused(tmp_path: Path) -> None:
     corpus, out = tmp_path / "corpus", tmp_path / "out"
     shutil.copytree(store("wordpiece"), corpus)
-    request = make_request(made(tmp_path), [str(corpus)], budget="3steps")
+    request = make_request(read_study(tmp_path), [str(corpus)], budget="3steps")
     drained(make_plan(request, MACHINE, out=out)).write(out)
     alter(corpus, fingerprint="other")
     with pytest.raises(UserError, match=f"another corpus {corpus}; name another folder"):
@@ -90,16 +90,16 @@ def test_a_corpus_that_was_built_anew_is_refused(tmp_path: Path) -> None:
 def test_a_task_of_another_folder_with_the_same_name_is_refused(tmp_path: Path) -> None:
     out, other = tmp_path / "out", tmp_path / "reviews"
     shutil.copytree(reviews().partition("=")[2], other)
-    plan_of(made(tmp_path, tasks=[reviews()])).write(out)
+    plan_of(read_study(tmp_path, tasks=[reviews()])).write(out)
     with pytest.raises(UserError, match="another task reviews; name another folder"):
-        plan_of(made(tmp_path, tasks=[f"classify={other}"]), out)
-    plan_of(made(tmp_path, tasks=[]), out)
+        plan_of(read_study(tmp_path, tasks=[f"classify={other}"]), out)
+    plan_of(read_study(tmp_path, tasks=[]), out)
 
 
 def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: Path) -> None:
     out, tasks = tmp_path / "out", tmp_path / "reviews"
     shutil.copytree(reviews().partition("=")[2], tasks)
-    study = made(tmp_path, tasks=[f"classify={tasks}"])
+    study = read_study(tmp_path, tasks=[f"classify={tasks}"])
     plan_of(study).write(out)
     train = tasks / "train.tsv"
     text = train.read_text(encoding="utf-8")
@@ -107,17 +107,21 @@ def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: P
     with pytest.raises(UserError, match=rf"{train} has changed since {out} was started; put back"):
         plan_of(study, out)
     train.write_text(text, encoding="utf-8")
-    told = json.loads((out / PLAN).read_text())
-    kept = {what: word for what, word in told["made"].items() if not what.startswith("file ")}
-    assert len(kept) == len(told["made"]) - 2
-    (out / PLAN).write_text(json.dumps({**told, "made": kept}))  # as before digests were kept
+    plan = json.loads((out / PLAN).read_text())
+    old_digests = {
+        what: word for what, word in plan["made"].items() if not what.startswith("file ")
+    }
+    assert len(old_digests) == len(plan["made"]) - 2
+    (out / PLAN).write_text(
+        json.dumps({**plan, "made": old_digests})
+    )  # as before digests were kept
     request = make_request(study, [store("wordpiece")], budget="3steps")
-    said = [one.text for one in make_plan(request, MACHINE, out=out)]
-    assert any("before digests of its tasks were saved" in text for text in said)
+    notices = [notice.text for notice in make_plan(request, MACHINE, out=out)]
+    assert any("before digests of its tasks were saved" in text for text in notices)
 
 
 def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> None:
-    out, study = tmp_path / "out", made(tmp_path, STATIC, tasks=["sst2"])
+    out, study = tmp_path / "out", read_study(tmp_path, STATIC, tasks=["sst2"])
     line = "sentence\tlabel\na fine film\t1\na dull film\t0\n"
     for place in ("here", "there", "other"):
         (tmp_path / place / "sst2").mkdir(parents=True)
@@ -131,7 +135,7 @@ def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> Non
         drained(make_plan(request, MACHINE, out=out)).write(out)
 
     planned("here", study)
-    planned("there", made(tmp_path, STATIC, DYNAMIC, tasks=["sst2"]))  # with one more variant
+    planned("there", read_study(tmp_path, STATIC, DYNAMIC, tasks=["sst2"]))  # with one more variant
     with pytest.raises(UserError, match="was started with another task_data"):
         planned("other", study)
 
@@ -148,23 +152,23 @@ def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> Non
     ],
 )
 def test_a_damaged_plan_is_refused_in_a_sentence(tmp_path: Path, key: str, value: Any) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     plan_of(study).write(out)
-    told = {**json.loads((out / PLAN).read_text()), key: value}
-    (out / PLAN).write_text(json.dumps(told))
+    plan = {**json.loads((out / PLAN).read_text()), key: value}
+    (out / PLAN).write_text(json.dumps(plan))
     with pytest.raises(UserError, match="its plan cannot be read"):
         plan_of(study, out)
 
 
 def test_a_crash_before_the_plan_was_written_leaves_a_folder_to_begin_in(tmp_path: Path) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     out.mkdir()
     (out / STUDY).write_text(studies.to_toml(study), encoding="utf-8")
     assert plan_of(study, out).steps("static") == 3
 
 
 def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
-    study, out = made(tmp_path), tmp_path / "out"
+    study, out = read_study(tmp_path), tmp_path / "out"
     plan = plan_of(study)
     first = follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS)
     assert isinstance(next(first), CellStarted)
@@ -178,68 +182,68 @@ def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
 
 def test_what_is_wrong_with_fine_tuning_is_told_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="epoch"):
-        plan_of(made(tmp_path, tasks=[reviews()], finetune=["epoch=3"]))
+        plan_of(read_study(tmp_path, tasks=[reviews()], finetune=["epoch=3"]))
 
 
 def test_a_measure_that_is_asked_for_later_or_was_lost_is_taken(tmp_path: Path) -> None:
-    study, out = made(tmp_path, STATIC), tmp_path / "out"
-    ran(study, out, budget="2steps")
+    study, out = read_study(tmp_path, STATIC), tmp_path / "out"
+    run_study(study, out, budget="2steps")
     file = out / "cells/static/seed-0/measured.json"
     first = read_json(file)["scores"]
     more = replace(study, measures=(*study.measures, "pair.next_sentence"))
-    ran(more, out, budget="2steps")
+    run_study(more, out, budget="2steps")
     both = read_json(file)["scores"]
     assert first.items() < both.items() and "pair.next_sentence" in both
     file.write_text("{")
-    ran(more, out, budget="2steps")
+    run_study(more, out, budget="2steps")
     assert read_json(file)["scores"] == both
     (cell,) = (Run(out).result() or {})["cells"]
     assert cell["scores"] == both and cell["tokens"] > 0
 
 
 def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
-    study, out = made(tmp_path, STATIC), tmp_path / "out"
-    ran(study, out)
+    study, out = read_study(tmp_path, STATIC), tmp_path / "out"
+    run_study(study, out)
     before = Run(out).result()
     shutil.rmtree(out / "cells/static/seed-0/checkpoints")
     pack(out)
     assert not (out / "cells").exists()
-    assert not [told for told in ran(study, out) if isinstance(told, CellStarted)]
+    assert not [event for event in run_study(study, out) if isinstance(event, CellStarted)]
     assert Run(out).result() == before
-    told = ran(replace(study, seeds=2), out)
-    assert [one.cell.seed for one in told if isinstance(one, CellStarted)] == [1]
+    events = run_study(replace(study, seeds=2), out)
+    assert [event.cell.seed for event in events if isinstance(event, CellStarted)] == [1]
     assert len((Run(out).result() or {})["cells"]) == 2 and not (out / PACKED).exists()
 
 
 def test_the_terminal_counts_the_seeds_that_were_measured(tmp_path: Path) -> None:
     cell = {"variant": "static", "failed": None}
-    told = [{**cell, "scores": {"held_out.masked_lm": loss}} for loss in (None, 2.0, 4.0)]
-    found = scores(made(tmp_path, STATIC), told)
-    assert [next(iter(column.cells)) for column in found.columns] == ["static", "3.000", "2"]
+    rows = [{**cell, "scores": {"held_out.masked_lm": loss}} for loss in (None, 2.0, 4.0)]
+    means = scores(read_study(tmp_path, STATIC), rows)
+    assert [next(iter(column.cells)) for column in means.columns] == ["static", "3.000", "2"]
 
 
-@pytest.mark.parametrize("words", [["--out", ""], ["--out", "NEW", "--budget", ""]])
+@pytest.mark.parametrize("arguments", [["--out", ""], ["--out", "NEW", "--budget", ""]])
 def test_an_empty_word_is_no_folder_and_no_budget(
-    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = written(tmp_path / "masks.toml", set=list(SMALL))
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    budget = [] if "--budget" in words else ["--budget", "1steps"]
+    file = write_study(tmp_path / "masks.toml", set=list(SMALL))
+    work_dir = tmp_path / "here"
+    work_dir.mkdir()
+    monkeypatch.chdir(work_dir)
+    budget = [] if "--budget" in arguments else ["--budget", "1steps"]
     corpus = store("wordpiece")
-    told = main(["study", str(file), "--data", corpus, *budget, *words, "--device", "cpu"])
-    assert told == 2 and not list(here.iterdir())
+    code = main(["study", str(file), "--data", corpus, *budget, *arguments, "--device", "cpu"])
+    assert code == 2 and not list(work_dir.iterdir())
 
 
 @pytest.mark.slow
 def test_cells_side_by_side_save_and_end_when_the_study_is_killed(tmp_path: Path) -> None:
     with _two_at_once(tmp_path) as running:
         runs = [tmp_path / "out" / "cells" / name / "seed-0" for name in ("static", "dynamic")]
-        _until(lambda: all(Run(one).events("step") for one in runs))
+        _until(lambda: all(Run(run).events("step") for run in runs))
         running.kill()
         running.wait()
-        _until(lambda: all(any(one.glob("checkpoints/step-*")) for one in runs))
+        _until(lambda: all(any(run.glob("checkpoints/step-*")) for run in runs))
         _until(lambda: not _alive(running.pid))
 
 
@@ -248,21 +252,21 @@ def test_cells_that_have_only_begun_are_interrupted_without_a_word(tmp_path: Pat
     with _two_at_once(tmp_path) as running:
         _until(lambda: _importing(running.pid))
         os.killpg(running.pid, signal.SIGINT)
-        _, said = running.communicate(timeout=60)
-        assert running.returncode == 130, said
-        assert "the same command goes on" in said, said
-        assert "Traceback" not in said and "Process" not in said, said
+        _, stderr = running.communicate(timeout=60)
+        assert running.returncode == 130, stderr
+        assert "the same command goes on" in stderr, stderr
+        assert "Traceback" not in stderr and "Process" not in stderr, stderr
         _until(lambda: not _alive(running.pid))
 
 
 @contextmanager
 def _two_at_once(place: Path) -> Iterator[subprocess.Popen[str]]:
     """A long study of two cells side by side, in a group of processes that ends with it."""
-    file, out = written(place / "masks.toml", STATIC, DYNAMIC), place / "out"
-    words = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
-    words += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
-    command = [sys.executable, "-m", "clozelab", *words]
-    running = started(command)
+    file, out = write_study(place / "masks.toml", STATIC, DYNAMIC), place / "out"
+    study_command = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
+    study_command += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "clozelab", *study_command]
+    running = start_process(command)
     try:
         yield running
     finally:

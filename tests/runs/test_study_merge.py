@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import store
-from support.studying import DYNAMIC, STATIC, written
+from support.pretrain_runs import store
+from support.small_studies import DYNAMIC, STATIC, write_study
 
 import clozelab
 from clozelab.cli import main
@@ -41,7 +41,7 @@ def ran(file: Path, out: Path, **options: Any) -> Path:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("parts")
-    file = written(home / "masks.toml", STATIC, DYNAMIC, seeds=1)
+    file = write_study(home / "masks.toml", STATIC, DYNAMIC, seeds=1)
     ran(file, home / "monday", seeds=1)
     ran(file, home / "tuesday", seeds=1, first_seed=1, variants="static")
     ran(file, home / "third", seeds=1, first_seed=1, variants="dynamic")
@@ -117,8 +117,12 @@ def test_a_merged_study_goes_on_and_does_nothing_twice(
     assert "| run since |" in page(record).markdown()
     # Merged again, its parts are still known; the cells that both have are the same.
     clozelab.merge_studies([parts[0], out], out=tmp_path / "all", progress=False)
-    told = records.read(tmp_path / "all").plan["parts"]
-    assert [(one["folder"], len(one["cells"])) for one in told if one["cells"]] == [
+    merged_parts = records.read(tmp_path / "all").plan["parts"]
+    assert [
+        (merged_part["folder"], len(merged_part["cells"]))
+        for merged_part in merged_parts
+        if merged_part["cells"]
+    ] == [
         ("monday", 2),
         ("tuesday", 1),
         ("whole", 1),
@@ -134,11 +138,11 @@ def test_an_unfinished_or_failed_cell_gives_way_to_a_finished_one(
     Run(failed).write_result(result)
     altered(failed / PLAN)
     study = clozelab.merge_studies([failed, parts[0]], out=tmp_path / "whole", progress=False)
-    assert [one["failed"] for one in study.result()["cells"]] == [None, None]
+    assert [cell["failed"] for cell in study.result()["cells"]] == [None, None]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "phrase"),
     [
         ({"size": "tiny"}, "another size"),
         ({"amount": 3.0}, r"another amount of training a cell \(3 steps, not 2 steps\)"),
@@ -148,18 +152,18 @@ def test_an_unfinished_or_failed_cell_gives_way_to_a_finished_one(
     ],
 )
 def test_what_was_planned_otherwise_is_refused(
-    parts: list[Path], tmp_path: Path, change: dict[str, Any], words: str
+    parts: list[Path], tmp_path: Path, change: dict[str, Any], phrase: str
 ) -> None:
     altered(parts[1] / PLAN, **change)
-    with pytest.raises(UserError, match=rf"tuesday: has {words}.*; only cells of one"):
+    with pytest.raises(UserError, match=rf"tuesday: has {phrase}.*; only cells of one"):
         clozelab.merge_studies(parts, out=tmp_path / "whole", progress=False)
     assert not (tmp_path / "whole").exists()
 
 
 def test_other_task_files_are_refused_wherever_they_lie(parts: list[Path], tmp_path: Path) -> None:
     for part, digest in zip(parts, ("1", "2", "1"), strict=True):
-        made = json.loads((part / PLAN).read_text(encoding="utf-8"))["made"]
-        altered(part / PLAN, made={**made, f"file /{part.name}/sst2/dev.tsv": digest})
+        digests = json.loads((part / PLAN).read_text(encoding="utf-8"))["made"]
+        altered(part / PLAN, made={**digests, f"file /{part.name}/sst2/dev.tsv": digest})
     with pytest.raises(UserError, match=r"tuesday: has another task file sst2/dev.tsv than"):
         clozelab.merge_studies(parts, out=tmp_path / "whole", progress=False)
     clozelab.merge_studies([parts[0], parts[2]], out=tmp_path / "whole", progress=False)
@@ -192,12 +196,16 @@ def test_a_cell_that_came_out_in_two_ways_is_refused(parts: list[Path], tmp_path
 def test_the_command_says_what_it_joined_and_what_is_wrong(
     parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["merge", *map(str, parts), "--out", str(tmp_path / "whole")]
-    assert main(words) == 0
-    said = capsys.readouterr()
-    assert "cells from 3 parts" in said.err and "4 cells" in said.err and "dynamic" in said.out
-    assert main(words) == 2 and "is there already" in capsys.readouterr().err
-    assert main([*words[:2], "--out", str(tmp_path / "new")]) == 2
+    command = ["merge", *map(str, parts), "--out", str(tmp_path / "whole")]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert (
+        "cells from 3 parts" in captured.err
+        and "4 cells" in captured.err
+        and "dynamic" in captured.out
+    )
+    assert main(command) == 2 and "is there already" in capsys.readouterr().err
+    assert main([*command[:2], "--out", str(tmp_path / "new")]) == 2
     assert "name two folders or more" in capsys.readouterr().err
     empty = tmp_path / "empty"
     shutil.copytree(parts[0], empty)

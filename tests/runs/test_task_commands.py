@@ -13,8 +13,8 @@ import pytest
 import torch
 from rich.console import Console
 from rich.text import Text
-from support.finetuning import SHORT, STILL, base, sample
-from support.labelled import jsonl, write
+from support.finetune_tasks import SHORT, STILL, base_model, sample_file
+from support.labelled_files import jsonl, write
 from support.processes import run_process
 
 from clozelab import cli
@@ -44,11 +44,21 @@ NLI = ("contradiction", "entailment", "neutral")
 TEXTS = ["a small furry animal", "a machine for printing books", "a bird that cannot fly"]
 
 
-def tune(task: str, out: Path, *words: str, settings: tuple[str, ...] = SHORT) -> str:
+def tune(task: str, out: Path, *arguments: str, settings: tuple[str, ...] = SHORT) -> str:
     """Fine-tune by the command; the folder."""
     changes = [word for setting in settings for word in ("--set", setting)]
-    given = ["finetune", base(), task, "--out", str(out), "--device", "cpu", *words, *changes]
-    assert cli.main(given) == 0
+    command = [
+        "finetune",
+        base_model(),
+        task,
+        "--out",
+        str(out),
+        "--device",
+        "cpu",
+        *arguments,
+        *changes,
+    ]
+    assert cli.main(command) == 0
     return str(out)
 
 
@@ -57,7 +67,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A few tasks of GLUE in their usual layout, made up."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("glue")
-    lines = Path(sample("definitions", 60)).read_text(encoding="utf-8").splitlines()[1:]
+    lines = Path(sample_file("definitions", 60)).read_text(encoding="utf-8").splitlines()[1:]
     rows = [line.split("\t") for line in lines]
     some = "".join(f"{text} \t{int(label > 'noun.b')}\n" for text, label in rows[:24])
     for split in ("train", "dev"):
@@ -97,14 +107,14 @@ def regressor(root: Path) -> str:
 
 @pytest.fixture(scope="module")
 def tagger(root: Path) -> str:
-    file = sample("tags", 12)
+    file = sample_file("tags", 12)
     return tune("tag", root / "m-tag", "--train", file, "--dev", file)
 
 
 @pytest.fixture(scope="module")
 def answerer(root: Path) -> str:
     """A model of questions, some of which have no answer."""
-    whole = json.loads(Path(sample("spans", 24)).read_text(encoding="utf-8"))
+    whole = json.loads(Path(sample_file("spans", 24)).read_text(encoding="utf-8"))
     for number, paragraph in enumerate(whole["data"][0]["paragraphs"]):
         if number % 2:
             paragraph["qas"][0] |= {"answers": [], "is_impossible": True}
@@ -112,20 +122,22 @@ def answerer(root: Path) -> str:
     return tune("answer", root / "m-answer", "--train", file, "--dev", file)
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
-    assert cli.main([*words]) == 0
+    assert cli.main([*arguments]) == 0
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The sentence a mistake is answered with; below it a layout, where data is missing."""
     capsys.readouterr()
-    assert cli.main([*words]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and "Traceback" not in told.err
-    first, *rest = told.err.splitlines()
-    assert first.startswith("clozelab: ") and all(line.startswith("  ") for line in rest), told.err
+    assert cli.main([*arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "Traceback" not in captured.err
+    first, *rest = captured.err.splitlines()
+    assert first.startswith("clozelab: ") and all(line.startswith("  ") for line in rest), (
+        captured.err
+    )
     return first
 
 
@@ -140,17 +152,17 @@ def test_tasks_lists_every_task_with_kind_metrics_and_question(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(out, "width", 200)
-    table = said(capsys, "tasks").splitlines()
+    table = run_command(capsys, "tasks").splitlines()
     assert [line.split()[0] for line in table[1:]] == list(NAMED)
     assert "mrpc" in table[3] and "accuracy, f1" in table[3] and "classify" in table[3]
 
 
 def test_a_task_is_told_in_full_with_its_files(capsys: pytest.CaptureFixture[str]) -> None:
-    told = said(capsys, "tasks", "mnli")
-    assert told.startswith("MNLI: ") and "contradiction, entailment, neutral" in told
-    files = {line.split()[0]: line.split()[1] for line in told.splitlines() if ".tsv" in line}
+    output = run_command(capsys, "tasks", "mnli")
+    assert output.startswith("MNLI: ") and "contradiction, entailment, neutral" in output
+    files = {line.split()[0]: line.split()[1] for line in output.splitlines() if ".tsv" in line}
     assert files["dev"] == "dev_matched.tsv" and files["test_mismatched"] == "test_mismatched.tsv"
-    assert "DIR/MNLI/" in told and "--task-data" in told and "CLOZELAB_DATA" in told
+    assert "DIR/MNLI/" in output and "--task-data" in output and "CLOZELAB_DATA" in output
     assert "mnli" in refused(capsys, "tasks", "mnly")
 
 
@@ -158,26 +170,26 @@ def test_finetune_help_names_every_option_in_groups(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as ended:
         cli.main(["finetune", "--help"])
     assert ended.value.code == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for heading in ("task files:", "machine options:"):
-        assert heading in told
-    assert all(len(line) <= 80 for line in told.splitlines())
+        assert heading in output
+    assert all(len(line) <= 80 for line in output.splitlines())
 
 
 def test_several_runs_are_told_in_one_table_and_their_notes_once(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = sample("definitions", 16)
+    file = sample_file("definitions", 16)
     capsys.readouterr()
     tune("classify", root / "two", "--train", file, "--dev", file, "--seeds", "2", "--grid",
          "layer_decay=0.9,1.0", settings=("batch_size=8", "steps=2", "length=100"))  # fmt: skip
-    told = capsys.readouterr()
-    head, *rows = told.out.splitlines()
+    captured = capsys.readouterr()
+    head, *rows = captured.out.splitlines()
     assert head.split() == ["cell", "accuracy", "median", "best", "runs"]
     assert [row.split()[0] for row in rows] == ["layer_decay-0.9", "layer_decay-1"]
     assert len({row.index("±") for row in rows}) == 1
-    assert told.err.count("blocks of 64 tokens") == 1
-    assert told.err.splitlines()[-1].startswith(f"{root / 'two'}: the best is layer_decay-")
+    assert captured.err.count("blocks of 64 tokens") == 1
+    assert captured.err.splitlines()[-1].startswith(f"{root / 'two'}: the best is layer_decay-")
 
 
 # Predict.
@@ -189,23 +201,25 @@ def test_texts_are_predicted_a_line_each_wherever_they_come_from(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = [word for text in TEXTS for word in ("--text", text)]
-    wanted = said(capsys, "predict", classifier, *words)
+    options = [word for text in TEXTS for word in ("--text", text)]
+    wanted = run_command(capsys, "predict", classifier, *options)
     fields = [line.split("\t") for line in wanted.splitlines()]
     assert [text for *_, text in fields] == TEXTS
     assert all(label in "01" and 0.5 <= float(chance) <= 1 for label, chance, _ in fields)
     file = write(root / "some.txt", "\n".join([*TEXTS, ""]))
-    assert said(capsys, "predict", classifier, "--file", str(file)) == wanted
+    assert run_command(capsys, "predict", classifier, "--file", str(file)) == wanted
     for more in ([], ["--file", "-"]):
         typed(monkeypatch, "\n".join(TEXTS))
-        assert said(capsys, "predict", classifier, *more) == wanted
+        assert run_command(capsys, "predict", classifier, *more) == wanted
     table = write(root / "some.tsv", "\n".join(["sentence", *TEXTS, ""]))
-    assert said(capsys, "predict", classifier, "--file", str(table)) == wanted
+    assert run_command(capsys, "predict", classifier, "--file", str(table)) == wanted
     odd = write(root / "odd.jsonl", jsonl(*({"wording": text, "label": "x"} for text in TEXTS)))
     named = ["--file", str(odd), "--columns", "first=wording"]
-    assert said(capsys, "predict", classifier, *named) == wanted, "a label in the file is no matter"
+    assert run_command(capsys, "predict", classifier, *named) == wanted, (
+        "a label in the file is no matter"
+    )
     out = root / "out.tsv"
-    assert said(capsys, "predict", classifier, *words, "--out", str(out)) == ""
+    assert run_command(capsys, "predict", classifier, *options, "--out", str(out)) == ""
     assert out.read_text(encoding="utf-8") == wanted
 
 
@@ -226,14 +240,21 @@ def test_what_was_learned_by_heart_is_predicted_and_json_has_every_probability(
 ) -> None:
     file = root / "SST-2" / "dev.tsv"
     gold = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()[1:]]
-    told = said(capsys, "predict", classifier, "--file", str(file), "--json")
-    found = [json.loads(line) for line in told.splitlines()]
-    assert [one["id"] for one in found] == [str(number) for number in range(len(gold))]
-    right = sum(one["label"] == label for one, (_, label) in zip(found, gold, strict=True))
+    output = run_command(capsys, "predict", classifier, "--file", str(file), "--json")
+    predictions = [json.loads(line) for line in output.splitlines()]
+    assert [prediction["id"] for prediction in predictions] == [
+        str(number) for number in range(len(gold))
+    ]
+    right = sum(
+        prediction["label"] == label
+        for prediction, (_, label) in zip(predictions, gold, strict=True)
+    )
     assert right >= 0.9 * len(gold)
-    for one in found:
-        assert sum(one["probabilities"].values()) == pytest.approx(1)
-        assert one["label"] == max(one["probabilities"], key=one["probabilities"].__getitem__)
+    for prediction in predictions:
+        assert sum(prediction["probabilities"].values()) == pytest.approx(1)
+        assert prediction["label"] == max(
+            prediction["probabilities"], key=prediction["probabilities"].__getitem__
+        )
 
 
 def test_json_has_what_was_given_beside_what_was_predicted(
@@ -244,20 +265,26 @@ def test_json_has_what_was_given_beside_what_was_predicted(
     root: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def told(model: str, *words: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(said(capsys, "predict", model, *words, "--json"))
-        return found
+    def predict_json(model: str, *arguments: str) -> dict[str, Any]:
+        prediction: dict[str, Any] = json.loads(
+            run_command(capsys, "predict", model, *arguments, "--json")
+        )
+        return prediction
 
-    assert told(classifier, "--text", "a joy")["text"] == "a joy"
-    pair = told(pairer, "--text", "one", "--text", "two")
+    assert predict_json(classifier, "--text", "a joy")["text"] == "a joy"
+    pair = predict_json(pairer, "--text", "one", "--text", "two")
     assert (pair["first"], pair["second"]) == ("one", "two") and pair["label"] in NLI
-    tagged = told(tagger, "--text", "He saw Anna")
+    tagged = predict_json(tagger, "--text", "He saw Anna")
     assert tagged["words"] == ["He", "saw", "Anna"] and len(tagged["tags"]) == 3
-    asked = {"id": "q7", "question": "who", "context": "Anna came."}
-    file = write(root / "given.jsonl", jsonl(asked))
-    found = told(answerer, "--file", str(file))
-    assert (found["id"], found["question"], found["passage"]) == ("q7", "who", "Anna came.")
-    assert "answers" not in found
+    question = {"id": "q7", "question": "who", "context": "Anna came."}
+    file = write(root / "given.jsonl", jsonl(question))
+    prediction = predict_json(answerer, "--file", str(file))
+    assert (prediction["id"], prediction["question"], prediction["passage"]) == (
+        "q7",
+        "who",
+        "Anna came.",
+    )
+    assert "answers" not in prediction
 
 
 def test_columns_are_remembered_and_those_given_win(
@@ -265,15 +292,17 @@ def test_columns_are_remembered_and_those_given_win(
 ) -> None:
     rows = "".join(f"text {n}\t{'up' if n % 2 else 'down'}\n" for n in range(8))
     file = write(tmp_path / "a.tsv", "wording\tmood\n" + rows)
-    words = ["--train", str(file), "--dev", str(file)]
-    words += ["--columns", "first=wording", "--columns", "label=mood"]
-    out = tune("classify", tmp_path / "out", *words)
+    options = ["--train", str(file), "--dev", str(file)]
+    options += ["--columns", "first=wording", "--columns", "label=mood"]
+    out = tune("classify", tmp_path / "out", *options)
     capsys.readouterr()
-    assert "accuracy" in said(capsys, "evaluate", out, str(file))
-    assert len(said(capsys, "predict", out, "--file", str(file)).splitlines()) == 8
+    assert "accuracy" in run_command(capsys, "evaluate", out, str(file))
+    assert len(run_command(capsys, "predict", out, "--file", str(file)).splitlines()) == 8
     other = write(tmp_path / "b.tsv", "saying\tlabel\n" + rows)
     assert "looked for" in refused(capsys, "evaluate", out, str(other))
-    assert "accuracy" in said(capsys, "evaluate", out, str(other), "--columns", "first=saying")
+    assert "accuracy" in run_command(
+        capsys, "evaluate", out, str(other), "--columns", "first=saying"
+    )
 
 
 def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
@@ -294,27 +323,31 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         "import json, sys; sys.modules['torch'] = None; from clozelab.cli import main;"
         "sys.exit({*map(main, json.loads(sys.argv[1]))} != {2})"
     )
-    words = [sys.executable, "-c", code, json.dumps([*commands.values()])]
-    found = run_process(words, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert found.returncode == 0, found.stderr
-    for told, line in zip(commands, found.stderr.split("clozelab: ")[1:], strict=True):
-        assert told in " ".join(line.split()), line
+    process_arguments = [sys.executable, "-c", code, json.dumps([*commands.values()])]
+    process = run_process(
+        process_arguments, capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    for command, line in zip(commands, process.stderr.split("clozelab: ")[1:], strict=True):
+        assert command in " ".join(line.split()), line
 
 
 def test_a_text_never_breaks_a_line_of_the_output(
     classifier: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = said(capsys, "predict", classifier, "--text", "a\tb\nc\u2028d [red]e[/]", "--text", "")
-    assert [line.split("\t")[2] for line in told.splitlines()] == ["a b c d [red]e[/]", ""]
+    output = run_command(
+        capsys, "predict", classifier, "--text", "a\tb\nc\u2028d [red]e[/]", "--text", ""
+    )
+    assert [line.split("\t")[2] for line in output.splitlines()] == ["a b c d [red]e[/]", ""]
 
 
 def test_pairs_are_two_texts_or_parted_by_a_tab(
     pairer: str, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = said(capsys, "predict", pairer, "--text", "one", "--text", "two")
+    wanted = run_command(capsys, "predict", pairer, "--text", "one", "--text", "two")
     assert wanted.endswith("one | two\n") and wanted.split("\t")[0] in NLI
     typed(monkeypatch, "one\ttwo\n")
-    assert said(capsys, "predict", pairer) == wanted
+    assert run_command(capsys, "predict", pairer) == wanted
     assert "--text: has 1 text, and the model takes two" in refused(
         capsys, "predict", pairer, "--text", "one"
     )
@@ -327,30 +360,30 @@ def test_pairs_are_two_texts_or_parted_by_a_tab(
 def test_words_are_tagged_and_questions_answered(
     tagger: str, answerer: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = said(capsys, "predict", tagger, "--text", "He saw \u200b Anna")
-    assert [word.rpartition("/")[0] for word in told.split()] == ["He", "saw", "\u200b", "Anna"]
+    output = run_command(capsys, "predict", tagger, "--text", "He saw \u200b Anna")
+    assert [word.rpartition("/")[0] for word in output.split()] == ["He", "saw", "\u200b", "Anna"]
     file = write(
         root / "asked.jsonl", jsonl({"id": "q7", "question": "who", "context": "Anna came."})
     )
-    (line,) = said(capsys, "predict", answerer, "--file", str(file)).splitlines()
+    (line,) = run_command(capsys, "predict", answerer, "--file", str(file)).splitlines()
     assert line.startswith("q7\t") and line[3:] in "Anna came."
-    found = json.loads(said(capsys, "predict", answerer, "--file", str(file), "--json"))
-    assert {"text", "probability", "start"} == {*found["best"][0]} and found["null"] is not None
-    for one in found["best"]:
-        assert "Anna came."[one["start"] :].startswith(one["text"])
+    answer = json.loads(run_command(capsys, "predict", answerer, "--file", str(file), "--json"))
+    assert {"text", "probability", "start"} == {*answer["best"][0]} and answer["null"] is not None
+    for candidate in answer["best"]:
+        assert "Anna came."[candidate["start"] :].startswith(candidate["text"])
 
 
 def test_answer_shows_the_answer_and_its_rivals_or_says_that_there_is_none(
     answerer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passage = "Anna came home. " * 40
-    words = ["answer", answerer, "--question", "who came", "--top", "2"]
-    told = said(capsys, *words, "--passage", passage)
-    first, *_, one, two = told.splitlines()
+    command = ["answer", answerer, "--question", "who came", "--top", "2"]
+    output = run_command(capsys, *command, "--passage", passage)
+    first, *_, second, third = output.splitlines()
     assert first == "the passage does not say" or first in passage
-    assert all(line.split()[0].endswith("%") for line in (one, two))
+    assert all(line.split()[0].endswith("%") for line in (second, third))
     typed(monkeypatch, passage)
-    assert said(capsys, *words, "--passage", "-") == told
+    assert run_command(capsys, *command, "--passage", "-") == output
 
 
 def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
@@ -360,9 +393,9 @@ def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard")
     with console.capture() as caught:
         console.print(*views.answer(PassageAnswer(passage, Span("Anna", 3.0, -1.0, rivals), 2), {}))
-    told = caught.get()
-    assert told.count("Anna") == 4 and told.count("…") == 2 and len(told) < len(passage)
-    lines = [line.rstrip() for line in Text.from_ansi(told).plain.splitlines()]
+    text = caught.get()
+    assert text.count("Anna") == 4 and text.count("…") == 2 and len(text) < len(passage)
+    lines = [line.rstrip() for line in Text.from_ansi(text).plain.splitlines()]
     assert lines[0] == "Anna" and lines[-2:] == [" 70.0%  Anna", " 20.0%  Anna came"]
     with console.capture() as caught:
         console.print(*views.answer(PassageAnswer("Anna came.", Span("", 3.0, 9.0, rivals), 1), {}))
@@ -371,10 +404,14 @@ def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
 
 @pytest.mark.parametrize("name", ["classify", "regress", "tag", "choose", "coreference"])
 def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
-    two = Sentences("0", "one [red]text[/] " * 8, None), Sentences("1", "x", "y")
+    sentence_examples = Sentences("0", "one [red]text[/] " * 8, None), Sentences("1", "x", "y")
     shown_as: dict[str, tuple[list[Any], list[Any], str]] = {
-        "classify": ([*two], [Class("no", {"no": 0.9}), Class("maybe", {"maybe": 0.5})], "maybe"),
-        "regress": ([*two], [Number(1.5), Number(12.25)], "12.2500  x | y"),
+        "classify": (
+            [*sentence_examples],
+            [Class("no", {"no": 0.9}), Class("maybe", {"maybe": 0.5})],
+            "maybe",
+        ),
+        "regress": ([*sentence_examples], [Number(1.5), Number(12.25)], "12.2500  x | y"),
         "tag": ([Tagged("0", ("in", "Rome"))], [Tags(("O", "B-LOC"), (1.0, 1.0))], "in Rome/B-LOC"),
         "choose": ([Choice("0", "a", ("b", "c"))], [Picked(1, (0.2, 0.8))], "1  0.8000  c"),
         "coreference": (
@@ -383,15 +420,15 @@ def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
             "Anna = her",
         ),
     }
-    (examples, found, wanted), kind = shown_as[name], KINDS[name]
+    (examples, predictions, wanted), kind = shown_as[name], KINDS[name]
     console = Console(width=60, file=io.StringIO())
     with console.capture() as caught:
-        console.print(views.for_people(Predictions(found, examples, kind)))
-    told = caught.get()
-    assert wanted in told and all(len(line) <= 60 for line in told.splitlines())
+        console.print(views.for_people(Predictions(predictions, examples, kind)))
+    text = caught.get()
+    assert wanted in text and all(len(line) <= 60 for line in text.splitlines())
     if len(examples) == 2:
-        assert "[red]text[/]" in told
-        first, last = told.splitlines()[0], told.splitlines()[-1]
+        assert "[red]text[/]" in text
+        first, last = text.splitlines()[0], text.splitlines()[-1]
         assert first.index("one") == last.index("x"), "texts begin below one another"
         assert name != "regress" or first.startswith(" 1.5000 "), "numbers end below one another"
 
@@ -402,12 +439,12 @@ def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
 def test_a_file_and_a_task_are_scored(
     classifier: str, pairer: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    by_file = said(capsys, "evaluate", classifier, str(root / "SST-2" / "dev.tsv"))
-    by_task = said(capsys, "evaluate", classifier, "sst2", "--task-data", str(root))
+    by_file = run_command(capsys, "evaluate", classifier, str(root / "SST-2" / "dev.tsv"))
+    by_task = run_command(capsys, "evaluate", classifier, "sst2", "--task-data", str(root))
     assert by_file == by_task
     head, row = by_file.splitlines()
     assert head.split() == ["accuracy"] and row.split()[0] == "dev" and float(row.split()[1]) >= 90
-    lines = said(capsys, "evaluate", pairer, "mnli", "--task-data", str(root)).splitlines()
+    lines = run_command(capsys, "evaluate", pairer, "mnli", "--task-data", str(root)).splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["dev", "dev_mismatched"]
     assert len({len(line.rstrip()) for line in lines}) == 1, "numbers end below one another"
 
@@ -417,14 +454,16 @@ def test_scores_are_recorded_with_the_digest_of_what_was_scored(
 ) -> None:
     file, record = root / "SST-2" / "dev.tsv", tmp_path / "scores.json"
     more = (["--task-data", str(root)], [])
-    for what, words in zip(("sst2", str(file)), more, strict=True):
-        printed = said(capsys, "evaluate", classifier, what, *words, "--out", str(record))
-        told = json.loads(record.read_text(encoding="utf-8"))
-        assert told["digests"] == {str(file.resolve()): sha256(file)}
-        assert f"{told['scores']['dev']['accuracy']:.2f}" in printed
-        assert told["task"] == what and told["model"] == classifier and told["machine"]["python"]
+    for what, options in zip(("sst2", str(file)), more, strict=True):
+        printed = run_command(capsys, "evaluate", classifier, what, *options, "--out", str(record))
+        scored = json.loads(record.read_text(encoding="utf-8"))
+        assert scored["digests"] == {str(file.resolve()): sha256(file)}
+        assert f"{scored['scores']['dev']['accuracy']:.2f}" in printed
+        assert (
+            scored["task"] == what and scored["model"] == classifier and scored["machine"]["python"]
+        )
         assert "is there already" in refused(
-            capsys, "evaluate", classifier, what, *words, "--out", str(record)
+            capsys, "evaluate", classifier, what, *options, "--out", str(record)
         )
         record.unlink()
 
@@ -440,21 +479,21 @@ def test_submissions_are_the_files_that_glue_takes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = root / "sent"
-    given = ["--task-data", str(root), "--out", str(out)]
+    options = ["--task-data", str(root), "--out", str(out)]
     wanted = {"SST-2.tsv": 7, "MNLI-m.tsv": 12, "MNLI-mm.tsv": 7, "AX.tsv": 4, "STS-B.tsv": 12}
-    assert said(capsys, "predict", classifier, "--task", "sst2", *given) == ""
-    said(capsys, "predict", pairer, "--task", "mnli", *given)
-    said(capsys, "predict", pairer, "--task", "mnli", "--split", "test_mismatched", *given)
-    said(capsys, "predict", pairer, "--task", "ax", *given)
-    said(capsys, "predict", regressor, "--task", "stsb", *given)
+    assert run_command(capsys, "predict", classifier, "--task", "sst2", *options) == ""
+    run_command(capsys, "predict", pairer, "--task", "mnli", *options)
+    run_command(capsys, "predict", pairer, "--task", "mnli", "--split", "test_mismatched", *options)
+    run_command(capsys, "predict", pairer, "--task", "ax", *options)
+    run_command(capsys, "predict", regressor, "--task", "stsb", *options)
     assert {file.name for file in out.iterdir()} == {*wanted}
     labels = {"SST-2.tsv": {"0", "1"}, "MNLI-m.tsv": {*NLI}, "MNLI-mm.tsv": {*NLI}}
-    for name, many in wanted.items():
+    for name, count in wanted.items():
         head, *rows = (out / name).read_text(encoding="utf-8").splitlines()
         cells = [row.split("\t") for row in rows]
-        assert head == "index\tprediction" and len(cells) == many
+        assert head == "index\tprediction" and len(cells) == count
         first = 5 if name == "MNLI-mm.tsv" else 0
-        assert [number for number, _ in cells] == [str(first + n) for n in range(many)]
+        assert [number for number, _ in cells] == [str(first + n) for n in range(count)]
         if name in labels:
             assert {label for _, label in cells} <= labels[name]
     scores = [row.split("\t")[1] for row in (out / "STS-B.tsv").read_text().splitlines()[1:]]
@@ -464,15 +503,15 @@ def test_submissions_are_the_files_that_glue_takes(
 def test_a_submission_is_refused_to_a_model_of_another_task(
     classifier: str, pairer: str, answerer: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["--task-data", str(root), "--out", str(root / "never")]
-    assert "was tuned to answer" in refused(capsys, "predict", answerer, "--task", "sst2", *given)
-    assert "has the labels 0, 1" in refused(capsys, "predict", pairer, "--task", "sst2", *given)
-    told = refused(capsys, "predict", classifier, "--task", "sst2", "--task-data", str(root))
-    assert "--out DIR" in told
-    told = refused(capsys, "predict", classifier, "--task", "sst2", "--text", "a", *given)
-    assert "leave the others out" in told
-    told = refused(capsys, "predict", classifier, "--task", "sst2", "--split", "final", *given)
-    assert "sst2 has no final split" in told
+    options = ["--task-data", str(root), "--out", str(root / "never")]
+    assert "was tuned to answer" in refused(capsys, "predict", answerer, "--task", "sst2", *options)
+    assert "has the labels 0, 1" in refused(capsys, "predict", pairer, "--task", "sst2", *options)
+    message = refused(capsys, "predict", classifier, "--task", "sst2", "--task-data", str(root))
+    assert "--out DIR" in message
+    message = refused(capsys, "predict", classifier, "--task", "sst2", "--text", "a", *options)
+    assert "leave the others out" in message
+    message = refused(capsys, "predict", classifier, "--task", "sst2", "--split", "final", *options)
+    assert "sst2 has no final split" in message
     assert not (root / "never").exists()
 
 
@@ -495,7 +534,15 @@ def test_a_bad_file_is_refused_with_its_line(
     text, wanted = BAD[name]
     file = str(write(tmp_path / name, text))
     assert wanted in refused(capsys, "evaluate", classifier, file)
-    train = ["finetune", base(), "classify", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    train = [
+        "finetune",
+        base_model(),
+        "classify",
+        "--out",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+    ]
     dev = str(write(tmp_path / "good.tsv", "sentence\tlabel\nx\t1\ny\t0\n"))
     assert wanted in refused(capsys, *train, "--train", dev, "--dev", file)
 
@@ -522,12 +569,12 @@ def test_mistakes_with_predict_are_answered_in_a_sentence(
     assert "there is no folder" in refused(capsys, *predict, "--text", "a", "--out", gone)
     assert "--columns" in refused(capsys, *predict, "--text", "a", "--columns", "first=x")
     assert "--split" in refused(capsys, *predict, "--text", "a", "--split", "dev")
-    kept = write(tmp_path / "kept.tsv", "old")
+    old_file = write(tmp_path / "kept.tsv", "old")
     ragged = str(write(tmp_path / "ragged.tsv", BAD["ragged.tsv"][0]))
-    refused(capsys, *predict, "--file", ragged, "--out", str(kept), "--overwrite")
-    assert kept.read_text() == "old" and not list(tmp_path.glob("*.part"))
-    told = refused(capsys, "predict", base(), "--text", "a")
-    assert "was not fine-tuned" in told and "clozelab finetune" in told
+    refused(capsys, *predict, "--file", ragged, "--out", str(old_file), "--overwrite")
+    assert old_file.read_text() == "old" and not list(tmp_path.glob("*.part"))
+    message = refused(capsys, "predict", base_model(), "--text", "a")
+    assert "was not fine-tuned" in message and "clozelab finetune" in message
 
 
 def test_mistakes_with_evaluate_and_answer_are_answered_in_a_sentence(
@@ -538,16 +585,18 @@ def test_mistakes_with_evaluate_and_answer_are_answered_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CLOZELAB_DATA", raising=False)
-    told = refused(capsys, "evaluate", classifier, "reviews.tsv")
-    assert "neither a file here nor a known task" in told
+    message = refused(capsys, "evaluate", classifier, "reviews.tsv")
+    assert "neither a file here nor a known task" in message
     assert "--task-data DIR" in refused(capsys, "evaluate", classifier, "cola")
     assert "evaluate needs" in refused(capsys, "evaluate", classifier)
-    assert "was not fine-tuned" in refused(capsys, "evaluate", base(), str(root / "SST-2/dev.tsv"))
-    told = refused(capsys, "evaluate", answerer, "sst2", "--task-data", str(root))
-    assert "is a task to classify" in told and "was tuned to answer" in told
+    assert "was not fine-tuned" in refused(
+        capsys, "evaluate", base_model(), str(root / "SST-2/dev.tsv")
+    )
+    message = refused(capsys, "evaluate", answerer, "sst2", "--task-data", str(root))
+    assert "is a task to classify" in message and "was tuned to answer" in message
     ask = ["answer", answerer, "--question", "who"]
-    told = refused(capsys, "answer", classifier, "--question", "who", "--passage", "Anna")
-    assert "was tuned to classify, not to answer" in told
+    message = refused(capsys, "answer", classifier, "--question", "who", "--passage", "Anna")
+    assert "was tuned to classify, not to answer" in message
     assert "--passage: is empty" in refused(capsys, *ask, "--passage", " ")
     typed(monkeypatch, "")
     assert "--passage: is empty" in refused(capsys, *ask, "--passage", "-")
@@ -560,10 +609,20 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing(
 ) -> None:
     gpu = ["--device", "cuda"]
     file = str(root / "SST-2" / "dev.tsv")
-    for words in (
+    for command in (
         ["predict", classifier, "--text", "a"],
         ["evaluate", classifier, file],
         ["answer", answerer, "--question", "a", "--passage", "b"],
-        ["finetune", base(), "classify", "--train", file, "--dev", file, "--out", str(root / "g")],
+        [
+            "finetune",
+            base_model(),
+            "classify",
+            "--train",
+            file,
+            "--dev",
+            file,
+            "--out",
+            str(root / "g"),
+        ],
     ):
-        assert "no GPU was found here" in refused(capsys, *words, *gpu)
+        assert "no GPU was found here" in refused(capsys, *command, *gpu)

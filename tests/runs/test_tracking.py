@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from support.finetuning import base, sample
-from support.learning import MACHINE, QUIET, checkpoint, of, task, went
+from support.finetune_tasks import base_model, sample_file
+from support.pretrain_runs import MACHINE, QUIET, checkpoint, of_kind, pretrain_job, run_pretraining
 
 import clozelab
 from clozelab import tracking
@@ -35,23 +35,23 @@ torch.set_num_threads(1)
 class Fake:
     """A tracker that remembers what it was told, in the order in which it was."""
 
-    told: ClassVar[list[tuple[Any, ...]]] = []
+    calls: ClassVar[list[tuple[Any, ...]]] = []
 
     def begin(self, run: TrackedRun) -> str:
-        self.told.append(("begin", run))
+        self.calls.append(("begin", run))
         return "in the memory of a test"
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.told.append(("log", step, metrics))
+        self.calls.append(("log", step, metrics))
 
     def end(self, status: str) -> None:
-        self.told.append(("end", status))
+        self.calls.append(("end", status))
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     """It takes the place of wandb."""
-    monkeypatch.setattr(Fake, "told", [])
+    monkeypatch.setattr(Fake, "calls", [])
     monkeypatch.setitem(tracking.TRACKERS, "wandb", Fake)
     return Fake
 
@@ -64,8 +64,10 @@ def saving(*names: str, **options: Any) -> SaveOptions:
 
 
 def test_a_tracker_is_told_config_metrics_result_and_tags(tmp_path: Path, fake: type[Fake]) -> None:
-    events = went(task("roberta", steps=3), tmp_path / "a", saving=saving("wandb", tags=["mine"]))
-    (_, run), *logged, (_, status) = fake.told
+    events = run_pretraining(
+        pretrain_job("roberta", steps=3), tmp_path / "a", saving=saving("wandb", tags=["mine"])
+    )
+    (_, run), *logged, (_, status) = fake.calls
     assert (run.name, run.group, status) == ("a", None, "finished")
     assert run.config["masking.use"] == "token" and run.config["machine.device"] == "cpu"
     assert list(run.tags) == ["pretrain", "roberta", "mine"]
@@ -74,7 +76,7 @@ def test_a_tracker_is_told_config_metrics_result_and_tags(tmp_path: Path, fake: 
     result = logged[-1][2]
     assert result["result/held_out/masked_lm/loss"] == held_out[-1]["held_out/masked_lm/loss"]
     assert result["result/steps"] == 3
-    assert "wandb: in the memory of a test" in [said.text for said in of(Said, events)]
+    assert "wandb: in the memory of a test" in [event.text for event in of_kind(Said, events)]
     # What is sent of a finished run is the same.
     sent = list(rows(Run(tmp_path / "a")))
     assert [each[0] for each in sent] == [each[1] for each in logged]
@@ -83,47 +85,49 @@ def test_a_tracker_is_told_config_metrics_result_and_tags(tmp_path: Path, fake: 
 
 def test_a_resumed_run_goes_on_in_its_tracker(tmp_path: Path, fake: type[Fake]) -> None:
     place = tmp_path / "a"
-    job, often = task("roberta", steps=4), saving("wandb", save_every=2, keep=0)
+    job, often = pretrain_job("roberta", steps=4), saving("wandb", save_every=2, keep=0)
     started = pretrain(job, place, machine=MACHINE, saving=often)
     for event in started:
         if getattr(event, "number", 0) == 3:
             started.close()
-    assert fake.told[-1] == ("end", "failed")
-    first = fake.told[0][1]
+    assert fake.calls[-1] == ("end", "failed")
+    first = fake.calls[0][1]
     list(resume(starting.resumed(place), place, machine=MACHINE, saving=QUIET))
-    again = [each[1] for each in fake.told if each[0] == "begin"][1]
-    assert again.id == first.id and fake.told[-1] == ("end", "finished")
-    assert [each[1] for each in fake.told if each[0] == "log"][-1] == 4
+    again = [each[1] for each in fake.calls if each[0] == "begin"][1]
+    assert again.id == first.id and fake.calls[-1] == ("end", "finished")
+    assert [each[1] for each in fake.calls if each[0] == "log"][-1] == 4
 
 
 def test_a_resumed_run_can_go_on_without(tmp_path: Path, fake: type[Fake]) -> None:
     place = tmp_path / "a"
-    went(task("roberta", steps=2), place, saving=saving("wandb"))
-    fake.told.clear()
+    run_pretraining(pretrain_job("roberta", steps=2), place, saving=saving("wandb"))
+    fake.calls.clear()
     events, without = list[Any](), saving("none")
     for _ in range(2):  # which is recorded, too
         events += resume(starting.resumed(place), place, machine=MACHINE, saving=without)
         without = QUIET
-    assert not [said.text for said in of(Said, events) if "goes on without" in said.text]
+    assert not [event.text for event in of_kind(Said, events) if "goes on without" in event.text]
     assert Run(place).machine()["tracking"] == {}
-    assert fake.told == []
+    assert fake.calls == []
 
 
 def test_trials_of_a_fine_tuning_are_a_group(
     tmp_path: Path, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {"train": sample("definitions", 8), "dev": sample("definitions", 8)}
+    files = {"train": sample_file("definitions", 8), "dev": sample_file("definitions", 8)}
     options: dict[str, Any] = {"set": ["steps=2"], "seeds": 2, "progress": False}
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
-    clozelab.finetune(base(), "classify", **files, **options, out=tmp_path / "t", track="wandb")
-    runs = [each[1] for each in fake.told if each[0] == "begin"]
+    clozelab.finetune(
+        base_model(), "classify", **files, **options, out=tmp_path / "t", track="wandb"
+    )
+    runs = [each[1] for each in fake.calls if each[0] == "begin"]
     # A folder above may be called as one of ours is.
     place = (tmp_path / "t").rename(tmp_path / "checkpoints")
     assert [run.path.name for run in runs_at(place)] == ["seed-0", "seed-1"]
     assert [run.name for run in runs] == ["t/seed-0", "t/seed-1"]
     assert {run.group for run in runs} == {"t"} and "finetune" in runs[0].tags
     assert len({run.id for run in runs}) == 2
-    assert any("dev/accuracy" in each[2] for each in fake.told if each[0] == "log")
+    assert any("dev/accuracy" in each[2] for each in fake.calls if each[0] == "log")
 
 
 # What fails
@@ -163,7 +167,7 @@ class HangsAtTheEnd(HangsAtTheStart):
 @pytest.fixture(scope="module")
 def untracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("untracked") / "run"
-    went(task("roberta", steps=3), place)
+    run_pretraining(pretrain_job("roberta", steps=3), place)
     return place
 
 
@@ -187,9 +191,11 @@ def test_a_tracker_that_fails_stops_no_run(
     monkeypatch.setitem(tracking.TRACKERS, "wandb", broken)
     monkeypatch.setattr(tracking, "LAST_WAIT", 0.1)
     place = tmp_path / "a"
-    events = went(task("roberta", steps=3), place, saving=saving("wandb"))
-    assert of(Ended, events)[0].whole
-    warned = [said.text for said in of(Said, events) if "the run goes on without it" in said.text]
+    events = run_pretraining(pretrain_job("roberta", steps=3), place, saving=saving("wandb"))
+    assert of_kind(Ended, events)[0].whole
+    warned = [
+        event.text for event in of_kind(Said, events) if "the run goes on without it" in event.text
+    ]
     assert len(warned) == 1, warned
     assert re.match(says, warned[0])
     assert f"clozelab track {place} --to wandb --again" in warned[0]
@@ -210,15 +216,15 @@ def test_a_tracker_without_its_package_is_refused_first(
 ) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     where = ["--out", str(tmp_path / "a"), "--data", str(tmp_path / "nothing")]
-    for words in (
+    for command in (
         ["pretrain", "roberta", *where],
         ["finetune", "nothing", "sst2", "--out", str(tmp_path / "a")],
         ["adapt", "nothing", *where],
         ["distil", "nothing", *where],
     ):
-        assert main([*words, "--track", "mlflow"]) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert said == "clozelab: --track mlflow: mlflow is not installed; pip install mlflow"
+        assert main([*command, "--track", "mlflow"]) == 2
+        message = " ".join(capsys.readouterr().err.split())
+        assert message == "clozelab: --track mlflow: mlflow is not installed; pip install mlflow"
     assert main(["track", str(tmp_path), "--to", "trackio"]) == 2
     assert "--to trackio: trackio is not installed; pip install" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -252,14 +258,14 @@ def test_a_finished_run_is_sent_once_unless_asked_again(
 ) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
     place = tmp_path / "a"
-    went(task("roberta", steps=2), place)
+    run_pretraining(pretrain_job("roberta", steps=2), place)
     ids = []
     for again in (False, False, True):
-        fake.told.clear()
+        fake.calls.clear()
         clozelab.track(place, to="wandb", tags="x,y", again=again, progress=False)
-        ids.append([(each[1].id, list(each[1].tags)) for each in fake.told if each[0] == "begin"])
+        ids.append([(each[1].id, list(each[1].tags)) for each in fake.calls if each[0] == "begin"])
     assert ids[1] == [] and ids[0] != ids[2] and ids[0][0][1][-2:] == ["x", "y"]
-    assert fake.told[-1] == ("end", "finished")
+    assert fake.calls[-1] == ("end", "finished")
 
 
 def test_a_tracker_that_fails_is_told_of_a_finished_run(
@@ -267,7 +273,7 @@ def test_a_tracker_that_fails_is_told_of_a_finished_run(
 ) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
     monkeypatch.setitem(tracking.TRACKERS, "wandb", Raises)
-    went(task("roberta", steps=2), tmp_path / "a")
+    run_pretraining(pretrain_job("roberta", steps=2), tmp_path / "a")
     with pytest.raises(UserError, match=r"wandb failed \(ConnectionError: no route to host\)"):
         clozelab.track(tmp_path / "a", to="wandb", progress=False)
 
@@ -277,8 +283,10 @@ def test_a_tracker_that_fails_is_told_of_a_finished_run(
 
 def tracked_for_real(name: str, place: Path) -> Run:
     """A run that is tracked as it goes, which must work without a warning."""
-    events = went(task("roberta", steps=3), place, saving=saving(name, tags=["mine"]))
-    assert not [said.text for said in of(Said, events) if "goes on without" in said.text]
+    events = run_pretraining(
+        pretrain_job("roberta", steps=3), place, saving=saving(name, tags=["mine"])
+    )
+    assert not [event.text for event in of_kind(Said, events) if "goes on without" in event.text]
     return Run(place)
 
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import MACHINE, QUIET, shrunk, store, task, teacher, went
+from support.pretrain_runs import (
+    MACHINE,
+    QUIET,
+    pretrain_job,
+    run_pretraining,
+    shrunk,
+    store,
+    teacher,
+)
 
 from clozelab.cli import main
 from clozelab.errors import UserError
@@ -24,34 +32,34 @@ torch.set_num_threads(1)
 
 @pytest.mark.parametrize("text", ["{", ""])
 def test_a_run_without_its_machine_file_is_refused(tmp_path: Path, text: str) -> None:
-    went(task("bert", steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job("bert", steps=1), tmp_path / "run")
     (tmp_path / "run" / "machine.toml").write_text(text)
     with pytest.raises(UserError, match=r"machine\.toml: (is not TOML|does not tell)"):
         starting.resumed(tmp_path / "run")
 
 
 def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    went(task("bert", steps=1), tmp_path / "run")
+    run_pretraining(pretrain_job("bert", steps=1), tmp_path / "run")
     (tmp_path / "run" / "result.json").write_text("{")
     assert main(["pretrain", "--resume", str(tmp_path / "run")]) == 2
 
 
-@pytest.mark.parametrize("words", [["--out", "x"], ["--from", "x"], ["--budget", "9steps"]])
+@pytest.mark.parametrize("arguments", [["--out", "x"], ["--from", "x"], ["--budget", "9steps"]])
 def test_resuming_takes_nothing_that_it_would_not_heed(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["pretrain", "bert", "--resume", teacher(), *words]) == 2
-    assert words[0] in capsys.readouterr().err
+    assert main(["pretrain", "bert", "--resume", teacher(), *arguments]) == 2
+    assert arguments[0] in capsys.readouterr().err
 
 
 def test_an_encoder_is_not_changed_where_another_model_brings_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--from", teacher(), "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
-    assert main(["pretrain", "bert", *words, "--set", "encoder.layers=3"]) == 2
-    said = capsys.readouterr().err
-    assert "its own encoder: leave --set encoder.… out, but for encoder.attention_dropout" in said
-    assert main(["pretrain", "bert", *words, "--size", "tiny"]) == 2
+    options = ["--from", teacher(), "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
+    assert main(["pretrain", "bert", *options, "--set", "encoder.layers=3"]) == 2
+    output = capsys.readouterr().err
+    assert "its own encoder: leave --set encoder.… out, but for encoder.attention_dropout" in output
+    assert main(["pretrain", "bert", *options, "--size", "tiny"]) == 2
     assert "brings its own encoder: leave --size out" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -59,16 +67,16 @@ def test_an_encoder_is_not_changed_where_another_model_brings_it(
 def test_a_context_is_extended_where_positions_have_no_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    went(task("modernbert", "encoder.positions=40"), tmp_path / "short")
-    words = ["pretrain", "modernbert", "--from", str(tmp_path / "short"), "--budget", "2steps"]
-    words += ["--data", store("byte_bpe"), "--out", str(tmp_path / "long"), "--device", "cpu"]
+    run_pretraining(pretrain_job("modernbert", "encoder.positions=40"), tmp_path / "short")
+    command = ["pretrain", "modernbert", "--from", str(tmp_path / "short"), "--budget", "2steps"]
+    command += ["--data", store("byte_bpe"), "--out", str(tmp_path / "long"), "--device", "cpu"]
     longer = ["encoder.positions=160", "encoder.rope_theta=7", "blocks.length=160"]
     longer += ["schedule.phases=[]", "schedule.batch_size=4", "schedule.ramp=[]"]
     settings = [word for change in longer for word in ("--set", change)]
-    assert main([*words, *settings, "--set", "encoder.layers=2"]) == 2
-    said = capsys.readouterr().err
-    assert "encoder.dropout, encoder.local_rope_theta, encoder.positions" in said
-    assert main([*words, *settings]) == 0
+    assert main([*command, *settings, "--set", "encoder.layers=2"]) == 2
+    output = capsys.readouterr().err
+    assert "encoder.dropout, encoder.local_rope_theta, encoder.positions" in output
+    assert main([*command, *settings]) == 0
     recipe = Run.open(tmp_path / "long").recipe()
     shape: Any = recipe.encoder
     assert (shape.positions, shape.rope_theta, recipe.blocks.length) == (160, 7.0, 160)
@@ -90,8 +98,8 @@ def test_a_recipe_beside_a_continued_run_is_compared_but_for_its_size(tmp_path: 
 
 def test_a_corpus_that_was_moved_is_asked_for(tmp_path: Path) -> None:
     shutil.copytree(store("wordpiece"), tmp_path / "corpus")
-    given = starting.fresh(shrunk("bert", steps=1), data=[str(tmp_path / "corpus")], seed=0)
-    went(given, tmp_path / "run")
+    job = starting.fresh(shrunk("bert", steps=1), data=[str(tmp_path / "corpus")], seed=0)
+    run_pretraining(job, tmp_path / "run")
     (tmp_path / "corpus").rename(tmp_path / "moved")
     with pytest.raises(UserError, match="new place by --data"):
         starting.resumed(tmp_path / "run")
@@ -104,7 +112,7 @@ def test_a_full_disk_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(setup, "save", full)
     with pytest.raises(UserError, match=r"No space left.*--resume"):
-        went(task("bert", steps=1), tmp_path / "run")
+        run_pretraining(pretrain_job("bert", steps=1), tmp_path / "run")
 
 
 def test_no_blocks_to_evaluate_are_refused() -> None:

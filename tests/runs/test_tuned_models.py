@@ -95,8 +95,8 @@ def passages(impossible: bool) -> str:
     for number, (first, second, _) in enumerate(sentences(8)):
         there = {"text": first[4:11], "answer_start": 4}
         answers = [] if impossible and number % 2 else [there]
-        asked = {"id": str(number), "question": second, "answers": answers}
-        rows.append({"context": first, "qas": [asked]})
+        paragraph = {"id": str(number), "question": second, "answers": answers}
+        rows.append({"context": first, "qas": [paragraph]})
     return json.dumps({"version": "v2.0", "data": [{"title": "", "paragraphs": rows}]})
 
 
@@ -108,11 +108,11 @@ def file_of(folder: Path, kind: str) -> str:
         name = "tag.conll"
     elif kind == "choose":
         rows = sentences(6)
-        given = [
+        records = [
             {"question": row[0], "choices": [r[1] for r in rows[: 2 + n % 3]], "answer": n % 2}
             for n, row in enumerate(rows)
         ]
-        text, name = "".join(json.dumps(row) + "\n" for row in given), "choose.jsonl"
+        text, name = "".join(json.dumps(row) + "\n" for row in records), "choose.jsonl"
     elif kind in ("answer", "squad2", "beam"):
         text, name = passages(kind != "answer"), f"{kind}.json"
     else:
@@ -161,28 +161,28 @@ def tuned(folder: Path, name: str, kind: TaskKind, **tuning: Any) -> Path:
     return folder
 
 
-def done(*words: str) -> None:
-    assert cli.main([*words]) == 0
+def done(*arguments: str) -> None:
+    assert cli.main([*arguments]) == 0
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     capsys.readouterr()
-    done(*words)
+    done(*arguments)
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence a mistake is answered with."""
     capsys.readouterr()
-    assert cli.main([*words]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("clozelab: ") and told.err.count("\n") == 1, told.err
-    return told.err
+    assert cli.main([*arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
+    return captured.err
 
 
 def predicted(capsys: pytest.CaptureFixture[str], place: Path, file: str) -> list[dict[str, Any]]:
-    out = said(capsys, "predict", str(place), "--file", file, "--json", "--device", "cpu")
+    out = run_command(capsys, "predict", str(place), "--file", file, "--json", "--device", "cpu")
     return [json.loads(line) for line in out.splitlines()]
 
 
@@ -196,12 +196,12 @@ def alike(some: Any, others: Any, tolerance: float = 1e-5) -> None:
         assert others == same
     else:
         assert len(some) == len(others)
-        for one, other in zip(some, others, strict=True):
-            alike(one, other, tolerance)
+        for value, other in zip(some, others, strict=True):
+            alike(value, other, tolerance)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fine-tuned run of each family and kind, exported, and files of examples."""
     folder = tmp_path_factory.mktemp("tuned")
     for recipe, kind in EVERY:
@@ -212,8 +212,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def examples(made: Path, kind: str) -> str:
-    (file,) = made.glob(f"{kind}.*")
+def examples(runs_dir: Path, kind: str) -> str:
+    (file,) = runs_dir.glob(f"{kind}.*")
     return str(file)
 
 
@@ -236,16 +236,16 @@ class Peer:
 
     def __call__(self, *texts: Any) -> tuple[list[Any], list[Any]]:
         """The logits for a text, a pair, or a text with each of some others; and the offsets."""
-        given = self.tokenizer(
+        inputs = self.tokenizer(
             *texts, return_tensors="pt", padding=self.grouped, return_offsets_mapping=True
         )
-        offsets = given.pop("offset_mapping")
+        offsets = inputs.pop("offset_mapping")
         if self.grouped:
-            given = {name: rows[None] for name, rows in given.items()}
+            inputs = {name: rows[None] for name, rows in inputs.items()}
         with torch.no_grad():
-            found = self.model(**given)
-        both = getattr(found, "logits", None)
-        outputs = [both] if both is not None else [found.start_logits, found.end_logits]
+            result = self.model(**inputs)
+        both = getattr(result, "logits", None)
+        outputs = [both] if both is not None else [result.start_logits, result.end_logits]
         return [each[0].double().numpy() for each in outputs], offsets[0].tolist()
 
 
@@ -261,21 +261,23 @@ class Graph:
 
     def __call__(self, *texts: Any) -> tuple[list[Any], list[Any]]:
         if self.grouped:
-            alone = [self._one(first, second)[0] for first, second in zip(*texts, strict=True)]
-            return [np.concatenate([one[0] for one in alone])], []
-        return self._one(*texts)
+            alone = [
+                self._logits_of(first, second)[0] for first, second in zip(*texts, strict=True)
+            ]
+            return [np.concatenate([logits[0] for logits in alone])], []
+        return self._logits_of(*texts)
 
-    def _one(self, *texts: str) -> tuple[list[Any], list[Any]]:
-        found = self.tokenizer.encode(*texts)
+    def _logits_of(self, *texts: str) -> tuple[list[Any], list[Any]]:
+        encoding = self.tokenizer.encode(*texts)
         every = {
-            "input_ids": found.ids,
-            "attention_mask": found.attention_mask,
-            "token_type_ids": found.type_ids,
+            "input_ids": encoding.ids,
+            "attention_mask": encoding.attention_mask,
+            "token_type_ids": encoding.type_ids,
         }
         taken = {each.name for each in self.session.get_inputs()}
-        given = {name: np.array([row]) for name, row in every.items() if name in taken}
-        out = self.session.run(None, given)
-        return [each[0].astype(float) for each in out], found.offsets
+        feeds = {name: np.array([row]) for name, row in every.items() if name in taken}
+        out = self.session.run(None, feeds)
+        return [each[0].astype(float) for each in out], encoding.offsets
 
 
 def softmax(logits: Any) -> list[float]:
@@ -316,8 +318,8 @@ def judged(peer: Any, file: str, kind: str, *, last: bool) -> Iterator[dict[str,
     elif kind == "choose":
         for line in text.splitlines():
             row = json.loads(line)
-            many = len(row["choices"])
-            ((logits,), _) = peer([row["question"]] * many, row["choices"])
+            count = len(row["choices"])
+            ((logits,), _) = peer([row["question"]] * count, row["choices"])
             yield {"label": int(logits.argmax()), "probabilities": softmax(logits)}
     else:
         for paragraph in json.loads(text)["data"][0]["paragraphs"]:
@@ -345,20 +347,25 @@ SAME = [(r, k) for r, k in EVERY if k not in ("squad2", "beam")]
 
 @pytest.mark.parametrize(("recipe", "kind"), SAME)
 def test_the_automatic_classes_say_what_predict_says(
-    made: Path, recipe: str, kind: str, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, recipe: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = examples(made, kind)
-    mine = predicted(capsys, made / f"{recipe}-{kind}", file)
-    peer = Peer(made / "hf" / f"{recipe}-{kind}", kind)
+    file = examples(runs_dir, kind)
+    mine = predicted(capsys, runs_dir / f"{recipe}-{kind}", file)
+    peer = Peer(runs_dir / "hf" / f"{recipe}-{kind}", kind)
     theirs = [*judged(peer, file, kind, last=recipe == "xlnet")]
     assert len(mine) == len(theirs) > 5
-    for one, other in zip(mine, theirs, strict=True):
-        alike({name: one[name] for name in other}, other)
-    shown = [*(one.get("text") or str(one.get("probabilities", one.get("value"))) for one in mine)]
-    assert len(set(shown)) > 3  # it says different things of different texts
+    for ours, other in zip(mine, theirs, strict=True):
+        alike({name: ours[name] for name in other}, other)
+    texts = [
+        *(
+            prediction.get("text") or str(prediction.get("probabilities", prediction.get("value")))
+            for prediction in mine
+        )
+    ]
+    assert len(set(texts)) > 3  # it says different things of different texts
     if kind in ("classify", "pairs", "tag"):
-        told: Any = load(str(made / f"{recipe}-{kind}")).task
-        wanted = told.kind.tags if kind == "tag" else told.kind.labels
+        task: Any = load(str(runs_dir / f"{recipe}-{kind}")).task
+        wanted = task.kind.tags if kind == "tag" else task.kind.labels
         assert tuple(peer.labels.values()) == wanted
 
 
@@ -370,10 +377,10 @@ BACK = [(r, k) for r, k in EVERY if r in ("bert", "gpt") or k in ("pairs", "choo
 
 @pytest.mark.parametrize(("recipe", "kind"), BACK)
 def test_an_exported_model_comes_back_with_its_task(
-    made: Path, tmp_path: Path, recipe: str, kind: str, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, recipe: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run, there = made / f"{recipe}-{kind}", made / "hf" / f"{recipe}-{kind}"
-    file = examples(made, kind)
+    run, there = runs_dir / f"{recipe}-{kind}", runs_dir / "hf" / f"{recipe}-{kind}"
+    file = examples(runs_dir, kind)
     before = load(str(run)).task
     after = load(str(there)).task
     assert before is not None and after is not None
@@ -385,9 +392,9 @@ def test_an_exported_model_comes_back_with_its_task(
     alike(mine, predicted(capsys, tmp_path / "run", file), 1e-6)
     assert (tmp_path / "run" / TASK).is_file()
     assert load(str(tmp_path / "run")).task == after
-    told = [said(capsys, "evaluate", str(place), file, "--device", "cpu")
+    outputs = [run_command(capsys, "evaluate", str(place), file, "--device", "cpu")
             for place in (run, there)]  # fmt: skip
-    assert told[0] and told[0] == told[1]
+    assert outputs[0] and outputs[0] == outputs[1]
 
 
 def foreign(there: Path, out: Path) -> None:
@@ -402,61 +409,69 @@ def foreign(there: Path, out: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["classify", "pairs", "regress", "tag", "choose", "answer"])
 def test_a_model_of_others_is_applied_like_one_of_ours(
-    made: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whether it takes pairs is seen from what it is given, and choices may be any number."""
     there, run = tmp_path / "hf", tmp_path / "run"
-    foreign(made / "hf" / f"roberta-{kind}", there)
+    foreign(runs_dir / "hf" / f"roberta-{kind}", there)
     done("import", str(there), str(run))
-    file = examples(made, kind)
-    mine = predicted(capsys, made / f"roberta-{kind}", file)
+    file = examples(runs_dir, kind)
+    mine = predicted(capsys, runs_dir / f"roberta-{kind}", file)
     for place in (there, run):
         task = load(str(place)).task
         assert task is not None and task.name == "imported" and task.tuning.length == LENGTH
-        found = predicted(capsys, place, file)
+        predictions = predicted(capsys, place, file)
         if kind == "answer":  # which is longer here, by default
-            assert [one["score"] >= two["score"] for one, two in zip(found, mine, strict=True)]
+            assert [
+                prediction["score"] >= second["score"]
+                for prediction, second in zip(predictions, mine, strict=True)
+            ]
         else:
-            alike(mine, found)
-        assert said(capsys, "evaluate", str(place), file, "--device", "cpu")
+            alike(mine, predictions)
+        assert run_command(capsys, "evaluate", str(place), file, "--device", "cpu")
     if kind == "pairs":
         with pytest.raises(UserError, match="has one text and the task takes two"):
-            load(str(made / "roberta-pairs")).predict(["One text alone."])
-        text = said(capsys, "predict", str(run), "--text", "One text alone.", "--device", "cpu")
+            load(str(runs_dir / "roberta-pairs")).predict(["One text alone."])
+        text = run_command(
+            capsys, "predict", str(run), "--text", "One text alone.", "--device", "cpu"
+        )
         assert text.endswith("One text alone.\n")
     if kind == "choose":
-        many = [row[1] for row in sentences(9)]
-        (picked,) = load(str(run)).predict([("A text", many)], device="cpu")
+        texts = [row[1] for row in sentences(9)]
+        (picked,) = load(str(run)).predict([("A text", texts)], device="cpu")
         assert len(picked.probabilities) == 9
         assert picked.probabilities[picked.label] == max(picked.probabilities)
 
 
 def test_the_null_threshold_survives_transformers(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there, file = made / "hf" / "bert-squad2", examples(made, "squad2")
+    there, file = runs_dir / "hf" / "bert-squad2", examples(runs_dir, "squad2")
     peer = Peer(there, "answer")
     peer.model.save_pretrained(tmp_path / "again")
     peer.tokenizer.save_pretrained(tmp_path / "again")
-    given = load(str(tmp_path / "again")).task
-    assert given is not None and isinstance(given.kind, Answer)
-    assert given.kind.impossible and given.kind.threshold == -5.25
-    mine = predicted(capsys, made / "bert-squad2", file)
+    task = load(str(tmp_path / "again")).task
+    assert task is not None and isinstance(task.kind, Answer)
+    assert task.kind.impossible and task.kind.threshold == -5.25
+    mine = predicted(capsys, runs_dir / "bert-squad2", file)
     alike(mine, predicted(capsys, tmp_path / "again", file))
-    assert {bool(one["text"]) for one in mine} == {True, False}  # some withdrawn, some not
-    for one in mine:
-        assert bool(one["text"]) == (one["null"] <= -5.25)
+    assert {bool(prediction["text"]) for prediction in mine} == {
+        True,
+        False,
+    }  # some withdrawn, some not
+    for prediction in mine:
+        assert bool(prediction["text"]) == (prediction["null"] <= -5.25)
     card = (there / "README.md").read_text(encoding="utf-8")
     assert "A question may have no answer" in card and "-5.25" in card
 
 
 def test_a_head_that_was_changed_leaves_what_was_told_of_the_old_one(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cls = transformers.BertForTokenClassification
-    kept = cls.from_pretrained(made / "hf" / "bert-pairs", num_labels=2)
-    kept.save_pretrained(tmp_path / "hf")
-    Peer(made / "hf" / "bert-pairs", "pairs").tokenizer.save_pretrained(tmp_path / "hf")
+    smaller = cls.from_pretrained(runs_dir / "hf" / "bert-pairs", num_labels=2)
+    smaller.save_pretrained(tmp_path / "hf")
+    Peer(runs_dir / "hf" / "bert-pairs", "pairs").tokenizer.save_pretrained(tmp_path / "hf")
     task = load(str(tmp_path / "hf")).task
     assert task is not None and task.name == "imported"
     assert task.kind == Tag(("no", "yes"))
@@ -464,20 +479,20 @@ def test_a_head_that_was_changed_leaves_what_was_told_of_the_old_one(
     config["clozelab"]["kind"] = "tag"
     config["clozelab"]["metrics"] = "often"
     (tmp_path / "hf" / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    told = refused(capsys, "predict", str(tmp_path / "hf"), "--text", "some words")
-    assert "hf/config.json: clozelab.metrics" in told and "must be a list" in told
+    message = refused(capsys, "predict", str(tmp_path / "hf"), "--text", "some words")
+    assert "hf/config.json: clozelab.metrics" in message and "must be a list" in message
 
 
 def test_what_is_beside_the_task_s_head_is_left_behind_and_said(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    foreign(made / "hf" / "roberta-classify", tmp_path / "hf")
+    foreign(runs_dir / "hf" / "roberta-classify", tmp_path / "hf")
     file = tmp_path / "hf" / "model.safetensors"
     weights = load_file(file)
     save_file({**weights, "roberta.pooler.dense.bias": torch.zeros(32)}, file)
-    given = load(str(tmp_path / "hf"))
-    assert any("left aside" in note and "pooler" in note for note in given.notes)
-    assert given.task is not None
+    model = load(str(tmp_path / "hf"))
+    assert any("left aside" in note and "pooler" in note for note in model.notes)
+    assert model.task is not None
 
 
 # Graphs.
@@ -493,14 +508,14 @@ def test_what_is_beside_the_task_s_head_is_left_behind_and_said(
 )
 @pytest.mark.slow  # tests/parity/test_task_heads.py asks the same of the graph itself
 def test_a_graph_says_what_predict_says(
-    made: Path, tmp_path: Path, recipe: str, kind: str, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, tmp_path: Path, recipe: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done("export", str(made / f"{recipe}-{kind}"), str(tmp_path / "o"), "--onnx")
-    file = examples(made, kind)
-    mine = predicted(capsys, made / f"{recipe}-{kind}", file)
+    done("export", str(runs_dir / f"{recipe}-{kind}"), str(tmp_path / "o"), "--onnx")
+    file = examples(runs_dir, kind)
+    mine = predicted(capsys, runs_dir / f"{recipe}-{kind}", file)
     graph = Graph(tmp_path / "o", kind)
-    for one, other in zip(mine, judged(graph, file, kind, last=recipe == "xlnet"), strict=True):
-        alike({name: one[name] for name in other}, other, 1e-4)
+    for ours, other in zip(mine, judged(graph, file, kind, last=recipe == "xlnet"), strict=True):
+        alike({name: ours[name] for name in other}, other, 1e-4)
 
 
 # Folders of fine-tunings.
@@ -513,10 +528,10 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pretrained(folder / "bert", "bert")
     for before, kind, seeds in (("bert", "pairs", "1"), ("pairs", "classify", "2")):
         file = file_of(folder, kind)
-        words = ["finetune", str(folder / before), kind, "--train", file, "--dev", file]
-        words += ["--out", str(folder / kind), "--seeds", seeds, "--device", "cpu"]
+        command = ["finetune", str(folder / before), kind, "--train", file, "--dev", file]
+        command += ["--out", str(folder / kind), "--seeds", seeds, "--device", "cpu"]
         settings = ("epochs=none", "steps=2", "learning_rate=0.01")
-        done(*words, *(word for setting in settings for word in ("--set", setting)))
+        done(*command, *(word for setting in settings for word in ("--set", setting)))
     return folder
 
 
@@ -531,8 +546,8 @@ def test_the_best_of_a_folder_a_trial_and_a_checkpoint_are_exported(
     for number, place in enumerate(places):
         done("export", str(place), str(tmp_path / str(number)))
         alike(wanted, predicted(capsys, tmp_path / str(number), file), 1e-6)
-    told = refused(capsys, "import", str(chain / "classify"), str(tmp_path / "run"))
-    assert "is a run of clozelab already" in told
+    message = refused(capsys, "import", str(chain / "classify"), str(tmp_path / "run"))
+    assert "is a run of clozelab already" in message
 
 
 def test_the_card_tells_task_scores_and_lineage(chain: Path, tmp_path: Path) -> None:
@@ -563,9 +578,9 @@ CARDS = ["bert-pairs", "bert-tag", "bert-choose", "bert-answer", "xlnet-answer",
 
 @pytest.mark.parametrize("name", CARDS)
 def test_the_lines_of_a_card_do_what_they_say(
-    made: Path, name: str, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    card = (made / "hf" / name / "README.md").read_text(encoding="utf-8")
+    card = (runs_dir / "hf" / name / "README.md").read_text(encoding="utf-8")
     code = card.split("```python\n")[1].split("```")[0]
     exec(code, {})
     assert ("text_pair" in code) == (name == "bert-pairs")
@@ -578,13 +593,13 @@ def test_the_lines_of_a_card_do_what_they_say(
 
 
 @pytest.mark.parametrize("recipe", FAMILIES)
-def test_a_text_that_is_too_long_is_cut_alike(made: Path, recipe: str) -> None:
+def test_a_text_that_is_too_long_is_cut_alike(runs_dir: Path, recipe: str) -> None:
     text = " ".join(row[0] for row in sentences(40))
-    (mine,) = load(str(made / f"{recipe}-classify")).predict([text], device="cpu")
-    there = str(made / "hf" / f"{recipe}-classify")
+    (mine,) = load(str(runs_dir / f"{recipe}-classify")).predict([text], device="cpu")
+    there = str(runs_dir / "hf" / f"{recipe}-classify")
     judge: Any = transformers.pipeline("text-classification", there, top_k=None, truncation=True)
-    (found,) = judge([text])
-    alike({one["label"]: one["score"] for one in found}, dict(
+    (results,) = judge([text])
+    alike({result["label"]: result["score"] for result in results}, dict(
         sorted(mine.probabilities.items(), key=lambda pair: -pair[1])))  # fmt: skip
 
 
@@ -617,20 +632,22 @@ def test_pairs_are_laid_as_the_class_they_go_to_has_them(tmp_path: Path) -> None
 
 
 def test_python_predicts_as_the_command_does(
-    made: Path, capsys: pytest.CaptureFixture[str]
+    runs_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = predicted(capsys, made / "bert-pairs", examples(made, "pairs"))
-    given = clozelab.load(str(made / "bert-pairs"))
-    found = given.predict([(first, second) for first, second, _ in sentences(9)], device="cpu")
-    alike([one._asdict() for one in found], [{k: o[k] for k in ("label", "probabilities")}
-                                             for o in mine])  # fmt: skip
-    (tags,) = load(str(made / "roberta-tag")).predict(["three small words"], device="cpu")
+    mine = predicted(capsys, runs_dir / "bert-pairs", examples(runs_dir, "pairs"))
+    model = clozelab.load(str(runs_dir / "bert-pairs"))
+    predictions = model.predict(
+        [(first, second) for first, second, _ in sentences(9)], device="cpu"
+    )
+    expected = [{k: o[k] for k in ("label", "probabilities")} for o in mine]
+    alike([prediction._asdict() for prediction in predictions], expected)
+    (tags,) = load(str(runs_dir / "roberta-tag")).predict(["three small words"], device="cpu")
     assert len(tags.tags) == 3
-    asked = [("What?", "It was a small bird of the north.")]
-    (span,) = load(str(made / "xlnet-answer")).predict(asked, device="cpu")
-    assert span.text and span.text in asked[0][1]
+    questions = [("What?", "It was a small bird of the north.")]
+    (span,) = load(str(runs_dir / "xlnet-answer")).predict(questions, device="cpu")
+    assert span.text and span.text in questions[0][1]
     with pytest.raises(UserError, match=r"as \[text\]"):
-        given.predict("a text alone")
+        model.predict("a text alone")
 
 
 def test_the_public_names_are_there() -> None:
@@ -653,8 +670,8 @@ def test_a_head_on_other_vectors_is_refused_in_one_sentence(
     for word, how in hows.items():
         run = str(tuned(tmp_path / word, "bert", tags, **how))
         for more in ([], ["--onnx"]):
-            told = refused(capsys, "export", run, str(tmp_path / "out"), *more)
-            assert f'"{word}" vectors' in told and "clozelab predict" in told
+            message = refused(capsys, "export", run, str(tmp_path / "out"), *more)
+            assert f'"{word}" vectors' in message and "clozelab predict" in message
     run = str(tuned(tmp_path / "last", "bert", tags, features="last"))
     done("export", run, str(tmp_path / "out"))
     done("predict", run, "--text", "some words", "--device", "cpu")
@@ -665,8 +682,8 @@ def test_coreference_and_elmo_are_refused_in_one_sentence(
     tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = str(tuned(tmp_path / "c", "bert", Coreference(segment=48)))
-    told = refused(capsys, "export", run, str(tmp_path / "out"), *more)
-    assert "task coreference" in told and "clozelab predict" in told
+    message = refused(capsys, "export", run, str(tmp_path / "out"), *more)
+    assert "task coreference" in message and "clozelab predict" in message
     elmo = Classify(LABELS, pool="mean", summary="none")
     run = str(tuned(tmp_path / "e", "elmo", elmo))
     assert "encoder lstm" in refused(capsys, "export", run, str(tmp_path / "out"), *more)

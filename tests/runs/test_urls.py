@@ -13,9 +13,9 @@ from typing import Any
 import fsspec
 import pytest
 import torch
-from support import studying
+from support import small_studies
 from support.corpora import build, texts, write
-from support.serving import Server, at
+from support.file_server import Server, at
 
 import clozelab
 from clozelab.errors import UserError
@@ -54,15 +54,15 @@ def uploaded(folder: Path, name: str, root: str = "memory://at") -> str:
 
 def files_of(url: str) -> dict[str, bytes]:
     """What is at a URL, but for the list of it."""
-    found = access.files_under(url)
-    names = found.keys() - {"copied.json"}
-    return {name: found[name].system.cat_file(found[name].path) for name in names}
+    all_files = access.files_under(url)
+    names = all_files.keys() - {"copied.json"}
+    return {name: all_files[name].system.cat_file(all_files[name].path) for name in names}
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
     """The same of a folder, without its lock."""
-    found = {file for file in folder.rglob("*") if file.is_file()}
-    names = {str(file.relative_to(folder)) for file in found if ".lock" not in file.name}
+    all_files = {file for file in folder.rglob("*") if file.is_file()}
+    names = {str(file.relative_to(folder)) for file in all_files if ".lock" not in file.name}
     return {name: (folder / name).read_bytes() for name in names - {"copied.json"}}
 
 
@@ -170,7 +170,7 @@ def test_a_fine_tuning_of_files_at_urls(corpus: Corpus, place: Path) -> None:
 
 def test_a_study_with_a_copy(corpus: Corpus, place: Path) -> None:
     url = uploaded(corpus.path, "corpus")
-    spec = studying.written(place / "masks.toml", studying.STATIC)
+    spec = small_studies.write_study(place / "masks.toml", small_studies.STATIC)
     how: dict[str, Any] = {"copy_to": "memory://at/s", "at_once": 1, **ON}
     done = clozelab.study(str(spec), data=url, out="s", budget="2steps", **how)
     copied = files_of("memory://at/s")
@@ -191,11 +191,12 @@ def test_a_store_that_fails_stops_no_training(
         "bert", data=corpus, out="a", budget="2steps", copy_to="memory://at/a", **options
     )
     assert run.result() and not MEMORY.exists("/at/a")
-    said = " ".join(capsys.readouterr().err.split())
+    message = " ".join(capsys.readouterr().err.split())
     assert (
-        "the copy at memory://at/a is behind (memory://at/a/copied.json cannot be written" in said
+        "the copy at memory://at/a is behind (memory://at/a/copied.json cannot be written"
+        in message
     )
-    assert "s3://bucket/a" in said and "secret" not in said
+    assert "s3://bucket/a" in message and "secret" not in message
 
 
 def test_nothing_secret_is_recorded(corpus: Corpus, server: Server, place: Path) -> None:
@@ -204,17 +205,20 @@ def test_nothing_secret_is_recorded(corpus: Corpus, server: Server, place: Path)
     run = clozelab.pretrain("bert", data=f"{url}", out="a", budget="1steps", **TINY)
     assert run.machine()["data"] == [at(server, "served:1")]
     assert not [name for name, content in files_in(place).items() if b"secret" in content]
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         clozelab.pretrain("bert", data=url.replace("served", "none"), out="b", **TINY)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize("option", ["out", "copy_to"])
 def test_urls_that_cannot_be_written_are_sentences(corpus: Corpus, option: str) -> None:
-    words = {"out": "b", "data": corpus, "budget": "1steps", **TINY, option: "https://a/b"}
-    said = {"out": "--out https://a/b: must be a folder on this machine", "copy_to": "a web server"}
-    with pytest.raises(UserError, match=said[option]):
-        clozelab.pretrain("bert", **words)
+    options = {"out": "b", "data": corpus, "budget": "1steps", **TINY, option: "https://a/b"}
+    sentences = {
+        "out": "--out https://a/b: must be a folder on this machine",
+        "copy_to": "a web server",
+    }
+    with pytest.raises(UserError, match=sentences[option]):
+        clozelab.pretrain("bert", **options)
     assert not Path("b").exists()
 
 
@@ -229,7 +233,7 @@ def test_a_run_with_an_s3_server(corpus: Corpus, s3: Any) -> None:
     clozelab.export("s3://bucket/a", "s3://bucket/hf", progress=False)
     assert clozelab.import_model("s3://bucket/hf", "b", progress=False).path == Path("b")
     for option, place in (("data", "s3://none/corpus"), ("copy_to", "s3://none/a")):
-        words = {"data": url, "out": "c", **TINY, option: place}
+        options = {"data": url, "out": "c", **TINY, option: place}
         with pytest.raises(UserError, match="s3://none/"):
-            clozelab.pretrain("bert", **words)
+            clozelab.pretrain("bert", **options)
     assert not Path("c").exists()

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import texts, write
-from support.finetuning import order, sample, tuned
-from support.learning import task, went
+from support.finetune_tasks import finetune_request, run_finetuning, sample_file
+from support.pretrain_runs import pretrain_job, run_pretraining
 from support.texts import chinese
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -27,7 +27,7 @@ NEW = "The plasmation of gastrology is a plasmation. "
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, the same for transformers, and texts."""
     folder = tmp_path_factory.mktemp("desk")
-    went(task("bert", steps=1), folder / "run")
+    run_pretraining(pretrain_job("bert", steps=1), folder / "run")
     clozelab.export(folder / "run", folder / "hf", progress=False)
     write(folder / "new.jsonl", [*texts(6), *[NEW * 8] * 3])
     (folder / "empty.txt").write_text(" \n")
@@ -36,23 +36,25 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def said(capsys: pytest.CaptureFixture[str], desk: Path, words: str) -> tuple[int, str, str]:
+def run_command(
+    capsys: pytest.CaptureFixture[str], desk: Path, arguments: str
+) -> tuple[int, str, str]:
     capsys.readouterr()
-    code = cli.main([word.replace("@", f"{desk}/") for word in words.split()])
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    code = cli.main([word.replace("@", f"{desk}/") for word in arguments.split()])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def test_show_says_what_the_text_uses_and_which_words_would_save_most(
     desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, _ = said(capsys, desk, "vocabulary show @run")
+    code, out, _ = run_command(capsys, desk, "vocabulary show @run")
     assert code == 0 and "[PAD] [UNK] [CLS] [SEP] [MASK]" in out and "wordpiece" in out
     assert "tokens a word" not in out
-    code, out, _ = said(capsys, desk, "vocabulary show @hf @new.jsonl --least 20")
+    code, out, _ = run_command(capsys, desk, "vocabulary show @hf @new.jsonl --least 20")
     assert code == 0
-    for words in ("used by the text", "tokens a word", "words worth a row", "words a second"):
-        assert words in out
+    for phrase in ("used by the text", "tokens a word", "words worth a row", "words a second"):
+        assert phrase in out
     first = out[out.index("saves") :].splitlines()[1].split()
     assert first[0] == "plasmation" and int(first[1]) == 48
     assert int(first[3]) == 48 * (int(first[2]) - 1)
@@ -61,7 +63,7 @@ def test_show_says_what_the_text_uses_and_which_words_would_save_most(
 def test_add_and_trim_print_before_and_after_and_write_a_card(
     desk: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    code, out, err = said(
+    code, out, err = run_command(
         capsys, desk, f"vocabulary add @hf @new.jsonl --words 2 --least 20 --out {tmp_path}/more"
     )
     assert code == 0 and "BertForPreTraining" in err
@@ -71,7 +73,9 @@ def test_add_and_trim_print_before_and_after_and_write_a_card(
     assert float(rows["tokens a word"][1]) < float(rows["tokens a word"][0])
     card = (tmp_path / "more" / "README.md").read_text()
     assert "2 words were added (mean)" in card
-    code, out, _ = said(capsys, desk, f"vocabulary trim @run @new.jsonl --out {tmp_path}/less")
+    code, out, _ = run_command(
+        capsys, desk, f"vocabulary trim @run @new.jsonl --out {tmp_path}/less"
+    )
     assert code == 0 and "before" in out
     assert "trimmed from" in (tmp_path / "less" / "README.md").read_text()
 
@@ -106,20 +110,25 @@ def test_unknown_characters_are_added_and_begin_apart(desk: Path, tmp_path: Path
 
 
 def test_a_tuned_model_keeps_its_task(desk: Path, tmp_path: Path) -> None:
-    tuned(order("classify", sample("definitions", 24), model=str(desk / "run")), tmp_path / "t")
+    run_finetuning(
+        finetune_request("classify", sample_file("definitions", 24), model=str(desk / "run")),
+        tmp_path / "t",
+    )
     was = clozelab.load(tmp_path / "t", progress=False)
     lines = ["A small wild cat.", "Bread of the dark kind."]
     file = write(tmp_path / "a.jsonl", [*lines, *texts(3)])
     change = clozelab.trim_vocabulary(was, file, out=tmp_path / "less", progress=False)
     now = change.load()
     assert change.after.tokens < change.before.tokens and now.task is not None
-    scores = [[one.probabilities for one in each.predict(lines)] for each in (was, now)]
-    for one, two in zip(*scores, strict=True):
-        assert list(one.values()) == pytest.approx(list(two.values()), abs=1e-5)
+    scores = [
+        [prediction.probabilities for prediction in each.predict(lines)] for each in (was, now)
+    ]
+    for first, second in zip(*scores, strict=True):
+        assert list(first.values()) == pytest.approx(list(second.values()), abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         ("trim @run @empty.txt --out @x", "there is no text in"),
         ("trim @run @none.txt --out @x", "there is no file or folder"),
@@ -145,7 +154,7 @@ def test_a_tuned_model_keeps_its_task(desk: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(
-    desk: Path, capsys: pytest.CaptureFixture[str], words: str, answer: str
+    desk: Path, capsys: pytest.CaptureFixture[str], arguments: str, answer: str
 ) -> None:
     for name in ("config.json", "model.safetensors"):
         for folder in ("bare", "words"):
@@ -156,7 +165,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
     whole.pre_tokenizer = pre_tokenizers.Whitespace()
     whole.save(str(desk / "words" / "tokenizer.json"))
     before = {*desk.iterdir()}
-    code, out, err = said(capsys, desk, f"vocabulary {words}")
+    code, out, err = run_command(capsys, desk, f"vocabulary {arguments}")
     assert code == 2 and out == "", err
     assert answer in err and err.startswith("clozelab: ") and err.count("\n") == 1, err
     assert {*desk.iterdir()} == before
@@ -175,6 +184,6 @@ def test_an_interrupt_leaves_nothing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exchange.huggingface, "write_tensors", stopped)
-    words = ["vocabulary", "trim", str(desk / "run"), str(desk / "new.jsonl")]
-    assert cli.main([*words, "--out", str(tmp_path / "x")]) == 130
+    command = ["vocabulary", "trim", str(desk / "run"), str(desk / "new.jsonl")]
+    assert cli.main([*command, "--out", str(tmp_path / "x")]) == 130
     assert not list(tmp_path.iterdir())

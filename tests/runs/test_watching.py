@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress, TextColumn
-from support.learning import HERE, MACHINE, QUIET, of, task, went
+from support.pretrain_runs import HERE, MACHINE, QUIET, of_kind, pretrain_job, run_pretraining
 
 from clozelab.api.watching import View, Watch
 from clozelab.pretraining import starting
@@ -37,7 +37,7 @@ STILL = ("optimiser.learning_rate=1e-9", "schedule.decay=constant")
 def test_a_step_says_how_long_its_text_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    trainer = PretrainTrainer(task("roberta", steps=3), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("roberta", steps=3), MACHINE, HERE)
 
     def slowly() -> Iterator[Prepared]:
         for job in trainer.steps.jobs(0, trainer.steps.start()):
@@ -91,17 +91,17 @@ def test_a_device_is_busy_from_each_beginning_to_its_end(monkeypatch: pytest.Mon
 
 
 def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:
-    events = went(task("roberta", steps=6), tmp_path / "run")
+    events = run_pretraining(pretrain_job("roberta", steps=6), tmp_path / "run")
     entries = Run(tmp_path / "run").events("step")
-    steps = of(Step, events)
-    assert [one["waited"] for one in entries] == [step.waited for step in steps]
-    assert [one["slack"] for one in entries] == [step.slack for step in steps]
-    assert not any("busy" in one for one in entries)
+    steps = of_kind(Step, events)
+    assert [entry["waited"] for entry in entries] == [step.waited for step in steps]
+    assert [entry["slack"] for entry in entries] == [step.slack for step in steps]
+    assert not any("busy" in entry for entry in entries)
     assert (Run(tmp_path / "run").result() or {})["limited_by"] in ("feed", "arithmetic", "shared")
 
 
 @pytest.mark.parametrize(
-    ("waited", "busy", "peak", "told"),
+    ("waited", "busy", "peak", "sentence"),
     [
         (0.9, 0.05, 1e6, "250% of peak · feed-bound"),
         (0.0, 0.5, 1e6, "250% of peak · host-bound"),
@@ -113,12 +113,12 @@ def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:
     ],
 )
 def test_the_line_ends_with_what_limits_the_run(
-    waited: float, busy: float | None, peak: float | None, told: str
+    waited: float, busy: float | None, peak: float | None, sentence: str
 ) -> None:
     console = Console(file=io.StringIO(), width=200)
     bars = Progress(TextColumn("{task.fields[status]}"), console=console, disable=True)
     view = View(bars, Watch())
-    recipe: Any = task("roberta").recipe
+    recipe: Any = pretrain_job("roberta").recipe
     view.show(Began("a", recipe, 0, 9, 1, "gpu", "bf16", 1, flops_a_token=1000.0, peak=peak))
     for number in range(1, 8):
         sums = {"masked_lm": {"loss": 14.0, "count": 2}}
@@ -126,13 +126,13 @@ def test_the_line_ends_with_what_limits_the_run(
         view.show(Step(number, sums, 0.0, 0.0, 2500, 1.0, **clock))  # type: ignore[arg-type]
     (task_,) = bars.tasks
     assert task_.fields["status"].startswith("masked_lm 7.000 · 2,500 tokens/s")
-    assert task_.fields["status"].endswith(told)
+    assert task_.fields["status"].endswith(sentence)
 
 
 def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
     bars = Progress(disable=True)
     view = View(bars, Watch())
-    recipe: Any = task("roberta").recipe
+    recipe: Any = pretrain_job("roberta").recipe
     view.show(Began("a", recipe, 0, 9, 1, "cpu", "fp32", 1, flops_a_token=1.0, peak=None))
     for number, seconds in enumerate([90.0, 90.0, 1.0, 1.0, 3.0], 1):
         view.show(Step(number, {}, 0.0, 0.0, 1000, seconds))
@@ -151,21 +151,23 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def warned(events: list[Any]) -> list[int]:
     """After which steps a run was warned."""
-    found, last = [], 0
+    steps, last = [], 0
     for event in events:
         if isinstance(event, Step):
             last = event.number
         elif isinstance(event, Said) and "on the unigram plateau" in event.text:
-            found.append(last)
-    return found
+            steps.append(last)
+    return steps
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path) -> None:
-    events = went(task("roberta", *STILL, steps=80, seed=2, made="embedded"), tmp_path / "run")
+    events = run_pretraining(
+        pretrain_job("roberta", *STILL, steps=80, seed=2, variant="embedded"), tmp_path / "run"
+    )
     assert warned(events) == [31]
-    (said,) = (event.text for event in of(Said, events) if "plateau" in event.text)
-    assert said.endswith(
+    (notice,) = (event.text for event in of_kind(Said, events) if "plateau" in event.text)
+    assert notice.endswith(
         "a learning rate of 1e-09 is unusual: raise it by --set optimiser.learning_rate=…"
     )
 
@@ -173,9 +175,9 @@ def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path)
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
     rate = "optimiser.learning_rate=0.01"
-    given = task("roberta", rate, steps=48, batch_size=8, made="embedded")
-    events = went(given, tmp_path / "run")
-    losses = [step.sums["masked_lm"] for step in of(Step, events)]
+    job = pretrain_job("roberta", rate, steps=48, batch_size=8, variant="embedded")
+    events = run_pretraining(job, tmp_path / "run")
+    losses = [step.sums["masked_lm"] for step in of_kind(Step, events)]
     assert losses[-1]["loss"] / losses[-1]["count"] < losses[0]["loss"] / losses[0]["count"] - 1
     assert warned(events) == []
 
@@ -185,9 +187,9 @@ def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_remembers_its_losses_and_what_was_said(
     stop: int, again: list[int], tmp_path: Path
 ) -> None:
-    given, place = task("roberta", *STILL, steps=64, seed=2), tmp_path / "run"
+    job, place = pretrain_job("roberta", *STILL, steps=64, seed=2), tmp_path / "run"
     saving = SaveOptions(save_every=20, evaluate_every=0, evaluate_blocks=8)
-    events = pretrain(given, place, machine=MACHINE, saving=saving)
+    events = pretrain(job, place, machine=MACHINE, saving=saving)
     before = []
     for event in events:
         before.append(event)
@@ -196,22 +198,24 @@ def test_a_run_that_goes_on_remembers_its_losses_and_what_was_said(
     events.close()  # type: ignore[attr-defined]
     assert warned(before) == ([] if again else [31])
     after = list(resume(starting.resumed(place), place, machine=MACHINE, saving=saving))
-    assert of(Step, after)[0].number == stop + 1 and warned(after) == again
+    assert of_kind(Step, after)[0].number == stop + 1 and warned(after) == again
 
 
 def test_a_log_without_losses_of_old_is_read_all_the_same(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    went(task("roberta", steps=4), place, saving=SaveOptions(save_every=2, evaluate_every=0))
+    run_pretraining(
+        pretrain_job("roberta", steps=4), place, saving=SaveOptions(save_every=2, evaluate_every=0)
+    )
     lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     plain = [json.loads(line) for line in lines]
-    for one in plain:
-        one.pop("waited", None)
-        one.pop("slack", None)
-        one["masked_lm"] = {**one.get("masked_lm", {}), "loss": None}
-    text = "".join(json.dumps(one) + "\n" for one in plain)
+    for entry in plain:
+        entry.pop("waited", None)
+        entry.pop("slack", None)
+        entry["masked_lm"] = {**entry.get("masked_lm", {}), "loss": None}
+    text = "".join(json.dumps(entry) + "\n" for entry in plain)
     (place / "metrics.jsonl").write_text(text, encoding="utf-8")
     (place / "result.json").unlink()
     for file in (place / "checkpoints").glob("step-00000004/*.safetensors"):
         file.write_bytes(b"")
     events = list(resume(starting.resumed(place), place, machine=MACHINE, saving=QUIET))
-    assert [step.number for step in of(Step, events)] == [3, 4]
+    assert [step.number for step in of_kind(Step, events)] == [3, 4]

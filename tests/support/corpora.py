@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from support.processes import run_process, started
+from support.processes import run_process, start_process
 from tokenizers import Tokenizer
 
 from clozelab import data, files
@@ -138,8 +138,10 @@ def decoded(corpus: Corpus, split: str = "train") -> list[str]:
 
 def digests(folder: Path) -> dict[str, str]:
     """The checksum of every file under a folder, by its name there; its marker and lock aside."""
-    found = sorted(file for file in folder.rglob("*") if file.is_file() and not files.is_own(file))
-    return {str(f.relative_to(folder)): sha256(f.read_bytes()).hexdigest() for f in found}
+    own_files = sorted(
+        file for file in folder.rglob("*") if file.is_file() and not files.is_own(file)
+    )
+    return {str(f.relative_to(folder)): sha256(f.read_bytes()).hexdigest() for f in own_files}
 
 
 def alter(store: Path, **values: Any) -> None:
@@ -149,27 +151,27 @@ def alter(store: Path, **values: Any) -> None:
 
 
 def run(
-    *words: str, cwd: Path | None = None, text: str | None = None
+    *arguments: str, cwd: Path | None = None, text: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """A command, all of it in this process; what a user sees of it with its output in a pipe."""
-    given = TextIOWrapper(BytesIO((text or "").encode()), encoding="utf-8")
+    stdin = TextIOWrapper(BytesIO((text or "").encode()), encoding="utf-8")
     out, err = StringIO(), StringIO()
     with (
         chdir(cwd or "."),
         patch.dict(os.environ, COLUMNS="200"),
-        patch.object(sys, "stdin", given),
+        patch.object(sys, "stdin", stdin),
         patch.object(engines, "ProcessPoolExecutor", _HerePool),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
-        code = main(words)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+        code = main(arguments)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
-def run_apart(*words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+def run_apart(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own."""
     return run_process(
-        [sys.executable, "-m", "clozelab", *words],
+        [sys.executable, "-m", "clozelab", *arguments],
         env=ENVIRONMENT,
         input=text or "",
         capture_output=True,
@@ -191,7 +193,7 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def start(
-    folder: Path, *words: str, shard: int, workers: int = 2, whole: bool = True
+    folder: Path, *arguments: str, shard: int, workers: int = 2, whole: bool = True
 ) -> tuple[list[str], subprocess.Popen[str]]:
     """A build of many shards in a session of its own; the command, and it running.
 
@@ -199,7 +201,7 @@ def start(
     """
     script = folder / ("driver.py" if whole else "tokenise_only.py")
     script.write_text(DRIVER, encoding="utf-8")
-    command = [sys.executable, str(script), str(shard), "corpus", "build", *words]
+    command = [sys.executable, str(script), str(shard), "corpus", "build", *arguments]
     command += ["--workers", str(workers)]
-    process = started(command, env=ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8")
+    process = start_process(command, env=ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8")
     return command, process

@@ -19,7 +19,7 @@ LIMIT = 240  # seconds; the longest takes twenty on two idle cores
 
 
 def run_process(
-    words: Sequence[str],
+    command: Sequence[str],
     *,
     input: Any = None,
     check: bool = False,
@@ -37,7 +37,7 @@ def run_process(
     if input is not None:
         options["stdin"] = subprocess.PIPE
     environment = {**(options.pop("env", None) or os.environ), "PYTHONFAULTHANDLER": "1"}
-    process = subprocess.Popen(words, env=environment, **options)
+    process = subprocess.Popen(command, env=environment, **options)
     try:
         out, err = process.communicate(input, timeout=timeout)
     except BaseException as error:
@@ -47,21 +47,23 @@ def run_process(
         _send(members, signal.SIGKILL)
         out, err = process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
-            raise AssertionError(f"{words} was not done after {timeout} s\n{out}\n{err}") from None
+            raise AssertionError(
+                f"{command} was not done after {timeout} s\n{out}\n{err}"
+            ) from None
         raise
     if check and process.returncode:
-        raise AssertionError(f"{words} ended with {process.returncode}\n{out}\n{err}")
-    return subprocess.CompletedProcess(words, process.returncode, out, err)
+        raise AssertionError(f"{command} ended with {process.returncode}\n{out}\n{err}")
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def started(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
     """A process of its own group, its messages in a pipe.
 
     In a background job SIGINT is ignored, and whatever a job starts inherits that.
     """
     options = {"env": {**os.environ, "PYTHONPATH": SOURCE}, **options}
-    given = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True, **options}
-    return subprocess.Popen(words, preexec_fn=_hear, **given)
+    all_options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True, **options}
+    return subprocess.Popen(command, preexec_fn=_hear, **all_options)
 
 
 def family(process: int) -> list[int]:

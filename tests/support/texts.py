@@ -79,11 +79,11 @@ def real() -> tuple[str, ...]:
 
 
 @cache
-def tokenizer(kind: str, made: str = "embedded") -> Tokenizer:
+def tokenizer(kind: str, variant: str = "embedded") -> Tokenizer:
     """The embedded tokenizer of a kind, or a small one that knows little; not to be changed."""
-    if made == "embedded" and kind in data.TOKENIZERS:
+    if variant == "embedded" and kind in data.TOKENIZERS:
         return Tokenizer.from_file(str(data.tokenizer(kind)))
-    cased = made == "cased" or kind in ("byte_bpe", "bytes")
+    cased = variant == "cased" or kind in ("byte_bpe", "bytes")
     return spec(kind, vocabulary=600, cased=cased).train(iter(corpus()[:40]))
 
 
@@ -102,9 +102,9 @@ def copy(kind: str) -> Tokenizer:
 
 def encoder(tokenizer: Tokenizer, *, segment: bool = False) -> CachedTokenizer:
     """An encoder with an empty memory, made once for a tokenizer; its counts do not matter."""
-    made = _encoder(tokenizer, segment)
-    made._forget()
-    return made
+    cached = _encoder(tokenizer, segment)
+    cached._forget()
+    return cached
 
 
 @cache

@@ -166,8 +166,8 @@ def test_a_folder_is_claimed_after_a_kill_while_its_marker_was_written(tmp_path:
 
 
 def test_a_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         with (
             pytest.raises(UserError, match=rf"another run .*process {other.pid}, since"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.processes import started
+from support.processes import start_process
 
 from clozelab import cli, interrupts
 from clozelab.api.watching import Watch, follow_run
@@ -85,17 +85,17 @@ sys.exit(cli.main(["tasks"]))
     ("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
 )
 def test_a_signal_in_a_command_ends_it_with_a_sentence(number: signal.Signals, word: str) -> None:
-    process = started([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+    process = start_process([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
     process.send_signal(number)
-    _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (128 + number, f"clozelab: {word}\n")
+    _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (128 + number, f"clozelab: {word}\n")
 
 
 def test_what_a_test_starts_hears_an_interrupt_where_the_test_does_not() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job
     try:
-        process = started([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+        process = start_process([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
     finally:
         signal.signal(signal.SIGINT, before)
     assert process.stdout is not None and process.stdout.readline() == "begun\n"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.hiding import assert_shares
+from support.masked_blocks import assert_shares
 
 from clozelab.keys import coin_flips, fold, key, mix, randint, root, uniform, weighted
 

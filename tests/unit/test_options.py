@@ -49,8 +49,8 @@ def work(
 
 
 def test_options_are_described_by_docstring_type_or_field() -> None:
-    told = {each.name: (each.help, each.metavar, each.default) for each in options(work)}
-    assert told == {
+    described = {each.name: (each.help, each.metavar, each.default) for each in options(work)}
+    assert described == {
         "place": ("where", "DIR", REQUIRED),
         "more": ("others", None, ()),
         "size": ("how large", "N", REQUIRED),
@@ -60,13 +60,13 @@ def test_options_are_described_by_docstring_type_or_field() -> None:
         "quiet": ("say nothing", None, False),
         "rounds": ("how often", "TIMES", None),
     }
-    assert list(inspect.signature(work).parameters) == list(told)
+    assert list(inspect.signature(work).parameters) == list(described)
     lines = (inspect.getdoc(work) or "").partition("Args:\n")[2].splitlines()
-    assert [line.strip().partition(":")[0] for line in lines] == list(told)
+    assert [line.strip().partition(":")[0] for line in lines] == list(described)
 
 
 def test_options_know_their_kind() -> None:
-    each = {one.name: one for one in options(work)}
+    each = {declared.name: declared for declared in options(work)}
     assert each["how"].choices == ("fast", "well") and each["keep"].choices is None
     assert each["more"].several and each["set"].several and not each["place"].several
     assert each["size"].kind is int and each["rounds"].kind is int and each["keep"].kind is bool
@@ -104,6 +104,6 @@ def test_errors_are_told_without_credentials() -> None:
         """Open a place."""
         raise UserError(f"{place}: is closed; open s3://bucket/b")
 
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         opened("s3://me:secret@bucket/a?key=secret")
-    assert str(told.value) == "s3://bucket/a is closed; open s3://bucket/b"
+    assert str(error.value) == "s3://bucket/a is closed; open s3://bucket/b"

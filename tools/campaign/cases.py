@@ -42,7 +42,7 @@ def planned(works: dict[str, Work], seed: int) -> list[Case]:
         order += [
             ((place + random.random()) / len(cases), case) for place, case in enumerate(cases)
         ]
-    return [case for _, case in sorted(order, key=lambda one: one[0])]
+    return [case for _, case in sorted(order, key=lambda pair: pair[0])]
 
 
 def kills(works: dict[str, Work], random: Random) -> Iterator[Case]:
@@ -85,30 +85,30 @@ def flips(works: dict[str, Work], random: Random) -> Iterator[Case]:
     for name, commands in opening.items():
         work = works[name]
         files = [file for file in sorted(work.whole.rglob("*")) if file.is_file()]
-        for words in commands:
-            place = work.whole.parent.parent / f"clean-{name}-{words[0]}" / "work"
+        for command in commands:
+            place = work.whole.parent.parent / f"clean-{name}-{command[0]}" / "work"
             place.mkdir(parents=True)
             shutil.copytree(work.whole, place / OUT)
-            clean = run(words, place)
+            clean = run(command, place)
             for file in (file for file in files if file.stat().st_size and file.name != MARKER):
                 for _ in range(12 if file.suffix in (".json", ".toml", ".jsonl") else 3):
                     bit = random.randrange(8 * file.stat().st_size)
-                    yield _flip(work, file.relative_to(work.whole), bit, words, clean)
+                    yield _flip(work, file.relative_to(work.whole), bit, command, clean)
 
 
-def _flip(work: Work, file: Path, bit: int, words: Sequence[str], clean: Ended) -> Case:
+def _flip(work: Work, file: Path, bit: int, command: Sequence[str], clean: Ended) -> Case:
     def check(place: Path) -> str | None:
         shutil.copytree(work.whole, place / OUT)
         broken = bytearray((place / OUT / file).read_bytes())
         broken[bit // 8] ^= 1 << bit % 8
         (place / OUT / file).write_bytes(broken)
         same = snapshot(place / OUT).get(file.as_posix()) == work.content.get(file.as_posix())
-        ended = run(words, place)
+        ended = run(command, place)
         if ended.code not in (0, 2) or "Traceback" in ended.errors:
             return str(ended)
         if ended.code == 2 and not _sentence(ended):
             return f"no sentence: {ended}"
-        if words[:2] == ("corpus", "check") and ended.code == 0 and not same:
+        if command[:2] == ("corpus", "check") and ended.code == 0 and not same:
             return "is said to be whole"
         sealed = work.name == "build" or "checkpoints" in file.parts
         silent = ended.code == 0 and "damaged" not in ended.errors
@@ -116,7 +116,7 @@ def _flip(work: Work, file: Path, bit: int, words: Sequence[str], clean: Ended) 
             return "another result, and nothing said"
         return None
 
-    return Case("flipped bit", f"{work.name} {file}, bit {bit}, {words[0]}", check)
+    return Case("flipped bit", f"{work.name} {file}, bit {bit}, {command[0]}", check)
 
 
 def writers(works: dict[str, Work], random: Random) -> Iterator[Case]:
@@ -135,9 +135,9 @@ def writers(works: dict[str, Work], random: Random) -> Iterator[Case]:
                 ended = first.wait()
                 if has_lock and second.code != 2:
                     return f"the second was not refused: {second}"
-                for one in (ended, second):
-                    if one.crashed or (one.code == 2 and not _sentence(one)):
-                        return str(one)
+                for process in (ended, second):
+                    if process.crashed or (process.code == 2 and not _sentence(process)):
+                        return str(process)
                 if has_lock and ended.code:
                     return f"the first was harmed: {ended}"
                 return work.compare(place)
@@ -190,11 +190,11 @@ def orphans(works: dict[str, Work], random: Random) -> Iterator[Case]:
             def check(
                 place: Path,
                 work: Work = work,
-                words: Sequence[str] = (*work.first, *more),
+                command: Sequence[str] = (*work.first, *more),
                 sign: signal.Signals = sign,
                 share: float = share,
             ) -> str | None:
-                child = start(words, place, before=spawned)
+                child = start(command, place, before=spawned)
                 while len(child.family()) < 2 and child.poll(limit=0.01) is None:
                     pass  # until it has workers
                 if child.poll(limit=4 * share) is not None:
@@ -275,8 +275,8 @@ def _stopped(ended: Ended, sign: signal.Signals, *, is_new: bool) -> str | None:
 def _sentence(ended: Ended) -> str:
     """The last line of what a command says, where it is ours."""
     lines = [line for line in ended.errors.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith(("clozelab: ", "usage: "))]
-    return said[-1] if said else ""
+    sentences = [line for line in lines if line.startswith(("clozelab: ", "usage: "))]
+    return sentences[-1] if sentences else ""
 
 
 def _left(child: Child) -> int:
@@ -297,9 +297,9 @@ class NoDiskError(Exception):
 def _disk(place: Path, size: int) -> Iterator[Callable[[], None]]:
     """A small disk over a folder, until it is made to grow; where that is allowed."""
 
-    def mount(*words: str) -> None:
+    def mount(*options: str) -> None:
         try:
-            subprocess.run(["mount", *words, str(place)], capture_output=True, check=True)
+            subprocess.run(["mount", *options, str(place)], capture_output=True, check=True)
         except (OSError, subprocess.CalledProcessError):
             raise NoDiskError from None
 

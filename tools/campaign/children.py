@@ -64,8 +64,8 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             code = 124
-        said = [_text(self.place / name) for name in ("errors", "output")]
-        return Ended(code, *said, time.monotonic() - self.started)
+        streams = [_text(self.place / name) for name in ("errors", "output")]
+        return Ended(code, *streams, time.monotonic() - self.started)
 
     def poll(self, *, limit: float) -> int | None:
         """Its exit code within so many seconds, or None."""
@@ -92,15 +92,15 @@ class Child:
 
     def family(self) -> set[int]:
         """The processes of its session that still run."""
-        found = set()
+        pids = set()
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = status.read_text().rsplit(")", 1)[1].split()
             except OSError:
                 continue
             if int(fields[3]) == self.pid and fields[0] != "Z":
-                found.add(int(status.parent.name))
-        return found
+                pids.add(int(status.parent.name))
+        return pids
 
 
 def load() -> None:
@@ -113,22 +113,22 @@ def load() -> None:
     importlib.import_module("torch._dynamo")  # which the first optimiser asks for
 
 
-def start(words: Sequence[str], place: Path, *, before: Before = lambda: None) -> Child:
+def start(command: Sequence[str], place: Path, *, before: Before = lambda: None) -> Child:
     """Begin a command in a process and a session of its own, in the folder `place`."""
-    said = place.parent / f"said-{next(_NUMBERS)}"
-    said.mkdir()
+    streams_dir = place.parent / f"said-{next(_NUMBERS)}"
+    streams_dir.mkdir()
     started = time.monotonic()
     pid = os.fork()
     if not pid:
-        _be(words, place, said, before)
+        _be(command, place, streams_dir, before)
     while os.getpgid(pid) != pid:  # until it has a session of its own
         time.sleep(0.001)
-    return Child(pid, said, started)
+    return Child(pid, streams_dir, started)
 
 
-def run(words: Sequence[str], place: Path, *, before: Before = lambda: None) -> Ended:
+def run(command: Sequence[str], place: Path, *, before: Before = lambda: None) -> Ended:
     """A command from its beginning to its end."""
-    return start(words, place, before=before).wait()
+    return start(command, place, before=before).wait()
 
 
 def at_write(number: int, action: Callable[[], None], *, place: Path) -> Before:
@@ -208,14 +208,14 @@ def _watch(place: Path, see: Callable[[int], None]) -> None:
     sys.addaudithook(hear)
 
 
-def _be(words: Sequence[str], place: Path, said: Path, before: Before) -> None:
+def _be(command: Sequence[str], place: Path, streams_dir: Path, before: Before) -> None:
     """Become the command; this never returns."""
     code = 1
     try:
         os.setsid()
         os.chdir(place)
         for handle, name in ((1, "output"), (2, "errors")):
-            os.dup2(os.open(said / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), handle)
+            os.dup2(os.open(streams_dir / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), handle)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -223,7 +223,7 @@ def _be(words: Sequence[str], place: Path, said: Path, before: Before) -> None:
         from clozelab.cli import main
 
         before()
-        code = main(list(words))
+        code = main(list(command))
         for sign in (signal.SIGINT, signal.SIGTERM):  # the command is over
             signal.signal(sign, signal.SIG_IGN)
         sys.stdout.flush()

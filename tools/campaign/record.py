@@ -19,9 +19,9 @@ def record(
     """Counts by kind, and every failure; `planned` has the kind of each case."""
     from clozelab.runs.directory import machine_facts
 
-    counts, ran = Counter(planned), Counter(one["kind"] for one in outcomes)
-    failures = [one for one in outcomes if one["fault"]]
-    failed = Counter(one["kind"] for one in failures)
+    counts, ran = Counter(planned), Counter(outcome["kind"] for outcome in outcomes)
+    failures = [outcome for outcome in outcomes if outcome["fault"]]
+    failed = Counter(outcome["kind"] for outcome in failures)
     return {
         "seed": seed,
         "seconds": round(seconds),
@@ -30,7 +30,7 @@ def record(
             kind: {"planned": counts[kind], "cases": ran[kind], "failures": failed[kind]}
             for kind in counts
         },
-        "failures": sorted(failures, key=lambda one: (one["kind"], one["name"])),
+        "failures": sorted(failures, key=lambda outcome: (outcome["kind"], outcome["name"])),
     }
 
 

@@ -17,7 +17,7 @@ from clozelab.runs.directory import Run
 OUT = "out"  # the folder that every command makes, in a folder of its own
 _SHAPE = ("layers=1", "hidden_size=32", "heads=2", "intermediate_size=64", "embedding_size=32")
 _SMALL = (
-    *(f"encoder.{one}" for one in _SHAPE),
+    *(f"encoder.{setting}" for setting in _SHAPE),
     *("blocks.length=32", "schedule.batch_size=4", "schedule.warmup=0", "schedule.phases=[]"),
 )
 _WATCHING = ("--save-every", "2", "--evaluate-every", "2", "--keep", "1")
@@ -67,8 +67,8 @@ class Work:
     def go_on(self, place: Path) -> Ended:
         """Go on with it as a user would who reads what it says."""
         ended = None
-        for words in self.again:
-            ended = run(words, place)
+        for command in self.again:
+            ended = run(command, place)
             if ended.code != 2:
                 break
         assert ended is not None
@@ -76,10 +76,10 @@ class Work:
 
     def compare(self, place: Path) -> str | None:
         """How a folder differs from that of an undisturbed run; None where it does not."""
-        found = snapshot(place / OUT)
-        names = sorted(found.keys() ^ self.content.keys())
+        contents = snapshot(place / OUT)
+        names = sorted(contents.keys() ^ self.content.keys())
         names += sorted(
-            n for n in found.keys() & self.content.keys() if found[n] != self.content[n]
+            n for n in contents.keys() & self.content.keys() if contents[n] != self.content[n]
         )
         beside = sorted(file.name for file in place.iterdir() if file.name != OUT)
         if beside:
@@ -126,9 +126,9 @@ def prepare(root: Path) -> dict[str, Work]:
     }
     resume = ("pretrain", "--resume", OUT, *_WATCHING)
     works = {}
-    for name, words in commands.items():
-        again = (resume, words) if name == "pretrain" else (words,)
-        works[name] = _undisturbed(Work(name, words, again, root / name / OUT))
+    for name, command in commands.items():
+        again = (resume, command) if name == "pretrain" else (command,)
+        works[name] = _undisturbed(Work(name, command, again, root / name / OUT))
     return works
 
 
@@ -152,37 +152,37 @@ def _undisturbed(work: Work) -> Work:
 
 def snapshot(folder: Path) -> dict[str, str]:
     """What a folder holds, file by file, but for times; leftovers of any kind count as files."""
-    found = {}
+    contents = {}
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         name = file.relative_to(folder).as_posix()
         if file.name in (".lock", ".lock.json"):  # the lock is what holds them, not their names
             continue
-        found[name] = "" if file.name in _SEALS else _content(file, folder)
-    return found
+        contents[name] = "" if file.name in _SEALS else _content(file, folder)
+    return contents
 
 
 def _content(file: Path, folder: Path) -> str:
     if file.name == "metrics.jsonl":
-        told: Any = [entry for entry in Run(file.parent).events() if entry["kind"] != "resume"]
+        value: Any = [entry for entry in Run(file.parent).events() if entry["kind"] != "resume"]
     elif file.suffix == ".json":
         try:
-            told = json.loads(file.read_bytes())
+            value = json.loads(file.read_bytes())
         except ValueError:
-            told = "cannot be read"
+            value = "cannot be read"
     else:
         return sha256(file.read_bytes()).hexdigest()
-    return json.dumps(_timeless(told), sort_keys=True).replace(str(folder), "")
+    return json.dumps(_timeless(value), sort_keys=True).replace(str(folder), "")
 
 
-def _timeless(told: Any) -> Any:
+def _timeless(node: Any) -> Any:
     """A value without what hangs on the clock."""
-    if isinstance(told, dict):
+    if isinstance(node, dict):
         return {
             key: _timeless(value)
-            for key, value in told.items()
+            for key, value in node.items()
             if key not in _TIMES and "seconds" not in key
         }
-    return [_timeless(one) for one in told] if isinstance(told, list) else told
+    return [_timeless(item) for item in node] if isinstance(node, list) else node
 
 
 def _inputs(root: Path) -> tuple[str, str, str]:
@@ -190,15 +190,17 @@ def _inputs(root: Path) -> tuple[str, str, str]:
     with gzip.open(data.corpus(), "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["text"][:1500] for line, _ in zip(lines, range(30), strict=False)]
     text, task, study = root / "text.jsonl", root / "task", root / "study.toml"
-    text.write_text("".join(json.dumps({"text": one}) + "\n" for one in texts), encoding="utf-8")
+    text.write_text(
+        "".join(json.dumps({"text": document}) + "\n" for document in texts), encoding="utf-8"
+    )
     task.mkdir()
     rows = data.task("definitions", "train").read_text(encoding="utf-8").splitlines()[:9]
     for split in ("train", "dev"):
         (task / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    told = {"set": json.dumps(list(_SMALL)), "tuned": json.dumps(list(_TUNED))}
-    study.write_text(_STUDY.format(**told), encoding="utf-8")
+    settings = {"set": json.dumps(list(_SMALL)), "tuned": json.dumps(list(_TUNED))}
+    study.write_text(_STUDY.format(**settings), encoding="utf-8")
     return str(text), str(task), str(study)
 
 
 def _set(settings: Sequence[str]) -> list[str]:
-    return [word for one in settings for word in ("--set", one)]
+    return [word for setting in settings for word in ("--set", setting)]

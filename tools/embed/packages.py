@@ -24,10 +24,10 @@ def download_packages(folder: Path) -> None:
 
 def find_package(folder: Path, name: str) -> Path:
     """The one downloaded file of the package ``name``."""
-    found = sorted(folder.glob(f"{name}_*.deb"))
-    if len(found) != 1:
-        raise SystemExit(f"expected exactly one {name}_*.deb in {folder}, found {len(found)}")
-    return found[0]
+    files = sorted(folder.glob(f"{name}_*.deb"))
+    if len(files) != 1:
+        raise SystemExit(f"expected exactly one {name}_*.deb in {folder}, found {len(files)}")
+    return files[0]
 
 
 def unpack(packages: Path, target: Path) -> dict[str, str]:
@@ -35,7 +35,7 @@ def unpack(packages: Path, target: Path) -> dict[str, str]:
     versions = {}
     for name in PACKAGES:
         deb = find_package(packages, name)
-        subprocess.run(["dpkg-deb", "-x", str(deb), str(made(target / name))], check=True)
+        subprocess.run(["dpkg-deb", "-x", str(deb), str(make_folder(target / name))], check=True)
         answer = subprocess.run(
             ["dpkg-deb", "-f", str(deb), "Version"], check=True, capture_output=True, text=True
         )
@@ -43,7 +43,7 @@ def unpack(packages: Path, target: Path) -> dict[str, str]:
     return versions
 
 
-def made(folder: Path) -> Path:
+def make_folder(folder: Path) -> Path:
     """The folder, made if it was not there."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -67,10 +67,10 @@ def novel_documents(root: Path) -> Iterator[Document]:
         text = "\n".join(lines).split("\nA NOTE ON THE TEXT")[0]
         for number, chapter in enumerate(re.split(r"(?im)^chapter \w+\.?$", text)[1:], start=1):
             paragraphs = [tidy(join_lines(block)) for block in blocks(chapter)]
-            kept = [
+            body = [
                 p for p in paragraphs if not re.fullmatch(r"(?i)finis|the end|volume \w+|[* ]+", p)
             ]
-            yield {"id": f"{title.lower().replace(' ', '-')}-{number}", "text": "\n".join(kept)}
+            yield {"id": f"{title.lower().replace(' ', '-')}-{number}", "text": "\n".join(body)}
 
 
 def r_string_vectors(raw: bytes) -> Iterator[list[str]]:
@@ -210,13 +210,16 @@ def english_corpus(unpacked: Path) -> list[Document]:
         "dict-devil": devil_documents,
         "dict-jargon": jargon_documents,
     }
-    kept: dict[str, Document] = {}
+    documents_by_text: dict[str, Document] = {}
     names: Counter[str] = Counter()
     for package, documents in sources.items():
         for document in documents(unpacked / package):
-            if len(document["text"]) >= SHORTEST_DOCUMENT and document["text"] not in kept:
+            if (
+                len(document["text"]) >= SHORTEST_DOCUMENT
+                and document["text"] not in documents_by_text
+            ):
                 names[document["id"]] += 1
                 if names[document["id"]] > 1:  # two headwords that differ only in signs
                     document["id"] += f"-{names[document['id']]}"
-                kept[document["text"]] = document
-    return shuffled(kept.values(), key=lambda document: document["id"], salt="corpus")
+                documents_by_text[document["text"]] = document
+    return shuffled(documents_by_text.values(), key=lambda document: document["id"], salt="corpus")

@@ -97,10 +97,10 @@ def is_meaning(other: Use, use: Use) -> bool:
 
 def one_per_word(pool: Iterable[Use]) -> list[Use]:
     """The first use of each word."""
-    found: dict[str, Use] = {}
+    first_uses: dict[str, Use] = {}
     for use in pool:
-        found.setdefault(use.lemma.lower(), use)
-    return list(found.values())
+        first_uses.setdefault(use.lemma.lower(), use)
+    return list(first_uses.values())
 
 
 def choices_task(wordnet: WordNet, pool: list[Use]) -> Splits[dict[str, object]]:
@@ -147,12 +147,12 @@ def tags_task(wordnet: WordNet) -> Splits[list[Row]]:
                     sentences[example.lower()] = (synset.lemmas[0], rows)
     order = shuffled(sentences, key=str, salt="tags")
     # A few sentences without any tag keep a model from always finding one.
-    kept = [
+    chosen_texts = [
         text
         for text in order
         if any(tag != "O" for _, tag in sentences[text][1]) or chance("empty", text) < 0.1
     ]
-    chosen = take(kept, lambda text: in_dev(sentences[text][0]), train=2500, dev=600)
+    chosen = take(chosen_texts, lambda text: in_dev(sentences[text][0]), train=2500, dev=600)
     return {name: [sentences[text][1] for text in part] for name, part in chosen.items()}
 
 

@@ -104,12 +104,12 @@ class WordNet:
         """Where ``lemma``, also inflected, stands in ``sentence``."""
         wanted = lemma.lower().split()
         words = list(WORD.finditer(sentence))
-        found = []
+        places = []
         for at in range(len(words) - len(wanted) + 1):
             window = words[at : at + len(wanted)]
-            if all(self.is_form(w[0], one, part) for w, one in zip(window, wanted, strict=True)):
-                found.append((window[0].start(), window[-1].end()))
-        return found
+            if all(self.is_form(w[0], form, part) for w, form in zip(window, wanted, strict=True)):
+                places.append((window[0].start(), window[-1].end()))
+        return places
 
     def is_form(self, word: str, lemma: str, part: str) -> bool:
         """Whether ``word`` is ``lemma`` or an inflected form of it."""
@@ -188,14 +188,14 @@ def in_dev(word: str) -> bool:
 
 def uses(wordnet: WordNet) -> list[Use]:
     """One use for each meaning with a good example, shuffled; no definition comes twice."""
-    found: dict[str, Use] = {}
+    uses_by_definition: dict[str, Use] = {}
     for synset in wordnet.synsets:
         if not is_clean(synset.definition, 15, 90) or synset.is_instance:
             continue
         use = first_use(wordnet, synset)
         if use and not gives_away(use.lemma, synset.definition):
-            found.setdefault(synset.definition.lower(), use)
-    return shuffled(found.values(), key=lambda use: use.key, salt="uses")
+            uses_by_definition.setdefault(synset.definition.lower(), use)
+    return shuffled(uses_by_definition.values(), key=lambda use: use.key, salt="uses")
 
 
 def first_use(wordnet: WordNet, synset: Synset) -> Use | None:

@@ -185,10 +185,10 @@ def _tasks(
     run: Run, facts: Mapping[str, Any], machine: MachineOptions, watch: Watch
 ) -> list[BeforeAfter]:
     """Scores on dev sets, each the mean over the seeds."""
-    asked, rows = facts["adaptation"], []
-    how: dict[str, Any] = {**asdict(machine), "task_data": asked.get("task_data")}
-    how |= {"seeds": asked.get("seeds", 1), "progress": watch.progress}
-    for task in asked.get("tasks", []):
+    request, rows = facts["adaptation"], []
+    how: dict[str, Any] = {**asdict(machine), "task_data": request.get("task_data")}
+    how |= {"seeds": request.get("seeds", 1), "progress": watch.progress}
+    for task in request.get("tasks", []):
         means = []
         for name, place in (("before", facts["from"]), ("after", str(run.path))):
             tuned = finetune(place, task, out=run.path / "tasks" / f"{task}-{name}", **how)

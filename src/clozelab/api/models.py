@@ -54,10 +54,10 @@ def predicting(model: Any, watch: Watch) -> Model:
     from clozelab.models import generator
 
     loaded = opened(model, watch)
-    asked = generator.predicting(loaded)
-    if asked is not loaded:
+    predictor = generator.predicting(loaded)
+    if predictor is not loaded:
         watch.warn("asked for tokens, the generator answers: the encoder itself predicts none")
-    return asked
+    return predictor
 
 
 def identity(model: Model) -> dict[str, Any]:
@@ -120,9 +120,9 @@ def generate(
     before = read_text(prompt, "--prompt")
     before = before.rstrip("\n") if prompt == "-" else before
     steps = length if steps is None else steps
-    asked = predicting(model, watch)
+    predictor = predicting(model, watch)
     return generate(
-        asked, length=length, steps=steps, prompt=before, sampling=sampling, device=device
+        predictor, length=length, steps=steps, prompt=before, sampling=sampling, device=device
     )
 
 
@@ -193,10 +193,10 @@ def embed(
         watch.say(f"{out}: {shape} numbers for {len(texts):,} texts")
     if near is None:
         return vectors
-    asked: Vectors = watch.drain(follow(loaded, [near], **settings), "embedding", 1)
-    if asked.cut:
+    query: Vectors = watch.drain(follow(loaded, [near], **settings), "embedding", 1)
+    if query.cut:
         watch.warn("--near: the text is longer than the model reads, and was cut")
-    return nearest(near, texts, embedded=vectors, near=asked.vectors[0], top=top)
+    return nearest(near, texts, embedded=vectors, near=query.vectors[0], top=top)
 
 
 def _check_near(near: str, *, pool: str | None, words: str | None, layer: Any, top: int) -> None:

@@ -69,7 +69,7 @@ def pretrain(
         if out is not None or from_ is not None:
             raise UserError(f"{resume}: is resumed where it stands; leave --out and --from out")
         changed = recipe is None and (changes.set or changes.size)
-        if changed or any(asked is not None for asked in (budget, seed, mix_temperature)):
+        if changed or any(option is not None for option in (budget, seed, mix_temperature)):
             raise UserError(
                 f"{resume}: a run is resumed as it was started; leave --set, --size, --seed,"
                 " --budget and --mix-temperature out, or start a run of its own with --from"

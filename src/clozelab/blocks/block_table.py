@@ -145,7 +145,7 @@ class TableFormat(PlannedFormat):
             yield PlanStretch({}, {_NEXT: int(chain.at[0])})
 
         first = np.zeros(1, dtype=np.int64)
-        for number, (columns, counts) in enumerate(shared.made("table", len(parts), make)):
+        for number, (columns, counts) in enumerate(shared.all_pieces("table", len(parts), make)):
             first = first[-1] + offsets(columns["pieces"])
             rows = {name: values for name, values in columns.items() if name != "pieces"}
             notes = {name: count for name, count in counts.items() if name != _NEXT}

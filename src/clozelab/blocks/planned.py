@@ -33,7 +33,7 @@ class PlanPieces(Protocol):
         """A piece; one that another process makes is waited for."""
         ...
 
-    def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
         """All pieces of a stage, made by whoever takes part."""
         ...
 
@@ -60,7 +60,7 @@ class PiecesInMemory:
             self._there[stage, number] = joined(make(number))
         return self._there[stage, number]
 
-    def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
         """All pieces of a stage."""
         return [self.piece(stage, number, make) for number in range(count)]
 

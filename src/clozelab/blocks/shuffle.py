@@ -112,7 +112,7 @@ def permutation(count: int, key: int, pieces: PlanPieces) -> Iterator[Ints]:
         for shuffled in shuffle.portion(number):
             yield PlanStretch({"numbers": shuffled.numbers}, {})
 
-    portions = pieces.made("order", len(shuffle), make)
+    portions = pieces.all_pieces("order", len(shuffle), make)
     pieces.drop(shuffle.name)
     return (np.asarray(piece.columns["numbers"], dtype=np.int64) for piece in portions)
 
@@ -159,7 +159,7 @@ class Shuffle:
         def make(number: int) -> list[PlanStretch]:
             return [self._deal(self.units.read(firsts[number], firsts[number + 1]))]
 
-        return list(self.pieces.made(self.name, len(firsts) - 1, make))
+        return list(self.pieces.all_pieces(self.name, len(firsts) - 1, make))
 
     def _deal(self, units: Shuffled) -> PlanStretch:
         """Some units, sorted by bucket; the edges say where those of each begin."""

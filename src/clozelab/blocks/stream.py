@@ -103,7 +103,7 @@ class StreamFormat(PlannedFormat):
                 release(documents.sentences, documents.documents)
 
         begun = 0
-        portions = shared.made("stream", len(shuffle), make)
+        portions = shared.all_pieces("stream", len(shuffle), make)
         shared.drop(shuffle.name)
         for number, piece in enumerate(portions):
             columns: Mapping[str, Any] = piece.columns

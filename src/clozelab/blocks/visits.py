@@ -165,7 +165,7 @@ def visit_order(
                 yield _columns(refine(_entries_of(some, longest)))
                 release(documents.sentences, documents.documents, documents.marks)
 
-        visited = pieces.made("visited", count, make)
+        visited = pieces.all_pieces("visited", count, make)
         pieces.piece("visit", 0, lambda _: _end_to_end(visited))
         pieces.drop(shuffle.name, "sizes", "dealt anew", "visited")
     whole, counts = pieces.piece("visit", 0, lambda _: ())

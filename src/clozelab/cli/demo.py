@@ -186,9 +186,9 @@ def _pipeline(task: str, place: Path, ask: Callable[[Any], Iterable[str]]) -> No
     out.print()
 
 
-def _once(made: Path, *words: str | Path) -> None:
+def _once(target: Path, *words: str | Path) -> None:
     """Run a command, unless what it makes is there."""
-    if not made.exists():
+    if not target.exists():
         _say(*words)
 
 

@@ -56,14 +56,14 @@ def recur_back(
         spread = cells[:, step].tanh()
         state = (grad[:, step] + state).where(out[:, step].abs() < clip, 0)
         ready[:, step], shown[:, step] = let * spread, state
-        asked = torch.bmm(state, projection.mT).to(wide)
-        cell = cell + asked * let * (1 - spread * spread)
+        grad_out = torch.bmm(state, projection.mT).to(wide)
+        cell = cell + grad_out * let * (1 - spread * spread)
         cell = cell.where(cells[:, step].abs() < clip, 0)
         parts = (
             cell * new * admit * (1 - admit),
             cell * admit * (1 - new * new),
             cell * before * keep * (1 - keep),
-            asked * spread * let * (1 - let),
+            grad_out * spread * let * (1 - let),
         )
         moved[:, step] = torch.cat(parts, dim=-1)
         state = torch.bmm(moved[:, step], states.mT)

@@ -30,7 +30,7 @@ from clozelab.kernels.distances import (
     send_back,
     store_runs,
 )
-from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
+from clozelab.kernels.draws import column_keys, keep_mask, row_keys, scale, threshold
 from clozelab.kernels.heads import inverse_root, tile
 from clozelab.kernels.rotation import turn
 
@@ -95,7 +95,7 @@ def _gone_on(
         sums = sums * less + tl.sum(share, 1)
         if DROPS:
             keys = column_keys(seed, stream, column)
-            share = tl.where(kept(row_key[:, None], keys[None, :], lost), share, 0.0)
+            share = tl.where(keep_mask(row_key[:, None], keys[None, :], lost), share, 0.0)
         v = tile(base_v, column, dims, length, V_STRIDE)
         acc = tl.dot(share.to(v.dtype), v, acc * less[:, None], input_precision="ieee")
         top = higher
@@ -197,7 +197,7 @@ def _attention_by_queries_kernel(
         dropped = share
         if DROPS:
             keys = column_keys(seed, stream, column)
-            dropped = tl.where(kept(row_key[:, None], keys[None, :], lost), share, 0.0)
+            dropped = tl.where(keep_mask(row_key[:, None], keys[None, :], lost), share, 0.0)
         pull = dropped * pull - share * delta[:, None]
         acc = tl.dot(pull.to(k.dtype), k, acc, input_precision="ieee")
         if by_c2p is not None:
@@ -258,7 +258,7 @@ def _attention_by_others_kernel(
         pull = tl.dot(v, tl.trans(g), input_precision="ieee")
         dropped = share
         if DROPS:
-            keep = kept(row_keys(seed, stream, row)[None, :], keys[:, None], lost)
+            keep = keep_mask(row_keys(seed, stream, row)[None, :], keys[:, None], lost)
             dropped = tl.where(keep, share, 0.0)
         by_v = tl.dot(dropped.to(g.dtype), g, by_v, input_precision="ieee")
         pull = dropped * pull - share * delta[None, :]
@@ -308,7 +308,7 @@ def _attention_by_all_kernel(
     if DROPS:
         seed = tl.load(seeds)
         rows, columns = row_keys(seed, stream, row), column_keys(seed, stream, row)
-        dropped = tl.where(kept(rows[:, None], columns[None, :], lost), share, 0.0)
+        dropped = tl.where(keep_mask(rows[:, None], columns[None, :], lost), share, 0.0)
     pull = (dropped * pull - share * delta[:, None]).to(q.dtype)
     by_v = tl.dot(tl.trans(dropped.to(g.dtype)), g, input_precision="ieee") * grown
     by_q = tl.dot(pull, k, input_precision="ieee") * (scaled * grown)

@@ -49,6 +49,6 @@ def column_keys(seed, stream, columns):
 
 
 @triton.jit
-def kept(rows, columns, lost):
+def keep_mask(rows, columns, lost):
     """Whether the cells of some rows and columns, by their keys, are kept."""
     return ((rows ^ columns) * 0x9E3779B1).to(tl.uint32) >= lost.to(tl.uint32)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
+from clozelab.kernels.draws import column_keys, keep_mask, row_keys, scale, threshold
 from clozelab.kernels.heads import inverse_root, tile
 
 # Tiles and warps; a first choice, not yet timed (benchmarks/kernels.py --sweep).
@@ -66,7 +66,7 @@ def _relative_forward_kernel(
     stream = tl.program_id(1)
     block, head = stream // HEADS, stream % HEADS
     row, dims = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, WIDTH)
-    asked = tile(q + block.to(tl.int64) * R * ROW + head * WIDTH, row, dims, R, ROW)
+    queries = tile(q + block.to(tl.int64) * R * ROW + head * WIDTH, row, dims, R, ROW)
     base = block.to(tl.int64) * K * ROW + head * WIDTH
     own_row, itself_row, shift_row, mine_row = _about(own, itself, shift, mine, block, row, R)
     same = tl.load(sames + stream * R + row, row < R, other=0.0).to(tl.float32)
@@ -80,7 +80,7 @@ def _relative_forward_kernel(
         column = start + tl.arange(0, BN)
         keys = tile(k + base, column, dims, K, ROW)
         scores, _, _ = _scored(
-            asked, keys, far, same, other, index, theirs,
+            queries, keys, far, same, other, index, theirs,
             own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
         )  # fmt: skip
         higher = tl.maximum(top, tl.max(scores, 1))
@@ -89,7 +89,7 @@ def _relative_forward_kernel(
         sums = sums * less + tl.sum(share, 1)
         if DROPS:
             drawn = column_keys(seed, stream, column)
-            share = tl.where(kept(row_key[:, None], drawn[None, :], lost), share, 0.0)
+            share = tl.where(keep_mask(row_key[:, None], drawn[None, :], lost), share, 0.0)
         values = tile(v + base, column, dims, K, ROW)
         acc = tl.dot(share.to(values.dtype), values, acc * less[:, None], input_precision="ieee")
         top = higher
@@ -116,7 +116,7 @@ def _relative_by_queries_kernel(
     row, dims = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, WIDTH)
     inside = row < R
     here = block.to(tl.int64) * R * ROW + head * WIDTH
-    asked = tile(q + here, row, dims, R, ROW)
+    queries = tile(q + here, row, dims, R, ROW)
     g = tile(by_out + here, row, dims, R, ROW)
     was = tile(out + here, row, dims, R, ROW)
     delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1)
@@ -135,7 +135,7 @@ def _relative_by_queries_kernel(
         column = start + tl.arange(0, BN)
         keys = tile(k + base, column, dims, K, ROW)
         scores, agree, cell = _scored(
-            asked, keys, far, same, other, index, theirs,
+            queries, keys, far, same, other, index, theirs,
             own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
         )  # fmt: skip
         share = tl.exp2(scores - log[:, None])
@@ -143,7 +143,7 @@ def _relative_by_queries_kernel(
         pull = tl.dot(g, tl.trans(values), input_precision="ieee")
         if DROPS:
             drawn = column_keys(seed, stream, column)
-            pull = tl.where(kept(row_key[:, None], drawn[None, :], lost), pull * grown, 0.0)
+            pull = tl.where(keep_mask(row_key[:, None], drawn[None, :], lost), pull * grown, 0.0)
         by_score = share * (pull - delta[:, None]) * scaled
         inside_tile = inside[:, None] & (column < K)[None, :]
         tl.store(by_far + cell, by_score.to(by_far.dtype.element_ty), inside_tile)
@@ -186,7 +186,7 @@ def _relative_by_others_kernel(
     for start in range(0, R, BM):
         row = start + tl.arange(0, BM)
         inside = row < R
-        asked = tile(q + here, row, dims, R, ROW)
+        queries = tile(q + here, row, dims, R, ROW)
         g = tile(by_out + here, row, dims, R, ROW)
         own_row, itself_row, shift_row, mine_row = _about(own, itself, shift, mine, block, row, R)
         same = tl.load(sames + stream * R + row, inside, other=0.0).to(tl.float32)
@@ -194,19 +194,19 @@ def _relative_by_others_kernel(
         log = tl.load(logs + stream * R + row, inside, other=float("inf"))
         delta = tl.load(deltas + stream * R + row, inside, other=0.0)
         scores, _, _ = _scored(
-            asked, keys, far, same, other, index, theirs,
+            queries, keys, far, same, other, index, theirs,
             own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
         )  # fmt: skip
         share = tl.exp2(scores - log[:, None])
         pull = tl.dot(g, tl.trans(values), input_precision="ieee")
         dropped = share
         if DROPS:
-            keep = kept(row_keys(seed, stream, row)[:, None], drawn[None, :], lost)
+            keep = keep_mask(row_keys(seed, stream, row)[:, None], drawn[None, :], lost)
             dropped = tl.where(keep, share * grown, 0.0)
             pull = tl.where(keep, pull * grown, 0.0)
         acc_v = tl.dot(tl.trans(dropped.to(g.dtype)), g, acc_v, input_precision="ieee")
-        pull = (share * (pull - delta[:, None]) * scaled).to(asked.dtype)
-        acc_k = tl.dot(tl.trans(pull), asked, acc_k, input_precision="ieee")
+        pull = (share * (pull - delta[:, None]) * scaled).to(queries.dtype)
+        acc_k = tl.dot(tl.trans(pull), queries, acc_k, input_precision="ieee")
     inside = (column < K)[:, None]
     cells = base + column[:, None].to(tl.int64) * ROW + dims[None, :]
     tl.store(by_k + cells, acc_k.to(by_k.dtype.element_ty), inside)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
+from clozelab.kernels.draws import column_keys, keep_mask, row_keys, scale, threshold
 
 HELD = 1024  # numbers that a warp holds, 32 a thread: rows up to this need no exchange of warps
 PROGRAMS = 1056  # that share the rows backward: eight for each of an H200's processors
@@ -38,7 +38,7 @@ def _sums_forward_kernel(
             number = tl.load(numbers + row, mask=row < rows, other=0)
         rows_drawn = row_keys(drawn, drawn * 0, number)
         columns_drawn = column_keys(drawn, drawn * 0, column)
-        keep = kept(rows_drawn[:, None], columns_drawn[None, :], lost)
+        keep = keep_mask(rows_drawn[:, None], columns_drawn[None, :], lost)
         added = tl.where(keep, added * grown, 0.0)
     # What the norm sees is what is kept for the way back: the sum as it is rounded.
     added += tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
@@ -101,7 +101,7 @@ def _sums_backward_kernel(
             if NUMBERED:
                 number = tl.load(numbers + row, mask=row < rows, other=0)
             rows_drawn = row_keys(drawn, drawn * 0, number)
-            keep = kept(rows_drawn[:, None], columns_drawn[None, :], lost)
+            keep = keep_mask(rows_drawn[:, None], columns_drawn[None, :], lost)
             by_sum = tl.where(keep, by_sum * grown, 0.0)
             tl.store(by_h + cell, by_sum.to(by_h.dtype.element_ty), mask=here)
         if BIASED:

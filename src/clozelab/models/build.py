@@ -55,19 +55,22 @@ class PretrainingModel(nn.Module):
         for name in self.writers:
             inputs, sums[name] = self.heads[name](batch.input, batch.targets[name])
             batch = batch._replace(input=inputs)
-        asked, teacher_asked = self.asked if self.teacher else ({}, {})
+        options, teacher_options = self.asked if self.teacher else ({}, {})
         ids = batch.input.ids
         read = self._reading(batch)
         if read is not None:
             batch, ids = batch._replace(targets=read.targets), ids.index_select(0, read.at)
-            asked, teacher_asked = {**asked, "at": read.at}, {**teacher_asked, "at": read.at}
-        encoded: Encoded = self.encoder(batch.input, **asked)
+            options, teacher_options = (
+                {**options, "at": read.at},
+                {**teacher_options, "at": read.at},
+            )
+        encoded: Encoded = self.encoder(batch.input, **options)
         encoded = encoded._replace(ids=ids, input=batch.input)
         for name, head in self.heads.items():
             if name not in self.taught and name not in self.writers:
                 sums[name] = head(encoded, batch.targets[name])
         if self.teacher:
-            sums |= self._distilled(encoded, batch, teacher_asked)
+            sums |= self._distilled(encoded, batch, teacher_options)
         return sums, encoded.memory
 
     def _reading(self, batch: Batch) -> StatesRead | None:
@@ -80,12 +83,12 @@ class PretrainingModel(nn.Module):
         return reading(batch.targets, reads, len(batch.input.ids))
 
     def _distilled(
-        self, encoded: Encoded, batch: Batch, asked: Mapping[str, Any]
+        self, encoded: Encoded, batch: Batch, options: Mapping[str, Any]
     ) -> dict[str, Sums]:
         """The sums of the objectives that compare the model with its teacher."""
         (teacher,) = self.teacher
         with torch.no_grad():
-            teacher_encoded: Encoded = teacher.encoder(batch.input, **asked)
+            teacher_encoded: Encoded = teacher.encoder(batch.input, **options)
         sums = {}
         for name, head in self.taught.items():
             logits: dict[str, Any] = {}

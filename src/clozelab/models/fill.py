@@ -90,8 +90,8 @@ def fill_between(
             logits = _WAYS[kind](model, model.module.heads[heads[0]], ids, at=at).cpu()
     blanks = _guesses(model, logits, top)
     parts = _put(model.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
-    asked = _chances_of(model, logits, about) if about else ()
-    return Filled(tuple(blanks), tuple(parts), kind == "causal", asked)
+    chances = _chances_of(model, logits, about) if about else ()
+    return Filled(tuple(blanks), tuple(parts), kind == "causal", chances)
 
 
 def _cut(model: Model, text: str) -> list[str]:

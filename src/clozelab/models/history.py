@@ -40,7 +40,7 @@ def corpora(model: Model) -> list[str]:
 
 def fingerprints(model: Model) -> list[str]:
     """Those of the corpora that the model's run was trained on, if that is known."""
-    return [str(made) for made in _facts(model).get("fingerprint") or ()]
+    return [str(fingerprint) for fingerprint in _facts(model).get("fingerprint") or ()]
 
 
 def metrics(model: Model) -> dict[str, object]:

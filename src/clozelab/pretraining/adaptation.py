@@ -90,8 +90,8 @@ def adaptation(
     if job.budget is None:
         tokens = shares(stores)[0].tokens
         job = replace(job, budget=Budget("tokens", PASSES * tokens / (1 - shared)))
-    asked = {"changes": _changes(model.recipe, job.recipe), **(request or {})}
-    return replace(job, adaptation=Adaptation(known, patience, asked))
+    recorded = {"changes": _changes(model.recipe, job.recipe), **(request or {})}
+    return replace(job, adaptation=Adaptation(known, patience, recorded))
 
 
 def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
@@ -230,7 +230,7 @@ def _check_text(job: PretrainJob, corpus: Corpus) -> None:
 
 def _general(job: PretrainJob, model: Model, place: str | None) -> Corpus | None:
     """The general text; one that nobody named is left out where it does not serve."""
-    corpus, asked = job.stores[0][0], place is not None
+    corpus, named = job.stores[0][0], place is not None
     if place is None:
         trained = [word.rpartition(":")[0] for word in corpora(model)]
         place = next((each for each in trained if exists(each)), None)
@@ -244,7 +244,7 @@ def _general(job: PretrainJob, model: Model, place: str | None) -> Corpus | None
         if isinstance(sample, str):
             raise UserError(f"{sample}; name another by --general")
     except UserError:
-        if asked:
+        if named:
             raise
         return None
     return general

@@ -44,8 +44,8 @@ def _word(value: Any) -> str:
 def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:
     """A line where the recipe asks for another tokenizer than the store has; of any size."""
     keys = [
-        f"{key.removeprefix('tokenizer.')} {written(asked)} → {written(read)}"
-        for key, asked, read in recipes.difference(recipe, recipe.reading(corpus.tokenizer))
+        f"{key.removeprefix('tokenizer.')} {written(wanted)} → {written(read)}"
+        for key, wanted, read in recipes.difference(recipe, recipe.reading(corpus.tokenizer))
         if key != "tokenizer.vocabulary"
     ]
     if not keys:

@@ -144,9 +144,9 @@ def evaluate(
         form = FORMATS[pairs](length=form.length)
     if masks is not None:
         recipe = masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
-    asked = [slots.use("objectives", part) for part in recipe.objectives]
+    names = [slots.use("objectives", part) for part in recipe.objectives]
     with join(device) as world:
-        heads = {name: head for name, head in whole.heads.items() if name in asked}
+        heads = {name: head for name, head in whole.heads.items() if name in names}
         model = PretrainingModel(whole.encoder, heads, whole.reads).to(world.device).eval()
         held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
         return held_out.measure(model, world, tokens=TOKENS)

@@ -446,7 +446,7 @@ class PretrainTrainer:
         teachers = [[(n, p.shape) for n, p in one.named_parameters()] for one in model.teacher]
         shape = repr((tables["encoder"], tables["objectives"], self.recipe.tokenizer.vocabulary))
         shape += repr((teachers, device, self.precision, self.machine, replays))
-        compiled = warm.kept(shape, model, *model.teacher)
+        compiled = warm.compiled_for(shape, model, *model.teacher)
         if isinstance(compiled, PretrainingModel):
             return compiled
         self.machine.place((model, *model.teacher), device, compiled=True)

@@ -92,7 +92,7 @@ def follow(
     form = _common([recipe for recipe, _ in opened])
     total = len(opened) * (len(others) + (len(FORMATS) if pairs else 0))
     cells: list[list[MatrixCell | None]] = [[] for _ in opened]
-    asked: dict[str, list[MatrixCell | None]] = {}
+    pair_cells: dict[str, list[MatrixCell | None]] = {}
     size = done = 0
     with join(device) as world:
         for row, (recipe, whole) in zip(cells, opened, strict=True):
@@ -104,7 +104,7 @@ def follow(
                 yield done, total
             for name in FORMATS if pairs else ():
                 cell = _pairs(recipe, whole, corpus, name, pairs, world)
-                asked.setdefault(name, []).append(cell)
+                pair_cells.setdefault(name, []).append(cell)
                 done += 1
                 yield done, total
             whole.cpu()
@@ -115,7 +115,7 @@ def follow(
         length=form.length,
         format=slots.use("blocks", form),
         cells=tuple(tuple(row) for row in cells),
-        pairs={name: tuple(row) for name, row in asked.items() if any(row)},
+        pairs={name: tuple(row) for name, row in pair_cells.items() if any(row)},
     )
 
 
@@ -169,10 +169,10 @@ def _masks(
     part = next(one for one in recipe.objectives if slots.use("objectives", one) == _OBJECTIVE)
     try:
         alone = replace(recipe, objectives=(part,), schedule=replace(recipe.schedule, causal=()))
-        asked = masked(alone, other)
+        masked_recipe = masked(alone, other)
     except UserError:
         return None, size
-    held_out = HeldOut(asked, corpus, blocks=form, count=blocks)
+    held_out = HeldOut(masked_recipe, corpus, blocks=form, count=blocks)
     heads = {_OBJECTIVE: whole.heads[_OBJECTIVE]}
     model = PretrainingModel(whole.encoder, heads, whole.reads)
     return _measured(held_out, lambda sample: sample.measure(model, world, tokens=TOKENS)), (

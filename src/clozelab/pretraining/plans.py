@@ -103,7 +103,7 @@ def _kept(corpus: Corpus, purpose: Mapping[str, Any], count: int) -> PlanStretch
     shared = count > _MUCH and not corpus.is_arriving  # which another process cannot read
     helpers = min(cores(), _WRITERS) - 1 if shared else 0
     helper = partial(_helped, corpus, helpers) if helpers else None
-    return plans.kept(corpus, purpose, program(corpus, purpose), helper=helper)
+    return plans.load_or_write(corpus, purpose, program(corpus, purpose), helper=helper)
 
 
 @contextmanager

@@ -193,18 +193,20 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     seconds = facts.get("budget_seconds")
     budget = Budget("seconds", seconds) if seconds else None
     if recipe is not None:
-        asked = fitted(recipe, stores[0][0])
+        requested = fitted(recipe, stores[0][0])
         if facts.get("from") or facts.get("teacher"):  # which gave it its size and vocabulary
             kind: Any = recorded.tokenizer
-            built = asked.objectives
+            built = requested.objectives
             if facts.get("from"):
-                built = _as_built(asked, recorded, slots.SLOTS["objectives"])
-            asked = within(replace(asked, tokenizer=kind), recorded.encoder, objectives=built)
+                built = _as_built(requested, recorded, slots.SLOTS["objectives"])
+            requested = within(
+                replace(requested, tokenizer=kind), recorded.encoder, objectives=built
+            )
         # The run's own length was its budget's.
         fit = replace(
-            asked.schedule.fitted(recorded.schedule.steps), refits=recorded.schedule.refits
+            requested.schedule.fitted(recorded.schedule.steps), refits=recorded.schedule.refits
         )
-        same = replace(asked, schedule=fit)
+        same = replace(requested, schedule=fit)
         changed = changes(recorded, same)
         if changed:
             raise UserError(
@@ -235,14 +237,14 @@ def _adaptation(facts: Mapping[str, Any]) -> Adaptation | None:
     """What a run recorded of the adaptation that it is."""
     if "adaptation" not in facts:
         return None
-    asked = dict(facts["adaptation"])
-    general, fingerprint = asked.pop("general", None), asked.pop("general_fingerprint", "")
-    patience = asked.pop("patience")
+    settings = dict(facts["adaptation"])
+    general, fingerprint = settings.pop("general", None), settings.pop("general_fingerprint", "")
+    patience = settings.pop("patience")
     if general is not None and not exists(general):
         raise UserError(f"{general}: the corpus of general text is gone; put it back to go on")
     places = [] if general is None else [as_it_was(f"{general}:1", fingerprint)]
     corpora = [corpus for corpus, _ in open_stores(places)] if places else [None]
-    return Adaptation(corpora[0], patience, asked)
+    return Adaptation(corpora[0], patience, settings)
 
 
 def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequence[str]:
@@ -258,8 +260,10 @@ def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequen
     gone = [store for store in before if not exists(store.rpartition(":")[0])]
     if gone:
         raise UserError(f"{place}: its corpus {gone[0]} is gone; give its new place by --data")
-    made = facts.get("fingerprint") or [""] * len(before)  # of which early runs had no record
-    return [as_it_was(*store) for store in zip(before, made, strict=True)]
+    recorded_fingerprints = facts.get("fingerprint") or [""] * len(
+        before
+    )  # of which early runs had no record
+    return [as_it_was(*store) for store in zip(before, recorded_fingerprints, strict=True)]
 
 
 def _beside(

@@ -95,7 +95,7 @@ def file_at(url: str) -> RemoteFile:
     """The file at a URL."""
     system, path = system_of(url)
     system.invalidate_cache()
-    return described(url, system, path, info=asked(url, system, "info", path))
+    return described(url, system, path, info=call_with_retries(url, system, "info", path))
 
 
 def files_under(url: str) -> dict[str, RemoteFile]:
@@ -115,7 +115,7 @@ def files_under(url: str) -> dict[str, RemoteFile]:
         at = joined(url, name) if name else url
         place = joined(path, name) if is_web(url) else place  # as what signs the folder
         if info.get("size") is None:
-            info = asked(at, system, "info", place)
+            info = call_with_retries(at, system, "info", place)
         by_name[name] = described(at, system, place, info=info)
     return by_name
 
@@ -123,7 +123,7 @@ def files_under(url: str) -> dict[str, RemoteFile]:
 def content(url: str) -> bytes:
     """The bytes of a small file."""
     system, path = system_of(url)
-    return bytes(asked(url, system, "cat_file", path))
+    return bytes(call_with_retries(url, system, "cat_file", path))
 
 
 def ranged(file: RemoteFile, start: int, end: int) -> bytes | None:
@@ -163,7 +163,7 @@ def fetch_whole(file: RemoteFile, stream: IO[bytes]) -> None:
     tried(fetch, file.url)
 
 
-def asked(url: str, system: Any, method: str, *words: Any) -> Any:
+def call_with_retries(url: str, system: Any, method: str, *words: Any) -> Any:
     """What a file system answers."""
     return tried(partial(call, system, method, *words), url)
 

@@ -96,9 +96,12 @@ def read_adaptation(run: Run) -> AdaptationRecord | None:
     facts, result = run.machine(), run.result()
     if "adaptation" not in facts or result is None or "best_step" not in result:
         return None
-    asked = facts["adaptation"]
-    curves = {of: run.losses(of).get(asked["objective"], []) for of in _TEXTS}
-    texts = {"held_out": facts["data"][0].rpartition(":")[0], "general": asked.get("general", "")}
+    settings = facts["adaptation"]
+    curves = {of: run.losses(of).get(settings["objective"], []) for of in _TEXTS}
+    texts = {
+        "held_out": facts["data"][0].rpartition(":")[0],
+        "general": settings.get("general", ""),
+    }
     best_step = int(result["best_step"])
     losses = {of: points for of, points in curves.items() if {0, best_step} <= {*dict(points)}}
     if "held_out" not in losses:  # of which the log has been damaged since
@@ -108,7 +111,7 @@ def read_adaptation(run: Run) -> AdaptationRecord | None:
         losses=losses,
         best_step=best_step,
         steps=result["steps"],
-        changes=asked.get("changes", []),
+        changes=settings.get("changes", []),
         others=[
             *_probes(run.events("probe"), best_step),
             *_measures(read_json(run.path / FILE)),

@@ -41,7 +41,7 @@ def keep(shape: str, *models: nn.Module) -> None:
         _kept[shape] = models
 
 
-def kept(shape: str, *fresh: nn.Module) -> nn.Module | None:
+def compiled_for(shape: str, *fresh: nn.Module) -> nn.Module | None:
     """The model that was compiled for a shape, with the weights of a fresh one."""
     models = _kept.get(shape) if _on else None
     for old, new in zip(models or (), fresh, strict=models is not None):

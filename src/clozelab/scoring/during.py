@@ -47,8 +47,8 @@ class TrainingProbes:
             # Kernels of a model that is trained in half precision know no other.
             trained: Any = model.module.encoder
             half: Literal["bf16"] | None = None if trained.precision is None else "bf16"
-            asked = scorer(model)
-            work = pairs.follow(asked, most=self.most, device=device.type, precision=half)
+            text_scorer = scorer(model)
+            work = pairs.follow(text_scorer, most=self.most, device=device.type, precision=half)
             scores[pairs.name] = {"accuracy": drained(work).all.accuracy}
         for task in self.tasks:
             probed = drained(follow(task, encoder, layers=range(encoder.layers), most=self.most))

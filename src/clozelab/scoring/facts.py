@@ -83,36 +83,40 @@ class FactFiles(NamedTuple):
         return list(_read(self.file, self.columns))
 
     def follow(
-        self, asked: TextScorer, *, device: str | None = None, precision: Precision | None = None
+        self,
+        text_scorer: TextScorer,
+        *,
+        device: str | None = None,
+        precision: Precision | None = None,
     ) -> Generator[tuple[int, int], None, FactScores]:
         """Ask for the facts, yielding how many are done out of how many."""
         from clozelab.scoring.likelihood import computing, read
         from clozelab.training.world import join
 
-        if asked.kind != "masked":
+        if text_scorer.kind != "masked":
             raise UserError(
-                f"{asked.model.place}: is no masked language model, which alone sees both sides of"
-                " a blank; name one that is"
+                f"{text_scorer.model.place}: is no masked language model, which alone sees both"
+                " sides of a blank; name one that is"
             )
         every = self.read()
-        pieces = read(asked, [fact.filled for fact in every], places=lambda n: every[n].place)
-        at = _objects(pieces, every, special=asked.model.vocabulary.special)
+        pieces = read(text_scorer, [fact.filled for fact in every], places=lambda n: every[n].place)
+        at = _objects(pieces, every, special=text_scorer.model.vocabulary.special)
         (chosen,) = np.nonzero(at >= 0)
         if not len(chosen):
             raise UserError(
-                f"{self.file}: has no object that is one token to {asked.model.place}; use another"
-                " tokenizer, or other facts"
+                f"{self.file}: has no object that is one token to {text_scorer.model.place}; use"
+                " another tokenizer, or other facts"
             )
         labels = pieces.columns["ids"][pieces.starts[chosen] + at[chosen]].astype(np.int64)
         candidates = np.unique(labels)
         first, ten = np.zeros(len(every)), np.zeros(len(every))
         lengths, done = np.diff(pieces.starts), 0
-        with join(device) as world, computing(asked, world.device, precision):
+        with join(device) as world, computing(text_scorer, world.device, precision):
             for length in np.unique(lengths[chosen])[::-1]:
                 numbers = chosen[lengths[chosen] == length]
                 for some in np.split(numbers, range(0, len(numbers), _ROWS))[1:]:
                     ids = pieces.columns["ids"][pieces.starts[some, None] + np.arange(length)]
-                    first[some], ten[some] = _hits(asked, ids, at[some], candidates)
+                    first[some], ten[some] = _hits(text_scorer, ids, at[some], candidates)
                     done += len(some)
                     yield done, len(chosen)
         known = tuple(every[number] for number in chosen)
@@ -191,14 +195,14 @@ def find_facts(word: str, *, root: str | None = None, columns: Mapping[str, str]
     return FactFiles(word, split.source, split.options.columns)
 
 
-def _hits(asked: TextScorer, ids: Array, at: Ints, candidates: Ints) -> tuple[Nats, Nats]:
+def _hits(text_scorer: TextScorer, ids: Array, at: Ints, candidates: Ints) -> tuple[Nats, Nats]:
     """[R] whether the hidden token is the likeliest candidate, and whether it is among ten."""
     import torch
 
     with torch.inference_mode():
         hide = np.arange(ids.shape[1]) == at[:, None]
-        encoded, states, objects = asked.masked(ids, hide, at=at)
-        logits = asked.head.logits(states, encoded.table).cpu()[:, candidates]
+        encoded, states, objects = text_scorer.masked(ids, hide, at=at)
+        logits = text_scorer.head.logits(states, encoded.table).cpu()[:, candidates]
         own = logits.gather(1, torch.from_numpy(np.searchsorted(candidates, objects))[:, None])
         better, equal = (mask.sum(1).numpy() for mask in (logits > own, logits == own))
     return np.clip((1 - better) / equal, 0, 1), np.clip((10 - better) / equal, 0, 1)

@@ -78,7 +78,7 @@ def pick(
 
 
 def joint(
-    asked: TextScorer,
+    text_scorer: TextScorer,
     documents: Documents,
     *,
     texts: int = _TEXTS,
@@ -86,46 +86,46 @@ def joint(
     precision: Precision | None = None,
 ) -> JointScores | None:
     """The likelihoods of two words hidden together in sentences; None where there are none."""
-    assert asked.kind in KINDS
-    limit = asked.reader.limit
+    assert text_scorer.kind in KINDS
+    limit = text_scorer.reader.limit
     numbers, first = pick(documents, texts=texts, longest=min(_LONGEST, limit or _LONGEST))
     if not len(numbers):
         return None
     nats = np.empty((len(numbers), 2, 2))
     starts = np.asarray(documents.sentences).astype(np.int64)
     lengths = starts[numbers + 1] - starts[numbers]
-    with join(device) as world, computing(asked, world.device, precision):
+    with join(device) as world, computing(text_scorer, world.device, precision):
         for length in np.unique(lengths)[::-1]:
-            for some in stretches(asked, np.flatnonzero(lengths == length), 4 * int(length)):
+            for some in stretches(text_scorer, np.flatnonzero(lengths == length), 4 * int(length)):
                 ids = documents.ids[starts[numbers[some], None] + np.arange(length)]
-                nats[some] = pair_nats(asked, ids, first[some])
-    return JointScores(asked.kind, nats[:, 0], nats[:, 1])
+                nats[some] = pair_nats(text_scorer, ids, first[some])
+    return JointScores(text_scorer.kind, nats[:, 0], nats[:, 1])
 
 
 @torch.inference_mode()
-def pair_nats(asked: TextScorer, ids: Array, first: Ints) -> Nats:
+def pair_nats(text_scorer: TextScorer, ids: Array, first: Ints) -> Nats:
     """[R, 2, 2] alone, and given the other: of two words of each row [R, n], from `first` on."""
-    return (_hidden if asked.kind == "masked" else _ordered)(asked, ids, first)
+    return (_hidden if text_scorer.kind == "masked" else _ordered)(text_scorer, ids, first)
 
 
-def _hidden(asked: TextScorer, ids: Array, first: Ints) -> Nats:
+def _hidden(text_scorer: TextScorer, ids: Array, first: Ints) -> Nats:
     """[R, 2, 2] by copies with both words hidden, and with one of them."""
     columns, at = np.arange(ids.shape[1]), first[:, None] + np.array([0, 1, 0, 1])
     both = (columns >= first[:, None]) & (columns <= first[:, None] + 1)
     hide = columns == at[:, :, None]
     hide[:, :2] = both[:, None]
     copies = (np.repeat(ids, 4, axis=0), hide.reshape(-1, ids.shape[1]))
-    encoded, states, labels = asked.masked(*copies, at=at.reshape(-1))
-    return asked.nats(states, labels, encoded.table).reshape(-1, 2, 2)
+    encoded, states, labels = text_scorer.masked(*copies, at=at.reshape(-1))
+    return text_scorer.nats(states, labels, encoded.table).reshape(-1, 2, 2)
 
 
-def _ordered(asked: TextScorer, ids: Array, first: Ints) -> Nats:
+def _ordered(text_scorer: TextScorer, ids: Array, first: Ints) -> Nats:
     """[R, 2, 2] by two orders of factorisation, in which either word comes first."""
     rows = np.arange(len(ids))
     ranks = np.full((len(ids), 2, ids.shape[1]), -1)  # the context comes before both
     for order in (0, 1):
         ranks[rows, order, first], ranks[rows, order, first + 1] = order, 1 - order
     at = np.repeat(first[:, None] + np.arange(2), 2, axis=0)
-    nats = asked.permuted(np.repeat(ids, 2, axis=0), ranks.reshape(-1, ids.shape[1]), at=at)
+    nats = text_scorer.permuted(np.repeat(ids, 2, axis=0), ranks.reshape(-1, ids.shape[1]), at=at)
     words = nats.reshape(-1, 2, 2)  # [R, order, word]
     return np.stack([words[:, [0, 1], [0, 1]], words[:, [1, 0], [0, 1]]], axis=1)

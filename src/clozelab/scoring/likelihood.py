@@ -260,15 +260,15 @@ def likelihoods(
     precision: Precision | None = None,
 ) -> Likelihoods:
     """The log-likelihood of every token of some texts; `places` names them in messages."""
-    asked = scorer(model, method, spelling=spelling)
-    pieces = read(asked, texts, places=places)
-    return drained(follow(asked, pieces, device=device, precision=precision))
+    text_scorer = scorer(model, method, spelling=spelling)
+    pieces = read(text_scorer, texts, places=places)
+    return drained(follow(text_scorer, pieces, device=device, precision=precision))
 
 
-def read(asked: TextScorer, texts: Sequence[str], *, places: Callable[[int], str]) -> Pieces:
+def read(text_scorer: TextScorer, texts: Sequence[str], *, places: Callable[[int], str]) -> Pieces:
     """Texts as tokens; refused where one has none, only unknown ones, or too many."""
-    pieces = asked.reader.pieces(texts)
-    lengths, most, model = np.diff(pieces.starts), asked.reader.limit, asked.model.place
+    pieces = text_scorer.reader.pieces(texts)
+    lengths, most, model = np.diff(pieces.starts), text_scorer.reader.limit, text_scorer.model.place
 
     def refuse(wrong: Bools, why: str) -> None:
         for number in np.flatnonzero(wrong)[:1]:
@@ -279,18 +279,18 @@ def read(asked: TextScorer, texts: Sequence[str], *, places: Callable[[int], str
         longer = lengths[lengths > most][:1].sum()  # the first of those
         remedy = f"and {model} reads {most:,} at a time; shorten it, or split it"
         refuse(lengths > most, f"has {longer:,} tokens, {remedy}")
-    if asked.kind != "two_directions":
-        known = ~np.isin(pieces.columns["ids"], asked.model.vocabulary.special)
+    if text_scorer.kind != "two_directions":
+        known = ~np.isin(pieces.columns["ids"], text_scorer.model.vocabulary.special)
         unknown = np.add.reduceat(known, pieces.starts[:-1]) == 0
         refuse(unknown, "has only characters that the tokenizer does not know; leave it out")
-    if asked.kind == "causal" and not asked.before:
+    if text_scorer.kind == "causal" and not text_scorer.before:
         remedy = f"and {model} predicts tokens from those before them; give a longer text"
         refuse(lengths == 1, f"is one token, {remedy}")
     return pieces
 
 
 def follow(
-    asked: TextScorer,
+    text_scorer: TextScorer,
     pieces: Pieces,
     *,
     device: str | None = None,
@@ -299,43 +299,45 @@ def follow(
     """As `likelihoods`, yielding how many tokens are computed out of how many."""
     nats = np.full(int(pieces.starts[-1]), np.nan)
     lengths = np.diff(pieces.starts)
-    marks = sum(len(part["ids"]) for part in asked.marks)
-    copies = lengths if asked.kind == "masked" else np.ones_like(lengths)
+    marks = sum(len(part["ids"]) for part in text_scorer.marks)
+    copies = lengths if text_scorer.kind == "masked" else np.ones_like(lengths)
     total, done = int((copies * (lengths + marks)).sum()), 0
 
     def jobs() -> Iterator[tuple[Rectangle, Ints]]:
         for length in np.unique(lengths)[::-1]:  # the longest first: what memory lacks shows early
             texts = _rectangle(pieces, np.flatnonzero(lengths == length))
-            rows = np.arange(len(texts) * (length if asked.kind == "masked" else 1))
-            for some in stretches(asked, rows, int(length + marks)):
+            rows = np.arange(len(texts) * (length if text_scorer.kind == "masked" else 1))
+            for some in stretches(text_scorer, rows, int(length + marks)):
                 yield texts, some
 
     @torch.inference_mode()
     def computed(job: tuple[Rectangle, Ints]) -> tuple[Ints, Nats, int]:
         texts, some = job
-        return *_WAYS[asked.kind](asked, texts, some), len(some) * (texts.length + marks)
+        return *_WAYS[text_scorer.kind](text_scorer, texts, some), len(some) * (
+            texts.length + marks
+        )
 
-    with join(device) as world, computing(asked, world.device, precision):
+    with join(device) as world, computing(text_scorer, world.device, precision):
         for at, values, tokens in side_by_side(computed, jobs(), device=world.device):
             nats[at] = values
             done += tokens
             yield done, total
-    return Likelihoods(nats, pieces, asked.method)
+    return Likelihoods(nats, pieces, text_scorer.method)
 
 
-def stretches(asked: TextScorer, rows: Ints, tokens: int) -> Iterator[Ints]:
+def stretches(text_scorer: TextScorer, rows: Ints, tokens: int) -> Iterator[Ints]:
     """Rows of so many tokens, as many at a time as the device likes."""
-    size = _GPU_TOKENS if asked.model.device.type == "cuda" else _CPU_TOKENS
-    size //= 8 if asked.kind == "two_directions" else 1  # characters take more room
+    size = _GPU_TOKENS if text_scorer.model.device.type == "cuda" else _CPU_TOKENS
+    size //= 8 if text_scorer.kind == "two_directions" else 1  # characters take more room
     yield from np.split(rows, range(0, len(rows), max(1, size // tokens)))[1:]
 
 
 @contextmanager
 def computing(
-    asked: TextScorer, device: torch.device, precision: Precision | None
+    text_scorer: TextScorer, device: torch.device, precision: Precision | None
 ) -> Iterator[None]:
     """The model on the device, in a precision: that of tf32 where it is a GPU's own affair."""
-    encoder: Any = asked.model.module.to(device).encoder
+    encoder: Any = text_scorer.model.module.to(device).encoder
     precision = precision or ("tf32" if device.type == "cuda" else "fp32")
     before = encoder.precision, torch.get_float32_matmul_precision()
     encoder.precision = torch.bfloat16 if precision == "bf16" else None
@@ -347,40 +349,44 @@ def computing(
         torch.set_float32_matmul_precision(earlier)
 
 
-def _hidden(asked: TextScorer, texts: Rectangle, copies: Ints) -> tuple[Ints, Nats]:
+def _hidden(text_scorer: TextScorer, texts: Rectangle, copies: Ints) -> tuple[Ints, Nats]:
     """Each token in a copy of its text in which it is hidden."""
-    encoded, states, labels = asked.hidden(texts, copies)
+    encoded, states, labels = text_scorer.hidden(texts, copies)
     row, at = np.divmod(copies, texts.length)
-    return texts.first[row] + at, asked.nats(states, labels, encoded.table)
+    return texts.first[row] + at, text_scorer.nats(states, labels, encoded.table)
 
 
-def _from_left(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+def _from_left(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
     """Each token from those before it: the last one is predicted, never read."""
     ids = texts.columns["ids"][rows]
-    encoded = asked.model.module.encode(asked.batch({"ids": ids[:, :-1]}))
-    labels = ids if asked.before else ids[:, 1:]
+    encoded = text_scorer.model.module.encode(text_scorer.batch({"ids": ids[:, :-1]}))
+    labels = ids if text_scorer.before else ids[:, 1:]
     places = texts.first[rows, None] + np.arange(ids.shape[1])[-labels.shape[1] :]
-    return places.reshape(-1), asked.nats(encoded.hidden_states, labels.reshape(-1), encoded.table)
+    return places.reshape(-1), text_scorer.nats(
+        encoded.hidden_states, labels.reshape(-1), encoded.table
+    )
 
 
-def _by_queries(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+def _by_queries(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
     """Each token by a query that sees the tokens before it and the marks behind the text."""
     ids, every = texts.columns["ids"][rows], np.arange(texts.length)
     order = np.broadcast_to(every, ids.shape)
-    return (texts.first[rows, None] + every).reshape(-1), asked.permuted(ids, order, at=order)
+    return (texts.first[rows, None] + every).reshape(-1), text_scorer.permuted(ids, order, at=order)
 
 
-def _from_both_ends(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+def _from_both_ends(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
     """Each word from those before it and from those behind it: the mean of the two."""
     columns = {name: values[rows] for name, values in texts.columns.items()}
-    batch = asked.batch(columns)
-    states = asked.model.module.encode(batch).hidden_states.view(len(rows), batch.max_seqlen, -1)
+    batch = text_scorer.batch(columns)
+    states = text_scorer.model.module.encode(batch).hidden_states.view(
+        len(rows), batch.max_seqlen, -1
+    )
     left, right = states.chunk(2, dim=-1)
     labels = columns["ids"].astype(np.int64).reshape(-1)
-    labels = np.where(labels < asked.vocabulary, labels, 0)  # others are unknown words
-    first = asked.before  # a mark at either end
+    labels = np.where(labels < text_scorer.vocabulary, labels, 0)  # others are unknown words
+    first = text_scorer.before  # a mark at either end
     ways = (left[:, first - 1 :][:, : texts.length], right[:, first + 1 :][:, : texts.length])
-    nats = [asked.nats(some.flatten(0, 1), labels, None) for some in ways]
+    nats = [text_scorer.nats(some.flatten(0, 1), labels, None) for some in ways]
     places = texts.first[rows, None] + np.arange(texts.length)
     return places.reshape(-1), (nats[0] + nats[1]) / 2
 

@@ -68,8 +68,8 @@ def fit(
     search = _ridge_search if by == "ridge" else _logistic_search
     losses, solve = search(design, targets, fold, penalties)
     best = int(losses.argmin())
-    found, loss = solve(penalties[best]), float(losses[best]) / len(wide)
-    return LinearProbe(mean, scale, found, penalties[best], loss)
+    solution, loss = solve(penalties[best]), float(losses[best]) / len(wide)
+    return LinearProbe(mean, scale, solution, penalties[best], loss)
 
 
 def folds(groups: Ints) -> Ints:

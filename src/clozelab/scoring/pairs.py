@@ -89,7 +89,7 @@ class PairFiles(NamedTuple):
             pairs = [pairs[number] for number in np.sort(order[:most])]
         return pairs
 
-    def tokens(self, asked: TextScorer, most: int = 0) -> PairTokens:
+    def tokens(self, text_scorer: TextScorer, most: int = 0) -> PairTokens:
         """The pairs as a model reads them."""
         from clozelab.scoring.likelihood import read
 
@@ -100,13 +100,13 @@ class PairFiles(NamedTuple):
             for text in (pair.good, pair.bad):
                 if numbers.setdefault(text, len(numbers)) == len(places):
                     places.append(pair.place)
-        pieces = read(asked, list(numbers), places=places.__getitem__)
+        pieces = read(text_scorer, list(numbers), places=places.__getitem__)
         texts = np.array([[numbers[pair.good], numbers[pair.bad]] for pair in pairs]).T
         return PairTokens(tuple(pairs), texts, pieces)
 
     def follow(
         self,
-        asked: TextScorer,
+        text_scorer: TextScorer,
         *,
         most: int = 0,
         tokens: PairTokens | None = None,
@@ -116,8 +116,8 @@ class PairFiles(NamedTuple):
         """Score the pairs, each distinct text once, yielding tokens computed and tokens in all."""
         from clozelab.scoring.likelihood import follow
 
-        pairs, texts, pieces = tokens or self.tokens(asked, most)
-        likelihoods = yield from follow(asked, pieces, device=device, precision=precision)
+        pairs, texts, pieces = tokens or self.tokens(text_scorer, most)
+        likelihoods = yield from follow(text_scorer, pieces, device=device, precision=precision)
         sums = likelihoods.sums[texts]
         if self.shared:
             sums = np.array([_shared(likelihoods, *both) for both in texts.T.tolist()]).T
@@ -230,12 +230,12 @@ def find_pairs(word: str, *, root: str | None = None, columns: Mapping[str, str]
     return PairFiles(word, _inside(split.source), split.options.columns)
 
 
-def _shared(found: Likelihoods, first: int, second: int) -> tuple[float, float]:
+def _shared(likelihoods: Likelihoods, first: int, second: int) -> tuple[float, float]:
     """The log-likelihoods of the tokens that two texts have in common."""
-    here, there = (found.pieces.text(number) for number in (first, second))
-    ids = found.pieces.columns["ids"]
+    here, there = (likelihoods.pieces.text(number) for number in (first, second))
+    ids = likelihoods.pieces.columns["ids"]
     matcher = SequenceMatcher(None, ids[here].tolist(), ids[there].tolist(), autojunk=False)
-    nats = np.nan_to_num(found.nats)
+    nats = np.nan_to_num(likelihoods.nats)
     one, two = nats[here], nats[there]
     blocks = matcher.get_matching_blocks()
     return (

@@ -102,12 +102,12 @@ def follow(
         raise UserError(f"{task.name}: a probe needs two training examples or more")
     rows = [scored] if training is None else [training, scored]
     yield from encoder.follow([excerpt for each in rows for excerpt in each.all()])
-    found: list[LayerScores] = []
+    layer_scores: list[LayerScores] = []
     outputs: list[Doubles] = []
     for layer in layers:
         if training is None:
             outputs.append(_cosines(encoder, scored, layer))
-            found.append(LayerScores(layer, _scored(task, scored, outputs[-1])))
+            layer_scores.append(LayerScores(layer, _scored(task, scored, outputs[-1])))
         else:
             vectors = _features(encoder, training, layer)
             # An answer that is always the same has no correlation, however often it is right.
@@ -116,21 +116,21 @@ def follow(
             probe = fit(vectors, targets, groups=groups, by=by, balanced=balanced)
             outputs.append(probe.outputs(_features(encoder, scored, layer)))
             scores = _scored(task, scored, outputs[-1])
-            found.append(LayerScores(layer, scores, probe.penalty, probe.loss))
+            layer_scores.append(LayerScores(layer, scores, probe.penalty, probe.loss))
     encoder.forget(needed)
-    best = len(found) - 1
+    best = len(layer_scores) - 1
     if training is not None:
-        best = int(np.argmin([one.loss or 0.0 for one in found]))
+        best = int(np.argmin([one.loss or 0.0 for one in layer_scores]))
     return ProbeResult(
         task=task.name,
         split=task.scored,
-        metrics=tuple(found[0].scores),
+        metrics=tuple(layer_scores[0].scores),
         trained=0 if training is None else len(training.excerpts),
         scored=len(scored.examples),
-        layers=tuple(found),
-        layer=found[best].layer,
+        layers=tuple(layer_scores),
+        layer=layer_scores[best].layer,
         errors=_errors(task, scored, outputs[best]) if errors else {},
-        right=_right(scored, outputs[best]) if "accuracy" in found[0].scores else None,
+        right=_right(scored, outputs[best]) if "accuracy" in layer_scores[0].scores else None,
     )
 
 
@@ -174,8 +174,8 @@ def _errors(task: ProbeTask, rows: ProbeRows, outputs: Doubles) -> dict[str, flo
     part: Ints = np.arange(count) % parts
     without = []
     for number in range(parts):
-        kept = np.flatnonzero(part != number).tolist()
-        said, examples = [predictions[n] for n in kept], [rows.examples[n] for n in kept]
+        rest = np.flatnonzero(part != number).tolist()
+        said, examples = [predictions[n] for n in rest], [rows.examples[n] for n in rest]
         without.append(task.kind.score(said, examples))
     spread = {name: np.array([one[name] for one in without]) for name in without[0]}
     return {

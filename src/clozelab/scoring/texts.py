@@ -120,28 +120,32 @@ class TextScores(Sequence[ScoredText]):
                     yield f"{number}\t{shown}\t{_ENDS.sub(' ', piece.text)}"
 
 
-def scored(asked: TextScorer, texts: Sequence[str], found: Likelihoods) -> TextScores:
+def scored(text_scorer: TextScorer, texts: Sequence[str], likelihoods: Likelihoods) -> TextScores:
     """Texts with what was computed of them."""
-    pieces = found.pieces
+    pieces = likelihoods.pieces
     ids = pieces.columns["ids"]
-    unknown = asked.model.vocabulary.roles.get("unk")
-    if asked.kind == "two_directions":
+    unknown = text_scorer.model.vocabulary.roles.get("unk")
+    if text_scorer.kind == "two_directions":
         unknown = 0
-    rows = tuple(_scored(asked, text, found, number) for number, text in enumerate(texts))
+    rows = tuple(
+        _scored(text_scorer, text, likelihoods, number) for number, text in enumerate(texts)
+    )
     count = 0 if unknown is None else int(np.equal(ids, unknown).sum())
-    return TextScores(rows, found.method, count)
+    return TextScores(rows, likelihoods.method, count)
 
 
-def _scored(asked: TextScorer, text: str, found: Likelihoods, number: int) -> ScoredText:
-    here = found.pieces.text(number)
-    spans, words = found.pieces.spans[here].tolist(), found.pieces.words[here].tolist()
-    nats = [None if math.isnan(value) else value for value in found.nats[here].tolist()]
-    ids = found.pieces.columns["ids"][here].tolist()
+def _scored(
+    text_scorer: TextScorer, text: str, likelihoods: Likelihoods, number: int
+) -> ScoredText:
+    here = likelihoods.pieces.text(number)
+    spans, words = likelihoods.pieces.spans[here].tolist(), likelihoods.pieces.words[here].tolist()
+    nats = [None if math.isnan(value) else value for value in likelihoods.nats[here].tolist()]
+    ids = likelihoods.pieces.columns["ids"][here].tolist()
     tokens = []
     for (start, stop), number_of, value in zip(spans, ids, nats, strict=True):
         piece = text[start:stop]
         if not piece:  # some bytes of a character
-            piece = asked.model.tokenizer.id_to_token(number_of) or ""
+            piece = text_scorer.model.tokenizer.id_to_token(number_of) or ""
         tokens.append(ScoredPiece(piece, start, stop, value))
     starts = [n for n, word in enumerate(words) if n == 0 or word != words[n - 1]]
     whole = []
@@ -150,7 +154,7 @@ def _scored(asked: TextScorer, text: str, found: Likelihoods, number: int) -> Sc
         start, stop = spans[first][0], spans[end - 1][1]
         total = math.fsum(known) if len(known) == end - first else None
         whole.append(ScoredPiece(text[start:stop], start, stop, total))
-    return ScoredText(text, tuple(tokens), tuple(whole), float(found.sums[number]))
+    return ScoredText(text, tuple(tokens), tuple(whole), float(likelihoods.sums[number]))
 
 
 def _exp(value: float) -> float:

@@ -76,22 +76,22 @@ def guesses(model: Model, text: str, hidden: Sequence[int], *, top: int) -> dict
     from clozelab.models.fill import fill_between
     from clozelab.models.generator import predicting
 
-    asked = predicting(model)
-    blanks = _blanks(asked, text, hidden)
+    predictor = predicting(model)
+    blanks = _blanks(predictor, text, hidden)
     known = [0 if number is None else number for number in blanks.tokens]
-    filled = fill_between(asked, blanks.parts, top=top, about=known)
+    filled = fill_between(predictor, blanks.parts, top=top, about=known)
     if not all(isfinite(best[0].probability) for best in filled.blanks):
         raise UserError(f"{model.place}: computes NaN, its training diverged; try an earlier step")
     rows = zip(blanks.word, blanks.tokens, filled.blanks, filled.asked, strict=True)
     return {
-        "step": asked.step,
+        "step": predictor.step,
         "left_only": filled.left_only,
-        "generator": asked is not model,
+        "generator": predictor is not model,
         "blanks": [
             {
                 "word": word,
-                "guesses": [_guess(asked, each) for each in best],
-                "hidden": None if number is None else _guess(asked, stood),
+                "guesses": [_guess(predictor, each) for each in best],
+                "hidden": None if number is None else _guess(predictor, stood),
             }
             for word, number, best, stood in rows
         ],

@@ -23,15 +23,15 @@ def scored(model: Model, texts: Sequence[str], folders: Folders) -> dict[str, An
     from clozelab.scoring.texts import LEVELS
     from clozelab.scoring.texts import scored as with_pieces
 
-    asked = likelihood.scorer(model, spelling=_spelling(model, folders))
+    text_scorer = likelihood.scorer(model, spelling=_spelling(model, folders))
     names = ("the text",) if len(texts) == 1 else ("the first text", "the second text")
-    pieces = likelihood.read(asked, texts, places=names.__getitem__)
-    work, end = likelihood.follow(asked, pieces), time.monotonic() + _SECONDS
+    pieces = likelihood.read(text_scorer, texts, places=names.__getitem__)
+    work, end = likelihood.follow(text_scorer, pieces), time.monotonic() + _SECONDS
     while True:
         try:
             done, total = next(work)
         except StopIteration as finished:
-            scores = with_pieces(asked, texts, finished.value)
+            scores = with_pieces(text_scorer, texts, finished.value)
             break
         if time.monotonic() > end and done < total:
             work.close()

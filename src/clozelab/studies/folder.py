@@ -91,12 +91,12 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
     except (ValueError, TypeError, KeyError, AttributeError, OSError):
         raise UserError(f"{out}: its plan cannot be read; name another folder by --out") from None
     now = fingerprints(request)
-    asked = request.recorded()
+    requested = request.recorded()
     changed = [
         name
         for name in _OPTIONS
-        if options[name] != asked[name]
-        and not _moved(name, (options[name], saved.fingerprints), (asked[name], now))
+        if options[name] != requested[name]
+        and not _moved(name, (options[name], saved.fingerprints), (requested[name], now))
     ]
     changed += [word for word, names in _COMMON.items() if study.differs(request.study, names)]
     changed = changed or [

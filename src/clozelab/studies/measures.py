@@ -85,10 +85,12 @@ class Measuring:
     @cached_property
     def joint(self) -> JointScores | None:
         """Two words hidden together in held-out text, if the model sees both sides of them."""
-        asked = _scorer(self)
-        if asked is None or asked.kind not in KINDS:
+        text_scorer = _scorer(self)
+        if text_scorer is None or text_scorer.kind not in KINDS:
             return None
-        return joint(asked, Corpus.open(self.corpus).documents("held_out"), device=self.device)
+        return joint(
+            text_scorer, Corpus.open(self.corpus).documents("held_out"), device=self.device
+        )
 
     def evaluate(self, *, pairs: str | None = None, masks: Recipe | None = None) -> Measured:
         """Every objective's sums over the held-out blocks, or over twice as many pairs."""
@@ -180,16 +182,16 @@ def _own(cell: Measuring, name: str) -> Value:
 
 def _probe(cell: Measuring, task: str, *, pool: Pooling = "mean") -> Value | None:
     """The score of a probe of the frozen encoder, at the layer that counts."""
-    loaded, asked = load(str(cell.model)), ProbeTask.named(task, root=cell.request.task_data)
+    loaded, probe_task = load(str(cell.model)), ProbeTask.named(task, root=cell.request.task_data)
     if pool == "cls" and loaded.recipe.encoder.layout.summary is None:
         return None
-    asked = warm.shared((task, _digests(asked)), lambda: asked)
+    probe_task = warm.shared((task, _digests(probe_task)), lambda: probe_task)
     texts = warm.shared(("texts", _reading(loaded)), dict[str, Text])
     with join(cell.device) as world:
         loaded.module.to(world.device).eval()
         encoder = FrozenEncoder(loaded, world.device, pool=pool, texts=texts)
         layers = range(encoder.layers)
-        probed = drained(probes.follow(asked, encoder, layers=layers, errors=False))
+        probed = drained(probes.follow(probe_task, encoder, layers=layers, errors=False))
     score = probed.scores[probed.metrics[0]]
     if probed.metrics[0] != "accuracy" or probed.right is None:
         return Value(score, probed.scored)
@@ -198,12 +200,12 @@ def _probe(cell: Measuring, task: str, *, pool: Pooling = "mean") -> Value | Non
 
 def _pairs(cell: Measuring, name: str) -> Value | None:
     """How often the good text of a minimal pair is likelier."""
-    pairs, asked = find_pairs(name, root=cell.request.task_data, columns={}), _scorer(cell)
-    if asked is None:
+    pairs, text_scorer = find_pairs(name, root=cell.request.task_data, columns={}), _scorer(cell)
+    if text_scorer is None:
         return None
-    key = (name, _digests(pairs), _reading(asked.model))
-    tokens = warm.shared(key, lambda: pairs.tokens(asked))
-    scores = drained(pairs.follow(asked, tokens=tokens, device=cell.device))
+    key = (name, _digests(pairs), _reading(text_scorer.model))
+    tokens = warm.shared(key, lambda: pairs.tokens(text_scorer))
+    scores = drained(pairs.follow(text_scorer, tokens=tokens, device=cell.device))
     return Value(scores.all.accuracy, len(scores.pairs), (100 * scores.outcomes).tolist())
 
 
@@ -220,10 +222,13 @@ def _reading(model: Model) -> str:
 
 def _facts(cell: Measuring, name: str) -> Value | None:
     """How often the object of a cloze fact is the first of all objects."""
-    found, asked = find_facts(name, root=cell.request.task_data, columns={}), _scorer(cell)
-    if asked is None or asked.kind != "masked":
+    fact_files, text_scorer = (
+        find_facts(name, root=cell.request.task_data, columns={}),
+        _scorer(cell),
+    )
+    if text_scorer is None or text_scorer.kind != "masked":
         return None
-    scores = drained(found.follow(asked, device=cell.device))
+    scores = drained(fact_files.follow(text_scorer, device=cell.device))
     return Value(scores.all.at_1, len(scores.facts), (100 * scores.at_1).tolist())
 
 

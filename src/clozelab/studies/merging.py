@@ -136,9 +136,9 @@ def _conflicts(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 def _corpora(part: _Part) -> Iterator[tuple[str, Any]]:
     """By the name that variants give to their corpus, the fingerprints that their runs recorded."""
     for (variant, _), run in part.record.runs.items():
-        if (found := run.machine.get("fingerprint")) is not None:
+        if (fingerprint := run.machine.get("fingerprint")) is not None:
             name = part.record.study.variant(variant).data or ""
-            yield name, [found] if isinstance(found, str) else found
+            yield name, [fingerprint] if isinstance(fingerprint, str) else fingerprint
 
 
 def _owners(parts: Sequence[_Part]) -> dict[Cell, _Part]:

@@ -135,9 +135,11 @@ def _error(
 ) -> tuple[float, float]:
     """The standard error of the advantage on a mean of measures, and its degrees of freedom."""
     seeds, sides = claim.seeds or study.seeds, 2 if claim.than else 1
-    kept = sides * (1 - _AGREE if sides == 2 and unit(on[0]) == "points" else 1.0)
+    counted_sides = sides * (1 - _AGREE if sides == 2 and unit(on[0]) == "points" else 1.0)
     seed = sides * sum(noise[name] ** 2 for name in on) / len(on) ** 2 / seeds
-    items = sum(kept * sampling_variance(name, _USUAL, sizes) for name in on) / len(on) ** 2
+    items = (
+        sum(counted_sides * sampling_variance(name, _USUAL, sizes) for name in on) / len(on) ** 2
+    )
     freedom = _SHARE * (seeds - 1)
     if seed:
         freedom *= (seed + items) / seed  # as in statistics.py

@@ -64,14 +64,14 @@ class EvaluationNgrams:
         """Those of the lines of all texts, of whatever field; a file without any is refused."""
         reading = Reading(field=None)
         try:
-            files, found = list[str](), list[Keys]()
+            files, ngram_keys = list[str](), list[Keys]()
             for name, texts in by_file(places, reading):
                 files.append(name)
-                found.append(_file_ngrams(name, texts, size, counts=counts))
+                ngram_keys.append(_file_ngrams(name, texts, size, counts=counts))
         except UserError as error:
             raise UserError(f"--exclude: {error}") from None
-        file_of = np.repeat(np.arange(len(files)), [len(keys) for keys in found])
-        keys, first = np.unique(np.concatenate(found), return_index=True)
+        file_of = np.repeat(np.arange(len(files)), [len(keys) for keys in ngram_keys])
+        keys, first = np.unique(np.concatenate(ngram_keys), return_index=True)
         ngrams = cls(size, files, keys, file_of[first])
         for file in range(len(files)):
             counts.expect(ngrams.what(file))
@@ -95,21 +95,21 @@ class EvaluationNgrams:
 def _file_ngrams(file: str, texts: Iterable[RawDocument], size: int, *, counts: Counts) -> Keys:
     """The n-grams of an evaluation file; its texts that are too short are counted."""
     keys = WordKeys()
-    found: list[Keys] = []
+    ngram_keys: list[Keys] = []
     texts_read = 0
     for document in texts:
         texts_read += 1
         lines: Iterable[Keys] = (keys.of(words(line)) for line in document.text.split("\n"))
         of_lines = [some for line in lines if len(some := ngrams(line, size))]
-        found += of_lines
+        ngram_keys += of_lines
         if not of_lines:
             what = f"texts of {file} that have no {size} words in a row, and so are not looked for"
             counts.add(what, document.name)
     if not texts_read:
         raise UserError(f"there is no text in {file}: leave the file out")
-    if not found:
+    if not ngram_keys:
         raise UserError(
             f"{file} has no {size} words in a row to look for: lower --exclude-ngram, or leave the"
             " file out"
         )
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate(ngram_keys))

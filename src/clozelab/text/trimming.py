@@ -45,31 +45,31 @@ def trimmed(
     settings = json.loads(tokenizer.to_str())
     numbers = numbers_of(settings)
     needs = _Needs(settings)
-    kept = needs.of([*_always(tokenizer, settings), *list(numbers)[:first]])
+    pieces = needs.of([*_always(tokenizer, settings), *list(numbers)[:first]])
     more = len(behind(settings))
-    if size is not None and size < len(kept) + more:
+    if size is not None and size < len(pieces) + more:
         raise UserError(
             f"--size {size:,}: the special tokens and what else no text can be read without are"
-            f" {len(kept) + more:,}; give it at least that"
+            f" {len(pieces) + more:,}; give it at least that"
         )
     for word in unknown if least == 1 and size is None else ():
-        kept |= {*_longest_matches(word, settings["model"])}
+        pieces |= {*_longest_matches(word, settings["model"])}
     often = [piece for piece, number in numbers.items() if counts[number] >= least]
     for piece in sorted(often, key=lambda piece: (-counts[numbers[piece]], numbers[piece])):
-        new = needs.of([piece]) - kept
-        if size is not None and len(kept) + len(new) + more > size:
+        new = needs.of([piece]) - pieces
+        if size is not None and len(pieces) + len(new) + more > size:
             break
-        kept |= new
-    if len(kept) == len(numbers):
+        pieces |= new
+    if len(pieces) == len(numbers):
         raise UserError("there is nothing to trim: the text uses every piece of the vocabulary")
-    if kept <= {token["content"] for token in settings["added_tokens"]}:
+    if pieces <= {token["content"] for token in settings["added_tokens"]}:
         option = f"--least {least:,}" if size is None else f"--size {size:,}"
         raise UserError(
             f"{option}: only the special tokens would stay; keep more pieces, or give a text that"
             " uses them"
         )
-    names = (piece for piece in numbers if piece in kept)
-    return renumbered(needs.without(kept), {piece: at for at, piece in enumerate(names)})
+    names = (piece for piece in numbers if piece in pieces)
+    return renumbered(needs.without(pieces), {piece: at for at, piece in enumerate(names)})
 
 
 def _always(tokenizer: Tokenizer, settings: dict[str, Any]) -> Iterator[str]:
@@ -116,21 +116,21 @@ class _Needs:
 
     def of(self, pieces: Iterable[str]) -> set[str]:
         """The pieces of the vocabulary among these, and all that they need."""
-        found: set[str] = set()
+        needed: set[str] = set()
         waiting = [piece for piece in pieces if piece in self._pieces]
         while waiting:
             piece = waiting.pop()
-            if piece not in found:
-                found.add(piece)
+            if piece not in needed:
+                needed.add(piece)
                 waiting += [part for pair in self._merges.get(piece, ()) for part in pair]
-        return found
+        return needed
 
-    def without(self, kept: Collection[str]) -> dict[str, Any]:
+    def without(self, pieces: Collection[str]) -> dict[str, Any]:
         """The settings without the merges and the added tokens of what is not kept."""
         model, tokens = self._settings["model"], self._settings["added_tokens"]
         if "merges" in model:
-            model["merges"] = [pair for pair in model["merges"] if self._merged(pair) in kept]
-        gone = self._pieces.keys() - {*kept}
+            model["merges"] = [pair for pair in model["merges"] if self._merged(pair) in pieces]
+        gone = self._pieces.keys() - {*pieces}
         tokens[:] = [token for token in tokens if token["content"] not in gone]
         return self._settings
 

@@ -51,10 +51,10 @@ class Checkpoint:
     def tensors(self, like: Like | None = None) -> dict[str, Tensor]:
         """What else the run carried: the optimisers' moments, a memory; nothing beside weights."""
         folder = (self.path / TENSORS).parent
-        found = [*folder.glob("*.safetensors")]
-        if like or len(found) > 1:
+        shard_files = [*folder.glob("*.safetensors")]
+        if like or len(shard_files) > 1:
             return _read_shards(folder, like or (lambda name: None))
-        return load_file(found[0]) if found else {}
+        return load_file(shard_files[0]) if shard_files else {}
 
     def state(self) -> dict[str, Any]:
         """Where the run stood; nothing beside weights alone."""

@@ -112,7 +112,7 @@ class _PendingStep:
 
     def read(self, since: float) -> Step:
         """Wait for it and look at what came out."""
-        asked = time.perf_counter()
+        began = time.perf_counter()
         *values, norm = self.scalars.read()
         sums, tokens = self.gradients.sums.named(values), self.gradients.tokens
         now = time.perf_counter()
@@ -125,7 +125,7 @@ class _PendingStep:
             tokens,
             seconds=now - since,
             waited=self.timer.waited,
-            slack=now - asked,
+            slack=now - began,
             busy=self.timer.busy(),
             starved=min(self.timer.starved(), now - since),
             after=self.after,
@@ -269,15 +269,15 @@ def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[tupl
 
     With each, the seconds that it was waited for.
     """
-    asked = time.perf_counter()
+    began = time.perf_counter()
     while True:
         with raising_one():
             prepared = next(feed, None)
         if prepared is None:
             return
-        waited = time.perf_counter() - asked
+        waited = time.perf_counter() - began
         yield _sent(prepared, device), waited
-        asked = time.perf_counter()
+        began = time.perf_counter()
 
 
 def _sent(prepared: Prepared, device: torch.device) -> Prepared:

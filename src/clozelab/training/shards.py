@@ -57,9 +57,9 @@ def write_joined(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def _check_whole(file: Path, tensors: Mapping[str, Tensor]) -> None:
     """Refuse a file that lacks shards: torch joins those that it finds, and takes them for all."""
-    with safe_open(file, framework="pt") as found:
+    with safe_open(file, framework="pt") as tensors_file:
         for name, tensor in tensors.items():
-            if found.get_slice(name).get_shape() != [*tensor.shape]:
+            if tensors_file.get_slice(name).get_shape() != [*tensor.shape]:
                 raise UserError(
                     f"{file.parent.parent}: has not the shards of all processes; with --shard a"
                     " run's folder must be on a disk that all of them share"

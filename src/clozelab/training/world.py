@@ -201,13 +201,13 @@ def _units(model: nn.Module) -> Iterator[list[nn.Module]]:
                 yield [child for child in half.children() if isinstance(child, nn.Linear)]
 
 
-def _device(asked: str | None, local: int) -> torch.device:
+def _device(name: str | None, local: int) -> torch.device:
     """The device a user asked for, or the best there is."""
-    if asked in (None, "cuda") and torch.cuda.is_available():
+    if name in (None, "cuda") and torch.cuda.is_available():
         torch.cuda.set_device(local)
         return torch.device("cuda", local)
-    if asked not in (None, "cpu", "cuda"):
-        raise UserError(f"--device {asked}: unknown; use cpu or cuda")
-    if asked == "cuda":
+    if name not in (None, "cpu", "cuda"):
+        raise UserError(f"--device {name}: unknown; use cpu or cuda")
+    if name == "cuda":
         raise UserError("--device cuda: no GPU was found here; leave it out to use the CPU")
     return torch.device("cpu")

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import document_of, everything, pairs, sentence_of
+from support import synthetic_documents
+from support.block_contents import all_blocks, document_of, pairs, sentence_of
 
 from clozelab.blocks.pairs import SegmentPair, fronts, trim
 from clozelab.contracts import Blocks, Documents, Ints
@@ -16,13 +16,15 @@ from clozelab.errors import UserError
 
 def prose(count: int, sentences: int, *, seed: int = 0) -> Documents:
     rng = np.random.default_rng(seed)
-    return made.placed([rng.integers(10, 50, sentences).tolist() for _ in range(count)])
+    return synthetic_documents.placed(
+        [rng.integers(10, 50, sentences).tolist() for _ in range(count)]
+    )
 
 
 def firsts(blocks: Blocks) -> tuple[Ints, Ints]:
     """The first token of A and of B in every block, as places in the store."""
-    sep = np.flatnonzero(blocks.ids == made.SPECIAL["sep"])[::2]
-    tokens = blocks.ids.astype(np.int64) - made.PLACED
+    sep = np.flatnonzero(blocks.ids == synthetic_documents.SPECIAL["sep"])[::2]
+    tokens = blocks.ids.astype(np.int64) - synthetic_documents.PLACED
     return tokens[blocks.starts[:-1] + 1], tokens[sep + 1]
 
 
@@ -37,7 +39,7 @@ def test_the_share_of_random_pairs_is_forced_plus_half_the_rest(
     compat: str, sentences: int
 ) -> None:
     plan = SegmentPair(length=128, compat=compat).plan(prose(6000 // sentences, sentences), 5)
-    forced, share = plan.notes["forced"], labels_of(everything(plan)).mean()
+    forced, share = plan.notes["forced"], labels_of(all_blocks(plan)).mean()
     assert plan.notes["random"] == share
     error = 0.5 * np.sqrt((1 - forced) / len(plan))
     assert abs(share - (forced + (1 - forced) / 2)) < 3 * error
@@ -65,14 +67,14 @@ def test_a_document_that_fits_is_used_up_as_the_arithmetic_says(sentences: int) 
 
 def test_a_random_partner_comes_from_another_document() -> None:
     documents = prose(3, 400)
-    blocks = everything(SegmentPair(length=64).plan(documents, 5))
+    blocks = all_blocks(SegmentPair(length=64).plan(documents, 5))
     first, second = (document_of(documents, at) for at in firsts(blocks))
     assert np.array_equal(first != second, labels_of(blocks) == 1)
 
 
 def test_a_random_partner_is_uniform_over_the_other_documents_and_their_sentences() -> None:
-    documents = made.placed([[4] * 2000, [4] * 5, [4] * 10, [4] * 5])
-    blocks = everything(SegmentPair(length=11, short=0).plan(documents, 5))
+    documents = synthetic_documents.placed([[4] * 2000, [4] * 5, [4] * 10, [4] * 5])
+    blocks = all_blocks(SegmentPair(length=11, short=0).plan(documents, 5))
     first, second = firsts(blocks)
     drawn = second[(document_of(documents, first) == 0) & (labels_of(blocks) == 1)]
     others = np.bincount(document_of(documents, drawn), minlength=4)
@@ -85,9 +87,9 @@ def test_a_random_partner_is_uniform_over_the_other_documents_and_their_sentence
 
 
 def test_google_pairs_a_document_with_itself_after_ten_redraws() -> None:
-    documents = made.placed([[4] * 100_000] * 2)
+    documents = synthetic_documents.placed([[4] * 100_000] * 2)
     plan = SegmentPair(length=8, compat="google", short=0).plan(documents, 5)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     first, second = (document_of(documents, at) for at in firsts(blocks))
     random = labels_of(blocks) == 1
     expected = random.sum() * 2.0**-10
@@ -96,32 +98,32 @@ def test_google_pairs_a_document_with_itself_after_ten_redraws() -> None:
 
 
 def test_google_pairs_a_single_document_with_itself() -> None:
-    documents = made.placed([[4] * 50])
-    blocks = everything(SegmentPair(length=32, compat="google").plan(documents, 5))
+    documents = synthetic_documents.placed([[4] * 50])
+    blocks = all_blocks(SegmentPair(length=32, compat="google").plan(documents, 5))
     assert labels_of(blocks).any()
 
 
 def test_a_next_segment_follows_right_after_unless_something_was_trimmed() -> None:
-    blocks = everything(SegmentPair(length=64).plan(prose(200, 12), 5))
-    kept = 0
-    for (one, two), label, size in zip(
+    blocks = all_blocks(SegmentPair(length=64).plan(prose(200, 12), 5))
+    untrimmed = 0
+    for (first, second), label, size in zip(
         pairs(blocks), labels_of(blocks).tolist(), blocks.lengths.tolist(), strict=True
     ):
         if label == 0:
-            assert two[0] > one[-1]
+            assert second[0] > first[-1]
             if size < 64:
-                kept += 1
-                assert two[0] == one[-1] + 1
-    assert kept > 20
+                untrimmed += 1
+                assert second[0] == first[-1] + 1
+    assert untrimmed > 20
 
 
 def test_every_sentence_occurs_once_in_a_first_or_a_next_segment() -> None:
     # Sixty tokens hold six sentences of ten, so nothing is trimmed.
-    documents = made.placed([[10] * n for n in range(1, 40)])
-    blocks = everything(SegmentPair(length=63, short=0).plan(documents, 5))
+    documents = synthetic_documents.placed([[10] * n for n in range(1, 40)])
+    blocks = all_blocks(SegmentPair(length=63, short=0).plan(documents, 5))
     used: list[int] = []
-    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        used += [*one.tolist(), *(two.tolist() if label == 0 else [])]
+    for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        used += [*first.tolist(), *(second.tolist() if label == 0 else [])]
     assert sorted(used) == list(range(len(documents.ids)))
 
 
@@ -162,18 +164,18 @@ def test_mixed_losses_are_drawn_as_if_alone() -> None:
 
 
 def test_an_over_long_sentence_loses_tokens_at_both_ends_under_google() -> None:
-    documents = made.placed([[1000]] * 300)
-    blocks = everything(SegmentPair(length=63, short=0, compat="google").plan(documents, 5))
-    lost = [int(one[0] % 1000) for one, _ in pairs(blocks)]
-    assert all(len(one) == len(two) == 30 for one, two in pairs(blocks))
+    documents = synthetic_documents.placed([[1000]] * 300)
+    blocks = all_blocks(SegmentPair(length=63, short=0, compat="google").plan(documents, 5))
+    lost = [int(first[0] % 1000) for first, _ in pairs(blocks)]
+    assert all(len(first) == len(second) == 30 for first, second in pairs(blocks))
     assert np.mean(lost) == pytest.approx(485, abs=4 * np.sqrt(970 / 4 / 300))
 
 
 def test_an_over_long_sentence_is_split_by_default() -> None:
-    documents = made.placed([[150], [3, 4]])
+    documents = synthetic_documents.placed([[150], [3, 4]])
     plan = SegmentPair(length=63, short=0).plan(documents, 5)
     assert plan.notes["sentences split"] == 1
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     inside = document_of(documents, firsts(blocks)[0]) == 0
     assert (firsts(blocks)[0][inside] // 60).tolist() == [0, 1, 2]
 
@@ -195,32 +197,34 @@ def test_partners_of_the_same_document_lie_outside_the_chunk(single: str) -> Non
     documents = prose(60, 12)
     part = SegmentPair(length=100, short=0, single=single, negatives="same_document")
     plan = part.plan(documents, 5)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     # With targets all alike, the chunk of a random pair is found again from where A begins.
     before = after = 0
-    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
-        assert document_of(documents, one[:1]) == document_of(documents, two[:1])
+    for (first, second), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        assert document_of(documents, first[:1]) == document_of(documents, second[:1])
         if label == 1:
-            start = documents.sentences[sentence_of(documents, one[:1])[0]]
-            last = documents.sentences[documents.documents[document_of(documents, one[:1]) + 1]][0]
+            start = documents.sentences[sentence_of(documents, first[:1])[0]]
+            last = documents.sentences[documents.documents[document_of(documents, first[:1]) + 1]][
+                0
+            ]
             stop = np.searchsorted(documents.sentences, start + 97)
             chunk_end = min(documents.sentences[min(stop, len(documents.sentences) - 1)], last)
-            assert two[-1] < start or two[0] >= chunk_end
-            before, after = before + (two[-1] < start), after + (two[0] >= chunk_end)
+            assert second[-1] < start or second[0] >= chunk_end
+            before, after = before + (second[-1] < start), after + (second[0] >= chunk_end)
     assert min(before, after) > 20
 
 
 def test_a_document_of_one_sentence_has_no_partner_in_itself() -> None:
-    documents = made.placed([[5]] * 4 + [[6, 6, 6]])
+    documents = synthetic_documents.placed([[5]] * 4 + [[6, 6, 6]])
     plan = SegmentPair(length=64, negatives="same_document").plan(documents, 5)
     assert plan.notes["single sentences skipped"] == 4
-    assert (firsts(everything(plan))[0] >= 20).all()
+    assert (firsts(all_blocks(plan))[0] >= 20).all()
 
 
 @pytest.mark.parametrize("short", [0.0, 0.1, 0.5, 1.0])
 def test_targets_are_short_as_often_as_asked_and_then_uniform(short: float) -> None:
-    documents = made.placed([[1] * 100_000, [1] * 200])
-    blocks = everything(SegmentPair(length=53, short=short).plan(documents, 5))
+    documents = synthetic_documents.placed([[1] * 100_000, [1] * 200])
+    blocks = all_blocks(SegmentPair(length=53, short=short).plan(documents, 5))
     follows = labels_of(blocks) == 0
     follows &= firsts(blocks)[0] < 99_000
     target = blocks.lengths[follows] - 3
@@ -236,8 +240,8 @@ def test_targets_are_short_as_often_as_asked_and_then_uniform(short: float) -> N
 
 
 def test_google_draws_one_target_for_a_document() -> None:
-    documents = made.placed([[1] * 300] * 50)
-    blocks = everything(SegmentPair(length=53, short=1, compat="google").plan(documents, 5))
+    documents = synthetic_documents.placed([[1] * 300] * 50)
+    blocks = all_blocks(SegmentPair(length=53, short=1, compat="google").plan(documents, 5))
     follows = labels_of(blocks) == 0
     first = firsts(blocks)[0]
     follows &= first % 300 < 250
@@ -249,10 +253,14 @@ def test_google_draws_one_target_for_a_document() -> None:
 
 def test_one_document_is_refused_with_a_remedy() -> None:
     with pytest.raises(UserError, match="single document") as refused:
-        SegmentPair(length=32).plan(made.placed([[4] * 30, [], [0]]), 5)
+        SegmentPair(length=32).plan(synthetic_documents.placed([[4] * 30, [], [0]]), 5)
     assert "\n" not in str(refused.value)
     assert 'blocks.negatives = "same_document"' in str(refused.value)
-    assert len(SegmentPair(length=32, negatives="same_document").plan(made.placed([[4] * 30]), 5))
+    assert len(
+        SegmentPair(length=32, negatives="same_document").plan(
+            synthetic_documents.placed([[4] * 30]), 5
+        )
+    )
 
 
 @pytest.mark.parametrize("wrong", [{"length": 4}, {"short": -0.1}, {"short": 1.1}])

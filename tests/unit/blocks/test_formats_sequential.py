@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import everything, runs
+from support import synthetic_documents
+from support.block_contents import all_blocks, runs
 
 from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
 from clozelab.blocks.planned import draw
@@ -33,13 +33,13 @@ def corpus() -> Documents:
         (rng.integers(0, 30, size) + (rng.random(size) < 0.05) * 90).tolist()
         for size in rng.integers(0, 20, 150)
     ]
-    return made.placed(shape)
+    return synthetic_documents.placed(shape)
 
 
 def visited(documents: Documents, longest: int | None) -> list[list[Sentence]]:
     """Documents in the key's order as lists of sentences, split where too long, none empty."""
     order = np.argsort(mix(KEY, np.arange(len(documents))), kind="stable")
-    found = []
+    visited_documents = []
     for at in order.tolist():
         sentences = []
         for number in range(documents.documents[at], documents.documents[at + 1]):
@@ -47,8 +47,8 @@ def visited(documents: Documents, longest: int | None) -> list[list[Sentence]]:
             step = longest or len(text) or 1
             sentences += [text[i : i + step] for i in range(0, len(text), step)]
         if sentences:
-            found.append(sentences)
-    return found
+            visited_documents.append(sentences)
+    return visited_documents
 
 
 def full_sentences(documents: Documents, length: int) -> list[list[Sentence]]:
@@ -91,18 +91,18 @@ def doc_sentences(documents: Documents, length: int, *, spanbert: bool) -> list[
 @pytest.mark.parametrize("length", [3, 7, 32, 128, 4000])
 def test_full_sentences_block_by_block(length: int) -> None:
     documents = corpus()
-    blocks = everything(FullSentences(length=length).plan(documents, KEY))
-    found = [[run.tolist() for run in block] for block in runs(blocks)]
-    assert found == full_sentences(documents, length)
+    blocks = all_blocks(FullSentences(length=length).plan(documents, KEY))
+    stretches = [[run.tolist() for run in block] for block in runs(blocks)]
+    assert stretches == full_sentences(documents, length)
 
 
 @pytest.mark.parametrize("compat", ["none", "spanbert"])
 @pytest.mark.parametrize("length", [3, 7, 32, 80, 4000])
 def test_doc_sentences_block_by_block(length: int, compat: str) -> None:
     documents = corpus()
-    blocks = everything(DocSentences(length=length, compat=compat).plan(documents, KEY))
-    found = [[run.tolist() for run in block] for block in runs(blocks)]
-    assert found == doc_sentences(documents, length, spanbert=compat == "spanbert")
+    blocks = all_blocks(DocSentences(length=length, compat=compat).plan(documents, KEY))
+    stretches = [[run.tolist() for run in block] for block in runs(blocks)]
+    assert stretches == doc_sentences(documents, length, spanbert=compat == "spanbert")
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Pairs:
     def __post_init__(self) -> None:
         self.base = [0, *accumulate(len(document) for document in self.documents)]
         self.room = self.part.length - 3
-        self.made: list[tuple[Sentence, Sentence, int]] = []
+        self.emitted: list[tuple[Sentence, Sentence, int]] = []
 
     def below(self, purpose: str, at: int, bound: int) -> int:
         return int(randint(mix(draw(KEY, purpose), at), bound))
@@ -169,40 +169,42 @@ class Pairs:
         if single and (not self.published if swaps else self.part.single == "skip"):
             return 0
         cut = 1 if single else 1 + self.below("cut", at, len(chunk) - 1)
-        one, two = sum(chunk[:cut], []), sum(chunk[cut:], [])
+        first, second = sum(chunk[:cut], []), sum(chunk[cut:], [])
         if single or (not swaps and self.heads(at)):
-            self.made.append((one, self.elsewhere(document, at, target - len(one)), 1))
+            self.emitted.append((first, self.elsewhere(document, at, target - len(first)), 1))
             return len(chunk) - cut
         swap = swaps and self.heads(at)
-        self.made.append((two, one, 1) if swap else (one, two, 0))
+        self.emitted.append((second, first, 1) if swap else (first, second, 0))
         return 0
 
     def all(self, *, swaps: bool) -> list[tuple[Sentence, Sentence, int]]:
         for document in range(len(self.documents)):
             self.walk(document, swaps)
-        return self.made
+        return self.emitted
 
 
-def kept(first: Sentence, second: Sentence, room: int) -> tuple[int, int]:
+def trimmed_lengths(first: Sentence, second: Sentence, room: int) -> tuple[int, int]:
     """How many tokens of each are left."""
-    one, two = len(first), len(second)
-    while one + two > room:
-        if one > two:
-            one -= 1
+    first_length, two = len(first), len(second)
+    while first_length + two > room:
+        if first_length > two:
+            first_length -= 1
         else:
             two -= 1
-    return one, two
+    return first_length, two
 
 
 def check_against(part: Any, documents: Documents, *, published: bool, swaps: bool) -> None:
     longest = None if published else part.length - 3
     expected = Pairs(visited(documents, longest), part, published).all(swaps=swaps)
-    blocks = everything(part.plan(documents, KEY))
+    blocks = all_blocks(part.plan(documents, KEY))
     assert blocks.labels is not None
     assert blocks.labels.tolist() == [label for _, _, label in expected]
-    for (first, second, _), found in zip(expected, runs(blocks), strict=True):
-        assert (len(found[0]), len(found[1])) == kept(first, second, part.length - 3)
-        for run, text in zip(found, (first, second), strict=True):
+    for (first, second, _), stretches in zip(expected, runs(blocks), strict=True):
+        assert (len(stretches[0]), len(stretches[1])) == trimmed_lengths(
+            first, second, part.length - 3
+        )
+        for run, text in zip(stretches, (first, second), strict=True):
             at = text.index(run[0])
             assert run.tolist() == text[at : at + len(run)]
 

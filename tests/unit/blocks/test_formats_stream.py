@@ -6,22 +6,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import everything
+from support import synthetic_documents
+from support.block_contents import all_blocks
 
 from clozelab.blocks.stream import Causal, Stream, StreamPair
 from clozelab.contracts import Blocks, Documents, Ids, Mark
 from clozelab.errors import UserError
 from clozelab.keys import mix
 
-SEP, CLS, EOD = made.SPECIAL["sep"], made.SPECIAL["cls"], made.SPECIAL["eod"]
+SEP, CLS, EOD = (
+    synthetic_documents.SPECIAL["sep"],
+    synthetic_documents.SPECIAL["cls"],
+    synthetic_documents.SPECIAL["eod"],
+)
 LENGTH, REUSE = 64, 32
 ROOM = LENGTH - REUSE - 3
 
 
 def prose(count: int = 60) -> Documents:
     rng = np.random.default_rng(4)
-    return made.placed([rng.integers(1, 12, rng.integers(1, 20)).tolist() for _ in range(count)])
+    return synthetic_documents.placed(
+        [rng.integers(1, 12, rng.integers(1, 20)).tolist() for _ in range(count)]
+    )
 
 
 def stream_of(documents: Documents, key: int) -> list[int]:
@@ -39,7 +45,7 @@ def laid_out(*, rows: int = 4, reverse: bool = True, key: int = 9) -> tuple[Bloc
     """A plan's blocks, as [steps, rows, length], and the stream behind them."""
     documents = prose()
     plan = StreamPair(length=LENGTH, reuse=REUSE, rows=rows, reverse=reverse).plan(documents, key)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     return blocks, blocks.ids.reshape(-1, rows, LENGTH), stream_of(documents, key)
 
 
@@ -50,7 +56,7 @@ def cut(documents: Documents, key: int) -> Stream:
 
 
 def test_the_stream_is_the_documents_with_an_end_after_each() -> None:
-    documents = made.placed([[3, 0, 2], [], [0, 0], [4], [1]])
+    documents = synthetic_documents.placed([[3, 0, 2], [], [0, 0], [4], [1]])
     stream = cut(documents, 5)
     ids, marks, ends = stream.read(np.arange(len(stream)))
     assert ids.tolist() == stream_of(documents, 5)
@@ -60,7 +66,7 @@ def test_the_stream_is_the_documents_with_an_end_after_each() -> None:
 
 
 def test_the_stream_knows_where_sentences_begin_and_no_empty_one_does() -> None:
-    stream = cut(made.placed([[3, 0, 2, 0, 0], [0, 4, 0]]), 1)
+    stream = cut(synthetic_documents.placed([[3, 0, 2, 0, 0], [0, 4, 0]]), 1)
     starts = {0: [0, 3], 5: [0]} if stream.tokens[0] == 0 else {0: [0], 5: [0, 3]}
     second = int(stream.starts[1])
     assert stream.sentences.tolist() == [*starts[0], *(second + n for n in starts[5])]
@@ -126,49 +132,53 @@ def test_a_cut_falls_between_sentences_in_both_directions() -> None:
     flat, segments = ids.reshape(-1, LENGTH), blocks.segments.reshape(-1, LENGTH)
     seen = [0, 0]
     for number in np.flatnonzero(blocks.labels == 0).tolist():
-        one, two = (flat[number][segments[number] == s][:-1] for s in (0, 1))
+        first, second = (flat[number][segments[number] == s][:-1] for s in (0, 1))
         backwards = number % 4 >= 2
         # Backwards, a sentence ends with its first token.
-        assert int(one[-1] if backwards else two[0]) in begins
+        assert int(first[-1] if backwards else second[0]) in begins
         seen[backwards] += 1
     assert min(seen) > 10
 
 
 def test_the_cut_is_drawn_evenly_among_the_sentences_inside() -> None:
-    documents = made.placed([[8] * 4000])
+    documents = synthetic_documents.placed([[8] * 4000])
     plan = StreamPair(length=48, reuse=16, rows=1, reverse=False).plan(documents, 2)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     middle = (blocks.ids.reshape(-1, 48) == SEP).argmax(axis=1) - 16
-    found, counts = np.unique(middle, return_counts=True)
-    assert found.tolist() == [8, 16, 24]  # strictly inside the room of 29, from a sentence's start
+    cuts, counts = np.unique(middle, return_counts=True)
+    assert cuts.tolist() == [8, 16, 24]  # strictly inside the room of 29, from a sentence's start
     third = len(plan) / 3
     assert (np.abs(counts - third) < 4 * np.sqrt(third)).all()
 
 
 def test_half_the_pairs_are_random() -> None:
-    plan = StreamPair(length=32, reuse=16, rows=2).plan(made.placed([[4] * 9] * 800), 2)
-    labels = everything(plan).labels
+    plan = StreamPair(length=32, reuse=16, rows=2).plan(
+        synthetic_documents.placed([[4] * 9] * 800), 2
+    )
+    labels = all_blocks(plan).labels
     assert labels is not None
     assert abs(labels.mean() - 0.5) < 3 * 0.5 / np.sqrt(len(labels))
 
 
 def test_without_a_sentence_to_cut_at_the_pair_is_random_and_cut_in_the_middle() -> None:
-    plan = StreamPair(length=48, reuse=16, rows=1, reverse=False).plan(made.placed([[4000]]), 2)
-    blocks = everything(plan)
+    plan = StreamPair(length=48, reuse=16, rows=1, reverse=False).plan(
+        synthetic_documents.placed([[4000]]), 2
+    )
+    blocks = all_blocks(plan)
     assert blocks.labels is not None
     assert (blocks.labels == 1).all()
     assert ((blocks.ids.reshape(-1, 48) == SEP).argmax(axis=1) == 16 + 29 // 2).all()
 
 
 def test_marks_of_reversed_rows_say_where_words_begin_in_reading_order() -> None:
-    documents = made.placed([[5, 4]])
+    documents = synthetic_documents.placed([[5, 4]])
     marks = np.array([15, 0, 1, 0, 1, 15, 8, 1, 0], dtype=np.uint8)
     plan = StreamPair(length=10, reuse=4, rows=2).plan(replace(documents, marks=marks), 0)
-    blocks = everything(plan)
+    blocks = all_blocks(plan)
     read = dict(zip(blocks.ids[10:20].tolist(), blocks.marks[10:20].tolist(), strict=True))
     for place in (8, 7, 6):  # the first tokens after the EOD, read backwards
         following = Mark.ALL if place == 8 else marks[place + 1]
-        assert read[made.PLACED + place] == following
+        assert read[synthetic_documents.PLACED + place] == following
 
 
 @pytest.mark.parametrize("rows", [0, -2, 3])
@@ -178,12 +188,16 @@ def test_odd_or_no_rows_are_refused(rows: int) -> None:
 
 
 def test_odd_rows_are_fine_where_none_is_reversed() -> None:
-    plan = StreamPair(length=8, reuse=3, rows=3, reverse=False).plan(made.placed([[30]]), 0)
+    plan = StreamPair(length=8, reuse=3, rows=3, reverse=False).plan(
+        synthetic_documents.placed([[30]]), 0
+    )
     assert len(plan) == 3
 
 
 def test_more_rows_than_the_corpus_fills_are_refused_with_a_remedy() -> None:
-    documents = made.placed([[127]])  # 128 with its end: 2 forward rows of 64, and no more
+    documents = synthetic_documents.placed(
+        [[127]]
+    )  # 128 with its end: 2 forward rows of 64, and no more
     assert len(StreamPair(length=64, reuse=32, rows=4).plan(documents, 0)) == 4
     with pytest.raises(UserError, match=r"has 128 tokens .* takes 192: .* fewer rows") as refused:
         StreamPair(length=64, reuse=32, rows=6).plan(documents, 0)
@@ -198,7 +212,7 @@ def test_reuse_must_leave_room_for_a_pair(reuse: int) -> None:
 
 def test_causal_blocks_are_the_stream_cut_every_so_many_tokens() -> None:
     documents = prose()
-    blocks = everything(Causal(length=32).plan(documents, 9))
+    blocks = all_blocks(Causal(length=32).plan(documents, 9))
     stream = stream_of(documents, 9)
     assert len(stream) % 32 > 1
     assert blocks.ids.tolist() == stream
@@ -208,7 +222,7 @@ def test_causal_blocks_are_the_stream_cut_every_so_many_tokens() -> None:
 
 def test_the_next_token_of_every_causal_position_is_the_streams_next() -> None:
     documents = prose()
-    blocks = everything(Causal(length=32).plan(documents, 9))
+    blocks = all_blocks(Causal(length=32).plan(documents, 9))
     stream = np.array(stream_of(documents, 9))
     inside = np.flatnonzero(blocks.rows[1:] == blocks.rows[:-1])
     at = blocks.rows[inside] * 32 + blocks.positions[inside]
@@ -218,7 +232,7 @@ def test_the_next_token_of_every_causal_position_is_the_streams_next() -> None:
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (9, 1), (10, 1), (11, 2), (19, 2), (20, 2)])
 def test_a_causal_tail_of_one_token_is_dropped(tokens: int, blocks: int) -> None:
-    plan = Causal(length=10).plan(made.placed([[tokens]]), 0)
+    plan = Causal(length=10).plan(synthetic_documents.placed([[tokens]]), 0)
     assert len(plan) == blocks
     tail = plan.blocks(np.array([blocks - 1]))
     assert 2 <= len(tail.ids) <= 10

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import made
+from support import synthetic_documents
 
 from clozelab.blocks import PARTS, block_table, planned, sentences, shuffle, visits
 from clozelab.blocks.planned import Make, PiecesInMemory, PlanPieces
@@ -33,7 +33,7 @@ def uneven() -> Documents:
     rng = np.random.default_rng(3)
     kinds = (2, 20, 90)
     shape = [rng.integers(0, kinds[n % 3], rng.integers(0, 25)).tolist() for n in range(150)]
-    return made.documents(shape)
+    return synthetic_documents.documents(shape)
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def joined(part: Any, documents: Documents, pieces: PlanPieces | None) -> PlanSt
     return planned.joined(part.stretches(documents, 4, pieces))
 
 
-def assert_same(one: PlanStretch, other: PlanStretch) -> None:
-    assert one.counts == other.counts and one.columns.keys() == other.columns.keys()
-    for name, values in one.columns.items():
+def assert_same(first: PlanStretch, other: PlanStretch) -> None:
+    assert first.counts == other.counts and first.columns.keys() == other.columns.keys()
+    for name, values in first.columns.items():
         assert values.dtype == other.columns[name].dtype
         assert np.array_equal(values, other.columns[name]), name
 
@@ -72,10 +72,10 @@ def test_windows_and_buckets_do_not_change_a_byte(
 class Backwards(PiecesInMemory):
     """Makes the last piece of a stage first, as a process may that others are ahead of."""
 
-    def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
         for number in reversed(range(count)):
             self.piece(stage, number, make)
-        return super().made(stage, count, make)
+        return super().all_pieces(stage, count, make)
 
 
 @pytest.mark.usefixtures("few")
@@ -101,10 +101,10 @@ def test_any_number_of_writers_makes_the_same_plan(
     pieces_in(tmp_path)
     with ThreadPoolExecutor(writers) as pool:
         tasks = [pool.submit(joined, part, uneven, SharedPieces(tmp_path)) for _ in range(writers)]
-        found = [task.result() for task in tasks]
+        plans = [task.result() for task in tasks]
     plain = joined(part, uneven, None)
-    for one in found:
-        assert_same(one, plain)
+    for plan in plans:
+        assert_same(plan, plain)
 
 
 def pieces_in(folder: Path) -> SharedPieces:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import made
-from support.reading import document_of, everything, pairs, runs, sentence_of
+from support import synthetic_documents
+from support.block_contents import all_blocks, document_of, pairs, runs, sentence_of
 
 from clozelab.blocks import PARTS, visits
 from clozelab.blocks.block_table import Chain
@@ -24,7 +24,9 @@ from clozelab.contracts import Documents, Ints
 def large() -> Documents:
     """Five million tokens in two hundred thousand sentences."""
     rng = np.random.default_rng(0)
-    return made.documents([rng.integers(1, 50, n).tolist() for n in rng.integers(1, 40, 10_100)])
+    return synthetic_documents.documents(
+        [rng.integers(1, 50, n).tolist() for n in rng.integers(1, 40, 10_100)]
+    )
 
 
 def literal_chain(following: Ints) -> list[int]:
@@ -51,16 +53,18 @@ def test_a_chain_is_the_same_through_any_window(steps: list[int], window: int) -
 def test_a_plan_is_the_same_through_a_small_window(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    documents = made.prose()
-    expected = everything(PARTS[name](length=64).plan(documents, 4))
+    documents = synthetic_documents.prose()
+    expected = all_blocks(PARTS[name](length=64).plan(documents, 4))
     monkeypatch.setattr(visits, "_WINDOW", 7)
-    found = everything(PARTS[name](length=64).plan(documents, 4))
-    assert np.array_equal(found.ids, expected.ids)
-    assert np.array_equal(found.starts, expected.starts)
+    windowed = all_blocks(PARTS[name](length=64).plan(documents, 4))
+    assert np.array_equal(windowed.ids, expected.ids)
+    assert np.array_equal(windowed.starts, expected.starts)
 
 
 def test_a_walk_leaves_out_what_is_empty() -> None:
-    way = visit_order(made.placed([[0, 3, 0], [], [0], [2, 4]]), 1, order="documents", longest=None)
+    way = visit_order(
+        synthetic_documents.placed([[0, 3, 0], [], [0], [2, 4]]), 1, order="documents", longest=None
+    )
     assert sorted(way.sizes.tolist()) == [2, 3, 4]
     assert np.diff(way.bounds).tolist() in ([1, 2], [2, 1])
     assert way.ends.tolist() == np.repeat(way.bounds[1:], np.diff(way.bounds)).tolist()
@@ -68,7 +72,7 @@ def test_a_walk_leaves_out_what_is_empty() -> None:
 
 @pytest.mark.parametrize("longest", [1, 4, 5, 100])
 def test_long_sentences_become_full_parts_and_a_rest(longest: int) -> None:
-    way = visit_order(made.placed([[10, 3]]), 1, order="documents", longest=longest)
+    way = visit_order(synthetic_documents.placed([[10, 3]]), 1, order="documents", longest=longest)
     sizes = [min(longest, size - at) for size in (10, 3) for at in range(0, size, longest)]
     assert way.sizes.tolist() == sizes
     assert way.starts.tolist() == np.cumsum([0, *sizes[:-1]]).tolist()
@@ -76,11 +80,11 @@ def test_long_sentences_become_full_parts_and_a_rest(longest: int) -> None:
 
 
 def test_shuffled_sentences_keep_the_documents_sizes() -> None:
-    documents = made.placed([[5] * n for n in range(1, 60)])
-    kept = visit_order(documents, 3, order="documents", longest=None)
+    documents = synthetic_documents.placed([[5] * n for n in range(1, 60)])
+    usual = visit_order(documents, 3, order="documents", longest=None)
     dealt = visit_order(documents, 3, order="sentences", longest=None)
-    assert np.array_equal(dealt.bounds, kept.bounds)
-    assert sorted(dealt.starts.tolist()) == sorted(kept.starts.tolist())
+    assert np.array_equal(dealt.bounds, usual.bounds)
+    assert sorted(dealt.starts.tolist()) == sorted(usual.starts.tolist())
     inside = dealt.documents[1:] == dealt.documents[:-1]
     source = document_of(documents, dealt.starts)
     together = (source[1:] == source[:-1])[inside]
@@ -91,14 +95,14 @@ def test_shuffled_sentences_keep_the_documents_sizes() -> None:
 
 
 def test_shuffled_sentences_reach_the_blocks_of_both_formats() -> None:
-    documents = made.placed([[5] * 20] * 40)
-    single = runs(everything(DocSentences(length=52, order="sentences").plan(documents, 3)))
+    documents = synthetic_documents.placed([[5] * 20] * 40)
+    single = runs(all_blocks(DocSentences(length=52, order="sentences").plan(documents, 3)))
     assert {len(block[0]) for block in single} == {50}
     assert np.mean([len(np.unique(document_of(documents, block[0]))) for block in single]) > 8
-    blocks = everything(SegmentPair(length=53, short=0, order="sentences").plan(documents, 3))
+    blocks = all_blocks(SegmentPair(length=53, short=0, order="sentences").plan(documents, 3))
     assert blocks.labels is not None
     nexts = [pair for pair, label in zip(pairs(blocks), blocks.labels, strict=True) if label == 0]
-    follows = [two[0] == one[-1] + 1 for one, two in nexts]
+    follows = [second[0] == first[-1] + 1 for first, second in nexts]
     assert len(follows) > 10
     assert np.mean(follows) < 0.1
 
@@ -123,7 +127,7 @@ def test_planning_five_million_tokens_takes_little_memory(name: str, large: Docu
 
 
 def test_sentence_of_and_document_of_skip_empty_ones() -> None:
-    documents = made.placed([[0, 2], [], [1]])
+    documents = synthetic_documents.placed([[0, 2], [], [1]])
     places = np.arange(3)
     assert sentence_of(documents, places).tolist() == [1, 1, 2]
     assert document_of(documents, places).tolist() == [0, 0, 2]

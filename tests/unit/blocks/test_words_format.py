@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import made
-from support.reading import document_of, everything, runs, sentence_of
+from support import synthetic_documents
+from support.block_contents import all_blocks, document_of, runs, sentence_of
 
 from clozelab.blocks.words import CLOSE, OPEN, UNKNOWN, WordSentences, word_counts
 from clozelab.contracts import Blocks, Documents, Mark, Spelled, Spelling
@@ -20,7 +20,9 @@ KEY = 21
 
 def prose(count: int = 60, *, most: int = 40) -> Documents:
     rng = np.random.default_rng(8)
-    return made.placed([rng.integers(0, most, rng.integers(0, 12)).tolist() for _ in range(count)])
+    return synthetic_documents.placed(
+        [rng.integers(0, most, rng.integers(0, 12)).tolist() for _ in range(count)]
+    )
 
 
 def words_of(documents: Documents, first: int, last: int) -> list[list[int]]:
@@ -73,7 +75,7 @@ def hand_made(*, known: list[list[int]] | None = None) -> Documents:
         marks=np.array([15, 15, 0, 15], dtype=np.uint8),
         sentences=np.array([0, 4]),
         documents=np.array([0, 1]),
-        vocabulary=made.vocabulary(10),
+        vocabulary=synthetic_documents.vocabulary(10),
         spelling=spelling,
     )
 
@@ -81,43 +83,45 @@ def hand_made(*, known: list[list[int]] | None = None) -> Documents:
 @pytest.mark.parametrize("length", [3, 5, 17, 64])
 def test_words_block_by_block(length: int) -> None:
     documents = prose()
-    blocks = everything(WordSentences(length=length).plan(documents, KEY))
-    found = [(block[0] + made.PLACED).tolist() for block in runs(blocks)]
-    assert found == block_by_block(documents, length - 2)
+    blocks = all_blocks(WordSentences(length=length).plan(documents, KEY))
+    stretches = [(block[0] + synthetic_documents.PLACED).tolist() for block in runs(blocks)]
+    assert stretches == block_by_block(documents, length - 2)
 
 
 def test_no_block_has_more_words_than_allowed_and_some_are_full() -> None:
-    blocks = everything(WordSentences(length=12).plan(prose(), KEY))
+    blocks = all_blocks(WordSentences(length=12).plan(prose(), KEY))
     assert np.diff(spelled(blocks).starts).max() == 12
     assert blocks.lengths.max() > 12  # words of several pieces
 
 
 def test_every_token_occurs_once_and_documents_do_not_mix() -> None:
     documents = prose()
-    found = [block[0] for block in runs(everything(WordSentences(length=9).plan(documents, KEY)))]
-    assert sorted(np.concatenate(found).tolist()) == list(range(len(documents.ids)))
-    assert all(len(np.unique(document_of(documents, run))) == 1 for run in found)
+    stretches = [
+        block[0] for block in runs(all_blocks(WordSentences(length=9).plan(documents, KEY)))
+    ]
+    assert sorted(np.concatenate(stretches).tolist()) == list(range(len(documents.ids)))
+    assert all(len(np.unique(document_of(documents, run))) == 1 for run in stretches)
 
 
 def test_a_long_sentence_is_split_where_words_begin() -> None:
-    documents = made.placed([[200]])
+    documents = synthetic_documents.placed([[200]])
     plan = WordSentences(length=10).plan(documents, KEY)
-    found = [block[0] for block in runs(everything(plan))]
+    stretches = [block[0] for block in runs(all_blocks(plan))]
     assert plan.notes["sentences split"] == 1
-    assert len(found) > 10
-    assert all(documents.marks[run[0]] & Mark.WORD for run in found)
+    assert len(stretches) > 10
+    assert all(documents.marks[run[0]] & Mark.WORD for run in stretches)
 
 
 def test_a_sentence_that_fits_is_not_split() -> None:
     documents = prose(most=20)
-    for (run,) in runs(everything(WordSentences(length=30).plan(documents, KEY))):
+    for (run,) in runs(all_blocks(WordSentences(length=30).plan(documents, KEY))):
         ends = sentence_of(documents, run[[0, -1]])
         bounds = documents.sentences[ends + [0, 1]]
         assert bounds.tolist() == [run[0], run[-1] + 1]
 
 
 def test_a_word_is_its_bytes_between_its_ends() -> None:
-    blocks = everything(WordSentences(length=8, characters=6).plan(hand_made(), KEY))
+    blocks = all_blocks(WordSentences(length=8, characters=6).plan(hand_made(), KEY))
     assert spelled(blocks).characters.tolist() == [
         [BOW, BOS, EOW, PAD, PAD, PAD],
         [BOW, ord("a"), EOW, PAD, PAD, PAD],
@@ -128,7 +132,7 @@ def test_a_word_is_its_bytes_between_its_ends() -> None:
 
 
 def test_a_word_is_cut_at_fifty_characters_ends_included() -> None:
-    blocks = everything(WordSentences(length=8).plan(hand_made(), KEY))
+    blocks = all_blocks(WordSentences(length=8).plan(hand_made(), KEY))
     assert spelled(blocks).characters.shape == (5, 50)
     assert spelled(blocks).characters[3].tolist() == [BOW, *b"x" * 48, EOW]
 
@@ -140,24 +144,24 @@ def test_a_word_that_just_fits_is_whole(letters: int, row: list[int]) -> None:
     starts = documents.spelling.starts.copy()
     starts[-1] = starts[-2] + letters
     documents = replace(documents, spelling=replace(documents.spelling, starts=starts))
-    characters = spelled(everything(WordSentences(length=8).plan(documents, KEY))).characters[3]
+    characters = spelled(all_blocks(WordSentences(length=8).plan(documents, KEY))).characters[3]
     assert characters[1:48].tolist() == [ord("x")] * 47
     assert characters[48:].tolist() == row
 
 
 def test_known_words_have_their_number_and_others_none() -> None:
     assert (UNKNOWN, OPEN, CLOSE) == (0, 1, 2)
-    blocks = everything(WordSentences(length=8).plan(hand_made(known=[[9], [7, 8]]), KEY))
+    blocks = all_blocks(WordSentences(length=8).plan(hand_made(known=[[9], [7, 8]]), KEY))
     assert spelled(blocks).ids.tolist() == [OPEN, UNKNOWN, 4, 3, CLOSE]
 
 
 def test_a_piece_of_a_known_word_is_not_that_word() -> None:
-    blocks = everything(WordSentences(length=8).plan(hand_made(known=[[7], [8], [6, 7]]), KEY))
+    blocks = all_blocks(WordSentences(length=8).plan(hand_made(known=[[7], [8], [6, 7]]), KEY))
     assert spelled(blocks).ids.tolist() == [OPEN, UNKNOWN, UNKNOWN, UNKNOWN, CLOSE]
 
 
 def test_a_store_without_known_words_knows_none() -> None:
-    blocks = everything(WordSentences(length=8).plan(hand_made(), KEY))
+    blocks = all_blocks(WordSentences(length=8).plan(hand_made(), KEY))
     assert spelled(blocks).ids.tolist() == [OPEN, UNKNOWN, UNKNOWN, UNKNOWN, CLOSE]
 
 
@@ -166,7 +170,7 @@ def test_many_blocks_are_spelled_as_a_loop_spells_them() -> None:
     spelling = documents.spelling
     assert spelling is not None
     known = dict(zip(spelling.words.tolist(), spelling.numbers.tolist(), strict=True))
-    blocks = everything(WordSentences(length=9, characters=12).plan(documents, KEY))
+    blocks = all_blocks(WordSentences(length=9, characters=12).plan(documents, KEY))
     numbers: list[int] = []
     rows: list[list[int]] = []
     for (run,) in runs(blocks):
@@ -191,7 +195,7 @@ def test_many_blocks_are_spelled_as_a_loop_spells_them() -> None:
 
 def test_words_are_counted_over_many_stretches() -> None:
     shape = [[2, 0, 1] * 25_000]
-    documents = made.documents(shape)
+    documents = synthetic_documents.documents(shape)
     begins = np.concatenate([[0], np.cumsum((documents.marks & Mark.WORD) != 0)])
     assert len(documents.sentences) > 1 << 16
     counts = word_counts(documents, 0, len(documents.sentences) - 1)

@@ -49,9 +49,9 @@ def script(shell: str, capsys: pytest.CaptureFixture[str], folder: Path) -> Path
     return file
 
 
-def ran(*words: str, home: Path) -> list[str]:
+def ran(*arguments: str, home: Path) -> list[str]:
     done = run_process(
-        words,
+        arguments,
         cwd=home,
         env={"PATH": "/usr/bin:/bin", "HOME": str(home), "TERM": "xterm"},
         capture_output=True,
@@ -76,14 +76,14 @@ def test_fish_completes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     lines = [f"source {script('fish', capsys, tmp_path)}"]
     lines += [f"complete -C '{typed}'; echo =" for typed in COMPLETED]
     answers = "\n".join(ran("fish", "--no-config", "-c", "\n".join(lines), home=tmp_path))
-    words = [
+    completions = [
         [line.split("\t")[0] for line in part.split("\n") if line] for part in answers.split("=")
     ]
-    assert words[:-1] == list(COMPLETED.values())
+    assert completions[:-1] == list(COMPLETED.values())
 
 
 def test_zsh_completes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = script("zsh", capsys, tmp_path)
-    wanted = {typed: words[0] for typed, words in COMPLETED.items() if words}
+    wanted = {typed: completions[0] for typed, completions in COMPLETED.items() if completions}
     pairs = [word for pair in wanted.items() for word in pair]
     assert ran("zsh", "-f", "-c", ZSH, "zsh", str(file), *pairs, home=tmp_path) == ["completed"]

@@ -60,8 +60,8 @@ def test_recipe_round_trips_at_every_size(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(names()) - {"bert"}))
 def test_difference_from_what_it_extends_is_what_the_file_says(name: str) -> None:
-    found = difference(read(source(name).get("extends", "bert")), read(name))
-    changed = {key.split(".")[0] for key, _, _ in found}
+    changes = difference(read(source(name).get("extends", "bert")), read(name))
+    changed = {key.split(".")[0] for key, _, _ in changes}
     listed = set(source(name)) - {"extends", "title", "sizes"}
     assert changed == listed
 
@@ -80,16 +80,16 @@ def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None
 
 
 def test_difference_of_one_key() -> None:
-    found = difference(read("bert"), read("bert", overrides=["masking.mask_rate=0.3"]))
-    assert found == [("masking.mask_rate", 0.15, 0.3)]
+    changes = difference(read("bert"), read("bert", overrides=["masking.mask_rate=0.3"]))
+    assert changes == [("masking.mask_rate", 0.15, 0.3)]
 
 
 def test_difference_counts_objectives_and_marks_what_is_absent() -> None:
-    found = {key: pair for key, *pair in difference(read("bert"), read("spanbert"))}
-    assert found["objectives.1.use"] == ["next_sentence", "span_boundary"]
-    assert found["objectives.1.dimension"] == [None, 200]
-    assert found["masking.count"] == ["round", None]
-    assert "encoder.layers" not in found
+    changes = {key: pair for key, *pair in difference(read("bert"), read("spanbert"))}
+    assert changes["objectives.1.use"] == ["next_sentence", "span_boundary"]
+    assert changes["objectives.1.dimension"] == [None, 200]
+    assert changes["masking.count"] == ["round", None]
+    assert "encoder.layers" not in changes
 
 
 def test_what_came_later_is_told_where_it_is_not_the_default() -> None:
@@ -161,7 +161,7 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrases"),
     [
         ("a = [1\n\nb = 2\n", ("mine.toml", "line 3", "TOML")),
         ("", ("mine.toml", "tokenizer", "missing", "extends")),
@@ -222,15 +222,15 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
     ],
 )
 def test_a_bad_file_is_refused_with_the_place_and_the_remedy(
-    text: str, words: tuple[str, ...]
+    text: str, phrases: tuple[str, ...]
 ) -> None:
     message = refusal(text)
-    for word in words:
+    for word in phrases:
         assert word in message
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "words"),
+    ("name", "changes", "phrases"),
     [
         (
             "bert",
@@ -262,11 +262,11 @@ def test_a_bad_file_is_refused_with_the_place_and_the_remedy(
     ],
 )
 def test_parts_that_do_not_fit_are_refused(
-    name: str, changes: list[str], words: tuple[str, ...]
+    name: str, changes: list[str], phrases: tuple[str, ...]
 ) -> None:
     with pytest.raises(UserError) as caught:
         read(name, overrides=changes)
-    for word in (f"{name}: ", *words):
+    for word in (f"{name}: ", *phrases):
         assert word in one_line(caught.value)
 
 
@@ -296,7 +296,7 @@ def test_overrides_set_values_and_swap_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "phrases"),
     [
         ("masking.mask_rate", ("masking.mask_rate=0.3",)),
         ("masking.mask_rat=0.3", ("masking.mask_rat", "did you mean mask_rate?")),
@@ -309,30 +309,30 @@ def test_overrides_set_values_and_swap_parts() -> None:
         ("title=3", ("title", "quotes")),
     ],
 )
-def test_a_bad_override_is_refused(change: str, words: tuple[str, ...]) -> None:
+def test_a_bad_override_is_refused(change: str, phrases: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as caught:
         read("bert", overrides=[change])
-    for word in ("bert: ", *words):
+    for word in ("bert: ", *phrases):
         assert word in one_line(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "phrases"),
     [
         ("robberta", ("robberta", "did you mean roberta?", "spanbert")),
         ("zzz", ("zzz", "spanbert", "xlnet")),
         ("nowhere/mine.toml", ("nowhere/mine.toml", "no file")),
     ],
 )
-def test_an_unknown_recipe_is_refused(name: str, words: tuple[str, ...]) -> None:
+def test_an_unknown_recipe_is_refused(name: str, phrases: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as caught:
         read(name)
-    for word in words:
+    for word in phrases:
         assert word in one_line(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("size", "words"),
+    ("size", "phrases"),
     [
         ("lage", ("lage", "did you mean large?", "tiny", "4x256")),
         ("zzz", ("zzz", "tiny", "base", "4x256")),
@@ -340,10 +340,10 @@ def test_an_unknown_recipe_is_refused(name: str, words: tuple[str, ...]) -> None
         ("0x128", ("0x128", "4x256")),
     ],
 )
-def test_an_unknown_size_is_refused(size: str, words: tuple[str, ...]) -> None:
+def test_an_unknown_size_is_refused(size: str, phrases: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as caught:
         read("bert", size=size)
-    for word in words:
+    for word in phrases:
         assert word in one_line(caught.value)
 
 
@@ -370,7 +370,7 @@ def test_the_dial_keeps_what_makes_a_recipe() -> None:
     assert xlnet["blocks"]["rows"] == xlnet["schedule"]["batch_size"] == 32
     elmo = read("elmo", size="tiny").tables()
     assert elmo["encoder"]["cell_size"] == 8 * 128
-    assert sum(many for _, many in elmo["encoder"]["filters"]) == 4 * 128
+    assert sum(filters for _, filters in elmo["encoder"]["filters"]) == 4 * 128
     assert elmo["objectives"][0]["words"] == 256 * 128
 
 
@@ -429,19 +429,19 @@ def test_every_recipe_can_be_shown(name: str) -> None:
 
 def test_show_says_what_a_step_holds() -> None:
     text = rendered(report.resolved(read("bert")))
-    for words in (
+    for phrase in (
         "110,106,428",
         "up to 32,768 (length 128, 90% of the steps)",
         "about 77",
         "static",
     ):
-        assert words in text
+        assert phrase in text
 
 
 def test_difference_is_shown_as_a_table() -> None:
     text = rendered(*report.difference(read("bert").diff("roberta"), {"a": "bert", "b": "roberta"}))
-    for words in ("blocks.use", '"segment_pair"', '"full_sentences"', "[0.9, 0.98]"):
-        assert words in text
+    for phrase in ("blocks.use", '"segment_pair"', '"full_sentences"', "[0.9, 0.98]"):
+        assert phrase in text
     assert "encoder.layers" not in text
     assert "the same" in rendered(*report.difference([], {"a": "bert", "b": "bert"}))
 
@@ -458,8 +458,8 @@ def test_a_recipe_checked_once_stays_checked() -> None:
 
 
 def test_a_cap_left_from_shorter_blocks_is_warned_of() -> None:
-    (said,) = read("bert", overrides=["masking.cap=20"]).warnings()
-    assert "3.9%" in said and "77" in said
+    (warning,) = read("bert", overrides=["masking.cap=20"]).warnings()
+    assert "3.9%" in warning and "77" in warning
     assert not read("bert", overrides=["masking.cap=77"]).warnings()
     assert not any(read(name).warnings() for name in names())
 

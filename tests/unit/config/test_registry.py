@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.outside import NAME, restored  # noqa: F401
+from support.outside_parts import NAME, restored  # noqa: F401
 
 import clozelab
 from clozelab import registry
@@ -59,12 +59,12 @@ def test_a_record_does_not_import_what_nobody_named() -> None:
 
 def test_a_process_that_is_started_has_the_parts_of_the_one_that_starts_it() -> None:
     registry.load(NAME)
-    given = os.environ[registry.IMPORTS]
+    imports = os.environ[registry.IMPORTS]
     sys.modules.pop(NAME)
     registry._outside["masking"].clear()
     slots.SLOTS["masking"].pop("each_nth")
     registry.load_given.cache_clear()
-    assert given == NAME
+    assert imports == NAME
     assert parse(RECIPE, "recorded.toml").masking.n == 5  # type: ignore[attr-defined]
 
 
@@ -112,13 +112,13 @@ def test_a_command_imports_what_it_is_given(capsys: pytest.CaptureFixture[str]) 
     assert main(["--import", NAME, "show", "mine.toml"]) == 0
     assert main(["show", "mine.toml", f"--import={NAME}"]) == 0
     assert "each_nth" in capsys.readouterr().out
-    for words, told in (
+    for arguments, message in (
         (["show", "bert", "--import"], "names no module"),
         (["show", "bert", "--import", "mine.py"], "is a file"),
         (["show", "bert", "--import", "not_there"], "ModuleNotFoundError"),
     ):
-        assert main(words) == 2
-        assert told in capsys.readouterr().err
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_the_help_says_how_parts_are_imported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ class _Descent(_Idle):
 
 
 @pytest.mark.parametrize(
-    ("slot", "name", "part", "words"),
+    ("slot", "name", "part", "arguments"),
     [
         ("maskin", "idle", _Idle, "did you mean masking?"),
         ("masking", "Idle", _Idle, "small letters"),
@@ -178,11 +178,11 @@ class _Descent(_Idle):
     ],
 )
 def test_what_is_no_part_is_refused_in_a_sentence(
-    slot: str, name: str, part: Any, words: str
+    slot: str, name: str, part: Any, arguments: str
 ) -> None:
     with pytest.raises(UserError) as refused:
         clozelab.register(slot, name, part)
-    assert words in str(refused.value) and "\n" not in str(refused.value)
+    assert arguments in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_name_belongs_to_the_module_that_took_it_first() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import made_study
+from support import study_folders
 
 from clozelab import cli
 from clozelab.config import recipe as recipes
@@ -54,14 +54,14 @@ def test_an_old_name_can_be_set() -> None:
 
 @pytest.mark.parametrize("name", OLD_ENCODERS)
 def test_the_sizes_of_an_encoder_by_their_old_names(name: str) -> None:
-    recipe, *words = OLD_ENCODERS[name]
+    recipe, *old_settings = OLD_ENCODERS[name]
     today = {"width": "hidden_size", "inner": "intermediate_size", "embedding": "embedding_size"}
     if name == "lstm":
         today["inner"] = "cell_size"
-    pairs = [word.split("=") for word in words]
+    pairs = [word.split("=") for word in old_settings]
     new = [f"encoder.{today.get(key, key)}={value}" for key, value in pairs]
     with pytest.warns(OldNameWarning, match=r"encoder\.width is called encoder\.hidden_size today"):
-        old = recipes.read(recipe, overrides=[f"encoder.{word}" for word in words])
+        old = recipes.read(recipe, overrides=[f"encoder.{word}" for word in old_settings])
     assert old == recipes.read(recipe, overrides=new)
     assert keys_set(["blocks.length=8", "encoder.inner = 3"], "encoder", old.encoder) == [
         today["inner"]
@@ -115,17 +115,17 @@ def test_a_study_with_old_names_is_the_same_study(tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     with pytest.warns(OldNameWarning, match="hidden_size today"):
         old = spec.read(file)
-    for one, other in zip(old.variants, new.variants, strict=True):
-        assert one.hidden_size == other.hidden_size
-        assert first_keys(one.set) == first_keys(other.set)
-        assert old.recipe_of(one, size="mini") == new.recipe_of(other, size="mini")
+    for old_variant, other in zip(old.variants, new.variants, strict=True):
+        assert old_variant.hidden_size == other.hidden_size
+        assert first_keys(old_variant.set) == first_keys(other.set)
+        assert old.recipe_of(old_variant, size="mini") == new.recipe_of(other, size="mini")
     set_by_old = replace(new, set=("encoder.width=64",))
     assert not set_by_old.differs(replace(new, set=("encoder.hidden_size=64",)), ["name", "set"])
     assert set_by_old.differs(replace(new, set=("encoder.hidden_size=32",)), ["name", "set"])
 
 
 def test_a_recorded_multiple_of_the_width_is_read_without_a_warning(tmp_path: Path) -> None:
-    file = made_study.study(tmp_path / "s") / "study.toml"
+    file = study_folders.study(tmp_path / "s") / "study.toml"
     text = file.read_text(encoding="utf-8").replace("[[variants]]\n", "[[variants]]\nwidth = 2.0\n")
     file.write_text(text, encoding="utf-8")
     with warnings.catch_warnings():
@@ -165,5 +165,5 @@ def test_digests_are_made_by_the_first_names() -> None:
 
 def test_the_command_line_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "bert", "--set", "optimiser.rate=3e-4"]) == 0
-    told = capsys.readouterr().err.strip()
-    assert told == "clozelab: optimiser.rate is called optimiser.learning_rate today; write that"
+    output = capsys.readouterr().err.strip()
+    assert output == "clozelab: optimiser.rate is called optimiser.learning_rate today; write that"

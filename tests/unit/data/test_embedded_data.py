@@ -52,12 +52,12 @@ def spans(split: str) -> list[dict[str, Any]]:
 
 
 def sentences(split: str) -> list[list[tuple[str, str]]]:
-    found = []
+    texts = []
     for block in data.task("tags", split).read_text("utf-8").strip().split("\n\n"):
         rows = [line.split("\t") for line in block.split("\n")]
         assert all(len(row) == 2 for row in rows), block
-        found.append([(word, tag) for word, tag in rows])
-    return found
+        texts.append([(word, tag) for word, tag in rows])
+    return texts
 
 
 def file_rows(name: str) -> int:
@@ -74,8 +74,8 @@ def file_rows(name: str) -> int:
 
 def readme_files() -> list[tuple[str, int, int]]:
     pattern = r"(?m)^\| (\S+\.\S+) \| (\d+) \| (\d+) \|"
-    found = re.findall(pattern, (FOLDER / "README.md").read_text("utf-8"))
-    return [(name, int(rows), int(size)) for name, rows, size in found]
+    table_rows = re.findall(pattern, (FOLDER / "README.md").read_text("utf-8"))
+    return [(name, int(rows), int(size)) for name, rows, size in table_rows]
 
 
 def test_readme_lists_every_data_file() -> None:
@@ -137,7 +137,7 @@ def test_pairs_give_nothing_away_by_one_half(split: str) -> None:
         labels: dict[str, list[str]] = {}
         for row in rows:
             labels.setdefault(row[column], []).append(row["label"])
-        assert all(sorted(found) == ["no", "yes"] for found in labels.values())
+        assert all(sorted(classes) == ["no", "yes"] for classes in labels.values())
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import patients
+from support import doctor_runs
 from support.corpora import build, refused, write
 from support.corpora import run as command
-from support.learning import store, teacher
-from support.patients import examined, found, learning, trainer
+from support.doctor_runs import diagnose, findings, learning, trainer
+from support.pretrain_runs import store, teacher
 from support.texts import chinese, corpus, tokenizer
 
 from clozelab import data
@@ -40,7 +40,7 @@ def falls_back(share: float) -> float:
 
 
 def jumps(share: float) -> float:
-    return learning(share) + 2.0 * (round(share * patients.STEPS) in (120, 160, 200))
+    return learning(share) + 2.0 * (round(share * doctor_runs.STEPS) in (120, 160, 200))
 
 
 def grows(share: float) -> float:
@@ -72,79 +72,81 @@ THOROUGH = [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for
 @pytest.mark.parametrize("name", THOROUGH)
 def test_a_planted_illness_is_found(tmp_path: Path, name: str) -> None:
     check, options, changes = ILL[name]
-    place = patients.run(tmp_path / "run", *changes, **options)
-    diagnosis = examined(place)
-    assert check in found(diagnosis), diagnosis
-    found(diagnosis, "caution")
+    place = doctor_runs.run(tmp_path / "run", *changes, **options)
+    diagnosis = diagnose(place)
+    assert check in findings(diagnosis), diagnosis
+    findings(diagnosis, "caution")
     assert not diagnosis.healthy and diagnosis.findings[0].level == "ill"
 
 
 def test_what_is_planted_is_all_that_is_found(tmp_path: Path) -> None:
-    healthy = examined(patients.run(tmp_path / "run"))
+    healthy = diagnose(doctor_runs.run(tmp_path / "run"))
     assert healthy.healthy, healthy
-    assert not found(healthy) and not found(healthy, "caution")
+    assert not findings(healthy) and not findings(healthy, "caution")
     checks = {"plateau", "spikes", "gradient norm", "small steps", "masked share", "accuracy"}
-    assert checks <= found(healthy, "healthy").keys()
+    assert checks <= findings(healthy, "healthy").keys()
     assert healthy.losses["bigram"] < healthy.losses["unigram"] < healthy.losses["uniform"]
     assert healthy.verdict.startswith("healthy: ") and healthy.state == "done, 240 steps"
 
 
 def test_a_log_alone_tells_the_same_and_guesses_nothing(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", loss=level)
+    place = doctor_runs.run(tmp_path / "run", loss=level)
     alone = read_run(place, log_only=True)
-    plateau = found(examine(alone))["plateau"]
-    assert plateau == found(examined(place))["plateau"] and alone.text is None and not alone.tables
+    plateau = findings(examine(alone))["plateau"]
+    assert (
+        plateau == findings(diagnose(place))["plateau"] and alone.text is None and not alone.tables
+    )
     Run(Path(place)).remember({"data": [f"{tmp_path / 'gone'}:1"]})
-    assert "plateau" not in found(examine(read_run(place, log_only=True)))  # by no known entropy
-    assert "plateau" in found(examine(read_run(place)))
+    assert "plateau" not in findings(examine(read_run(place, log_only=True)))  # by no known entropy
+    assert "plateau" in findings(examine(read_run(place)))
 
 
 @pytest.mark.thorough
 def test_nan_is_traced_to_what_came_before(tmp_path: Path) -> None:
-    sudden = patients.run(tmp_path / "sudden", ended=False)
+    sudden = doctor_runs.run(tmp_path / "sudden", ended=False)
     Run(Path(sudden)).append({"kind": "diverged", "step": 241, "what": "step 241: the loss is nan"})
-    finding = found(examined(sudden))["not finite"]
+    finding = findings(diagnose(sudden))["not finite"]
     assert "all at once" in finding.title and "step 241: the loss is nan" in finding.evidence
-    steep = patients.run(tmp_path / "steep", norm=lambda share: 30.0 if share > 0.99 else 1.0)
+    steep = doctor_runs.run(tmp_path / "steep", norm=lambda share: 30.0 if share > 0.99 else 1.0)
     Run(Path(steep)).append({"kind": "diverged", "step": 241, "what": ""})
-    finding = found(examined(steep))["not finite"]
+    finding = findings(diagnose(steep))["not finite"]
     assert "gradients grew" in finding.title and "learning rate" in finding.remedy
     # A run that was resumed behind it is well again.
     Run(Path(steep)).resumed(240)
-    assert "not finite" not in found(examined(steep))
+    assert "not finite" not in findings(diagnose(steep))
 
 
 @pytest.mark.thorough
 def test_a_young_run_may_be_on_the_plateau(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", loss=level, ended=False)
+    place = doctor_runs.run(tmp_path / "run", loss=level, ended=False)
     recipe = Run(Path(place)).recipe().override({"schedule.steps": 4000})
     Run(Path(place)).recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
     with locked(Path(place)):
-        young = examined(place)
+        young = diagnose(place)
     assert young.state == "running, step 240 of 4,000"
-    assert "plateau" in found(young, "caution") and young.healthy
-    assert examined(place).state == "stopped, step 240 of 4,000"
+    assert "plateau" in findings(young, "caution") and young.healthy
+    assert diagnose(place).state == "stopped, step 240 of 4,000"
 
 
 @pytest.mark.thorough
 def test_recorded_runs_are_named_beside_a_plateau(tmp_path: Path) -> None:
-    place = patients.run(
+    place = doctor_runs.run(
         tmp_path / "run", "encoder.hidden_size=256", "encoder.layers=4", loss=level
     )
-    finding = found(examined(place))["plateau"]
+    finding = findings(diagnose(place))["plateau"]
     assert "recorded runs of about this size left it" in finding.evidence
     assert "this one has seen 24" in finding.evidence
-    slow = patients.run(
+    slow = doctor_runs.run(
         tmp_path / "slow", "encoder.hidden_size=256", "encoder.layers=4", loss=lambda share: 7.0
     )
-    assert "behind recorded runs" in found(examined(slow), "caution")["level"].title
+    assert "behind recorded runs" in findings(diagnose(slow), "caution")["level"].title
 
 
 @pytest.mark.parametrize("name", ["h200-tasks/encoder", "h200-swift/encoder", "h200-small/roberta"])
 def test_recorded_runs_are_healthy(name: str) -> None:
-    diagnosis = examined(str(RESULTS / name))
-    assert diagnosis.healthy and not found(diagnosis, "caution"), diagnosis
-    assert "plateau" in found(diagnosis, "healthy")
+    diagnosis = diagnose(str(RESULTS / name))
+    assert diagnosis.healthy and not findings(diagnosis, "caution"), diagnosis
+    assert "plateau" in findings(diagnosis, "healthy")
     assert any("--data" in line for line in diagnosis.unknown)
 
 
@@ -163,32 +165,32 @@ def test_runs_of_recorded_studies(tmp_path: Path, study: str, cell: str, ill: se
         entry = json.loads(line)
         if f"{cell}/" in entry["file"] and "/" not in entry["file"].partition(f"{cell}/")[2]:
             (tmp_path / Path(entry["file"]).name).write_text(entry["text"], encoding="utf-8")
-    assert {*found(examined(str(tmp_path)))} == ill
+    assert {*findings(diagnose(str(tmp_path)))} == ill
 
 
 def test_a_trainer_of_others_is_read(tmp_path: Path) -> None:
-    well = examined(trainer(tmp_path / "well"))
-    assert well.healthy and not found(well, "caution"), well
+    well = diagnose(trainer(tmp_path / "well"))
+    assert well.healthy and not findings(well, "caution"), well
     assert well.state == "BertForMaskedLM, step 2,000 of 2,000"
-    assert {"plateau", "small steps", "mask token"} <= found(well, "healthy").keys()
-    stuck = found(examined(trainer(tmp_path / "stuck", lambda share: 6.4, rate=2e-5)))
+    assert {"plateau", "small steps", "mask token"} <= findings(well, "healthy").keys()
+    stuck = findings(diagnose(trainer(tmp_path / "stuck", lambda share: 6.4, rate=2e-5)))
     assert (
         "alone give about" in stuck["plateau"].evidence and "fine-tuning" in stuck["plateau"].cause
     )
-    text = store("wordpiece", documents=60, made="embedded")
-    known = found(examined(str(tmp_path / "stuck"), data=text))["plateau"].evidence
+    text = store("wordpiece", documents=60, variant="embedded")
+    known = findings(diagnose(str(tmp_path / "stuck"), data=text))["plateau"].evidence
     assert "alone give 5.92" in known
     nan = trainer(tmp_path / "nan", norm=lambda share: math.nan if share > 0.5 else 1.0)
-    finding = found(examined(nan))["not finite"]
+    finding = findings(diagnose(nan))["not finite"]
     assert "first at step 1,020: the loss" in finding.evidence and "bf16" in finding.remedy
 
 
 def test_a_checkpoint_that_goes_on_from_another_is_not_on_the_plateau(tmp_path: Path) -> None:
     """Domain adaptation: it begins below the plateau, and small steps are right."""
     place = trainer(tmp_path / "hf", lambda share: 2.5 - 0.3 * share, rate=2e-5, steps=200)
-    diagnosis = examined(place)
+    diagnosis = diagnose(place)
     assert diagnosis.healthy and not {"plateau", "small steps"} & {
-        one.check for one in diagnosis.findings
+        result.check for result in diagnosis.findings
     }
 
 
@@ -197,69 +199,69 @@ def test_embeddings_that_never_move_are_found(tmp_path: Path) -> None:
     frozen, moving = tmp_path / "frozen", tmp_path / "moving"
     for folder, moved in ((frozen, 0.0), (moving, 1.0)):
         trainer(folder, config={"vocab_size": 8000})
-        patients.weights(folder / "checkpoint-900", rows, 0.1)
-        patients.weights(folder / "checkpoint-1000", rows + moved, 0.2)
-    finding = found(examined(str(frozen)))["embeddings"]
+        doctor_runs.weights(folder / "checkpoint-900", rows, 0.1)
+        doctor_runs.weights(folder / "checkpoint-1000", rows + moved, 0.2)
+    finding = findings(diagnose(str(frozen)))["embeddings"]
     assert "never move" in finding.title and "10 of 10 rows" in finding.evidence
-    assert "embeddings" in found(examined(str(moving)), "healthy")
-    patients.weights(moving, rows + 1.0, 0.2)  # the last checkpoint once more
-    assert "embeddings" in found(examined(str(moving)), "healthy")
+    assert "embeddings" in findings(diagnose(str(moving)), "healthy")
+    doctor_runs.weights(moving, rows + 1.0, 0.2)  # the last checkpoint once more
+    assert "embeddings" in findings(diagnose(str(moving)), "healthy")
     shutil.rmtree(moving / "checkpoint-900")
-    assert "embeddings" not in {one.check for one in examined(str(moving)).findings}
-    patients.weights(frozen / "checkpoint-1000", rows, 0.1)
-    assert "no weight moved" in found(examined(str(frozen)))["embeddings"].title
-    patients.weights(frozen / "checkpoint-1000", rows * np.nan, 0.1)
-    assert "NaN" in found(examined(str(frozen)))["not finite"].title
+    assert "embeddings" not in {result.check for result in diagnose(str(moving)).findings}
+    doctor_runs.weights(frozen / "checkpoint-1000", rows, 0.1)
+    assert "no weight moved" in findings(diagnose(str(frozen)))["embeddings"].title
+    doctor_runs.weights(frozen / "checkpoint-1000", rows * np.nan, 0.1)
+    assert "NaN" in findings(diagnose(str(frozen)))["not finite"].title
 
 
 @pytest.mark.thorough
 def test_a_run_of_ours_tells_it_by_the_moments() -> None:
-    finding = found(examined(teacher()), "healthy")["embeddings"]
+    finding = findings(diagnose(teacher()), "healthy")["embeddings"]
     assert "632 of 1,112 rows, by Adam's moments" in finding.evidence  # 600 words, 32 positions
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "sentence"),
     [
         ("<mask>", "does not know its own mask token"),
         ("[UNK]", "has one token for two roles"),
         ("the", "two mask tokens"),
     ],
 )
-def test_a_wrong_mask_token_is_found(tmp_path: Path, name: str, told: str) -> None:
+def test_a_wrong_mask_token_is_found(tmp_path: Path, name: str, sentence: str) -> None:
     place = trainer(tmp_path / "hf")
     config = tmp_path / "hf" / "tokenizer_config.json"
     config.write_text(json.dumps({"mask_token": {"content": name}}), encoding="utf-8")
-    diagnosis = examined(place)
-    results = found(diagnosis) | found(diagnosis, "caution")
-    assert told in results["mask token"].title
+    diagnosis = diagnose(place)
+    results = findings(diagnosis) | findings(diagnosis, "caution")
+    assert sentence in results["mask token"].title
 
 
 def test_a_mask_without_a_row_and_a_mask_in_pieces_are_found(tmp_path: Path) -> None:
     place = trainer(tmp_path / "hf", config={"vocab_size": 4})
-    assert "no row" in found(examined(place))["mask token"].title
+    assert "no row" in findings(diagnose(place))["mask token"].title
     file = tmp_path / "hf" / "tokenizer.json"
     settings = json.loads(file.read_text(encoding="utf-8"))
     settings["added_tokens"] = [t for t in settings["added_tokens"] if t["content"] != "[MASK]"]
     file.write_text(json.dumps(settings), encoding="utf-8")
     trainer_config = {"architectures": ["BertForMaskedLM"], "vocab_size": 8000}
     (tmp_path / "hf" / "config.json").write_text(json.dumps(trainer_config), encoding="utf-8")
-    assert "splits its mask token" in found(examined(place))["mask token"].title
+    assert "splits its mask token" in findings(diagnose(place))["mask token"].title
 
 
 def test_a_corpus_is_examined_alone() -> None:
-    diagnosis = examined(data=store("wordpiece", documents=60, made="embedded"))
-    assert diagnosis.kind == "corpus" and diagnosis.healthy and not found(diagnosis, "caution")
+    diagnosis = diagnose(data=store("wordpiece", documents=60, variant="embedded"))
+    assert diagnosis.kind == "corpus" and diagnosis.healthy and not findings(diagnosis, "caution")
     assert "1,098 held out" in diagnosis.state
 
 
 def test_a_text_that_repeats_itself_is_found(tmp_path: Path) -> None:
     """The same lines in every document are held out and trained on."""
     lines = [line for text in corpus()[:8] for line in text.split("\n")][:20]
-    documents = [patients.sentences(lines, number) for number in range(30)]
+    documents = [doctor_runs.sentences(lines, number) for number in range(30)]
     file = write(tmp_path / "a.jsonl", documents)
     build(file, tmp_path / "c", tokenizer("wordpiece"), held_out=0.2)
-    results = found(examined(data=str(tmp_path / "c")))
+    results = findings(diagnose(data=str(tmp_path / "c")))
     assert {"held-out text", "repeated text"} <= results.keys()
     assert "“" in results["held-out text"].evidence
 
@@ -268,26 +270,26 @@ def test_a_text_that_repeats_itself_is_found(tmp_path: Path) -> None:
 def test_a_tokenizer_that_splits_everything_is_found(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", corpus()[:20])
     build(file, tmp_path / "c", ByteBpe(vocabulary=270), held_out=0.2)
-    finding = found(examined(data=str(tmp_path / "c")))["tokenizer"]
+    finding = findings(diagnose(data=str(tmp_path / "c")))["tokenizer"]
     assert "no room for words" in finding.cause
     # One of characters does so on purpose.
     build(file, tmp_path / "d", tokenizer("chars"), held_out=0.2)
-    letters = examined(data=str(tmp_path / "d"))
-    assert "tokenizer" in found(letters, "caution") and letters.healthy
+    letters = diagnose(data=str(tmp_path / "d"))
+    assert "tokenizer" in findings(letters, "caution") and letters.healthy
     # The tokenizer of a folder of others is the one that counts.
     place = trainer(tmp_path / "hf", config={"vocab_size": 270})
     (tmp_path / "hf" / "tokenizer.json").write_text(
         (tmp_path / "c" / "tokenizer.json").read_text(encoding="utf-8"), encoding="utf-8"
     )
-    text = store("wordpiece", documents=60, made="embedded")
-    assert "tokenizer" in found(examined(place, data=text))
+    text = store("wordpiece", documents=60, variant="embedded")
+    assert "tokenizer" in findings(diagnose(place, data=text))
 
 
 @pytest.mark.thorough
 def test_a_text_that_the_tokenizer_does_not_know_is_found(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", chinese()[:20])
     build(file, tmp_path / "c", tokenizer("wordpiece", "small"), held_out=0.2)
-    assert "unknown tokens" in found(examined(data=str(tmp_path / "c")))
+    assert "unknown tokens" in findings(diagnose(data=str(tmp_path / "c")))
 
 
 def test_bigrams_know_what_follows() -> None:
@@ -302,22 +304,22 @@ def test_bigrams_know_what_follows() -> None:
 
 @pytest.mark.thorough
 def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", loss=level)
-    words = command("doctor", place)
-    assert words.returncode == 0, words.stderr
-    lines = words.stdout.splitlines()
+    place = doctor_runs.run(tmp_path / "run", loss=level)
+    text = command("doctor", place)
+    assert text.returncode == 0, text.stderr
+    lines = text.stdout.splitlines()
     assert lines[0] == f"{place}  done, 240 steps" and lines[1].startswith("ill: ")
     assert lines[3].startswith("✗ stuck on the unigram plateau")
     parts = [part for line in lines[4:] for part in line.split()[:1]]  # a long line goes on
     parts = [part for part in parts if part in ("evidence", "likely", "try")]
     assert parts[:3] == ["evidence", "likely", "try"]
     written = json.loads(command("doctor", place, "--json").stdout)
-    assert written == examined(place).as_json()
+    assert written == diagnose(place).as_json()
     assert not written["healthy"] and written["findings"][0]["check"] == "plateau"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "sentence"),
     [
         ([], "doctor needs a run, a Hugging Face directory, or --data CORPUS"),
         (["nowhere"], "nowhere: there is no such folder; name a run"),
@@ -328,43 +330,45 @@ def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
         (["corpus"], "corpus: is a corpus; write --data corpus"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path: Path, words: list[str], told: str) -> None:
+def test_mistakes_are_told_in_a_sentence(
+    tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
     trainer(tmp_path / "hf")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "trainer_state.json").write_text("{", encoding="utf-8")
-    (tmp_path / "corpus").symlink_to(store("wordpiece", documents=60, made="embedded"))
-    assert told in refused(command("doctor", *words, cwd=tmp_path))
+    (tmp_path / "corpus").symlink_to(store("wordpiece", documents=60, variant="embedded"))
+    assert sentence in refused(command("doctor", *arguments, cwd=tmp_path))
 
 
 @pytest.mark.thorough
 def test_a_run_without_a_step_or_with_torn_lines_is_no_fault(tmp_path: Path) -> None:
-    place = patients.run(tmp_path / "run", ended=False)
+    place = doctor_runs.run(tmp_path / "run", ended=False)
     log = tmp_path / "run" / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-20] + b"\n\xff\n{}\n")
-    assert examined(place).healthy
+    assert diagnose(place).healthy
     log.unlink()
-    empty = examined(place)
+    empty = diagnose(place)
     assert empty.state == "has taken no step yet" and empty.healthy
 
 
 def test_positions_that_were_never_trained_are_named(tmp_path: Path) -> None:
     """In a folder of others, whose blocks nobody knows."""
-    words = np.zeros((10, 4), dtype=np.float32)
+    word_table = np.zeros((10, 4), dtype=np.float32)
     trainer(tmp_path / "hf")
     for number in (0, 1):
         positions = np.zeros((8, 4), dtype=np.float32)
         positions[2:5] = number  # RoBERTa's begin at row 2
-        patients.weights(
-            tmp_path / "hf" / f"checkpoint-{number}", words + number, number, positions
+        doctor_runs.weights(
+            tmp_path / "hf" / f"checkpoint-{number}", word_table + number, number, positions
         )
-    finding = found(examined(str(tmp_path / "hf")), "caution")["embeddings"]
+    finding = findings(diagnose(str(tmp_path / "hf")), "caution")["embeddings"]
     assert "more than 3 tokens" in finding.title and "5 of 8 rows" in finding.evidence
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "unigram", "wordpiece"])
 def test_the_mask_of_every_kind_of_tokenizer_is_in_place(kind: str) -> None:
-    diagnosis = examined(data=store(kind))
-    assert "mask token" in found(diagnosis, "healthy"), diagnosis
+    diagnosis = diagnose(data=store(kind))
+    assert "mask token" in findings(diagnosis, "healthy"), diagnosis
 
 
 @pytest.mark.slow
@@ -375,14 +379,14 @@ def test_what_recorded_runs_reached_is_up_to_date() -> None:
 
 @pytest.mark.thorough
 def test_a_corpus_of_another_tokenizer_is_refused_and_a_damaged_one_noted(tmp_path: Path) -> None:
-    other = store("wordpiece", documents=60, made="embedded")
+    other = store("wordpiece", documents=60, variant="embedded")
     with pytest.raises(UserError, match="its tokenizer is not that of"):
-        examined(teacher(), data=other)
+        diagnose(teacher(), data=other)
     copied = tmp_path / "corpus"
     shutil.copytree(other, copied)
-    place = patients.run(tmp_path / "run", data=str(copied))
+    place = doctor_runs.run(tmp_path / "run", data=str(copied))
     (copied / "counts.npy").unlink()
-    diagnosis = examined(place)
+    diagnosis = diagnose(place)
     assert diagnosis.healthy and "counts.npy: missing" in diagnosis.unknown[0]
 
 
@@ -403,4 +407,4 @@ def test_odd_values_in_the_files_of_others_are_no_fault(
     for name in ("config.json", "trainer_state.json"):
         settings = json.loads((tmp_path / "hf" / name).read_text(encoding="utf-8"))
         (tmp_path / "hf" / name).write_text(json.dumps({**settings, key: value}), encoding="utf-8")
-    assert examined(place).findings
+    assert diagnose(place).findings

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.peers import VOCABULARY, shaken
+from support.peer_models import VOCABULARY, shaken
 from torch import Tensor
 
 from clozelab.contracts import Input
@@ -141,7 +141,7 @@ def by_distance(stack: Stack, number: int) -> list[dict[str, Tensor]]:
     shape, (attention, _) = stack.shape, stack.halves(number)
     if stack.relative is None:
         return []
-    found = []
+    rows = []
     for row in stack.relative.weight:
         x = normal(shape, stack.relative_norm, row)
         if shape.position_projections == "shared":
@@ -151,8 +151,8 @@ def by_distance(stack: Stack, number: int) -> list[dict[str, Tensor]]:
                 x if module is None else product(module, x)
                 for module in (attention.position_query, attention.position_key)
             )
-        found.append({"query": query.view(shape.heads, -1), "key": key.view(shape.heads, -1)})
-    return found
+        rows.append({"query": query.view(shape.heads, -1), "key": key.view(shape.heads, -1)})
+    return rows
 
 
 def attended(
@@ -204,17 +204,17 @@ def attended(
 
 
 @torch.no_grad()
-def by_hand(stack: Stack, given: Input) -> Tensor:
+def by_hand(stack: Stack, packed: Input) -> Tensor:
     """The states of every token, one block at a time."""
     shape, table, states = stack.shape, stack.embeddings, []
     for begin, end in zip(
-        given.cu_seqlens[:-1].tolist(), given.cu_seqlens[1:].tolist(), strict=True
+        packed.cu_seqlens[:-1].tolist(), packed.cu_seqlens[1:].tolist(), strict=True
     ):
         xs, first = [], None
         for token in range(begin, end):
-            x = table.words.weight[given.ids[token]]
+            x = table.words.weight[packed.ids[token]]
             x = x + (0 if table.positions is None else table.positions.weight[token - begin])
-            x = x + (0 if table.types is None else table.types.weight[given.segments[token]])
+            x = x + (0 if table.types is None else table.types.weight[packed.segments[token]])
             x = normal(shape, table.norm, x)
             xs.append(x if table.projection is None else product(table.projection, x))
         for number in range(shape.layers):
@@ -241,15 +241,15 @@ def by_hand(stack: Stack, given: Input) -> Tensor:
 @pytest.mark.parametrize("lengths", [LENGTHS, [11, 11]], ids=["packed", "dense"])
 @pytest.mark.parametrize("case", CASES)
 def test_states_are_those_of_a_loop(case: str, lengths: list[int]) -> None:
-    stack, given = built(case), batch(lengths)
-    got = stack(given).hidden_states.detach()
-    assert float((got - by_hand(stack, given)).abs().max()) < 1e-10
+    stack, inputs = built(case), batch(lengths)
+    states = stack(inputs).hidden_states.detach()
+    assert float((states - by_hand(stack, inputs)).abs().max()) < 1e-10
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_dummies_and_batch_mates_change_nothing_and_no_gradient_is_nan(case: str) -> None:
-    stack, given = built(case), batch(LENGTHS)
-    plain = stack(given).hidden_states
+    stack, inputs = built(case), batch(LENGTHS)
+    plain = stack(inputs).hidden_states
     filled = stack(batch(LENGTHS, idle=20))
     real = filled.hidden_states[: sum(LENGTHS)]
     torch.testing.assert_close(real, plain, rtol=1e-12, atol=1e-12)
@@ -278,21 +278,21 @@ def test_no_query_is_without_a_key(case: str, monkeypatch: pytest.MonkeyPatch) -
 def test_a_batch_may_be_read_causally_by_an_encoder_that_is_not(
     case: str, lengths: list[int]
 ) -> None:
-    both, given = built(case, dropout=0.0), batch(lengths)
+    both, inputs = built(case, dropout=0.0), batch(lengths)
     causal = replace(both.shape, causal=True).build(VOCABULARY).double()
     causal.load_state_dict(both.state_dict())
-    states = both(given._replace(causal=True)).hidden_states
-    assert torch.equal(states, causal(given).hidden_states)
-    assert not torch.allclose(states, both(given).hidden_states)
+    states = both(inputs._replace(causal=True)).hidden_states
+    assert torch.equal(states, causal(inputs).hidden_states)
+    assert not torch.allclose(states, both(inputs).hidden_states)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not CASES[case].get("causal")])
 @torch.no_grad()
 def test_the_last_layer_at_some_tokens_is_that_of_all(case: str) -> None:
-    stack, given = built(case), batch([11, 11, 11])
+    stack, inputs = built(case), batch([11, 11, 11])
     at = torch.tensor([0, 11 + 10, 22 + 4])
-    some = stack.states_at(given, at).hidden_states
-    torch.testing.assert_close(some, stack(given).hidden_states[at], rtol=1e-12, atol=1e-12)
+    some = stack.states_at(inputs, at).hidden_states
+    torch.testing.assert_close(some, stack(inputs).hidden_states[at], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -301,10 +301,12 @@ def test_the_last_layer_at_some_tokens_is_that_of_all(case: str) -> None:
 def test_copies_of_a_text_are_read_like_texts_of_their_own(case: str, layers: int) -> None:
     fields = {**DISENTANGLED, "absolute_positions": "decoder"} if case == "decoder" else CASES[case]
     stack = shaken(Transformer(**{**fields, "layers": layers}).build(VOCABULARY))
-    given = batch([7] * 7)
+    inputs = batch([7] * 7)
     at = torch.arange(7) * 8  # a token of each copy, which is another there
-    ids, other = given.ids[:7].repeat(7), given.ids[7:14]
-    copies = given._replace(ids=ids.index_copy(0, at, other), segments=given.segments[:7].repeat(7))
+    ids, other = inputs.ids[:7].repeat(7), inputs.ids[7:14]
+    copies = inputs._replace(
+        ids=ids.index_copy(0, at, other), segments=inputs.segments[:7].repeat(7)
+    )
     assert len(_distinct(copies)[0].ids) <= 14
     some, every = stack.states_at(copies, at), stack(copies)
     torch.testing.assert_close(some.predicting, every.predicting[at], rtol=1e-11, atol=1e-11)
@@ -319,19 +321,19 @@ def test_chosen_tokens_have_the_states_and_the_gradients_that_they_have_among_al
     fields = {**DISENTANGLED, "absolute_positions": "decoder"} if case == "decoder" else CASES[case]
     rates = {"dropout": dropout, "attention_dropout": dropout}
     stack = shaken(Transformer(**fields, **rates).build(VOCABULARY)).train()
-    stack.recompute, given = recompute, batch(lengths, idle=idle)
+    stack.recompute, inputs = recompute, batch(lengths, idle=idle)
     at = torch.tensor([8, 0, 3, 3, 17, 10])  # not in order, and one twice
-    found = []
+    results = []
     for chosen in (None, at):
         stack.zero_grad()
         torch.manual_seed(4)
-        encoded = stack(given, at=chosen, project=-1)
+        encoded = stack(inputs, at=chosen, project=-1)
         states = encoded.predicting if chosen is not None else encoded.predicting[at]
         assert states.shape == (6, 16) and encoded.projections is not None
         weights = torch.linspace(-1, 1, states.numel(), dtype=states.dtype).view_as(states)
         ((weights * states).sum() + encoded.projections.qkv.square().mean()).backward()
-        found.append([states.detach(), *(p.grad for p in stack.parameters())])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-11)
+        results.append([states.detach(), *(p.grad for p in stack.parameters())])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-9, atol=1e-11)
 
 
 def flash(
@@ -360,8 +362,8 @@ def flash(
 def test_the_packed_operator_is_told_the_same(
     case: str, lengths: list[int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stack, given = built(case), batch(lengths)._replace(causal=causal)
-    plain, called = stack(given).hidden_states, []
+    stack, inputs = built(case), batch(lengths)._replace(causal=causal)
+    plain, called = stack(inputs).hidden_states, []
 
     def counted(*values: Any, **windows: Any) -> tuple[Tensor]:
         called.append(windows["window_size_left"])
@@ -369,13 +371,13 @@ def test_the_packed_operator_is_told_the_same(
 
     monkeypatch.setattr(attention, "packs", lambda *_: True)
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", counted)
-    torch.testing.assert_close(stack(given).hidden_states, plain, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(stack(inputs).hidden_states, plain, rtol=1e-10, atol=1e-10)
     shape = stack.shape
     windows = [shape.window_of(number) // 2 or None for number in range(shape.layers)]
     if shape.position_embedding in ("alibi", "disentangled"):  # which the operator has not
         assert called == []
     else:
-        assert called == [side for side in windows if side or not given.dense]
+        assert called == [side for side in windows if side or not inputs.dense]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -383,9 +385,11 @@ def test_the_formula_counts_what_is_built(case: str) -> None:
     shape = Transformer(**CASES[case])
     counts: dict[str, int] = {}
     for name, parameter in shape.build(VOCABULARY).named_parameters():
-        words = name.split(".")
-        part = ".".join(words[:2]) if words[0] == "embeddings" else f"layers.{words[0]}"
-        part = words[0] if words[0] in ("norm", "relative", "relative_norm") else part
+        name_parts = name.split(".")
+        part = (
+            ".".join(name_parts[:2]) if name_parts[0] == "embeddings" else f"layers.{name_parts[0]}"
+        )
+        part = name_parts[0] if name_parts[0] in ("norm", "relative", "relative_norm") else part
         counts[part] = counts.get(part, 0) + parameter.numel()
     assert counts == shape.parameters(VOCABULARY)
 

@@ -27,7 +27,7 @@ SMALL = Lstm(
 LENGTHS = [4, 1, 7, 3]
 
 
-def made(shape: Lstm = SMALL, *, seed: int = 0, scale: float = 1.0) -> CharacterLstm:
+def random_encoder(shape: Lstm = SMALL, *, seed: int = 0, scale: float = 1.0) -> CharacterLstm:
     torch.manual_seed(seed)
     encoder = shape.build(0).double()
     with torch.no_grad():
@@ -36,7 +36,7 @@ def made(shape: Lstm = SMALL, *, seed: int = 0, scale: float = 1.0) -> Character
     return encoder
 
 
-def laid(
+def packed_words(
     lengths: list[int], *, idle: tuple[int, ...] = (), max_seqlen: int | None = None, seed: int = 1
 ) -> Input:
     """Blocks of that many words; `idle` are the lengths of dummies behind them."""
@@ -65,17 +65,17 @@ def altered(batch: Input, word: int) -> Input:
 def spelled(module: Characters, letters: Tensor) -> Tensor:
     """One word's vector, filter by filter and place by place."""
     vectors = module.embedding.weight[letters]
-    found = []
+    values = []
     for filters in module.filters:
-        many, _, wide = filters.weight.shape
-        for number in range(many):
+        count, _, wide = filters.weight.shape
+        for number in range(count):
             weight = filters.weight[number].T
             responses = [
                 torch.relu((vectors[at : at + wide] * weight).sum() + filters.bias[number])
                 for at in range(len(letters) - wide + 1)
             ]
-            found.append(torch.stack(responses).max())
-    x = torch.stack(found)
+            values.append(torch.stack(responses).max())
+    x = torch.stack(values)
     for highway in module.highways:
         size = len(x)
         transform = highway.dense.weight[:size] @ x + highway.dense.bias[:size]
@@ -126,19 +126,19 @@ def by_hand(encoder: CharacterLstm, batch: Input) -> list[Tensor]:
 
 @pytest.mark.parametrize("scale", [1.0, 3.0, 30.0])
 def test_the_encoder_equals_a_loop_over_words(scale: float) -> None:
-    encoder, batch = made(scale=scale), laid(LENGTHS)
-    kept = encoder(batch, keep=True).layers
-    assert len(kept) == 3
-    for layer, expected in zip(kept, by_hand(encoder, batch), strict=True):
+    encoder, batch = random_encoder(scale=scale), packed_words(LENGTHS)
+    layers = encoder(batch, keep=True).layers
+    assert len(layers) == 3
+    for layer, expected in zip(layers, by_hand(encoder, batch), strict=True):
         assert torch.allclose(layer, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0, 30.0])
 def test_its_gradients_are_those_of_the_loop_through_clips_too(scale: float) -> None:
-    batch, grads = laid(LENGTHS, seed=4), []
+    batch, grads = packed_words(LENGTHS, seed=4), []
     weights = torch.randn(sum(LENGTHS), 12, generator=torch.Generator().manual_seed(0)).double()
     for states in (lambda e: e(batch).hidden_states, lambda e: by_hand(e, batch)[-1]):
-        encoder = made(scale=scale)
+        encoder = random_encoder(scale=scale)
         (states(encoder) * weights).sum().backward()
         grads.append({name: p.grad for name, p in encoder.named_parameters()})
     for name, grad in grads[0].items():
@@ -159,7 +159,7 @@ def test_the_recurrence_is_a_proper_operation(steps: int) -> None:
 
 
 def test_the_first_layer_kept_is_the_word_twice_and_the_last_the_states() -> None:
-    encoder, batch = made(), laid(LENGTHS)
+    encoder, batch = random_encoder(), packed_words(LENGTHS)
     encoded: Encoded = encoder(batch, keep=True)
     first, last = encoded.layers[0], encoded.layers[-1]
     assert torch.equal(first[:, :6], first[:, 6:])
@@ -170,22 +170,24 @@ def test_the_first_layer_kept_is_the_word_twice_and_the_last_the_states() -> Non
 
 
 def test_batch_mates_and_dummies_change_nothing() -> None:
-    encoder = made(seed=3)
-    batch = laid(LENGTHS)
+    encoder = random_encoder(seed=3)
+    batch = packed_words(LENGTHS)
     together = encoder(batch).hidden_states
-    filled = encoder(laid(LENGTHS, idle=(7, 2, 0, 0), max_seqlen=8)).hidden_states
+    filled = encoder(packed_words(LENGTHS, idle=(7, 2, 0, 0), max_seqlen=8)).hidden_states
     assert torch.allclose(filled[: sum(LENGTHS)], together, rtol=1e-12, atol=1e-12)
     assert torch.isfinite(filled).all()
     assert batch.characters is not None
     for row, length in enumerate(LENGTHS):
         first = int(batch.cu_seqlens[row])
-        words = slice(first, first + length)
-        alone = laid([length])._replace(characters=batch.characters[words])
-        assert torch.allclose(encoder(alone).hidden_states, together[words], rtol=1e-12, atol=1e-12)
+        word_span = slice(first, first + length)
+        alone = packed_words([length])._replace(characters=batch.characters[word_span])
+        assert torch.allclose(
+            encoder(alone).hidden_states, together[word_span], rtol=1e-12, atol=1e-12
+        )
 
 
 def test_each_half_reads_in_its_own_direction_only() -> None:
-    encoder, batch = made(scale=3.0), laid([7, 5])
+    encoder, batch = random_encoder(scale=3.0), packed_words([7, 5])
     before, after = encoder(batch).hidden_states, encoder(altered(batch, 3)).hidden_states
     changed = (before - after).abs() > 1e-9
     forward, backward = changed[:, :6].any(1), changed[:, 6:].any(1)
@@ -195,8 +197,11 @@ def test_each_half_reads_in_its_own_direction_only() -> None:
 
 def test_cells_and_projections_are_clipped() -> None:
     shape = replace(SMALL, layers=1, clip=0.25)
-    bounded, free = made(shape, scale=20.0), made(replace(shape, clip=1e9), scale=20.0)
-    batch = laid(LENGTHS)
+    bounded, free = (
+        random_encoder(shape, scale=20.0),
+        random_encoder(replace(shape, clip=1e9), scale=20.0),
+    )
+    batch = packed_words(LENGTHS)
     states = bounded(batch).hidden_states
     assert states.abs().max() == 0.25
     assert free(batch).hidden_states.abs().max() > 1
@@ -238,8 +243,8 @@ def test_the_published_size_is_counted_part_by_part() -> None:
 
 
 def test_every_parameter_gets_gradient() -> None:
-    encoder = made()
-    encoder(laid([30, 20])).hidden_states.pow(2).sum().backward()
+    encoder = random_encoder()
+    encoder(packed_words([30, 20])).hidden_states.pow(2).sum().backward()
     for name, parameter in encoder.named_parameters():
         assert parameter.grad is not None
         assert torch.isfinite(parameter.grad).all()
@@ -247,7 +252,7 @@ def test_every_parameter_gets_gradient() -> None:
 
 
 def test_a_fresh_encoder_remembers_and_passes_words_on() -> None:
-    encoder = made()
+    encoder = random_encoder()
     inner, size = SMALL.cell_size, 7
     for layer in encoder.layers:
         assert layer.bias[:, 2 * inner : 3 * inner].eq(1).all()
@@ -257,20 +262,20 @@ def test_a_fresh_encoder_remembers_and_passes_words_on() -> None:
 
 
 def test_dropout_falls_on_training_alone() -> None:
-    encoder, batch = made(replace(SMALL, dropout=0.5)), laid(LENGTHS)
+    encoder, batch = random_encoder(replace(SMALL, dropout=0.5)), packed_words(LENGTHS)
     torch.manual_seed(0)
     first, second = encoder(batch).hidden_states, encoder(batch).hidden_states
     assert not torch.equal(first, second)
     encoder.eval()
-    plain = made()(batch).hidden_states
+    plain = random_encoder()(batch).hidden_states
     assert torch.equal(encoder(batch).hidden_states, plain)
 
 
 def test_recomputing_a_layer_changes_no_gradient() -> None:
-    batch = laid(LENGTHS)
+    batch = packed_words(LENGTHS)
     grads = []
     for recompute in (False, True):
-        encoder = made(replace(SMALL, dropout=0.3))
+        encoder = random_encoder(replace(SMALL, dropout=0.3))
         encoder.recompute = recompute
         torch.manual_seed(7)
         encoder(batch).hidden_states.sum().backward()
@@ -279,7 +284,7 @@ def test_recomputing_a_layer_changes_no_gradient() -> None:
 
 
 def test_half_precision_stays_near_and_leaves_the_weights_alone() -> None:
-    encoder, batch = made().float(), laid(LENGTHS)
+    encoder, batch = random_encoder().float(), packed_words(LENGTHS)
     exact = encoder(batch).hidden_states
     encoder.precision = torch.bfloat16
     near = encoder(batch).hidden_states
@@ -290,9 +295,9 @@ def test_half_precision_stays_near_and_leaves_the_weights_alone() -> None:
 
 @pytest.mark.thorough
 def test_the_encoder_compiles_whole() -> None:
-    batch, grads = laid([3, 2], idle=(3,)), []
+    batch, grads = packed_words([3, 2], idle=(3,)), []
     for compiled in (False, True):
-        encoder = made()
+        encoder = random_encoder()
         run = torch.compile(encoder, backend="aot_eager", fullgraph=True) if compiled else encoder
         run(batch).hidden_states.sum().backward()
         grads.append([parameter.grad for parameter in encoder.parameters()])

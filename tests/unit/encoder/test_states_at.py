@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.peers import SHAPE, VOCABULARY, shaken
+from support.peer_models import SHAPE, VOCABULARY, shaken
 
 from clozelab.contracts import Input
 from clozelab.encoder.transformer import Transformer

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from support.made import prose
-from support.streaming import PLAIN, SPECIAL, TARGET, batch, memories, plain, sees, shape, slots
+from support.synthetic_documents import prose
+from support.xlnet_batches import PLAIN, SPECIAL, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
 from torch.nn import functional
 
@@ -52,19 +52,19 @@ def wave(distance: int, width: int) -> Tensor:
     return torch.tensor(both, dtype=torch.float64)
 
 
-def looped(model: Streams, given: Input, block: int) -> tuple[list[Tensor], Tensor]:
+def looped(model: Streams, inputs: Input, block: int) -> tuple[list[Tensor], Tensor]:
     """A block's states after each layer and its queries' last, one pair of places at a time."""
-    a, b = int(given.cu_seqlens[block]), int(given.cu_seqlens[block + 1])
+    a, b = int(inputs.cu_seqlens[block]), int(inputs.cu_seqlens[block + 1])
     length, heads = b - a, model.shape.heads
-    rule = sees(given, block) if given.order is not None else torch.ones(length, length).bool()
-    segments = given.segments[a:b].tolist()
-    turned = given.reverse is not None and bool(given.reverse[block])
-    asked = [] if given.queries is None else (given.queries[block] - a).tolist()
-    past = 0 if given.memory is None else given.memory.shape[2]
+    rule = sees(inputs, block) if inputs.order is not None else torch.ones(length, length).bool()
+    segments = inputs.segments[a:b].tolist()
+    turned = inputs.reverse is not None and bool(inputs.reverse[block])
+    query_positions = [] if inputs.queries is None else (inputs.queries[block] - a).tolist()
+    past = 0 if inputs.memory is None else inputs.memory.shape[2]
 
     def stream(layer: int, rows: list[Tensor], at: list[int], h: list[Tensor], own: bool) -> list:
         part, ffn, out = model.attention[layer], model.ffn[layer], []
-        old = [] if given.memory is None else list(given.memory[layer, block])
+        old = [] if inputs.memory is None else list(inputs.memory[layer, block])
         for x, i in zip(rows, at, strict=True):
             q = (part.query.weight @ x).view(heads, -1)
             scores, values = [], []
@@ -89,11 +89,11 @@ def looped(model: Streams, given: Input, block: int) -> tuple[list[Tensor], Tens
             out.append(ffn.norm(x + ffn.output(inner)))
         return out
 
-    h = list(model.embeddings.words(given.ids[a:b]))
-    g = [model.embeddings.query for _ in asked]
+    h = list(model.embeddings.words(inputs.ids[a:b]))
+    g = [model.embeddings.query for _ in query_positions]
     layers = [torch.stack(h)]
     for layer in range(model.shape.layers):
-        g = stream(layer, g, asked, h, own=False)
+        g = stream(layer, g, query_positions, h, own=False)
         h = stream(layer, h, list(range(length)), h, own=True)
         layers.append(torch.stack(h))
     return layers, torch.stack(g) if g else torch.zeros(0)
@@ -105,12 +105,12 @@ def looped(model: Streams, given: Input, block: int) -> tuple[list[Tensor], Tens
 def test_it_equals_a_loop_over_pairs(lengths: list[int], memory: int) -> None:
     model = built()
     old = memories(2, len(lengths), memory, 8) if memory else None
-    given = batch(lengths, remembered=old, seed=3)
-    out = model(given, keep=True)
+    inputs = batch(lengths, remembered=old, seed=3)
+    out = model(inputs, keep=True)
     assert out.queries is not None
     for block in range(len(lengths)):
-        layers, queries = looped(model, given, block)
-        inside = slice(int(given.cu_seqlens[block]), int(given.cu_seqlens[block + 1]))
+        layers, queries = looped(model, inputs, block)
+        inside = slice(int(inputs.cu_seqlens[block]), int(inputs.cu_seqlens[block + 1]))
         for mine, theirs in zip(out.layers, layers, strict=True):
             torch.testing.assert_close(mine[inside], theirs, rtol=0, atol=1e-9)
         torch.testing.assert_close(
@@ -121,31 +121,33 @@ def test_it_equals_a_loop_over_pairs(lengths: list[int], memory: int) -> None:
 
 @torch.no_grad()
 def test_without_an_order_every_token_sees_its_block() -> None:
-    model, given = built(), plain(batch([6, 4]))
-    out = model(given)
+    model, inputs = built(), plain(batch([6, 4]))
+    out = model(inputs)
     for block, inside in enumerate([slice(0, 6), slice(6, 10)]):
-        layers, _ = looped(model, given, block)
+        layers, _ = looped(model, inputs, block)
         torch.testing.assert_close(out.hidden_states[inside], layers[-1], rtol=0, atol=1e-9)
     assert out.queries is None and out.memory is None and out.layers == ()
 
 
 @torch.no_grad()
 def test_only_whether_segments_differ_matters() -> None:
-    model, given = built(), batch([8, 8])
-    swapped = torch.tensor([1, 0, 2])[given.segments]
-    a, b = model(given), model(given._replace(segments=swapped))
+    model, inputs = built(), batch([8, 8])
+    swapped = torch.tensor([1, 0, 2])[inputs.segments]
+    a, b = model(inputs), model(inputs._replace(segments=swapped))
     assert_same(a.hidden_states, b.hidden_states)
     assert_same(a.queries, b.queries)
-    one = torch.zeros_like(given.segments)
-    assert not torch.allclose(a.hidden_states, model(given._replace(segments=one)).hidden_states)
+    same_segment = torch.zeros_like(inputs.segments)
+    assert not torch.allclose(
+        a.hidden_states, model(inputs._replace(segments=same_segment)).hidden_states
+    )
 
 
 # --- who sees whom
 
 
-def influence(model: Streams, given: Input, outputs: Tensor) -> Tensor:
+def influence(model: Streams, inputs: Input, outputs: Tensor) -> Tensor:
     """[rows, N] whether each token's embedding moves each of some outputs; by gradients."""
-    assert given.ids.tolist() == list(range(len(given.ids)))  # so rows of the table are tokens
+    assert inputs.ids.tolist() == list(range(len(inputs.ids)))  # so rows of the table are tokens
     torch.manual_seed(9)
     weights = torch.randn(outputs.shape[-1], dtype=torch.float64)
     rows = []
@@ -153,28 +155,28 @@ def influence(model: Streams, given: Input, outputs: Tensor) -> Tensor:
         (gradient,) = torch.autograd.grad(
             row @ weights, model.embeddings.words.weight, retain_graph=True
         )
-        rows.append((gradient[: len(given.ids)] != 0).any(-1))
+        rows.append((gradient[: len(inputs.ids)] != 0).any(-1))
     return torch.stack(rows)
 
 
 def told_apart(lengths: list[int], seed: int) -> Input:
-    given = batch(lengths, seed=seed)
-    return given._replace(ids=torch.arange(len(given.ids)))
+    inputs = batch(lengths, seed=seed)
+    return inputs._replace(ids=torch.arange(len(inputs.ids)))
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("layers", [1, 3])
 def test_gradients_flow_exactly_where_the_order_allows(seed: int, layers: int) -> None:
-    model, given = built(shape(layers=layers)), told_apart([9, 9, 6], seed)
-    out = model(given)
-    assert out.queries is not None and given.queries is not None
-    content = influence(model, given, out.hidden_states)
-    queries = influence(model, given, out.queries).view(3, -1, len(given.ids))
+    model, inputs = built(shape(layers=layers)), told_apart([9, 9, 6], seed)
+    out = model(inputs)
+    assert out.queries is not None and inputs.queries is not None
+    content = influence(model, inputs, out.hidden_states)
+    queries = influence(model, inputs, out.queries).view(3, -1, len(inputs.ids))
     for block in range(3):
-        a, b = int(given.cu_seqlens[block]), int(given.cu_seqlens[block + 1])
-        rule = sees(given, block)
+        a, b = int(inputs.cu_seqlens[block]), int(inputs.cu_seqlens[block + 1])
+        rule = sees(inputs, block)
         assert torch.equal(content[a:b, a:b], rule | torch.eye(b - a).bool())
-        assert torch.equal(queries[block][:, a:b], rule[given.queries[block] - a])
+        assert torch.equal(queries[block][:, a:b], rule[inputs.queries[block] - a])
         content[a:b, a:b] = False
         queries[block][:, a:b] = False
     assert not content.any() and not queries.any()  # and nowhere into another block
@@ -183,27 +185,27 @@ def test_gradients_flow_exactly_where_the_order_allows(seed: int, layers: int) -
 @pytest.mark.parametrize("seed", range(3))
 @torch.no_grad()
 def test_altering_a_token_alters_what_sees_it_and_nothing_else(seed: int) -> None:
-    model, given = built(shape(layers=2)), batch([8], seed=seed)
-    old, rule = model(given), sees(given, 0)
-    assert given.queries is not None and old.queries is not None
+    model, inputs = built(shape(layers=2)), batch([8], seed=seed)
+    old, rule = model(inputs), sees(inputs, 0)
+    assert inputs.queries is not None and old.queries is not None
     for token in range(8):
-        ids = given.ids.clone()
+        ids = inputs.ids.clone()
         ids[token] = (ids[token] + 7) % V
-        new = model(given._replace(ids=ids))
+        new = model(inputs._replace(ids=ids))
         moved = ((new.hidden_states - old.hidden_states).abs() > 1e-11).any(-1)
         assert torch.equal(moved, rule[:, token] | (torch.arange(8) == token))
-        asked = ((new.queries - old.queries).abs() > 1e-11).any(-1)
-        assert torch.equal(asked, rule[given.queries[0], token])
+        queries_changed = ((new.queries - old.queries).abs() > 1e-11).any(-1)
+        assert torch.equal(queries_changed, rule[inputs.queries[0], token])
 
 
 def test_targets_of_a_half_see_each_other_once() -> None:
-    model, given = built(), told_apart([12, 12], 2)
-    kinds = torch.where(given.kinds == SPECIAL, PLAIN, given.kinds)
-    given = given._replace(kinds=kinds, queries=slots(kinds, given.cu_seqlens))
-    out = model(given)
-    assert out.queries is not None and given.queries is not None
-    queries = influence(model, given, out.queries)
-    at = given.queries.flatten()
+    model, inputs = built(), told_apart([12, 12], 2)
+    kinds = torch.where(inputs.kinds == SPECIAL, PLAIN, inputs.kinds)
+    inputs = inputs._replace(kinds=kinds, queries=slots(kinds, inputs.cu_seqlens))
+    out = model(inputs)
+    assert out.queries is not None and inputs.queries is not None
+    queries = influence(model, inputs, out.queries)
+    at = inputs.queries.flatten()
     counted = 0
     for first in (0, 6, 12, 18):
         inside = [n for n in range(first, first + 6) if kinds[n] == TARGET]
@@ -215,25 +217,25 @@ def test_targets_of_a_half_see_each_other_once() -> None:
 
 @torch.no_grad()
 def test_blocks_without_targets_are_read_in_both_directions() -> None:
-    given = batch([8, 8])
-    assert given.kinds is not None
-    given = given._replace(kinds=torch.zeros_like(given.kinds), reverse=None, queries=None)
+    inputs = batch([8, 8])
+    assert inputs.kinds is not None
+    inputs = inputs._replace(kinds=torch.zeros_like(inputs.kinds), reverse=None, queries=None)
     model = built()
-    halves = plain(given)._replace(cu_seqlens=torch.tensor([0, 4, 8, 12, 16]).int(), max_seqlen=4)
+    halves = plain(inputs)._replace(cu_seqlens=torch.tensor([0, 4, 8, 12, 16]).int(), max_seqlen=4)
     halves = halves._replace(position_ids=halves.position_ids % 4)
-    first = given.position_ids < 4
-    assert_same(model(given).hidden_states[first], model(halves).hidden_states[first])
-    one = built(shape(layers=1))
-    assert_same(one(given).hidden_states[~first], one(plain(given)).hidden_states[~first])
+    first = inputs.position_ids < 4
+    assert_same(model(inputs).hidden_states[first], model(halves).hidden_states[first])
+    single = built(shape(layers=1))
+    assert_same(single(inputs).hidden_states[~first], single(plain(inputs)).hidden_states[~first])
 
 
 def test_a_query_that_sees_nothing_still_has_a_gradient() -> None:
-    model, given = built(), told_apart([6], 0)
-    assert given.kinds is not None
-    kinds = torch.full_like(given.kinds, TARGET)
-    out = model(given._replace(kinds=kinds, queries=torch.arange(6)[None]))
+    model, inputs = built(), told_apart([6], 0)
+    assert inputs.kinds is not None
+    kinds = torch.full_like(inputs.kinds, TARGET)
+    out = model(inputs._replace(kinds=kinds, queries=torch.arange(6)[None]))
     assert out.queries is not None
-    moved = influence(model, given, out.queries)
+    moved = influence(model, inputs, out.queries)
     assert sorted(moved.sum(-1).tolist()) == [0, 1, 2, 3, 4, 5]
     out.queries.square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
@@ -257,14 +259,14 @@ def test_memory_is_what_each_layer_read_in_the_first_half() -> None:
 
 @torch.no_grad()
 def test_blank_memory_is_not_seen() -> None:
-    model, given = built(), batch([8, 8])
-    none, blank = model(given), model(given._replace(memory=torch.zeros(2, 2, 6, 8).double()))
+    model, inputs = built(), batch([8, 8])
+    none, blank = model(inputs), model(inputs._replace(memory=torch.zeros(2, 2, 6, 8).double()))
     assert_same(none.hidden_states, blank.hidden_states)
     assert_same(none.queries, blank.queries)
     assert_same(none.memory, blank.memory)
     some = memories(2, 2, 4, 8)
-    short = model(given._replace(memory=some))
-    padded = model(given._replace(memory=functional.pad(some, (0, 0, 2, 0))))
+    short = model(inputs._replace(memory=some))
+    padded = model(inputs._replace(memory=functional.pad(some, (0, 0, 2, 0))))
     assert_same(short.hidden_states, padded.hidden_states)
     assert_same(short.queries, padded.queries)
     assert_same(short.memory, padded.memory)
@@ -292,21 +294,21 @@ def test_padding_is_not_remembered() -> None:
 @torch.no_grad()
 def test_batch_mates_and_dummies_change_nothing() -> None:
     model = built()
-    given = batch([9, 5, 7], seed=6)
-    out = model(given)
-    starts = given.cu_seqlens.tolist()
+    inputs = batch([9, 5, 7], seed=6)
+    out = model(inputs)
+    starts = inputs.cu_seqlens.tolist()
     for block in range(3):
         inside = slice(starts[block], starts[block + 1])
         alone = Input(
-            given.ids[inside],
-            given.position_ids[inside],
-            given.segments[inside],
+            inputs.ids[inside],
+            inputs.position_ids[inside],
+            inputs.segments[inside],
             torch.tensor([0, starts[block + 1] - starts[block]]).int(),
             max_seqlen=9,
-            order=given.order[inside],
-            kinds=given.kinds[inside],
-            reverse=given.reverse[block : block + 1],
-            queries=given.queries[block : block + 1] - starts[block],
+            order=inputs.order[inside],
+            kinds=inputs.kinds[inside],
+            reverse=inputs.reverse[block : block + 1],
+            queries=inputs.queries[block : block + 1] - starts[block],
         )
         lone = model(alone)
         assert_same(lone.hidden_states, out.hidden_states[inside])
@@ -315,7 +317,7 @@ def test_batch_mates_and_dummies_change_nothing() -> None:
         assert_same(tight.hidden_states, lone.hidden_states)
         assert_same(tight.queries, lone.queries)
     for filler in (0, 3):
-        padded = model(_with_dummies(given, filler))
+        padded = model(_with_dummies(inputs, filler))
         assert_same(padded.hidden_states[:21], out.hidden_states)
         assert_same(padded.queries.view(5, -1, 8)[:3].flatten(0, 1), out.queries)
 
@@ -323,42 +325,42 @@ def test_batch_mates_and_dummies_change_nothing() -> None:
 @pytest.mark.parametrize("left", [0, 3])
 @torch.no_grad()
 def test_padding_on_either_side_changes_nothing(left: int) -> None:
-    model, given = built(), plain(batch([6]))
+    model, inputs = built(), plain(batch([6]))
     seen = torch.zeros(1, 9, dtype=torch.bool)
     seen[0, left : left + 6] = True
     for filler in (0, 7):
         ids, segments = torch.full((9,), filler), torch.full((9,), filler % 3)
-        ids[seen[0]], segments[seen[0]] = given.ids, given.segments
+        ids[seen[0]], segments[seen[0]] = inputs.ids, inputs.segments
         starts = torch.tensor([0, 9]).int()
         padded = Input(
             ids, torch.arange(9), segments, starts, max_seqlen=9, dense=True, attention_mask=seen
         )
-        assert_same(model(padded).hidden_states[seen[0]], model(given).hidden_states)
+        assert_same(model(padded).hidden_states[seen[0]], model(inputs).hidden_states)
 
 
-def _with_dummies(given: Input, filler: int) -> Input:
+def _with_dummies(inputs: Input, filler: int) -> Input:
     """A block of four dummies behind the real ones, then an empty block."""
     more = {
-        name: torch.cat([getattr(given, name), torch.full((4,), filler % limit)])
+        name: torch.cat([getattr(inputs, name), torch.full((4,), filler % limit)])
         for name, limit in (("ids", V), ("segments", 3), ("order", 2), ("kinds", 3))
     }
-    return given._replace(
+    return inputs._replace(
         **more,
-        position_ids=torch.cat([given.position_ids, torch.arange(4)]),
-        cu_seqlens=torch.tensor([*given.cu_seqlens.tolist(), 25, 25]).int(),
-        reverse=torch.cat([given.reverse, torch.tensor([False, True])]),
-        queries=torch.cat([given.queries, torch.zeros(2, given.queries.shape[1]).long()]),
+        position_ids=torch.cat([inputs.position_ids, torch.arange(4)]),
+        cu_seqlens=torch.tensor([*inputs.cu_seqlens.tolist(), 25, 25]).int(),
+        reverse=torch.cat([inputs.reverse, torch.tensor([False, True])]),
+        queries=torch.cat([inputs.queries, torch.zeros(2, inputs.queries.shape[1]).long()]),
         real=torch.tensor(21),
     )
 
 
 def test_recomputing_changes_no_gradient() -> None:
-    given = batch([8, 8], remembered=memories(2, 2, 6, 8))
+    inputs = batch([8, 8], remembered=memories(2, 2, 6, 8))
     gradients = []
     for recompute in (False, True):
         model = built().train()
         model.recompute = recompute
-        model(given).queries.pow(3).sum().backward()
+        model(inputs).queries.pow(3).sum().backward()
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
@@ -366,10 +368,10 @@ def test_recomputing_changes_no_gradient() -> None:
 @torch.no_grad()
 def test_activations_may_be_narrower_than_the_weights() -> None:
     model = built().float()
-    given = batch([8, 8], remembered=memories(2, 2, 6, 8))
-    whole = model(given)
+    inputs = batch([8, 8], remembered=memories(2, 2, 6, 8))
+    whole = model(inputs)
     model.precision = torch.bfloat16
-    half = model(given)
+    half = model(inputs)
     for a, b in ((whole.hidden_states, half.hidden_states), (whole.queries, half.queries)):
         assert a.dtype == torch.float32 and b.dtype == torch.bfloat16
         torch.testing.assert_close(a, b.float(), rtol=0, atol=0.15)
@@ -377,7 +379,7 @@ def test_activations_may_be_narrower_than_the_weights() -> None:
 
 
 def test_dropout_falls_where_the_original_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, dropped = batch([8, 8]), []
+    inputs, dropped = batch([8, 8]), []
 
     def record(x: Tensor, rate: float, training: bool) -> Tensor:
         dropped.append((tuple(x.shape), rate))
@@ -385,16 +387,16 @@ def test_dropout_falls_where_the_original_has_it(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(functional, "dropout", record)
     model = Relative(1, 2, 8, 12, memory=6, dropout=0.25, attention_dropout=0.5).build(V)
-    model(given)
-    words, distances, slots = (16, 8), (2, 16, 8), given.queries.shape[1]
-    once = [(words, 0.25), (distances, 0.25)]
+    model(inputs)
+    word_shape, distances, slots = (16, 8), (2, 16, 8), inputs.queries.shape[1]
+    once = [(word_shape, 0.25), (distances, 0.25)]
     for rows in (8, slots):
         weights, sums, inner = (2, 2, rows, 8), (2, rows, 8), (2, rows, 12)
         once += [(weights, 0.5), (sums, 0.25), (inner, 0.25), (sums, 0.25), (sums, 0.25)]
     once.append(((2, slots, 8), 0.25))
     assert sorted(dropped) == sorted(once)
     dropped.clear()
-    model.eval()(given)
+    model.eval()(inputs)
     assert not dropped
 
 
@@ -403,13 +405,13 @@ def test_dropout_falls_where_the_original_has_it(monkeypatch: pytest.MonkeyPatch
 def test_it_compiles_whole() -> None:
     model = built()
     compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)
-    for given in (
+    for inputs in (
         batch([8, 8]),
         batch([8, 8], remembered=memories(2, 2, 6, 8)),
         batch([8, 5, 6]),
         plain(batch([8, 5])),
     ):
-        a, b = model(given, keep=True), compiled(given, keep=True)
+        a, b = model(inputs, keep=True), compiled(inputs, keep=True)
         assert_same(a.hidden_states, b.hidden_states)
         assert (a.queries is None and b.queries is None) or torch.equal(a.queries, b.queries)
 
@@ -447,10 +449,10 @@ def test_the_published_size_is_exact() -> None:
 
 
 def test_every_parameter_gets_gradient_in_pretraining() -> None:
-    given = batch([9, 9, 8], seed=2, remembered=memories(2, 3, 6, 8))
+    inputs = batch([9, 9, 8], seed=2, remembered=memories(2, 3, 6, 8))
     model = built()
     head = PermutationLm().build(model.shape, V).double()
-    head(model(given), {"labels": given.ids[given.queries.flatten()]})["loss"].backward()
+    head(model(inputs), {"labels": inputs.ids[inputs.queries.flatten()]})["loss"].backward()
     for name, parameter in [*model.named_parameters(), *head.named_parameters()]:
         assert parameter.grad is not None, name
         used = parameter.grad.flatten(1).any(-1) if name.endswith("segments") else parameter.grad
@@ -461,8 +463,8 @@ def test_the_first_loss_is_that_of_a_uniform_guess() -> None:
     torch.manual_seed(0)
     part = shape(width=64, inner=128, heads=4)
     model, head = part.build(1000), PermutationLm().build(part, 1000)
-    given = batch([64] * 8, vocabulary=1000)
-    sums = head(model(given), {"labels": given.ids[given.queries.flatten()]})
+    inputs = batch([64] * 8, vocabulary=1000)
+    sums = head(model(inputs), {"labels": inputs.ids[inputs.queries.flatten()]})
     assert abs(sums["loss"].item() / sums["count"].item() - math.log(1000)) < 0.1
     start = model.embeddings.query.std().item()
     assert 0.01 < start < 0.03
@@ -538,8 +540,8 @@ def test_one_layer_is_compiled_for_all_and_for_training_only() -> None:
     model, counter = built(shape(layers=5)).train(), CompileCounterWithBackend("aot_eager")
     weights = list(model.parameters())
 
-    def both(given: Input) -> list[Tensor]:
-        out = model(given)
+    def both(inputs: Input) -> list[Tensor]:
+        out = model(inputs)
         assert out.queries is not None
         loss = (out.queries**2).sum() + (out.hidden_states**2).sum()
         return [

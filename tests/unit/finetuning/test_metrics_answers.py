@@ -84,8 +84,8 @@ def test_what_is_empty_once_normalised_agrees_in_the_second_version_only() -> No
 def test_the_best_gold_answer_counts_and_twice_counts_once() -> None:
     gold = [["Paris", "the city of Paris", "Paris"], ["1998", "1998"]]
     # "city of Paris": exact by the second answer. "in 1998": F1 2/3.
-    found = squad1(gold, ["city of Paris!", "in 1998"])
-    assert found == pytest.approx({"exact": 50, "f1": 100 * (1 + 2 / 3) / 2})
+    scores = squad1(gold, ["city of Paris!", "in 1998"])
+    assert scores == pytest.approx({"exact": 50, "f1": 100 * (1 + 2 / 3) / 2})
 
 
 def test_the_second_version_tells_questions_with_and_without_answer_apart() -> None:
@@ -140,9 +140,9 @@ def test_the_best_threshold_by_hand() -> None:
     }
     # Where question 1 asks for "old big cat" (EM 0, F1 1/2 by P 1, R 1/3), EM is best at none kept.
     gold = [["old big cat"], [], ["big dog"], []]
-    found = best_threshold(gold, *SWEEP[1:])
-    assert found["best_exact"] == 50 and found["best_exact_thresh"] < -3
-    assert found["best_f1"] == pytest.approx(62.5) and found["best_f1_thresh"] == -3  # 2.5 of 4
+    best = best_threshold(gold, *SWEEP[1:])
+    assert best["best_exact"] == 50 and best["best_exact_thresh"] < -3
+    assert best["best_f1"] == pytest.approx(62.5) and best["best_f1_thresh"] == -3  # 2.5 of 4
 
 
 def test_no_threshold_lies_between_equal_null_scores() -> None:
@@ -158,8 +158,8 @@ def test_articles_alone_are_no_answer_when_a_threshold_is_looked_for() -> None:
 
 
 def test_a_probability_that_withdraws_all_is_zero_as_in_the_script() -> None:
-    found = best_threshold([[], []], ["cat", "dog"], [0.2, 0.9])
-    assert found["best_f1"] == 100 and found["best_f1_thresh"] == 0
+    best = best_threshold([[], []], ["cat", "dog"], [0.2, 0.9])
+    assert best["best_f1"] == 100 and best["best_f1_thresh"] == 0
 
 
 def test_null_scores_are_one_for_each_question() -> None:
@@ -173,15 +173,15 @@ def test_a_threshold_gives_the_score_named_with_it_and_none_gives_more(
     questions: list[tuple[list[str], str, float]],
 ) -> None:
     gold, predicted, nulls = zip(*questions, strict=True)
-    found = best_threshold(gold, predicted, nulls)
+    best = best_threshold(gold, predicted, nulls)
     for name in ("exact", "f1"):
 
         def at(threshold: float, name: str = name) -> float:
-            kept = ["" if x > threshold else p for x, p in zip(nulls, predicted, strict=True)]
-            return squad2(gold, kept)[name]
+            answers = ["" if x > threshold else p for x, p in zip(nulls, predicted, strict=True)]
+            return squad2(gold, answers)[name]
 
-        assert at(found[f"best_{name}_thresh"]) == pytest.approx(found[f"best_{name}"])
-        assert max(map(at, [-100, *nulls])) == pytest.approx(found[f"best_{name}"])
+        assert at(best[f"best_{name}_thresh"]) == pytest.approx(best[f"best_{name}"])
+        assert max(map(at, [-100, *nulls])) == pytest.approx(best[f"best_{name}"])
 
 
 @given(st.lists(QUESTION, min_size=1, max_size=6))
@@ -189,10 +189,10 @@ def test_exact_match_is_never_above_f1_in_the_second_version(
     questions: list[tuple[list[str], str, float]],
 ) -> None:
     gold, predicted, _ = zip(*questions, strict=True)
-    found = squad2(gold, predicted)
-    assert found["exact"] <= found["f1"] + 1e-9
-    assert squad2(gold[::-1], predicted[::-1]) == pytest.approx(found)
-    assert squad2([[*golds, *golds] for golds in gold], predicted) == pytest.approx(found)
+    scores = squad2(gold, predicted)
+    assert scores["exact"] <= scores["f1"] + 1e-9
+    assert squad2(gold[::-1], predicted[::-1]) == pytest.approx(scores)
+    assert squad2([[*golds, *golds] for golds in gold], predicted) == pytest.approx(scores)
 
 
 @given(TEXT, TEXT)

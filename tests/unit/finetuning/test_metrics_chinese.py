@@ -56,18 +56,18 @@ def test_marks_and_case_do_not_matter_to_an_exact_match_but_others_do() -> None:
 def test_scores_by_hand() -> None:
     gold = [["北京大学", "北大"], ["1998年", "1998年"]]
     # 北大。 is exact; 在1998年: 2 segments of 3 and of 2 → 4/5.
-    found = cmrc(gold, ["北大。", "在1998年"])
-    assert found == pytest.approx({"exact": 50, "f1": 90, "average": 70})
+    scores = cmrc(gold, ["北大。", "在1998年"])
+    assert scores == pytest.approx({"exact": 50, "f1": 90, "average": 70})
     assert cmrc(gold, ["北大", "1998年"]) == {"exact": 100, "f1": 100, "average": 100}
     assert cmrc([], []) == {"exact": 0, "f1": 0, "average": 0}
 
 
 @given(TEXT, TEXT)
 def test_the_longest_stretch_is_the_one_that_a_search_finds(gold: str, predicted: str) -> None:
-    one, other = segments(gold), segments(predicted)
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
+    own, other = segments(gold), segments(predicted)
+    matcher = SequenceMatcher(None, own, other, autojunk=False)
     longest = matcher.find_longest_match().size
-    expected = 2 * longest / (len(one) + len(other)) if longest else 0
+    expected = 2 * longest / (len(own) + len(other)) if longest else 0
     assert overlap(gold, predicted) == pytest.approx(expected) == overlap(predicted, gold)
-    if one:
+    if own:
         assert exact(gold, predicted) <= overlap(gold, predicted)

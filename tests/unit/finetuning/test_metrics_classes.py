@@ -22,13 +22,13 @@ LABELS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min
 def test_scores_are_those_of_scikit_learn(
     gold: str, predicted: str, expected: tuple[float, ...]
 ) -> None:
-    found = (
+    scores = (
         accuracy(gold, predicted),
         f1(gold, predicted, positive="a"),
         macro_f1(gold, predicted),
         matthews(gold, predicted),
     )
-    assert found == pytest.approx(expected, abs=1e-9)
+    assert scores == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_case_by_hand() -> None:

@@ -29,8 +29,10 @@ def partitions(draw: st.DrawFn) -> list[list[str]]:
     """Some of nine letters in up to four clusters."""
     groups = draw(st.lists(st.integers(0, 4), min_size=9, max_size=9))
     pairs = list(zip("abcdefghi", groups, strict=True))
-    found = [[letter for letter, group in pairs if group == number] for number in range(4)]
-    return [cluster for cluster in found if cluster]  # group 4 is mentioned nowhere
+    groups_of_letters = [
+        [letter for letter, group in pairs if group == number] for number in range(4)
+    ]
+    return [cluster for cluster in groups_of_letters if cluster]  # group 4 is mentioned nowhere
 
 
 def test_the_running_example_of_the_reference_implementation() -> None:
@@ -44,10 +46,10 @@ def test_the_running_example_of_the_reference_implementation() -> None:
     assert rates(ceaf(key, response)) == pytest.approx((65, 130 / 3))
     # Mentions: a b c d f g of 7 and of 8.
     assert rates(mentions(key, response)) == pytest.approx((600 / 7, 75))
-    found = scored([key], [response])
+    scores = scored([key], [response])
     bcub = 2 * (35 / 84) * 0.5 / (35 / 84 + 0.5)
-    assert found["conll"] == pytest.approx(100 * (0.4 + bcub + 0.52) / 3)
-    assert found["ceaf_f1"] == pytest.approx(52)
+    assert scores["conll"] == pytest.approx(100 * (0.4 + bcub + 0.52) / 3)
+    assert scores["ceaf_f1"] == pytest.approx(52)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +97,8 @@ def test_b_cubed_tells_apart_what_muc_does_not() -> None:
 def test_ceaf_agrees_with_the_reference_scorer(
     response: str, expected: tuple[float, float]
 ) -> None:
-    found = scored([clusters("a bc def")], [clusters(response)])
-    assert (found["ceaf_recall"], found["ceaf_precision"]) == pytest.approx(expected, abs=1e-3)
+    scores = scored([clusters("a bc def")], [clusters(response)])
+    assert (scores["ceaf_recall"], scores["ceaf_precision"]) == pytest.approx(expected, abs=1e-3)
 
 
 def test_clusters_of_one_count_as_given() -> None:
@@ -109,9 +111,9 @@ def test_clusters_of_one_count_as_given() -> None:
 def test_documents_add_up_before_they_are_divided() -> None:
     keys, responses = [clusters("abcd"), clusters("ab")], [clusters("abc"), clusters("ac")]
     # MUC recall: 2 of 3 links and 0 of 1, so 2 of 4 and not the mean of 2/3 and 0.
-    found = scored(keys, responses)
-    assert found["muc_recall"] == pytest.approx(50)
-    assert found["muc_precision"] == pytest.approx(200 / 3)  # 2 of 2 and 0 of 1
+    scores = scored(keys, responses)
+    assert scores["muc_recall"] == pytest.approx(50)
+    assert scores["muc_precision"] == pytest.approx(200 / 3)  # 2 of 2 and 0 of 1
     # A letter in another document is another mention.
     assert scored([clusters("ab"), []], [[], clusters("ab")])["mentions_f1"] == 0
 
@@ -177,18 +179,18 @@ def b_cubed_by_mention(key: list[list[str]], response: list[list[str]]) -> float
 
 
 def muc_by_parts(key: list[list[str]], response: list[list[str]]) -> int:
-    kept = 0
+    links = 0
     for cluster in key:
         parts = {
             next((n for n, other in enumerate(response) if mention in other), mention)
             for mention in cluster
         }
-        kept += len(cluster) - len(parts)
-    return kept
+        links += len(cluster) - len(parts)
+    return links
 
 
 def ceaf_by_trying(key: list[list[str]], response: list[list[str]]) -> float:
     likeness = [
-        [2 * len({*one} & {*other}) / (len(one) + len(other)) for other in response] for one in key
+        [2 * len({*own} & {*other}) / (len(own) + len(other)) for other in response] for own in key
     ]
     return highest(np.array(likeness).reshape(len(key), len(response)))

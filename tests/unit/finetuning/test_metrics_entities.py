@@ -20,7 +20,7 @@ def f1(gold: list[list[str]], predicted: list[list[str]]) -> float:
     return scores(gold, predicted)["f1"]
 
 
-def said(tags: str, scheme: Scheme | None = None) -> list[tuple[str, int, int]]:
+def entities_of(tags: str, scheme: Scheme | None = None) -> list[tuple[str, int, int]]:
     return [tuple(entity) for entity in spans(tags.split(), scheme)]
 
 
@@ -43,7 +43,7 @@ def said(tags: str, scheme: Scheme | None = None) -> list[tuple[str, int, int]]:
     ],
 )
 def test_tags_are_read_as_conlleval_does(tags: str, expected: list[tuple[str, int, int]]) -> None:
-    assert said(tags) == expected
+    assert entities_of(tags) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_tags_are_read_as_conlleval_does(tags: str, expected: list[tuple[str, in
 def test_tags_are_read_strictly_as_seqeval_does(
     scheme: Scheme, tags: str, expected: list[tuple[str, int, int]]
 ) -> None:
-    assert said(tags, scheme) == expected
+    assert entities_of(tags, scheme) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_tags_are_read_strictly_as_seqeval_does(
 def test_scores_are_those_of_seqeval(
     scheme: Scheme | None, gold: str, predicted: str, expected: tuple[float, ...]
 ) -> None:
-    found = scores(sentences(gold), sentences(predicted), scheme=scheme)
-    assert tuple(found.values()) == pytest.approx(expected, abs=1e-8)
+    own_scores = scores(sentences(gold), sentences(predicted), scheme=scheme)
+    assert tuple(own_scores.values()) == pytest.approx(expected, abs=1e-8)
 
 
 def test_a_table_by_type_by_hand() -> None:
@@ -158,12 +158,15 @@ def test_bad_tags_and_lengths_are_refused() -> None:
 def test_perfect_is_a_hundred_and_sides_swap_precision_for_recall(
     pairs: list[tuple[list[str], list[str]]],
 ) -> None:
-    gold = [one[: len(other)] for one, other in pairs]
-    predicted = [other[: len(one)] for one, other in pairs]
-    found = scores(gold, predicted)
-    assert found == scores(gold[::-1], predicted[::-1])
+    gold = [first[: len(other)] for first, other in pairs]
+    predicted = [other[: len(first)] for first, other in pairs]
+    own_scores = scores(gold, predicted)
+    assert own_scores == scores(gold[::-1], predicted[::-1])
     swapped = scores(predicted, gold)
-    assert (swapped["precision"], swapped["recall"]) == (found["recall"], found["precision"])
+    assert (swapped["precision"], swapped["recall"]) == (
+        own_scores["recall"],
+        own_scores["precision"],
+    )
     assert f1(gold, gold) == (100 if any(map(spans, gold)) else 0)
 
 

@@ -17,22 +17,22 @@ ROWS = [
 
 
 def test_scores_by_hand() -> None:
-    found = gap(ROWS)
+    scores = gap(ROWS)
     # Masculine: 1 hit of 2, 1 of 2 predicted right → F1 1/2.
-    assert found["masculine_f1"] == pytest.approx(50)
+    assert scores["masculine_f1"] == pytest.approx(50)
     # Feminine: gold 1 (She) + 2 (missing), 1 hit → R 1/3; predicted 2, P 1/2 → F1 2/5.
-    assert found["feminine_recall"] == pytest.approx(100 / 3)
-    assert found["feminine_precision"] == pytest.approx(50)
-    assert found["feminine_f1"] == pytest.approx(40)
+    assert scores["feminine_recall"] == pytest.approx(100 / 3)
+    assert scores["feminine_precision"] == pytest.approx(50)
+    assert scores["feminine_f1"] == pytest.approx(40)
     # Overall: 2 hits, R 2/5, P 2/4 → F1 4/9; bias 40/50.
-    assert found["f1"] == pytest.approx(400 / 9)
-    assert found["bias"] == pytest.approx(0.8)
+    assert scores["f1"] == pytest.approx(400 / 9)
+    assert scores["bias"] == pytest.approx(0.8)
 
 
 def test_perfect_is_a_hundred_without_bias() -> None:
-    found = gap([row._replace(predicted=row.gold) for row in ROWS])
-    assert found["f1"] == found["masculine_f1"] == found["feminine_f1"] == 100
-    assert found["bias"] == 1
+    scores = gap([row._replace(predicted=row.gold) for row in ROWS])
+    assert scores["f1"] == scores["masculine_f1"] == scores["feminine_f1"] == 100
+    assert scores["bias"] == 1
 
 
 def test_a_ratio_with_nothing_is_zero_and_never_left_out() -> None:
@@ -46,8 +46,8 @@ def test_saying_both_names_always_recalls_all() -> None:
     rows = [PronounAnswer("he", (True, False), (True, True))] * 3 + [
         PronounAnswer("she", (False, False), (True, True))
     ]
-    found = gap(rows)
-    assert found["recall"] == 100 and found["precision"] == pytest.approx(100 * 3 / 8)
+    scores = gap(rows)
+    assert scores["recall"] == 100 and scores["precision"] == pytest.approx(100 * 3 / 8)
 
 
 def test_a_pronoun_without_gender_is_refused() -> None:

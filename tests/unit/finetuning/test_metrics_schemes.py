@@ -72,6 +72,6 @@ def test_entities_are_legal_in_every_scheme_and_read_the_same(
 ) -> None:
     tags = written(entities, "iob2")
     for scheme in SCHEMES:
-        one = written(entities, scheme)
-        assert illegal(one, scheme) is None
-        assert spans(one) == spans(one, scheme) == spans(tags)  # strict or not
+        tagged = written(entities, scheme)
+        assert illegal(tagged, scheme) is None
+        assert spans(tagged) == spans(tagged, scheme) == spans(tags)  # strict or not

@@ -88,12 +88,17 @@ def test_a_protocol_begins_with_its_paper_and_fits_a_screen(name: str) -> None:
 
 
 def test_recipes_have_the_protocol_of_their_paper() -> None:
-    found = {name: protocol_for(recipes.read(name)) for name in recipes.names()}
-    assert set(found.values()) == SYSTEMS - {"swift"}  # which is used where it is named
+    protocols_by_recipe = {name: protocol_for(recipes.read(name)) for name in recipes.names()}
+    assert set(protocols_by_recipe.values()) == SYSTEMS - {
+        "swift"
+    }  # which is used where it is named
     for name in SYSTEMS - {"wwm", "ours", "swift"}:
-        assert found[name] == name
-    assert found["roberta_wwm"] == "wwm" and found["bert_chinese"] == "bert"
-    assert found["swift"] == "ours"
+        assert protocols_by_recipe[name] == name
+    assert (
+        protocols_by_recipe["roberta_wwm"] == "wwm"
+        and protocols_by_recipe["bert_chinese"] == "bert"
+    )
+    assert protocols_by_recipe["swift"] == "ours"
     assert protocol_for(recipes.read("swift", size="base")) == "roberta"
     for name in SYSTEMS - {"wwm", "ours", "swift", "elmo"}:
         assert protocol_for(recipes.read(name, size="tiny")) == "ours"
@@ -163,8 +168,8 @@ def test_a_variant_is_tuned_as_the_recipe_that_it_changes() -> None:
 def test_rates_sequences_and_lengths_are_the_papers(
     system: str, task: str, rate: float, sequences: int, length: int
 ) -> None:
-    found = for_task(system, task)
-    assert (found.learning_rate, found.batch_size, found.length) == (rate, sequences, length)
+    tuning = for_task(system, task)
+    assert (tuning.learning_rate, tuning.batch_size, tuning.length) == (rate, sequences, length)
 
 
 def test_what_makes_a_system_is_in_its_protocol() -> None:
@@ -223,9 +228,9 @@ def test_a_training_document_has_eleven_short_segments_or_three_long_ones(system
 
 @pytest.mark.parametrize("system", names())
 def test_three_tasks_start_from_mnli_in_two_papers_and_in_swift(system: str) -> None:
-    found = {task for task in tasks() if for_task(system, task).after == "mnli"}
+    tasks_after_mnli = {task for task in tasks() if for_task(system, task).after == "mnli"}
     chained = system in ("roberta", "albert", "swift")
-    assert found == ({"rte", "mrpc", "stsb"} if chained else set())
+    assert tasks_after_mnli == ({"rte", "mrpc", "stsb"} if chained else set())
 
 
 @pytest.mark.parametrize(
@@ -237,14 +242,14 @@ def test_three_tasks_start_from_mnli_in_two_papers_and_in_swift(system: str) -> 
 def test_roberta_takes_about_the_steps_of_its_configurations(
     task: str, examples: int, steps: int, warmup: int
 ) -> None:
-    found = for_task("roberta", task).schedule(examples)
-    assert found.steps == pytest.approx(steps, rel=0.01)
-    assert found.warmup == pytest.approx(warmup, rel=0.01)
+    schedule = for_task("roberta", task).schedule(examples)
+    assert schedule.steps == pytest.approx(steps, rel=0.01)
+    assert schedule.warmup == pytest.approx(warmup, rel=0.01)
 
 
 def test_albert_takes_the_steps_of_its_table_whatever_the_examples() -> None:
-    found = for_task("albert", "mnli").schedule(123)
-    assert (found.steps, found.warmup, found.batch_size) == (10_000, 1000, 128)
+    schedule = for_task("albert", "mnli").schedule(123)
+    assert (schedule.steps, schedule.warmup, schedule.batch_size) == (10_000, 1000, 128)
 
 
 # --- layers and overrides ---
@@ -267,28 +272,28 @@ def test_tables_are_laid_over_one_another_key_by_key(mine: Any) -> None:
 
 def test_steps_take_the_place_of_epochs_and_the_other_way_round(mine: Any) -> None:
     path = mine(MINE + "warmup = 0.1\n[tasks.cola]\nsteps = 7\nwarmup_steps = 2\n")
-    found = for_task(path, "cola")
-    assert (found.epochs, found.steps, found.warmup, found.warmup_steps) == (None, 7, None, 2)
-    found = for_task(path, "cola", "epochs=4", "warmup=0.5")
-    assert (found.epochs, found.steps, found.warmup, found.warmup_steps) == (4, None, 0.5, None)
+    tuning = for_task(path, "cola")
+    assert (tuning.epochs, tuning.steps, tuning.warmup, tuning.warmup_steps) == (None, 7, None, 2)
+    tuning = for_task(path, "cola", "epochs=4", "warmup=0.5")
+    assert (tuning.epochs, tuning.steps, tuning.warmup, tuning.warmup_steps) == (4, None, 0.5, None)
 
 
 def test_overrides_come_last_and_need_no_quotes() -> None:
-    found = for_task(
+    tuning = for_task(
         "xlnet", "squad2", "learning_rate=1e-3", "features=last", "betas=[0.8, 0.9]", "dropout=none"
     )
-    assert (found.learning_rate, found.features, found.betas, found.dropout) == (
+    assert (tuning.learning_rate, tuning.features, tuning.betas, tuning.dropout) == (
         1e-3,
         "last",
         (0.8, 0.9),
         None,
     )
-    assert found.layer_decay == 0.75
+    assert tuning.layer_decay == 0.75
     assert for_task("bert", "cola", "dropout=none").dropout is None
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "phrases"),
     [
         ("[tasks.coal]\nlearning_rate = 1.0\n", ("mine.toml: tasks.coal", "did you mean cola?")),
         ("[kinds.tags]\nlearning_rate = 1.0\n", ("kinds.tags", "did you mean tag?")),
@@ -315,10 +320,10 @@ def test_overrides_come_last_and_need_no_quotes() -> None:
     ],
 )
 def test_a_mistake_anywhere_in_a_file_is_named_whatever_task_is_asked_for(
-    mine: Any, text: str, words: tuple[str, ...]
+    mine: Any, text: str, phrases: tuple[str, ...]
 ) -> None:
-    found = refusal(for_task, mine(MINE + text), "sst2")
-    assert all(word in found for word in words), found
+    message = refusal(for_task, mine(MINE + text), "sst2")
+    assert all(word in message for word in phrases), message
 
 
 def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
@@ -335,7 +340,7 @@ def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "phrases"),
     [
         (("brt", "cola", "classify"), ("protocol brt is unknown", "did you mean bert?")),
         (("no/bert.toml", "cola", "classify"), ("no/bert.toml is no file",)),
@@ -343,13 +348,13 @@ def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
         (("bert", "cola", "clasify"), ("kind clasify is unknown", "did you mean classify?")),
     ],
 )
-def test_an_unknown_word_is_refused(arguments: tuple[str, str, str], words: tuple[str]) -> None:
-    found = refusal(read, *arguments)
-    assert all(word in found for word in words), found
+def test_an_unknown_word_is_refused(arguments: tuple[str, str, str], phrases: tuple[str]) -> None:
+    message = refusal(read, *arguments)
+    assert all(word in message for word in phrases), message
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "phrases"),
     [
         (["batchsize=1"], ("bert: cola.batchsize is no key", "did you mean batch_size?")),
         (["learning_rate"], ("'learning_rate' sets nothing", "learning_rate=2e-5")),
@@ -359,9 +364,9 @@ def test_an_unknown_word_is_refused(arguments: tuple[str, str, str], words: tupl
         (["steps=3", "epochs=1"], ("epochs and steps are both given",)),
     ],
 )
-def test_a_bad_override_is_refused(overrides: list[str], words: tuple[str, ...]) -> None:
-    found = refusal(for_task, "bert", "cola", *overrides)
-    assert all(word in found for word in words), found
+def test_a_bad_override_is_refused(overrides: list[str], phrases: tuple[str, ...]) -> None:
+    message = refusal(for_task, "bert", "cola", *overrides)
+    assert all(word in message for word in phrases), message
 
 
 # --- settings of the kind of task ---
@@ -374,17 +379,17 @@ def test_settings_of_the_kind_are_laid_over_one_another_like_the_rest(mine: Any)
     assert for_task(path, "cola").task == ()
     assert for_task(path, "squad1").task == ("best = 7", "stride = 64")
     assert for_task(path, "squad2").task == ("best = 7", "stride = 32")
-    found = for_task(path, "squad2", "task.longest=9", "task.stride=16", "learning_rate=1.0")
-    assert (found.learning_rate, found.task) == (1, ("best = 7", "longest = 9", "stride = 16"))
-    assert len({found, for_task(path, "squad2")}) == 2  # they can be kept by
-    assert build(FinetuneConfig, plain(found), place="task.toml", key="tuning") == found
-    kind = kind_with({"impossible": True, "best": 1}, found.task, "answer", place="squad2")
+    tuning = for_task(path, "squad2", "task.longest=9", "task.stride=16", "learning_rate=1.0")
+    assert (tuning.learning_rate, tuning.task) == (1, ("best = 7", "longest = 9", "stride = 16"))
+    assert len({tuning, for_task(path, "squad2")}) == 2  # they can be kept by
+    assert build(FinetuneConfig, plain(tuning), place="task.toml", key="tuning") == tuning
+    kind = kind_with({"impossible": True, "best": 1}, tuning.task, "answer", place="squad2")
     assert kind == Answer(impossible=True, best=7, longest=9, stride=16)
 
 
 def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
-    found = for_task("bert", "conll2003", "task.scheme=iob2", 'task.metrics=["recall", "f1"]')
-    kind = kind_with({"tags": ("O", "B-X")}, found.task, "tag", place="conll2003")
+    tuning = for_task("bert", "conll2003", "task.scheme=iob2", 'task.metrics=["recall", "f1"]')
+    kind = kind_with({"tags": ("O", "B-X")}, tuning.task, "tag", place="conll2003")
     assert kind == Tag(("O", "B-X"), scheme="iob2", metrics=("recall", "f1"))
     assert for_task("bert", "conll2003", "task.scheme=none").task == ()
     for name in ("0", "good"):
@@ -393,7 +398,7 @@ def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "override", "words"),
+    ("task", "override", "phrases"),
     [
         ("squad1", "task.strid=64", ("squad1.task.strid is no key", "did you mean stride?")),
         ("cola", "task.stride=64", ("cola.task.stride is no key of cola.task",)),
@@ -408,15 +413,15 @@ def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
     ],
 )
 def test_a_bad_setting_of_a_kind_is_refused(
-    task: str, override: str, words: tuple[str, ...]
+    task: str, override: str, phrases: tuple[str, ...]
 ) -> None:
-    found = refusal(for_task, "bert", task, override)
-    assert all(word in found for word in words), found
+    message = refusal(for_task, "bert", task, override)
+    assert all(word in message for word in phrases), message
 
 
 def test_what_suits_the_kind_but_not_the_task_is_refused_when_it_is_made() -> None:
-    found = for_task("bert", "cmrc2018", "task.impossible=true")
-    message = refusal(kind_with, {"language": "chinese"}, found.task, "answer", place="cmrc2018")
+    tuning = for_task("bert", "cmrc2018", "task.impossible=true")
+    message = refusal(kind_with, {"language": "chinese"}, tuning.task, "answer", place="cmrc2018")
     assert message.startswith("cmrc2018: task.impossible = true: Chinese is scored")
 
 
@@ -425,20 +430,20 @@ def test_what_suits_the_kind_but_not_the_task_is_refused_when_it_is_made() -> No
 
 def test_settings_of_the_kind_can_be_tried(mine: Any) -> None:
     path = mine(MINE + "[grids.answer]\nlearning_rate = [1.0]\ntask.stride = [64, 32]\n")
-    found = cells(grid(path, "squad1"), kind="answer")
-    assert [named(cell) for cell in found] == [
+    grid_cells = cells(grid(path, "squad1"), kind="answer")
+    assert [named(cell) for cell in grid_cells] == [
         "learning_rate-1-task.stride-64",
         "learning_rate-1-task.stride-32",
     ]
-    words = ["task.stride=32", "task.best=1,2", "length=64"]
-    found = cells({}, words, kind="answer")
-    assert [named(cell) for cell in found] == [
+    grid_settings = ["task.stride=32", "task.best=1,2", "length=64"]
+    grid_cells = cells({}, grid_settings, kind="answer")
+    assert [named(cell) for cell in grid_cells] == [
         *("length-64-task.best-1-task.stride-32", "length-64-task.best-2-task.stride-32"),
     ]
-    read_back = for_task("bert", "squad1", *changes(found[1]))
+    read_back = for_task("bert", "squad1", *changes(grid_cells[1]))
     assert (read_back.length, read_back.task) == (64, ("best = 2", "stride = 32"))
     assert "task.best is set twice" in refusal(
-        for_task, "bert", "squad1", "task.best=3", *changes(found[1])
+        for_task, "bert", "squad1", "task.best=3", *changes(grid_cells[1])
     )
     lists = cells({}, ['task.metrics=["f1"],["recall", "f1"]'], kind="tag")
     assert [named(cell) for cell in lists] == ["task.metrics-f1", "task.metrics-recall+f1"]
@@ -462,8 +467,8 @@ def test_a_grid_is_the_tasks_or_its_kinds_or_the_protocols(mine: Any) -> None:
 
 
 def test_cells_come_in_a_fixed_order_with_names_that_never_change() -> None:
-    found = cells(grid("roberta", "cola"))
-    assert [named(cell) for cell in found] == [
+    grid_cells = cells(grid("roberta", "cola"))
+    assert [named(cell) for cell in grid_cells] == [
         *("learning_rate-1e-05-batch_size-16", "learning_rate-1e-05-batch_size-32"),
         *("learning_rate-2e-05-batch_size-16", "learning_rate-2e-05-batch_size-32"),
         *("learning_rate-3e-05-batch_size-16", "learning_rate-3e-05-batch_size-32"),
@@ -472,17 +477,17 @@ def test_cells_come_in_a_fixed_order_with_names_that_never_change() -> None:
 
 
 def test_a_users_grid_takes_the_place_of_the_protocols() -> None:
-    found = cells(grid("bert", "cola"), ["batch_size=16,32", "learning_rate=1e-5,0.00002"])
-    assert [named(cell) for cell in found] == [
+    grid_cells = cells(grid("bert", "cola"), ["batch_size=16,32", "learning_rate=1e-5,0.00002"])
+    assert [named(cell) for cell in grid_cells] == [
         *("learning_rate-1e-05-batch_size-16", "learning_rate-1e-05-batch_size-32"),
         *("learning_rate-2e-05-batch_size-16", "learning_rate-2e-05-batch_size-32"),
     ]
     # Whichever way a cell is asked for, it is the same cell.
     again = cells({}, ["learning_rate=2e-05,1.0e-5", "batch_size=32,16"])
-    assert sorted(map(named, again)) == sorted(map(named, found))
+    assert sorted(map(named, again)) == sorted(map(named, grid_cells))
     assert named(cells({}, ["epochs=3"])[0]) == named(cells({}, ["epochs=3.0"])[0]) == "epochs-3"
-    words = ["betas=[0.9,0.98],[0.9,0.999]", "features=last,tuned", "decay_all=true"]
-    odd = [named(cell) for cell in cells({}, words)]
+    grid_settings = ["betas=[0.9,0.98],[0.9,0.999]", "features=last,tuned", "decay_all=true"]
+    odd = [named(cell) for cell in cells({}, grid_settings)]
     assert odd[0] == "betas-0.9+0.98-decay_all-true-features-last" and len({*odd}) == 4
 
 
@@ -495,7 +500,7 @@ def test_a_name_goes_by_the_order_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("grid_settings", "problem"),
     [
         (["learning_rate=1e-5,0.00001"], "grid.learning_rate lists a value twice"),
         (["learning_rate=1e-5", "learning_rate=2e-5"], "list its values once"),
@@ -507,15 +512,15 @@ def test_a_name_goes_by_the_order_of_the_settings() -> None:
         (["task=1,2"], "grid.task must be a table"),
     ],
 )
-def test_a_bad_grid_is_refused(words: list[str], problem: str) -> None:
-    found = refusal(cells, {}, words)
-    assert problem in found or problem.replace("steps and epochs", "epochs and steps") in found
+def test_a_bad_grid_is_refused(grid_settings: list[str], problem: str) -> None:
+    message = refusal(cells, {}, grid_settings)
+    assert problem in message or problem.replace("steps and epochs", "epochs and steps") in message
 
 
 def test_a_cell_is_read_as_overrides_and_never_silently_beaten_by_them() -> None:
     for cell in cells(grid("spanbert", "cola")):
-        found = for_task("spanbert", "cola", "epochs=1", *changes(cell))
-        assert (found.learning_rate, found.batch_size, found.epochs) == (
+        tuning = for_task("spanbert", "cola", "epochs=1", *changes(cell))
+        assert (tuning.learning_rate, tuning.batch_size, tuning.epochs) == (
             cell["learning_rate"],
             cell["batch_size"],
             1,
@@ -536,8 +541,8 @@ def test_a_cell_is_read_as_overrides_and_never_silently_beaten_by_them() -> None
 def test_steps_are_the_batches_of_an_epoch_times_the_epochs(
     examples: int, sequences: int, epochs: float, steps: int
 ) -> None:
-    found = replace(SIMPLE, batch_size=sequences, epochs=epochs).schedule(examples)
-    assert (found.steps, found.batch_size) == (steps, sequences)
+    schedule = replace(SIMPLE, batch_size=sequences, epochs=epochs).schedule(examples)
+    assert (schedule.steps, schedule.batch_size) == (steps, sequences)
 
 
 def test_warm_up_is_a_share_cut_to_whole_steps_or_a_number_of_them() -> None:
@@ -545,8 +550,8 @@ def test_warm_up_is_a_share_cut_to_whole_steps_or_a_number_of_them() -> None:
     assert ten.schedule(5).warmup == 0
     assert [replace(ten, warmup=share).schedule(5).warmup for share in (0.1, 0.19, 1)] == [1, 1, 10]
     assert replace(ten, warmup_steps=3).schedule(5).warmup == 3
-    found = refusal(replace(ten, warmup_steps=11).schedule, 5)
-    assert "warmup_steps = 11: the run has only 10 steps" in found
+    message = refusal(replace(ten, warmup_steps=11).schedule, 5)
+    assert "warmup_steps = 11: the run has only 10 steps" in message
     assert replace(ten, shape="cosine").schedule(5).decay == "cosine"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.labelled import jsonl, refusal, write
+from support.labelled_files import jsonl, refusal, write
 
 from clozelab.contracts import Counts
 from clozelab.finetuning.examples import Sentences, Tagged
@@ -41,8 +41,8 @@ def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     write(tmp_path / "train.tsv", "x")
-    said = refusal(lambda: located(tmp_path / "trian.tsv"))
-    assert "trian.tsv.xz" in said and f"did you mean {tmp_path / 'train.tsv'}?" in said
+    message = refusal(lambda: located(tmp_path / "trian.tsv"))
+    assert "trian.tsv.xz" in message and f"did you mean {tmp_path / 'train.tsv'}?" in message
     assert "check the path" in refusal(lambda: located(tmp_path / "no" / "thing.tsv"))
 
 
@@ -98,8 +98,8 @@ def test_a_ragged_row_is_refused_with_its_line_and_both_numbers(tmp_path: Path, 
     between = "," if name.endswith("csv") else "\t"
     rows = [("sentence", "label"), ("fine", "1"), ("a", "b", "0")]
     path = write(tmp_path / name, "".join(between.join(row) + "\n" for row in rows))
-    said = refusal(lambda: sentences(path))
-    assert f"{path}:3 has 3 columns where 2 are expected: fix" in said
+    message = refusal(lambda: sentences(path))
+    assert f"{path}:3 has 3 columns where 2 are expected: fix" in message
 
 
 def test_a_blank_line_inside_a_table_is_ragged_but_at_its_end_is_nothing(tmp_path: Path) -> None:
@@ -112,7 +112,9 @@ def test_a_blank_line_inside_a_table_is_ragged_but_at_its_end_is_nothing(tmp_pat
 def test_rows_cut_short_are_skipped_and_counted_where_the_protocol_does(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\nbroken\nbad\t0\n")
     counts = Counts()
-    assert [one.first for one in sentences(path, ReadOptions(skips=True), counts=counts)] == [
+    assert [
+        example.first for example in sentences(path, ReadOptions(skips=True), counts=counts)
+    ] == [
         "fine",
         "bad",
     ]
@@ -203,19 +205,19 @@ def test_pairs_are_found_by_their_usual_names(tmp_path: Path, names: str) -> Non
 
 def test_columns_are_those_the_user_names(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\tbody\tmood\nwrong\t0\tright\tsad\n")
-    asked = ReadOptions(columns={"first": "body", "label": "mood"})
-    assert sentences(path, asked) == [Sentences("0", "right", None, "sad")]
+    options = ReadOptions(columns={"first": "body", "label": "mood"})
+    assert sentences(path, options) == [Sentences("0", "right", None, "sad")]
 
 
 def test_columns_by_number_mean_that_there_is_no_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\ttwo\t1\nthree\tfour\t0\n")
-    asked = ReadOptions(columns={"first": "0", "second": "1", "label": "2"})
-    assert sentences(path, asked, pair=True) == [
+    options = ReadOptions(columns={"first": "0", "second": "1", "label": "2"})
+    assert sentences(path, options, pair=True) == [
         Sentences("0", "one", "two", "1"),
         Sentences("1", "three", "four", "0"),
     ]
     bare = write(tmp_path / "b.txt", "one\ttwo\n")
-    unlabelled = ReadOptions(columns=asked.columns, labelled=False)
+    unlabelled = ReadOptions(columns=options.columns, labelled=False)
     assert sentences(bare, unlabelled, pair=True) == [Sentences("0", "one", "two", None)]
 
 
@@ -223,39 +225,42 @@ def test_a_missing_column_is_refused_with_what_was_sought_what_is_there_and_the_
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tmood\nfine\tgood\n")
-    said = refusal(lambda: sentences(path))
-    assert f"{path} has no column for the label: looked for label, gold_label" in said
-    assert "found sentence, mood; say --columns label=NAME" in said
-    said = refusal(lambda: sentences(path, ReadOptions(columns={"label": "moood"})))
-    assert "looked for moood" in said and "--columns label=mood" in said
+    message = refusal(lambda: sentences(path))
+    assert f"{path} has no column for the label: looked for label, gold_label" in message
+    assert "found sentence, mood; say --columns label=NAME" in message
+    message = refusal(lambda: sentences(path, ReadOptions(columns={"label": "moood"})))
+    assert "looked for moood" in message and "--columns label=mood" in message
     assert "column for the first" in refusal(lambda: sentences(path, pair=True))
-    asked = ReadOptions(columns={"first": "sentence", "label": "mood"})
-    assert "column for the second" in refusal(lambda: sentences(path, asked, pair=True))
+    options = ReadOptions(columns={"first": "sentence", "label": "mood"})
+    assert "column for the second" in refusal(lambda: sentences(path, options, pair=True))
 
 
 def test_a_role_that_no_column_has_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\n")
-    said = refusal(lambda: sentences(path, ReadOptions(columns={"lable": "x"})))
-    assert "knows no 'lable': say first, second, label, id" in said
+    message = refusal(lambda: sentences(path, ReadOptions(columns={"lable": "x"})))
+    assert "knows no 'lable': say first, second, label, id" in message
 
 
 def test_a_test_set_may_lack_labels_but_no_other_may(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t\nbad\t0\n")
-    assert [one.label for one in sentences(path, ReadOptions(labelled=False))] == [None, "0"]
+    assert [example.label for example in sentences(path, ReadOptions(labelled=False))] == [
+        None,
+        "0",
+    ]
     assert f"{path}:2 has no label" in refusal(lambda: sentences(path))
 
 
 def test_an_unknown_label_is_refused_with_its_line_and_the_known_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\tgood\nso\tmiddling\n")
-    said = refusal(lambda: sentences(path, ReadOptions(labels=("bad", "good"))))
-    assert f"{path}:3 has the label 'middling', which is none of bad, good" in said
+    message = refusal(lambda: sentences(path, ReadOptions(labels=("bad", "good"))))
+    assert f"{path}:3 has the label 'middling', which is none of bad, good" in message
 
 
 def test_examples_nobody_agreed_on_are_skipped_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t-\nso\tgood\n")
     counts = Counts()
-    asked = ReadOptions(labels=("good",), undecided=("-",))
-    assert sentences(path, asked, counts=counts) == [Sentences("1", "so", None, "good")]
+    options = ReadOptions(labels=("good",), undecided=("-",))
+    assert sentences(path, options, counts=counts) == [Sentences("1", "so", None, "good")]
     assert counts.numbers == {UNDECIDED: 1}
 
 
@@ -264,8 +269,8 @@ def test_numbers_are_read_as_numbers(tmp_path: Path) -> None:
     assert sentences(path, pair=True, numeric=True)[0].label == 3.8
     for bad in ("much", "nan", "inf"):
         path = write(tmp_path / "b.tsv", f"sentence1\tsentence2\tscore\na\tb\t{bad}\n")
-        said = refusal(partial(sentences, path, pair=True, numeric=True))
-        assert f"{path}:2 has '{bad}' where a number should stand" in said
+        message = refusal(partial(sentences, path, pair=True, numeric=True))
+        assert f"{path}:2 has '{bad}' where a number should stand" in message
 
 
 def test_a_record_without_text_is_refused_and_an_empty_text_counted(tmp_path: Path) -> None:
@@ -298,8 +303,8 @@ def test_conll_columns_are_words_and_tags(tmp_path: Path) -> None:
     ]
     chunks = tagged(path, ReadOptions(columns={"words": "0", "tags": "2"}))
     assert chunks[0].tags == ("I-NP", "I-VP")
-    said = refusal(lambda: tagged(path, ReadOptions(columns={"tags": "4"})))
-    assert "--columns tags=4 is none of the 4 columns" in said
+    message = refusal(lambda: tagged(path, ReadOptions(columns={"tags": "4"})))
+    assert "--columns tags=4 is none of the 4 columns" in message
 
 
 def test_hashtags_wide_spaces_and_lines_of_a_tab_load_right(tmp_path: Path) -> None:
@@ -322,8 +327,8 @@ def test_a_word_without_its_tag_is_refused_with_its_line(tmp_path: Path) -> None
 
 def test_an_unknown_tag_is_refused_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "\none O\n\ntwo B-thing\n")
-    said = refusal(lambda: tagged(path, ReadOptions(labels=("O", "B-x"))))
-    assert f"{path}:4 has the tag 'B-thing', which is none of O, B-x" in said
+    message = refusal(lambda: tagged(path, ReadOptions(labels=("O", "B-x"))))
+    assert f"{path}:4 has the tag 'B-thing', which is none of O, B-x" in message
 
 
 def test_an_empty_file_of_columns_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
-from support.labelled import jsonl, refusal, write
+from support.labelled_files import jsonl, refusal, write
 
 from clozelab.finetuning.examples import (
     Class,
@@ -48,15 +48,15 @@ def test_glues_folders_are_found_and_cola_has_no_header(tmp_path: Path, inside: 
     write(folder / "train.tsv", 'gj04\t1\t\tHe said "so.\ngj04\t0\t*\tHim so.\n')
     write(folder / "dev.tsv.xz", lzma.compress(b"gj04\t1\t\tYes.\n"))
     write(folder / "test.tsv", "index\tsentence\n0\tNo.\n")
-    found = find("cola", tmp_path)
-    assert found.read("train") == [
+    splits = find("cola", tmp_path)
+    assert splits.read("train") == [
         Sentences("0", 'He said "so.', None, "1"),
         Sentences("1", "Him so.", None, "0"),
     ]
-    assert found.read("dev") == [Sentences("0", "Yes.", None, "1")]
-    assert found.read("test") == [Sentences("0", "No.", None, None)]
-    assert found.kind == "classify" and found.settings["metrics"] == ("matthews",)
-    assert not found.notes and not found.counts.numbers
+    assert splits.read("dev") == [Sentences("0", "Yes.", None, "1")]
+    assert splits.read("test") == [Sentences("0", "No.", None, None)]
+    assert splits.kind == "classify" and splits.settings["metrics"] == ("matthews",)
+    assert not splits.notes and not splits.counts.numbers
 
 
 def test_the_folder_itself_may_be_named(tmp_path: Path) -> None:
@@ -69,11 +69,11 @@ def test_mnli_has_two_sets_of_dev_and_of_test(tmp_path: Path) -> None:
     for split in ("train", "dev_matched", "dev_mismatched"):
         write(tmp_path / "MNLI" / f"{split}.tsv", f"{head}0\t1\tx\t{split}\tneutral\tentailment\n")
     write(tmp_path / "MNLI" / "test_mismatched.tsv", "index\tsentence1\tsentence2\n5\tx\ty\n")
-    found = find("mnli", tmp_path)
-    assert set(found.splits) == {"train", "dev", "dev_mismatched", "test_mismatched"}
-    assert found.read("dev")[0][2:] == ("dev_matched", "entailment")
-    assert found.read("dev_mismatched")[0][2:] == ("dev_mismatched", "entailment")
-    assert found.read("test_mismatched") == [Sentences("5", "x", "y", None)]
+    splits = find("mnli", tmp_path)
+    assert set(splits.splits) == {"train", "dev", "dev_mismatched", "test_mismatched"}
+    assert splits.read("dev")[0][2:] == ("dev_matched", "entailment")
+    assert splits.read("dev_mismatched")[0][2:] == ("dev_mismatched", "entailment")
+    assert splits.read("test_mismatched") == [Sentences("5", "x", "y", None)]
 
 
 def test_a_subset_is_found_and_called_one_but_the_whole_comes_first(tmp_path: Path) -> None:
@@ -87,27 +87,27 @@ def test_a_subset_is_found_and_called_one_but_the_whole_comes_first(tmp_path: Pa
 
 def test_a_label_that_the_task_does_not_have_is_refused_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "RTE" / "dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\tx\ty\tno\n")
-    said = refusal(lambda: find("rte", tmp_path).read("dev"))
-    assert f"{path}:2 has the label 'no', which is none of entailment, not_entailment" in said
+    message = refusal(lambda: find("rte", tmp_path).read("dev"))
+    assert f"{path}:2 has the label 'no', which is none of entailment, not_entailment" in message
 
 
 def test_qqps_broken_rows_are_skipped_and_counted(tmp_path: Path) -> None:
     head = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     rows = "1\t2\t3\tWhy?\tHow?\t0\n4\t5\t6\tWhere\nis it?\tHere?\t1\n"
     write(tmp_path / "QQP" / "train.tsv", head + rows)
-    found = find("qqp", tmp_path)
-    assert found.read("train") == [Sentences("1", "Why?", "How?", "0")]
-    assert sum(found.counts.numbers.values()) == 2
-    found.read("train")
-    assert sum(found.counts.numbers.values()) == 2, "read once, counted once"
+    splits = find("qqp", tmp_path)
+    assert splits.read("train") == [Sentences("1", "Why?", "How?", "0")]
+    assert sum(splits.counts.numbers.values()) == 2
+    splits.read("train")
+    assert sum(splits.counts.numbers.values()) == 2, "read once, counted once"
 
 
 def test_missing_data_is_refused_with_the_layout_and_the_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = refusal(lambda: find("squad2", tmp_path))
-    assert f"{tmp_path} has no data of squad2: say --task-data DIR or set CLOZELAB_DATA" in said
-    assert "DIR/squad/\n    train-v2.0.json\n    dev-v2.0.json" in said
+    message = refusal(lambda: find("squad2", tmp_path))
+    assert f"{tmp_path} has no data of squad2: say --task-data DIR or set CLOZELAB_DATA" in message
+    assert "DIR/squad/\n    train-v2.0.json\n    dev-v2.0.json" in message
     monkeypatch.delenv("CLOZELAB_DATA", raising=False)
     assert "say --task-data DIR or set CLOZELAB_DATA" in refusal(lambda: find("squad2", None))
     write(tmp_path / "WNLI" / "dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\tx\ty\t1\n")
@@ -122,10 +122,10 @@ def test_a_split_that_is_not_there_is_refused_only_when_asked_for(tmp_path: Path
         "qas": [{"id": "1", "question": "在哪？", "answers": [{"text": "家", "answer_start": 2}]}],
     }
     write(tmp_path / "drcd" / "DRCD_dev.json", json.dumps({"data": [{"paragraphs": [paragraph]}]}))
-    found = find("drcd", tmp_path)
-    assert len(found.read("dev")) == 1 and found.settings == {"language": "chinese"}
-    said = refusal(lambda: found.read("train"))
-    assert "drcd has no train split here, only dev" in said and "DRCD_training.json" in said
+    splits = find("drcd", tmp_path)
+    assert len(splits.read("dev")) == 1 and splits.settings == {"language": "chinese"}
+    message = refusal(lambda: splits.read("train"))
+    assert "drcd has no train split here, only dev" in message and "DRCD_training.json" in message
 
 
 def test_squads_train_skips_what_cannot_be_found_and_its_dev_does_not(tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_squads_train_skips_what_cannot_be_found_and_its_dev_does_not(tmp_path: 
     content = json.dumps({"data": [{"paragraphs": [{"context": "here", "qas": asks}]}]})
     for split in ("train", "dev"):
         write(tmp_path / "squad" / f"{split}-v1.1.json", content)
-    found = find("squad1", tmp_path)
-    assert len(found.read("train")) == 1 and len(found.read("dev")) == 2
-    assert found.counts.numbers == {NOT_FOUND: 2, SKIPPED: 1}
+    splits = find("squad1", tmp_path)
+    assert len(splits.read("train")) == 1 and len(splits.read("dev")) == 2
+    assert splits.counts.numbers == {NOT_FOUND: 2, SKIPPED: 1}
 
 
 def test_race_is_split_by_school(tmp_path: Path) -> None:
@@ -146,8 +146,10 @@ def test_race_is_split_by_school(tmp_path: Path) -> None:
     for level in ("middle", "high"):
         file = tmp_path / "RACE" / "dev" / level / "7.txt"
         write(file, json.dumps({**article, "id": f"{level}7.txt"}))
-    assert [one.id for one in find("race_high", tmp_path).read("dev")] == ["high7.txt-0"]
-    assert [one.id for one in find("race_middle", tmp_path).read("dev")] == ["middle7.txt-0"]
+    assert [example.id for example in find("race_high", tmp_path).read("dev")] == ["high7.txt-0"]
+    assert [example.id for example in find("race_middle", tmp_path).read("dev")] == [
+        "middle7.txt-0"
+    ]
     assert len(find("race", tmp_path).read("dev")) == 2
 
 
@@ -157,24 +159,24 @@ def test_every_tenth_document_of_litbank_is_dev(tmp_path: Path) -> None:
         for n in range(20)
     ]
     write(tmp_path / "litbank" / "coref.conll.xz", lzma.compress("".join(texts).encode()))
-    found = find("litbank", tmp_path)
-    assert [one.id for one in found.read("dev")] == ["d09_0", "d19_0"]
-    assert len(found.read("train")) == 18
-    assert "every tenth document is dev" in found.notes[0]
+    splits = find("litbank", tmp_path)
+    assert [example.id for example in splits.read("dev")] == ["d09_0", "d19_0"]
+    assert len(splits.read("train")) == 18
+    assert "every tenth document is dev" in splits.notes[0]
     for number, content in enumerate(texts):
         write(tmp_path / "other" / "litbank" / "coref" / "conll" / f"{number:02}.conll", content)
     apart = find("litbank", tmp_path / "other")
-    assert apart.read("dev") == found.read("dev") and apart.read("train") == found.read("train")
+    assert apart.read("dev") == splits.read("dev") and apart.read("train") == splits.read("train")
 
 
 def test_gap_says_what_is_asked_of_each_text(tmp_path: Path) -> None:
     head = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
     row = "v-1\tAnn saw Bea. She left.\tShe\t13\tAnn\t0\tTRUE\tBea\t8\tFALSE\tu\n"
     write(tmp_path / "gap" / "gap-validation.tsv", head + row)
-    found = find("gap", tmp_path)
-    asked = found.read("dev")[0]
-    assert asked.id == "v-1"
-    assert asked.pronoun.mention == Mention(4, 4)
+    splits = find("gap", tmp_path)
+    question = splits.read("dev")[0]
+    assert question.id == "v-1"
+    assert question.pronoun.mention == Mention(4, 4)
 
 
 def test_chinese_columns_go_by_number_and_clues_json_by_name(tmp_path: Path) -> None:
@@ -197,9 +199,9 @@ def test_ocnli_takes_its_largest_file_and_skips_what_nobody_agreed_on(tmp_path: 
     pair = {"sentence1": "x", "sentence2": "y", "label": "neutral", "id": 3}
     content = jsonl(pair, {**pair, "label": "-"})
     write(tmp_path / "ocnli" / "train.3k.json", content)
-    found = find("ocnli", tmp_path)
-    assert len(found.read("train")) == 1 and sum(found.counts.numbers.values()) == 1
-    assert "3,000 pairs" in found.notes[0]
+    splits = find("ocnli", tmp_path)
+    assert len(splits.read("train")) == 1 and sum(splits.counts.numbers.values()) == 1
+    assert "3,000 pairs" in splits.notes[0]
     write(tmp_path / "ocnli" / "train.50k.json", content)
     assert find("ocnli", tmp_path).notes == ()
 
@@ -215,23 +217,23 @@ def table(path: Path, *labels: str) -> Path:
 
 def test_labels_are_those_of_the_training_file_in_order(tmp_path: Path) -> None:
     train = table(tmp_path / "a.tsv", "sad", "glad", "sad")
-    found = own("classify", train=train, dev=table(tmp_path / "b.tsv", "glad"))
-    assert found.settings == {"labels": ("glad", "sad"), "pair": False}
-    assert len(found.read("train")) == 3 and len(found.read("dev")) == 1
+    splits = own("classify", train=train, dev=table(tmp_path / "b.tsv", "glad"))
+    assert splits.settings == {"labels": ("glad", "sad"), "pair": False}
+    assert len(splits.read("train")) == 3 and len(splits.read("dev")) == 1
     numbers = own("classify", train=table(tmp_path / "c.tsv", "10", "9", "-1"))
     assert numbers.settings["labels"] == ("-1", "9", "10")
 
 
 def test_a_label_of_dev_that_train_has_not_is_refused_with_its_line(tmp_path: Path) -> None:
     train, dev = table(tmp_path / "a.tsv", "sad", "glad"), table(tmp_path / "b.tsv", "sad", "odd")
-    said = refusal(lambda: own("classify", train=train, dev=dev))
-    assert f"{dev}:3 has the label 'odd', which is none of glad, sad" in said
+    message = refusal(lambda: own("classify", train=train, dev=dev))
+    assert f"{dev}:3 has the label 'odd', which is none of glad, sad" in message
 
 
 def test_labels_may_be_given_where_nothing_is_trained(tmp_path: Path) -> None:
     dev = table(tmp_path / "b.tsv", "sad")
-    found = own("classify", dev=dev, labels=("glad", "sad"))
-    assert found.settings["labels"] == ("glad", "sad")
+    splits = own("classify", dev=dev, labels=("glad", "sad"))
+    assert splits.settings["labels"] == ("glad", "sad")
     assert "none of x, y" in refusal(lambda: own("classify", dev=dev, labels=("x", "y")))
 
 
@@ -242,16 +244,16 @@ def test_an_empty_dev_set_is_refused(tmp_path: Path) -> None:
 
 def test_a_test_set_may_lack_labels(tmp_path: Path) -> None:
     test = write(tmp_path / "t.tsv", "text\nx\n\n")
-    found = own("classify", train=table(tmp_path / "a.tsv", "0", "1"), test=test)
-    assert found.read("test") == [Sentences("0", "x", None, None)]
+    splits = own("classify", train=table(tmp_path / "a.tsv", "0", "1"), test=test)
+    assert splits.read("test") == [Sentences("0", "x", None, None)]
 
 
 def test_pairs_and_numbers_are_told_by_their_columns(tmp_path: Path) -> None:
     pairs = write(tmp_path / "a.tsv", "premise\thypothesis\tlabel\nx\ty\t0.5\nx\tz\t1.5\n")
     assert own("pairs", train=pairs).settings == {"labels": ("0.5", "1.5"), "pair": True}
     assert own("pairs", train=pairs).kind == "classify"
-    found = own("regress", train=pairs)
-    assert found.settings == {"pair": True} and found.read("train")[0][2:] == ("y", 0.5)
+    splits = own("regress", train=pairs)
+    assert splits.settings == {"pair": True} and splits.read("train")[0][2:] == ("y", 0.5)
     single = own("regress", train=write(tmp_path / "b.tsv", "text\tscore\nx\t2\n"))
     assert single.settings == {"pair": False} and single.read("train")[0][2:] == (None, 2.0)
     bare = write(tmp_path / "c.tsv", "x\ty\t3\n")
@@ -273,10 +275,10 @@ def test_tags_are_collected_with_the_outside_one_first(tmp_path: Path) -> None:
 
 def test_tags_that_name_no_entities_are_scored_by_accuracy(tmp_path: Path) -> None:
     speech = write(tmp_path / "speech.conll", "Cats\tNNS\nsleep\tVBP\n!\tO\n\nDogs\tNNS\n")
-    found = own("tag", train=speech)
-    assert found.settings == {"tags": ("O", "NNS", "VBP"), "metrics": ("accuracy",)}
-    assert found.notes == ("tags such as NNS name no entities: accuracy is what counts",)
-    assert Tag(**found.settings).metrics == ("accuracy",)  # type: ignore[arg-type]
+    splits = own("tag", train=speech)
+    assert splits.settings == {"tags": ("O", "NNS", "VBP"), "metrics": ("accuracy",)}
+    assert splits.notes == ("tags such as NNS name no entities: accuracy is what counts",)
+    assert Tag(**splits.settings).metrics == ("accuracy",)  # type: ignore[arg-type]
     people = write(tmp_path / "people.conll", "Anna\tB-PER\nsleeps\tO\n")
     assert own("tag", train=people).settings == {"tags": ("O", "B-PER")}
     assert own("tag", train=people).notes == ()
@@ -318,10 +320,10 @@ class Data(list[dict[str, object]]):
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, str]]:
     """A module in the place of `datasets`; what it was asked for."""
-    asked: list[tuple[str, str | None, str]] = []
+    requests: list[tuple[str, str | None, str]] = []
 
     def load_dataset(name: str, subset: str | None, *, split: str) -> Data:
-        asked.append((name, subset, split))
+        requests.append((name, subset, split))
         if split not in ("train", "validation", "test"):
             raise ValueError(f"Unknown split {split!r}.\nMore.")
         number = -1 if split == "test" else 1
@@ -330,18 +332,18 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None, str
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     monkeypatch.setattr(hubs, "find_spec", lambda name: SimpleNamespace(origin="here"))
-    return asked
+    return requests
 
 
 def test_a_dataset_is_read_by_its_name_and_its_classes_by_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = stand_in(monkeypatch)
-    found = own("classify", train="hf:some/thing/part", dev="some/thing", test="hf:thing:test")
-    assert found.settings["labels"] == ("bad", "good")
-    assert found.read("train")[0] == Sentences("0", "x", None, "good")
-    assert [one.label for one in found.read("test")] == [None, None]  # type: ignore[union-attr]
-    assert asked == [
+    requests = stand_in(monkeypatch)
+    splits = own("classify", train="hf:some/thing/part", dev="some/thing", test="hf:thing:test")
+    assert splits.settings["labels"] == ("bad", "good")
+    assert splits.read("train")[0] == Sentences("0", "x", None, "good")
+    assert [example.label for example in splits.read("test")] == [None, None]  # type: ignore[union-attr]
+    assert requests == [
         ("some/thing", "part", "train"),
         ("some/thing", None, "validation"),
         ("thing", None, "test"),
@@ -351,9 +353,9 @@ def test_a_dataset_is_read_by_its_name_and_its_classes_by_theirs(
 
 def test_a_dataset_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
-    said = refusal(lambda: own("classify", train="hf:some/thing:odd"))
-    assert "hf:some/thing:odd has no split odd that can be read (Unknown split 'odd'.)" in said
-    assert "say hf:some/thing:SPLIT" in said
+    message = refusal(lambda: own("classify", train="hf:some/thing:odd"))
+    assert "hf:some/thing:odd has no split odd that can be read (Unknown split 'odd'.)" in message
+    assert "say hf:some/thing:SPLIT" in message
     assert "names no dataset" in refusal(lambda: own("classify", train="hf:a b"))
 
 
@@ -375,19 +377,19 @@ def test_without_datasets_the_package_to_install_is_named(
 # --- what is sent in ---------------------------------------------------------------------------
 
 
-def said(label: str) -> Class:
+def predicted_class(label: str) -> Class:
     return Class(label, {label: 1.0})
 
 
 def test_glues_files_have_their_names_header_and_spellings(tmp_path: Path) -> None:
     write(tmp_path / "QNLI" / "test.tsv", "index\tquestion\tsentence\n7\tWhy?\tSo.\n9\tHow?\tSo.\n")
-    found = find("qnli", tmp_path)
-    predictions = [said("not_entailment"), said("entailment")]
-    path = write_submission(found, "test", predictions=predictions, folder=tmp_path / "out")
+    splits = find("qnli", tmp_path)
+    predictions = [predicted_class("not_entailment"), predicted_class("entailment")]
+    path = write_submission(splits, "test", predictions=predictions, folder=tmp_path / "out")
     assert path == tmp_path / "out" / "QNLI.tsv"
     assert path.read_text() == "index\tprediction\n7\tnot_entailment\n9\tentailment\n"
     assert "2 examples and there are 1" in refusal(
-        lambda: write_submission(found, "test", predictions=predictions[:1], folder=tmp_path)
+        lambda: write_submission(splits, "test", predictions=predictions[:1], folder=tmp_path)
     )
 
 
@@ -401,21 +403,21 @@ def test_glues_file_names_are_the_official_ones() -> None:
 
 def test_stsbs_numbers_stay_on_its_scale(tmp_path: Path) -> None:
     write(tmp_path / "STS-B" / "test.tsv", "index\tsentence1\tsentence2\n0\tx\ty\n1\tx\ty\n")
-    found = find("stsb", tmp_path)
+    splits = find("stsb", tmp_path)
     numbers = [Number(5.2), Number(1.23456)]
-    path = write_submission(found, "test", predictions=numbers, folder=tmp_path)
+    path = write_submission(splits, "test", predictions=numbers, folder=tmp_path)
     assert path.read_text() == "index\tprediction\n0\t5.000\n1\t1.235\n"
 
 
 def test_answers_are_sent_as_texts_by_id(tmp_path: Path) -> None:
     row = {"id": "q", "question": "?", "context": "家", "answers": "家"}
-    found = own("answer", dev=write(tmp_path / "a.jsonl", jsonl(row)))
+    splits = own("answer", dev=write(tmp_path / "a.jsonl", jsonl(row)))
     spans = [Span("家", 1.0, None, ())]
-    path = write_submission(found, "dev", predictions=spans, folder=tmp_path / "o")
+    path = write_submission(splits, "dev", predictions=spans, folder=tmp_path / "o")
     assert json.loads(path.read_text(encoding="utf-8")) == {"q": "家"}
     assert not (tmp_path / "o" / "null_odds.json").exists()
     spans = [Span("", 1.0, 2.5, ())]
-    write_submission(found, "dev", predictions=spans, folder=tmp_path / "o")
+    write_submission(splits, "dev", predictions=spans, folder=tmp_path / "o")
     assert json.loads((tmp_path / "o" / "null_odds.json").read_text()) == {"q": 2.5}
 
 
@@ -427,18 +429,21 @@ def test_choices_are_sent_as_letters_or_numbers(tmp_path: Path) -> None:
     assert path.read_text() == "index\tprediction\nhigh1.txt-0\tB\n"
     row = {"ind": 3, "ctx": "x", "endings": ["a", "b"]}
     write(tmp_path / "hellaswag" / "test.jsonl", jsonl(row))
-    found = find("hellaswag", tmp_path)
-    path = write_submission(found, "test", predictions=picked, folder=tmp_path)
+    splits = find("hellaswag", tmp_path)
+    path = write_submission(splits, "test", predictions=picked, folder=tmp_path)
     assert path.read_text() == "index\tprediction\n3\t1\n"
 
 
 def test_tags_and_clusters_are_written_as_they_are_read(tmp_path: Path) -> None:
-    found = own("tag", train=write(tmp_path / "a.conll", "x O\ny B-x\n\nz O\n"))
+    splits = own("tag", train=write(tmp_path / "a.conll", "x O\ny B-x\n\nz O\n"))
     tags = [Tags(("B-x", "O"), (1.0, 1.0)), Tags(("O",), (1.0,))]
-    path = write_submission(found, "train", predictions=tags, folder=tmp_path)
-    assert [one.tags for one in own("tag", train=path).read("train")] == [("B-x", "O"), ("O",)]  # type: ignore[union-attr]
+    path = write_submission(splits, "train", predictions=tags, folder=tmp_path)
+    assert [example.tags for example in own("tag", train=path).read("train")] == [
+        ("B-x", "O"),
+        ("O",),
+    ]  # type: ignore[union-attr]
     record = {"id": "d", "sentences": [["He", "ran"]], "clusters": []}
-    found = own("coreference", dev=write(tmp_path / "b.jsonl", jsonl(record)))
+    splits = own("coreference", dev=write(tmp_path / "b.jsonl", jsonl(record)))
     clusters = ((Mention(0, 0), Mention(1, 1)),)
-    path = write_submission(found, "dev", predictions=[Clusters(clusters)], folder=tmp_path)
+    path = write_submission(splits, "dev", predictions=[Clusters(clusters)], folder=tmp_path)
     assert own("coreference", dev=path).read("dev")[0].clusters == clusters  # type: ignore[union-attr]

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.labelled import jsonl, refusal, write
+from support.labelled_files import jsonl, refusal, write
 
 from clozelab.contracts import Counts
 from clozelab.finetuning.examples import Choice, Document, GoldAnswer, Mention, Question
@@ -27,8 +27,8 @@ def squad(*asks: dict[str, object]) -> str:
 
 
 def asking(number: int, *answers: tuple[str, int], **more: object) -> dict[str, object]:
-    given = [{"text": text, "answer_start": start} for text, start in answers]
-    return {"id": f"q{number}", "question": " Who? ", "answers": given, **more}
+    gold = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": f"q{number}", "question": " Who? ", "answers": gold, **more}
 
 
 def test_squads_questions_keep_the_passage_as_it_is(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_question_may_have_no_answer_or_an_unknown_one(tmp_path: Path) -> None
         asking(3),
     ]
     path = write(tmp_path / "a.json", squad(*asks))
-    assert [one.answers for one in questions(path)] == [(), (GoldAnswer("cat", 6),), ()]
+    assert [example.answers for example in questions(path)] == [(), (GoldAnswer("cat", 6),), ()]
     path = write(tmp_path / "b.json", squad({"id": 1, "question": "Who?"}))
     assert questions(path, ReadOptions(labelled=False)) == [Question("1", "Who?", PASSAGE, None)]
     assert "question 1 has no answers" in refusal(lambda: questions(path))
@@ -171,10 +171,12 @@ def test_race_is_read_from_lines_and_from_folders_alike(tmp_path: Path) -> None:
         for number, seconds in enumerate(ASKED)
     ]
     assert choices(path)[:2] == wanted
-    assert [one.id for one in choices(tmp_path / "train")] == [
+    assert [example.id for example in choices(tmp_path / "train")] == [
         f"{name}.txt-{number}" for name in ("high9", "high10", "middle2") for number in (0, 1)
     ]
-    assert [one.id[:6] for one in choices(path, ReadOptions(level="middle"))] == ["middle"] * 2
+    assert [example.id[:6] for example in choices(path, ReadOptions(level="middle"))] == [
+        "middle"
+    ] * 2
     assert len(choices(tmp_path / "train", ReadOptions(level="high"))) == 4
     assert choices(tmp_path / "train")[0][1:] == wanted[0][1:]
 
@@ -189,7 +191,7 @@ def test_races_articles_must_be_whole(tmp_path: Path) -> None:
     file = write(tmp_path / "dev" / "high" / "1.txt", '{"article": "x",\n "questions": [')
     assert f"{file}:2 is not JSON" in refusal(lambda: choices(tmp_path / "dev"))
     bare = write(tmp_path / "c.jsonl", jsonl({**ARTICLE, "answers": None}))
-    assert [one.label for one in choices(bare, ReadOptions(labelled=False))] == [None, None]
+    assert [example.label for example in choices(bare, ReadOptions(labelled=False))] == [None, None]
 
 
 def test_a_run_of_underscores_is_one_blank() -> None:
@@ -227,13 +229,13 @@ def test_choices_come_as_lists_records_or_lists_by_name(tmp_path: Path) -> None:
 
 def test_choices_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     row = {"question": "Why?", "choices": ["no", "so"], "answer": 1}
-    for bad, said in (
+    for bad, sentence in (
         ({"answer": 2}, "says 2 is right, which is none of its 2 choices"),
         ({"answer": None}, "does not say which choice is right"),
         ({"choices": ["no"]}, "has no two choices"),
     ):
         path = write(tmp_path / "a.jsonl", jsonl(row, {**row, **bad}))
-        assert f"{path}:2 {said}" in refusal(partial(choices, path))
+        assert f"{path}:2 {sentence}" in refusal(partial(choices, path))
     path = write(tmp_path / "b.jsonl", jsonl({"question": "Why?", "answer": 1}))
     assert "column for the choices" in refusal(lambda: choices(path))
     path = write(tmp_path / "c.jsonl", jsonl({"choices": ["no", "so"], "answer": 1}))
@@ -286,13 +288,13 @@ def test_an_empty_last_column_and_columns_apart_by_spaces_load_right(tmp_path: P
 
 
 def test_brackets_that_do_not_match_are_refused_with_their_line(tmp_path: Path) -> None:
-    for rows, said in (
+    for rows, sentence in (
         (("a -", "b 7)"), ":3 closes 7), which is not open"),
         (("a -", "b (7", "c -"), ":3 opens (7, which nothing closes"),
         (("a -", "b seven"), ":3 has 'seven' in its last column"),
     ):
         path = write(tmp_path / "a.conll", coref(*rows))
-        assert f"{path}{said}" in refusal(partial(documents, path))
+        assert f"{path}{sentence}" in refusal(partial(documents, path))
     path = write(tmp_path / "b.conll", "#begin document (a); part 0\na\t0\tHe\n")
     assert f"{path}:2 has 3 columns where at least 5" in refusal(lambda: documents(path))
     assert "is empty" in refusal(lambda: documents(write(tmp_path / "c.conll", "\n")))
@@ -306,8 +308,8 @@ def test_documents_of_json_lines_are_read_and_their_mentions_checked(tmp_path: P
     ]
     for clusters in ([[[2, 3]]], [[[1, 0]]], [[2, 2]], [[["a", "b"]]]):
         path = write(tmp_path / "b.jsonl", jsonl(record, {**record, "clusters": clusters}))
-        said = refusal(partial(documents, path))
-        assert f"{path}:2 has the mention" in said and "of 3 words" in said
+        message = refusal(partial(documents, path))
+        assert f"{path}:2 has the mention" in message and "of 3 words" in message
     path = write(tmp_path / "c.jsonl", jsonl({"sentences": [["He"]]}))
     assert "column for the clusters" in refusal(lambda: documents(path))
     assert documents(path, ReadOptions(labelled=False))[0].clusters is None
@@ -324,49 +326,49 @@ TEXT = "Dr. Ann Lee's sister didn't see M*ra J. Smith. She said \"no\". Later, A
 def row(a: str = "TRUE", b: str = "FALSE", at: int | None = None) -> str:
     places = [("She", "She", ""), ("Ann Lee", "Ann Lee", a), ("M*ra J. Smith", "M*ra", b)]
     cells = ["t-1", TEXT]
-    for name, found, truth in places:
-        cells += [name, str(TEXT.index(found) if at is None else at), *([truth] if truth else [])]
+    for name, start, truth in places:
+        cells += [name, str(TEXT.index(start) if at is None else at), *([truth] if truth else [])]
     return "\t".join([*cells, "url"]) + "\n"
 
 
 def test_gaps_texts_become_words_and_mentions(tmp_path: Path) -> None:
     (document,) = gap(write(tmp_path / "a.tsv", HEAD + row()))
-    asked = document.pronoun
-    assert asked is not None
+    pronoun = document.pronoun
+    assert pronoun is not None
     words = [word for sentence in document.sentences for word in sentence]
     assert len(document.sentences) == 3
     assert words[:9] == ["Dr", ".", "Ann", "Lee", "'s", "sister", "did", "n't", "see"]
 
-    def said(mention: Mention) -> list[str]:
+    def words_of(mention: Mention) -> list[str]:
         return words[mention.first : mention.last + 1]
 
-    assert said(asked.mention) == ["She"] and asked.word == "She"
-    assert said(asked.a) == ["Ann", "Lee"]
-    assert said(asked.b) == ["M*ra", "J", ".", "Smith"]
-    assert (asked.is_a, asked.is_b) == (True, False)
-    assert document.clusters == ((asked.a, asked.mention),)
+    assert words_of(pronoun.mention) == ["She"] and pronoun.word == "She"
+    assert words_of(pronoun.a) == ["Ann", "Lee"]
+    assert words_of(pronoun.b) == ["M*ra", "J", ".", "Smith"]
+    assert (pronoun.is_a, pronoun.is_b) == (True, False)
+    assert document.clusters == ((pronoun.a, pronoun.mention),)
 
 
 def test_gaps_pronoun_may_stand_for_neither_name_or_nobody_says(tmp_path: Path) -> None:
     (document,) = gap(write(tmp_path / "a.tsv", HEAD + row("FALSE", "FALSE")))
-    asked = document.pronoun
-    assert asked is not None
-    assert document.clusters == () and asked.is_a is False
+    pronoun = document.pronoun
+    assert pronoun is not None
+    assert document.clusters == () and pronoun.is_a is False
     bare = (HEAD + row()).replace("A-coref\t", "").replace("B-coref\t", "")
     bare = bare.replace("\tTRUE", "").replace("\tFALSE", "")
     (document,) = gap(write(tmp_path / "b.tsv", bare))
-    asked = document.pronoun
-    assert asked is not None
-    assert document.clusters is None and asked.is_a is None and asked.is_b is None
+    pronoun = document.pronoun
+    assert pronoun is not None
+    assert document.clusters is None and pronoun.is_a is None and pronoun.is_b is None
 
 
 def test_gaps_words_end_where_a_mention_does(tmp_path: Path) -> None:
     text = "Annie saw Bob. She left."
     cells = ["t", text, "She", "15", "Ann", "0", "TRUE", "Bob", "10", "FALSE", "url"]
     (document,) = gap(write(tmp_path / "a.tsv", HEAD + "\t".join(cells) + "\n"))
-    asked = document.pronoun
-    assert asked is not None
-    assert document.sentences[0][:2] == ("Ann", "ie") and asked.a == Mention(0, 0)
+    pronoun = document.pronoun
+    assert pronoun is not None
+    assert document.sentences[0][:2] == ("Ann", "ie") and pronoun.a == Mention(0, 0)
 
 
 def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -378,9 +380,9 @@ def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert "has no column Pronoun" in refusal(lambda: gap(path))
 
 
-@pytest.mark.parametrize("given", ["abc", "-1", "1.5"])
-def test_a_column_of_a_conll_file_goes_by_number(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("column", ["abc", "-1", "1.5"])
+def test_a_column_of_a_conll_file_goes_by_number(tmp_path: Path, column: str) -> None:
     path = write(tmp_path / "a.conll", "d\t0\t0\tAnna\t(0)\n")
-    found = refusal(lambda: documents(path, ReadOptions(columns={"sentences": given})))
-    assert f"--columns sentences={given} is no column of {path}: they go by number" in found
+    message = refusal(lambda: documents(path, ReadOptions(columns={"sentences": column})))
+    assert f"--columns sentences={column} is no column of {path}: they go by number" in message
     assert documents(path, ReadOptions(columns={"sentences": "2"}))[0].sentences == (("0",),)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.answering import CLS, FakeReader, ask
-from support.tries import tries
+from support.hypothesis_settings import max_examples
+from support.question_answering import CLS, FakeReader, ask
 
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
@@ -24,7 +24,7 @@ def counting(words: int) -> str:
     return " ".join(LETTERS[i // 26] + LETTERS[i % 26] for i in range(words))
 
 
-@tries(100)
+@max_examples(100)
 @given(tokens=st.integers(0, 90), room=st.integers(1, 40), stride=st.integers(1, 50))
 def test_windows_cover_every_token_and_each_has_most_context_in_one(
     tokens: int, room: int, stride: int
@@ -55,7 +55,7 @@ def test_a_window_known_by_hand() -> None:
     assert windows_over(9, 3, 8) == ((0, 3), (3, 6), (6, 9))
 
 
-@tries(40)
+@max_examples(40)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=4),
     stride=st.integers(1, 20),
@@ -66,43 +66,43 @@ def test_laid_tokens_are_the_passages_and_each_is_most_central_once(
 ) -> None:
     reader = FakeReader(length=20, passage_first=first)
     examples = [ask(counting(size), id=str(i)) for i, size in enumerate(sizes)]
-    laid = Answer(stride=stride).tokenize(examples, reader)
-    rows = np.repeat(laid.owners, np.diff(laid.starts))
-    kept = laid.token_facts
+    tokenized = Answer(stride=stride).tokenize(examples, reader)
+    rows = np.repeat(tokenized.owners, np.diff(tokenized.starts))
+    facts = tokenized.token_facts
     for number, example in enumerate(examples):
         spans = reader.pieces([example.passage]).spans
-        mine = (rows == number) & kept["passage"]
-        assert set(kept["begin"][mine].tolist()) == set(spans[:, 0].tolist())
-        central = mine & kept["most"]
-        assert sorted(kept["begin"][central].tolist()) == spans[:, 0].tolist()
-        assert sorted(kept["end"][central].tolist()) == spans[:, 1].tolist()
-        assert (laid.owners == number).sum() >= 1
-    assert not (kept["most"] & ~kept["passage"]).any()
-    marks = laid.starts[:-1] + laid.targets.columns["at"]
-    assert (laid.columns["ids"][marks] == CLS).all() and not kept["passage"][marks].any()
-    assert laid.groups.tolist() == list(range(len(laid.starts)))
+        mine = (rows == number) & facts["passage"]
+        assert set(facts["begin"][mine].tolist()) == set(spans[:, 0].tolist())
+        central = mine & facts["most"]
+        assert sorted(facts["begin"][central].tolist()) == spans[:, 0].tolist()
+        assert sorted(facts["end"][central].tolist()) == spans[:, 1].tolist()
+        assert (tokenized.owners == number).sum() >= 1
+    assert not (facts["most"] & ~facts["passage"]).any()
+    marks = tokenized.starts[:-1] + tokenized.targets.columns["at"]
+    assert (tokenized.columns["ids"][marks] == CLS).all() and not facts["passage"][marks].any()
+    assert tokenized.groups.tolist() == list(range(len(tokenized.starts)))
 
 
 def test_the_answer_is_inside_a_window_or_the_mark_stands_for_it() -> None:
     reader = FakeReader(length=15)  # two of the question, three marks, ten of the passage
     passage = counting(18)
-    laid = Answer(stride=4).tokenize([ask(passage, "am an ao")], reader)
-    columns = {name: values.tolist() for name, values in laid.targets.columns.items()}
-    assert laid.targets.starts.tolist() == [0, 1, 2, 3]
+    tokenized = Answer(stride=4).tokenize([ask(passage, "am an ao")], reader)
+    columns = {name: values.tolist() for name, values in tokenized.targets.columns.items()}
+    assert tokenized.targets.starts.tolist() == [0, 1, 2, 3]
     assert columns["at"] == [0, 0, 0]
     assert columns["labels"] == [0, 0, 1]  # over 0 to 9, 4 to 13 and 8 to 17
     assert columns["left"] == [0, 0, 8] and columns["right"] == [0, 0, 10]
-    assert not laid.counts.numbers
+    assert not tokenized.counts.numbers
 
 
 def test_with_beams_a_second_slot_says_where_the_passage_is() -> None:
     examples = [ask(counting(12), "ab"), ask(" ", id="blank")]
-    laid = Answer(head="beam", stride=8, longest=2).tokenize(
+    tokenized = Answer(head="beam", stride=8, longest=2).tokenize(
         examples, FakeReader(length=15, passage_first=True)
     )
-    columns = {name: values.tolist() for name, values in laid.targets.columns.items()}
-    assert laid.owners.tolist() == [0, 0, 1]
-    assert laid.targets.starts.tolist() == [0, 2, 4, 6]
+    columns = {name: values.tolist() for name, values in tokenized.targets.columns.items()}
+    assert tokenized.owners.tolist() == [0, 0, 1]
+    assert tokenized.targets.starts.tolist() == [0, 2, 4, 6]
     assert columns["at"] == [14, 14, 8, 8, 4, 4]
     assert columns["left"] == [1, 0, 8, 0, 4, 4]
     assert columns["right"] == [1, 9, 8, 3, 4, 4]
@@ -110,7 +110,7 @@ def test_with_beams_a_second_slot_says_where_the_passage_is() -> None:
     assert columns["labels"] == [1, ignored, 0, ignored, 0, ignored]
 
 
-@tries(100)
+@max_examples(100)
 @given(room=st.integers(1, 40), longest=st.integers(1, 30), first=st.integers(0, 80))
 def test_however_short_blocks_are_an_answer_is_whole_in_a_window(
     room: int, longest: int, first: int
@@ -120,16 +120,16 @@ def test_however_short_blocks_are_an_answer_is_whole_in_a_window(
     begin, end = 3 * first, 3 * (first + size) - 1
     example = Question("q", "who ?", passage, (Gold(passage[begin:end], begin),))
     reader = FakeReader(length=max(room + 5, 7))
-    laid = Answer(longest=longest).tokenize([example], reader)
-    assert 1 in laid.targets.columns["labels"] and not laid.counts.numbers
+    tokenized = Answer(longest=longest).tokenize([example], reader)
+    assert 1 in tokenized.targets.columns["labels"] and not tokenized.counts.numbers
 
 
 def test_a_passage_is_tokenised_once_and_all_texts_in_two_calls() -> None:
     reader = FakeReader(length=64)
     examples = [ask(counting(5), "aa", id=str(i)) for i in range(9)] + [ask("other text", "text")]
-    laid = Answer().tokenize(examples, reader)
-    assert reader.asked == 2
-    assert laid.owners.tolist() == list(range(10))
+    tokenized = Answer().tokenize(examples, reader)
+    assert reader.calls == 2
+    assert tokenized.owners.tolist() == list(range(10))
 
 
 def test_a_long_question_is_cut_and_counted() -> None:
@@ -139,11 +139,11 @@ def test_a_long_question_is_cut_and_counted() -> None:
         ask(passage, "ab", question=counting(4), id="short"),
         ask(passage, "ab", question=long, id="again"),
     ]
-    laid = Answer(question_limit=4).tokenize(examples, FakeReader(length=24))
-    assert laid.counts.numbers == {"questions cut": 2}
-    assert laid.counts.places == {"questions cut": "long"}
-    firsts = [laid.columns["ids"][laid.starts[np.flatnonzero(laid.owners == i)[0]] :][:6]
-              for i in range(3)]  # fmt: skip
+    tokenized = Answer(question_limit=4).tokenize(examples, FakeReader(length=24))
+    assert tokenized.counts.numbers == {"questions cut": 2}
+    assert tokenized.counts.places == {"questions cut": "long"}
+    windows = [np.flatnonzero(tokenized.owners == owner)[0] for owner in range(3)]
+    firsts = [tokenized.columns["ids"][tokenized.starts[window] :][:6] for window in windows]
     assert (firsts[0] == firsts[1]).all() and (firsts[0] == firsts[2]).all()
     half = Answer().tokenize(examples[:1], FakeReader(length=13))
     assert half.counts.numbers == {"questions cut": 1}
@@ -187,23 +187,25 @@ def test_what_is_not_known_is_not_trained_on() -> None:
         Question("first counts", "who", passage, (Gold("aa", 0), Gold(" ", 2))),
         Question("long", "who", passage, (Gold(passage, 0),)),
     ]
-    laid = Answer(impossible=True).tokenize(examples, FakeReader(length=24))
-    labels = [set(laid.targets.columns["labels"][laid.owners == i].tolist()) for i in range(5)]
+    tokenized = Answer(impossible=True).tokenize(examples, FakeReader(length=24))
+    labels = [
+        set(tokenized.targets.columns["labels"][tokenized.owners == i].tolist()) for i in range(5)
+    ]
     assert labels == [{Targets.IGNORED}, {Targets.IGNORED}, {0}, {0, 1}, {0}]
-    assert laid.counts.numbers == {
+    assert tokenized.counts.numbers == {
         "answers that no token of the passage shows": 1,
         "answers that no window holds whole": 1,
     }
-    assert list(laid.counts.places.values()) == ["lost", "long"]
-    unknown = laid.targets.columns["labels"] != 1
+    assert list(tokenized.counts.places.values()) == ["lost", "long"]
+    unknown = tokenized.targets.columns["labels"] != 1
     for side in ("left", "right"):
-        assert (laid.targets.columns[side] == laid.targets.columns["at"])[unknown].all()
+        assert (tokenized.targets.columns[side] == tokenized.targets.columns["at"])[unknown].all()
 
 
 def test_nothing_to_lay_is_laid() -> None:
-    laid = Answer().tokenize([], FakeReader())
-    assert laid.starts.tolist() == [0] and len(laid.owners) == 0
-    assert Answer().decode(laid, [], []) == []
+    tokenized = Answer().tokenize([], FakeReader())
+    assert tokenized.starts.tolist() == [0] and len(tokenized.owners) == 0
+    assert Answer().decode(tokenized, [], []) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from support.answering import FakeReader, ask, batch, encode
+from support.question_answering import FakeReader, ask, batch, encode
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -39,7 +39,7 @@ def examples() -> list[Question]:
     ]
 
 
-def laid_for(kind: Answer, *, first: bool = False, length: int = 18) -> TokenizedExamples:
+def tokenized_for(kind: Answer, *, first: bool = False, length: int = 18) -> TokenizedExamples:
     return Answer.tokenize(kind, examples(), FakeReader(length=length, passage_first=first))
 
 
@@ -51,36 +51,38 @@ def head_of(kind: Answer, seed: int = 0) -> nn.Module:
     return head
 
 
-def sums(kind: Answer, laid: TokenizedExamples, **how: object) -> dict[str, float]:
-    made = batch(laid, **how)  # type: ignore[arg-type]
-    encoded = encode(made.input, WIDTH)
+def sums(kind: Answer, tokenized: TokenizedExamples, **how: object) -> dict[str, float]:
+    micro_batch = batch(tokenized, **how)  # type: ignore[arg-type]
+    encoded = encode(micro_batch.input, WIDTH)
     with torch.no_grad():
-        found = head_of(kind)(encoded, made.input, made.targets["answer"])
-    return {name: float(value) for name, value in found.items()}
+        loss_sums = head_of(kind)(encoded, micro_batch.input, micro_batch.targets["answer"])
+    return {name: float(value) for name, value in loss_sums.items()}
 
 
-def slots(laid: TokenizedExamples, window: int) -> dict[str, list[int]]:
+def slots(tokenized: TokenizedExamples, window: int) -> dict[str, list[int]]:
     """A window's slots by column, each place counted in the block."""
-    mine = slice(laid.targets.starts[window], laid.targets.starts[window + 1])
-    return {name: values[mine].tolist() for name, values in laid.targets.columns.items()}
+    mine = slice(tokenized.targets.starts[window], tokenized.targets.starts[window + 1])
+    return {name: values[mine].tolist() for name, values in tokenized.targets.columns.items()}
 
 
-def alone(laid: TokenizedExamples, window: int) -> Tensor:
+def alone(tokenized: TokenizedExamples, window: int) -> Tensor:
     """The vectors of one block."""
-    made = batch(laid, blocks=slice(window, window + 1))
-    return encode(made.input, WIDTH).hidden_states
+    micro_batch = batch(tokenized, blocks=slice(window, window + 1))
+    return encode(micro_batch.input, WIDTH).hidden_states
 
 
 def cross(logits: Tensor, at: int) -> Tensor:
     return logits.logsumexp(0) - logits[at]
 
 
-def expected_span(head: nn.Module, laid: TokenizedExamples) -> float:
+def expected_span(head: nn.Module, tokenized: TokenizedExamples) -> float:
     total = 0.0
-    for window in range(len(laid.owners)):
-        slot = slots(laid, window)
+    for window in range(len(tokenized.owners)):
+        slot = slots(tokenized, window)
         if slot["labels"] != [Targets.IGNORED]:
-            scores = functional.linear(alone(laid, window), head.scores.weight, head.scores.bias)
+            scores = functional.linear(
+                alone(tokenized, window), head.scores.weight, head.scores.bias
+            )
             total += float(cross(scores[:, 0], slot["left"][0])) / 2
             total += float(cross(scores[:, 1], slot["right"][0])) / 2
     return total
@@ -96,13 +98,13 @@ def class_logit(head: nn.Module, states: Tensor, chance: Tensor, mark: int) -> T
     return head.class_score(torch.tanh(head.class_dense(both)))[0]
 
 
-def expected_beam(head: nn.Module, laid: TokenizedExamples, *, impossible: bool) -> float:
+def expected_beam(head: nn.Module, tokenized: TokenizedExamples, *, impossible: bool) -> float:
     total = 0.0
-    for window in range(len(laid.owners)):
-        slot = slots(laid, window)
+    for window in range(len(tokenized.owners)):
+        slot = slots(tokenized, window)
         if slot["labels"][0] == Targets.IGNORED:
             continue
-        states, mark = alone(laid, window), slot["at"][0]
+        states, mark = alone(tokenized, window), slot["at"][0]
         # The mark and the passage alone, the mark first.
         legal = [mark, *(p for p in range(slot["left"][1], slot["right"][1] + 1) if p != mark)]
         start = head.start(states)[:, 0][legal]
@@ -121,30 +123,30 @@ def expected_beam(head: nn.Module, laid: TokenizedExamples, *, impossible: bool)
 @every_kind
 @both_orders
 def test_the_loss_is_the_plain_one_window_by_window(kind: Answer, first: bool) -> None:
-    laid = laid_for(kind, first=first)
+    tokenized = tokenized_for(kind, first=first)
     head = head_of(kind)
-    found = sums(kind, laid)
+    loss_sums = sums(kind, tokenized)
     with torch.no_grad():
         if kind.head == "span":
-            expected = expected_span(head, laid)
+            expected = expected_span(head, tokenized)
         else:
-            expected = expected_beam(head, laid, impossible=kind.impossible)
-    assert found["loss"] == pytest.approx(expected, rel=1e-12)
-    known = laid.targets.columns["labels"] != Targets.IGNORED
-    assert found["count"] == known.sum() > 5
-    assert 0 <= found["correct"] <= found["count"]
+            expected = expected_beam(head, tokenized, impossible=kind.impossible)
+    assert loss_sums["loss"] == pytest.approx(expected, rel=1e-12)
+    known = tokenized.targets.columns["labels"] != Targets.IGNORED
+    assert loss_sums["count"] == known.sum() > 5
+    assert 0 <= loss_sums["correct"] <= loss_sums["count"]
 
 
 @every_kind
 @both_orders
 def test_dummies_and_neighbours_do_not_change_the_loss(kind: Answer, first: bool) -> None:
-    laid = laid_for(kind, first=first)
-    whole = sums(kind, laid)
+    tokenized = tokenized_for(kind, first=first)
+    whole = sums(kind, tokenized)
     for spare in (1, 7, 40):
-        assert sums(kind, laid, spare=spare) == pytest.approx(whole, rel=1e-12)
-    assert sums(kind, laid, longest=31) == pytest.approx(whole, rel=1e-12)
-    count = len(laid.owners)
-    parts = [sums(kind, laid, blocks=slice(i, i + 1), spare=3) for i in range(count)]
+        assert sums(kind, tokenized, spare=spare) == pytest.approx(whole, rel=1e-12)
+    assert sums(kind, tokenized, longest=31) == pytest.approx(whole, rel=1e-12)
+    count = len(tokenized.owners)
+    parts = [sums(kind, tokenized, blocks=slice(i, i + 1), spare=3) for i in range(count)]
     for name in whole:
         assert sum(part[name] for part in parts) == pytest.approx(whole[name], rel=1e-12)
 
@@ -152,25 +154,25 @@ def test_dummies_and_neighbours_do_not_change_the_loss(kind: Answer, first: bool
 @every_kind
 def test_a_batch_of_nothing_has_no_loss(kind: Answer) -> None:
     for spare in (1, 8):
-        empty = sums(kind, laid_for(kind), blocks=slice(0, 0), spare=spare)
+        empty = sums(kind, tokenized_for(kind), blocks=slice(0, 0), spare=spare)
         assert empty == {"loss": 0.0, "count": 0.0, "correct": 0.0}
 
 
 @every_kind
 def test_right_scores_are_counted_as_right(kind: Answer) -> None:
-    laid = laid_for(kind)
-    made = batch(laid)
-    targets, head = made.targets["answer"], head_of(kind)
-    logits = head.logits(encode(made.input, WIDTH), made.input, targets)
+    tokenized = tokenized_for(kind)
+    micro_batch = batch(tokenized)
+    targets, head = micro_batch.targets["answer"], head_of(kind)
+    logits = head.logits(encode(micro_batch.input, WIDTH), micro_batch.input, targets)
     there = head.labelled(targets)
     step = 2 if kind.head == "beam" else 1
     at, left, right = (targets[name][::step] for name in ("at", "left", "right"))
     columns = logits[0].shape[1]
-    told = [torch.zeros_like(logits[0]) for _ in range(2)]
-    told[0][torch.arange(len(at)), (left - at) % columns] = 50.0
-    told[1][torch.arange(len(at)), (right - at) % columns] = 50.0
-    found = head.loss((*told, *logits[2:]), targets)
-    assert int(found["correct"]) == int(found["count"]) == int(there.sum())
+    scores = [torch.zeros_like(logits[0]) for _ in range(2)]
+    scores[0][torch.arange(len(at)), (left - at) % columns] = 50.0
+    scores[1][torch.arange(len(at)), (right - at) % columns] = 50.0
+    loss_sums = head.loss((*scores, *logits[2:]), targets)
+    assert int(loss_sums["correct"]) == int(loss_sums["count"]) == int(there.sum())
     for tensor in logits:
         assert len(tensor) == len(there) and torch.isfinite(tensor).all()
 
@@ -178,8 +180,10 @@ def test_right_scores_are_counted_as_right(kind: Answer) -> None:
 @every_kind
 def test_every_parameter_gets_gradient(kind: Answer) -> None:
     head = head_of(kind)
-    made = batch(laid_for(kind), spare=5)
-    head(encode(made.input, WIDTH), made.input, made.targets["answer"])["loss"].backward()
+    micro_batch = batch(tokenized_for(kind), spare=5)
+    head(encode(micro_batch.input, WIDTH), micro_batch.input, micro_batch.targets["answer"])[
+        "loss"
+    ].backward()
     for name, parameter in head.named_parameters():
         # A number added to every score of a softmax changes nothing.
         shift = name in ("scores.bias", "start.bias", "end_scores.bias")
@@ -190,8 +194,8 @@ def test_every_parameter_gets_gradient(kind: Answer) -> None:
 @pytest.mark.thorough
 def test_the_head_compiles_whole(kind: Answer) -> None:
     head = head_of(kind)
-    made = batch(laid_for(kind), spare=5)
-    call = (encode(made.input, WIDTH), made.input, made.targets["answer"])
+    micro_batch = batch(tokenized_for(kind), spare=5)
+    call = (encode(micro_batch.input, WIDTH), micro_batch.input, micro_batch.targets["answer"])
     compiled = torch.compile(head, fullgraph=True, backend="eager")
     assert float(compiled(*call)["loss"]) == pytest.approx(float(head(*call)["loss"]), rel=1e-12)
     predict = torch.compile(head.predict, fullgraph=True, backend="eager")
@@ -201,49 +205,52 @@ def test_the_head_compiles_whole(kind: Answer) -> None:
 @every_kind
 def test_half_precision_vectors_give_losses_in_full(kind: Answer) -> None:
     head = kind.build(WIDTH)
-    made = batch(laid_for(kind))
-    states = encode(made.input, WIDTH).hidden_states
-    targets = made.targets["answer"]
-    exact = head(Encoded(states.float(), None), made.input, targets)["loss"]
-    rough = head(Encoded(states.bfloat16(), None), made.input, targets)["loss"]
+    micro_batch = batch(tokenized_for(kind))
+    states = encode(micro_batch.input, WIDTH).hidden_states
+    targets = micro_batch.targets["answer"]
+    exact = head(Encoded(states.float(), None), micro_batch.input, targets)["loss"]
+    rough = head(Encoded(states.bfloat16(), None), micro_batch.input, targets)["loss"]
     assert rough.dtype == exact.dtype == torch.float32
     assert float(rough) == pytest.approx(float(exact), rel=0.02)
     assert (
-        head.predict(Encoded(states.bfloat16(), None), made.input, targets).dtype == torch.float32
+        head.predict(Encoded(states.bfloat16(), None), micro_batch.input, targets).dtype
+        == torch.float32
     )
 
 
 def test_dropout_falls_in_training_alone() -> None:
     for kind in (Answer(dropout=0.5), Answer(head="beam", impossible=True, dropout=0.5)):
         head = head_of(kind)
-        made = batch(laid_for(kind))
-        call = (encode(made.input, WIDTH), made.input, made.targets["answer"])
+        micro_batch = batch(tokenized_for(kind))
+        call = (encode(micro_batch.input, WIDTH), micro_batch.input, micro_batch.targets["answer"])
         assert float(head(*call)["loss"]) == float(head(*call)["loss"])
         head.train()
         assert float(head(*call)["loss"]) != float(head(*call)["loss"])
 
 
-def rows_of(kind: Answer, laid: TokenizedExamples, **how: int) -> list[np.ndarray]:
+def rows_of(kind: Answer, tokenized: TokenizedExamples, **how: int) -> list[np.ndarray]:
     """What the head says, a window each."""
-    made = batch(laid, **how)  # type: ignore[arg-type]
+    micro_batch = batch(tokenized, **how)  # type: ignore[arg-type]
     head = head_of(kind)
     with torch.no_grad():
-        rows = head.predict(encode(made.input, WIDTH), made.input, made.targets["answer"])
+        rows = head.predict(
+            encode(micro_batch.input, WIDTH), micro_batch.input, micro_batch.targets["answer"]
+        )
     if kind.head == "beam":
-        assert len(rows) == len(made.targets["answer"]["at"])
-    starts = laid.starts if head.rows == "tokens" else laid.targets.starts
+        assert len(rows) == len(micro_batch.targets["answer"]["at"])
+    starts = tokenized.starts if head.rows == "tokens" else tokenized.targets.starts
     return [rows[a:b].numpy() for a, b in itertools.pairwise(starts)]
 
 
 @every_kind
 @both_orders
 def test_predictions_do_not_depend_on_what_lies_around(kind: Answer, first: bool) -> None:
-    laid = laid_for(kind, first=first)
-    plain = kind.decode(laid, rows_of(kind, laid), examples())
+    tokenized = tokenized_for(kind, first=first)
+    plain = kind.decode(tokenized, rows_of(kind, tokenized), examples())
     for spare in (1, 13):
-        again = kind.decode(laid, rows_of(kind, laid, spare=spare), examples())
-        for one, other in zip(plain, again, strict=True):
-            assert one.text == other.text and one.score == pytest.approx(other.score)
+        again = kind.decode(tokenized, rows_of(kind, tokenized, spare=spare), examples())
+        for own, other in zip(plain, again, strict=True):
+            assert own.text == other.text and own.score == pytest.approx(other.score)
     assert kind.impossible or all(span.text for span in plain if span.best)
     assert [bool(span.best) for span in plain] == [True, True, True, True, False, True]
 
@@ -252,63 +259,63 @@ def test_predictions_do_not_depend_on_what_lies_around(kind: Answer, first: bool
 @both_orders
 def test_beams_as_many_as_tokens_are_an_exhaustive_search(beams: int, first: bool) -> None:
     kind = Answer(head="beam", beams=beams, impossible=True, longest=5, best=1000, threshold=1e9)
-    laid = laid_for(kind, first=first)
+    tokenized = tokenized_for(kind, first=first)
     head = head_of(kind)
-    rows = rows_of(kind, laid)
-    spans = kind.decode(laid, rows, examples())
+    rows = rows_of(kind, tokenized)
+    spans = kind.decode(tokenized, rows, examples())
     for owner, example in enumerate(examples()):
-        found: dict[str, float] = {}
-        for window in np.flatnonzero(laid.owners == owner).tolist():
-            found |= _texts(head, laid, window, example, kind, found)
-        told = {c.text: float(np.log(c.probability)) for c in spans[owner].best}
-        assert set(told) <= set(found)
+        texts: dict[str, float] = {}
+        for window in np.flatnonzero(tokenized.owners == owner).tolist():
+            texts |= _texts(head, tokenized, window, example, kind, texts)
+        decoded = {c.text: float(np.log(c.probability)) for c in spans[owner].best}
+        assert set(decoded) <= set(texts)
         if beams == 40:
-            exhaustive = max(found.values(), default=0.0)
-            assert set(told) == set(found)
+            exhaustive = max(texts.values(), default=0.0)
+            assert set(decoded) == set(texts)
             assert spans[owner].score == pytest.approx(exhaustive)
-            for text, chance in told.items():
-                relative = found[text] - exhaustive
+            for text, chance in decoded.items():
+                relative = texts[text] - exhaustive
                 assert chance - np.log(spans[owner].best[0].probability) == pytest.approx(relative)
 
 
 def _texts(
     head: nn.Module,
-    laid: TokenizedExamples,
+    tokenized: TokenizedExamples,
     window: int,
     example: Question,
     kind: Answer,
     before: dict,
 ) -> dict[str, float]:
     """Every legal text of a window with log p(start) + log p(end | start)."""
-    slot = slots(laid, window)
-    states, mark = alone(laid, window), slot["at"][0]
+    slot = slots(tokenized, window)
+    states, mark = alone(tokenized, window), slot["at"][0]
     bounds = range(slot["left"][1], slot["right"][1] + 1)
     if mark in bounds:
         return {}
     legal = [mark, *bounds]
-    begin = laid.starts[window]
-    found = dict(before)
+    begin = tokenized.starts[window]
+    texts = dict(before)
     with torch.no_grad():
         start = head.start(states)[:, 0][legal].log_softmax(0)
         for first in bounds:
             end = end_logits(head, states, states[first])[legal].log_softmax(0)
             assert float(end.exp().sum()) == pytest.approx(1)
             for last in range(first, min(first + kind.longest, bounds.stop)):
-                if laid.token_facts["most"][begin + first]:
+                if tokenized.token_facts["most"][begin + first]:
                     text = example.passage[
-                        laid.token_facts["begin"][begin + first] : laid.token_facts["end"][
-                            begin + last
-                        ]
+                        tokenized.token_facts["begin"][begin + first] : tokenized.token_facts[
+                            "end"
+                        ][begin + last]
                     ]
                     score = float(start[legal.index(first)] + end[legal.index(last)])
-                    found[text] = max(found.get(text, -np.inf), score)
-    return found
+                    texts[text] = max(texts.get(text, -np.inf), score)
+    return texts
 
 
 def test_the_chances_of_all_ends_of_a_start_add_up_to_one() -> None:
     kind = Answer(head="beam", beams=40, impossible=True)
-    laid = laid_for(kind)
-    for output in rows_of(kind, laid):
+    tokenized = tokenized_for(kind)
+    for output in rows_of(kind, tokenized):
         start, _, rest = np.split(output[0][:-1], [40, 80])
         ends = rest[:1600].reshape(40, 40)
         assert np.exp(start).sum() == pytest.approx(1)
@@ -318,14 +325,14 @@ def test_the_chances_of_all_ends_of_a_start_add_up_to_one() -> None:
 @pytest.mark.thorough
 @both_orders
 def test_the_beam_head_agrees_with_xlnet_in_transformers(first: bool) -> None:
-    found = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
+    xlnet = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")
     config = pytest.importorskip("transformers").XLNetConfig(d_model=WIDTH, n_head=2)
     kind = Answer(head="beam", beams=3, impossible=True)
-    head, laid = head_of(kind), laid_for(kind, first=first)
+    head, tokenized = head_of(kind), tokenized_for(kind, first=first)
     theirs = {
-        "start": found.XLNetPoolerStartLogits(config).double(),
-        "end": found.XLNetPoolerEndLogits(config).double(),
-        "class": found.XLNetPoolerAnswerClass(config).double(),
+        "start": xlnet.XLNetPoolerStartLogits(config).double(),
+        "end": xlnet.XLNetPoolerEndLogits(config).double(),
+        "class": xlnet.XLNetPoolerAnswerClass(config).double(),
     }
     pairs = [
         ("start", "dense", head.start),
@@ -337,8 +344,8 @@ def test_the_beam_head_agrees_with_xlnet_in_transformers(first: bool) -> None:
     ]
     for part, name, mine in pairs:
         getattr(theirs[part], name).load_state_dict(mine.state_dict())
-    for window, output in enumerate(rows_of(kind, laid)):
-        slot, states = slots(laid, window), alone(laid, window)[None]
+    for window, output in enumerate(rows_of(kind, tokenized)):
+        slot, states = slots(tokenized, window), alone(tokenized, window)[None]
         barred = torch.ones(1, states.shape[1], dtype=torch.float64)
         barred[0, slot["left"][1] : slot["right"][1] + 1] = 0
         barred[0, slot["at"][0]] = 0

@@ -12,8 +12,8 @@ import pytest
 import torch
 from hypothesis import given as over
 from hypothesis import strategies as some
-from support.referring import Letters, batch, marked, stories
-from support.tries import tries
+from support.coreference import Letters, batch, marked, stories
+from support.hypothesis_settings import max_examples
 from torch import Tensor
 from torch.nn import functional
 
@@ -44,21 +44,21 @@ LONG = marked(
 )
 
 
-def made(
+def head_and_inputs(
     task: Coreference = SMALL, document: Document = LONG, *, seed: int = 0, idle: int = 0
 ) -> tuple[ClustersHead, Encoded, Input, dict[str, Tensor]]:
     """A fresh head in float64, and one document in states drawn at random."""
-    laid = task.tokenize([document], Letters())
-    given, targets = batch(laid, 0, idle=idle)
+    tokenized = task.tokenize([document], Letters())
+    inputs, targets = batch(tokenized, 0, idle=idle)
     torch.manual_seed(seed)
     head = task.build(WIDTH).double()
     for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
-    states = torch.randn(len(given.ids), WIDTH, dtype=torch.float64, requires_grad=True)
-    return head, Encoded(states, None), given, targets
+    states = torch.randn(len(inputs.ids), WIDTH, dtype=torch.float64, requires_grad=True)
+    return head, Encoded(states, None), inputs, targets
 
 
-def one(document: Document) -> tuple[Any, ...]:
+def sorted_clusters(document: Document) -> tuple[Any, ...]:
     """Its clusters, whatever their order."""
     return tuple(sorted(tuple(sorted(cluster)) for cluster in document.clusters or ()))
 
@@ -66,13 +66,13 @@ def one(document: Document) -> tuple[Any, ...]:
 # Segments
 
 
-@tries(60)
+@max_examples(60)
 @over(some.lists(some.lists(some.integers(1, 9), min_size=1, max_size=9), max_size=9))
 def test_segments_hold_every_word_once_and_end_with_sentences_if_they_can(
     lengths: list[list[int]],
 ) -> None:
     room = 12
-    document = Document("d", tuple(tuple("x" * size for size in one) for one in lengths))
+    document = Document("d", tuple(tuple("x" * size for size in sizes) for sizes in lengths))
     words = spelled(document, Letters(size=1), most=room)
     count = len(words.numbers)
     cut = stretches(words, 0, count, room=room)
@@ -99,50 +99,53 @@ def test_segments_hold_every_word_once_and_end_with_sentences_if_they_can(
 def test_a_word_is_laid_where_its_row_says(overlap: bool, opening: bool) -> None:
     reader = Letters(opening=opening)
     task = replace(SMALL, overlap=overlap)
-    laid = task.tokenize([stories()[0], LONG], reader)
+    tokenized = task.tokenize([stories()[0], LONG], reader)
     flat = [word for sentence in LONG.sentences for word in sentence]
     names = {number: piece for piece, number in reader.known.items()}
-    given, targets = batch(laid, 1)
+    inputs, targets = batch(tokenized, 1)
     seen: dict[int, list[int]] = {WORD: [], AGAIN: []}
     for kind, at, right, word in zip(
         *(targets[name].tolist() for name in ("kind", "at", "right", "word")), strict=True
     ):
         if kind in seen:
             seen[kind].append(word)
-            ids = given.ids[at : right + 1].tolist()
+            ids = inputs.ids[at : right + 1].tolist()
             assert [names[number] for number in ids] == reader.spelled(flat[word])
     assert seen[WORD] == list(range(len(flat)))
     assert len(seen[AGAIN]) == (len(flat) - seen[AGAIN][0] if overlap else 0)
-    words = placed(given, targets)
-    assert torch.equal(given.ids[words.places], given.ids[words.again])
-    for segment in range(len(given.cu_seqlens) - 1):
-        inside = (words.places >= given.cu_seqlens[segment]) & (
-            words.places < given.cu_seqlens[segment + 1]
+    words = placed(inputs, targets)
+    assert torch.equal(inputs.ids[words.places], inputs.ids[words.again])
+    for segment in range(len(inputs.cu_seqlens) - 1):
+        inside = (words.places >= inputs.cu_seqlens[segment]) & (
+            words.places < inputs.cu_seqlens[segment + 1]
         )
         assert (words.segments[words.owners[inside]] == segment).all()
     assert bool((words.places != words.again).any()) == overlap
 
 
 def test_the_second_pass_gives_words_another_neighbourhood() -> None:
-    given, targets = batch(replace(SMALL, overlap=True).tokenize([LONG], Letters()), 0)
-    words = placed(given, targets)
-    ends = set((given.cu_seqlens - 2).tolist()) | set((given.cu_seqlens + 1).tolist())
+    inputs, targets = batch(replace(SMALL, overlap=True).tokenize([LONG], Letters()), 0)
+    words = placed(inputs, targets)
+    ends = set((inputs.cu_seqlens - 2).tolist()) | set((inputs.cu_seqlens + 1).tolist())
     borders = [word in ends for word in words.places.tolist()]
     assert any(borders)  # what is at a border in one pass is not in the other
     assert any(
-        one and place not in ends for one, place in zip(borders, words.again.tolist(), strict=True)
+        border and place not in ends
+        for border, place in zip(borders, words.again.tolist(), strict=True)
     )
 
 
 def test_words_without_tokens_have_no_row_and_overlong_ones_are_cut() -> None:
     document = Document("d", (("a", "~", "b" * 200), ("~", "c")), ((Mention(1, 2), Mention(4, 4)),))
-    laid = SMALL.tokenize([document], Letters())
-    _, targets = batch(laid, 0)
+    tokenized = SMALL.tokenize([document], Letters())
+    _, targets = batch(tokenized, 0)
     real = targets["kind"] == WORD
     assert targets["word"][real].tolist() == [0, 2, 4]
     assert targets["sentence"][real].tolist() == [0, 0, 1]
-    assert np.diff(laid.starts).max() <= SMALL.segment
-    assert sum(laid.counts.numbers.values()) == 1 and [*laid.counts.places.values()] == ["d"]
+    assert np.diff(tokenized.starts).max() <= SMALL.segment
+    assert sum(tokenized.counts.numbers.values()) == 1 and [*tokenized.counts.places.values()] == [
+        "d"
+    ]
 
 
 def test_long_documents_are_several_for_training_and_one_for_prediction() -> None:
@@ -171,16 +174,16 @@ def test_a_span_is_summed_by_the_softmax_of_its_pieces() -> None:
     pieces, scores = torch.randn(7, 5).double(), 9 * torch.randn(7).double()
     together, mean = gathered(pieces, scores, owners, count=4)
     spans = Spans(torch.tensor([0, 0, 1, 3]), torch.tensor([0, 2, 3, 3]))
-    found = averaged(mean, together, spans)
-    for row, first, last in zip(found, spans.first, spans.last, strict=True):
+    averages = averaged(mean, together, spans)
+    for row, first, last in zip(averages, spans.first, spans.last, strict=True):
         inside = (owners >= first) & (owners <= last)
         torch.testing.assert_close(row, scores[inside].softmax(0) @ pieces[inside])
 
 
 def test_spans_stay_in_a_sentence_are_no_wider_than_allowed_and_do_not_cross() -> None:
     for seed in range(5):
-        head, encoded, given, targets = made(seed=seed)
-        _, _, ends = head.logits(encoded, given, targets)
+        head, encoded, inputs, targets = head_and_inputs(seed=seed)
+        _, _, ends = head.logits(encoded, inputs, targets)
         real = targets["kind"] == WORD
         sentence = targets["sentence"][real]
         assert torch.equal(sentence[ends[:, 0]], sentence[ends[:, 1]])
@@ -192,7 +195,7 @@ def test_spans_stay_in_a_sentence_are_no_wider_than_allowed_and_do_not_cross() -
         assert not any(a < c <= b < d for (a, b), (c, d) in combinations(spans, 2))
 
 
-@tries(50)
+@max_examples(50)
 @over(some.integers(0, 10**6), some.integers(1, 12))
 def test_the_best_spans_are_kept(seed: int, most: int) -> None:
     generator = np.random.default_rng(seed)
@@ -204,16 +207,16 @@ def test_the_best_spans_are_kept(seed: int, most: int) -> None:
         if len(wanted) < most and not any(a < c <= b < d or c < a <= d < b for c, d in wanted):
             wanted.append((a, b))
     spans = Spans(*torch.tensor(every).T)
-    kept = uncrossed(spans, torch.tensor(scores), most=most).tolist()
-    assert [every[number] for number in kept] == sorted(wanted)
+    best_spans = uncrossed(spans, torch.tensor(scores), most=most).tolist()
+    assert [every[number] for number in best_spans] == sorted(wanted)
 
 
 # Antecedents
 
 
 def test_probabilities_sum_to_one_over_antecedents_that_come_before() -> None:
-    head, encoded, given, targets = made()
-    scores, antecedents, ends = head.logits(encoded, given, targets)
+    head, encoded, inputs, targets = head_and_inputs()
+    scores, antecedents, ends = head.logits(encoded, inputs, targets)
     assert scores.shape == (len(ends), 1 + SMALL.antecedents)
     assert torch.equal(scores[:, 0], torch.zeros(len(ends), dtype=torch.float64))
     share = scores.softmax(dim=1)
@@ -224,15 +227,17 @@ def test_probabilities_sum_to_one_over_antecedents_that_come_before() -> None:
     assert all(len(set(row.tolist())) == len(row) for row in antecedents)
 
 
-def plain(head: ClustersHead, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Tensor:
+def plain(
+    head: ClustersHead, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]
+) -> Tensor:
     """[S, S] the scores again, with vectors side by side and every antecedent compared."""
-    words = placed(given, targets)
+    words = placed(inputs, targets)
     first, second = encoded.hidden_states[words.places], encoded.hidden_states[words.again]
     pieces = first
     if head.mix is not None:
         share = torch.sigmoid(head.mix(torch.cat([first, second], dim=1)))
         pieces = share * first + (1 - share) * second
-    _, _, ends = head.logits(encoded, given, targets)
+    _, _, ends = head.logits(encoded, inputs, targets)
     vectors = []
     for begin, end in ends.tolist():
         inside = pieces[words.firsts[begin] : words.lasts[end] + 1]
@@ -274,16 +279,16 @@ def plain(head: ClustersHead, encoded: Encoded, given: Input, targets: dict[str,
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_scores_are_those_of_the_plain_model(overlap: bool, rounds: int) -> None:
     task = replace(SMALL, overlap=overlap, rounds=rounds, antecedents=99)
-    head, encoded, given, targets = made(task)
+    head, encoded, inputs, targets = head_and_inputs(task)
     with torch.no_grad():
-        scores, antecedents, _ = head.logits(encoded, given, targets)
-        wanted = plain(head, encoded, given, targets)
+        scores, antecedents, _ = head.logits(encoded, inputs, targets)
+        wanted = plain(head, encoded, inputs, targets)
     before = antecedents < torch.arange(len(scores))[:, None]
-    found = torch.full_like(wanted, -torch.inf).scatter(
+    own_scores = torch.full_like(wanted, -torch.inf).scatter(
         1, antecedents, scores[:, 1:].masked_fill(~before, -torch.inf)
     )
-    assert int(given.cu_seqlens.numel()) > 4  # several segments, so that their distance counts
-    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    assert int(inputs.cu_seqlens.numel()) > 4  # several segments, so that their distance counts
+    torch.testing.assert_close(own_scores, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_distances_fall_into_ten_buckets() -> None:
@@ -294,8 +299,8 @@ def test_distances_fall_into_ten_buckets() -> None:
 
 def test_the_loss_is_that_of_all_right_antecedents_together() -> None:
     for seed in range(4):
-        head, encoded, given, targets = made(seed=seed)
-        logits = head.logits(encoded, given, targets)
+        head, encoded, inputs, targets = head_and_inputs(seed=seed)
+        logits = head.logits(encoded, inputs, targets)
         scores, antecedents, ends = logits
         owner = {m: n for n, cluster in enumerate(LONG.clusters or ()) for m in cluster}
         spans = [Mention(*row) for row in ends.tolist()]
@@ -317,7 +322,7 @@ def test_the_loss_is_that_of_all_right_antecedents_together() -> None:
 def test_gold_clusters_as_scores_lose_nothing_and_decode_to_themselves() -> None:
     for document in [LONG, *stories()]:
         task = replace(SMALL, antecedents=99)
-        head, _, given, targets = made(task, document)
+        head, _, inputs, targets = head_and_inputs(task, document)
         gold = sorted((mention, n) for n, c in enumerate(document.clusters or ()) for mention in c)
         count = len(gold)
         owner = torch.tensor([number for _, number in gold])
@@ -328,22 +333,26 @@ def test_gold_clusters_as_scores_lose_nothing_and_decode_to_themselves() -> None
         sums = head.loss(logits, targets)
         assert float(sums["loss"]) < 1e-9 and float(sums["correct"]) == 1
         head.logits = lambda *_, logits=logits: logits  # type: ignore[method-assign]
-        laid = task.tokenize([document], Letters())
+        tokenized = task.tokenize([document], Letters())
         empty = Encoded(torch.zeros(0, WIDTH), None)
-        (found,) = task.decode(laid, [head.predict(empty, given, targets).numpy()], [document])
+        (decoded,) = task.decode(
+            tokenized, [head.predict(empty, inputs, targets).numpy()], [document]
+        )
         several = [cluster for cluster in document.clusters or () if len(cluster) > 1]
-        assert one(Document("", (), found.clusters)) == one(Document("", (), tuple(several)))
-        assert task.score([found], [document])["conll"] == pytest.approx(100)
+        assert sorted_clusters(Document("", (), decoded.clusters)) == sorted_clusters(
+            Document("", (), tuple(several))
+        )
+        assert task.score([decoded], [document])["conll"] == pytest.approx(100)
 
 
 def test_a_document_of_one_segment_needs_no_second_pass() -> None:
     document = stories()[3]
     task = replace(SMALL, segment=64)
-    head, encoded, given, targets = made(task, document)
-    other, *rest = made(replace(task, overlap=True), document)
+    head, encoded, inputs, targets = head_and_inputs(task, document)
+    other, *rest = head_and_inputs(replace(task, overlap=True), document)
     other.load_state_dict({**other.state_dict(), **head.state_dict()})
-    assert torch.equal(rest[1].ids, given.ids)
-    mine = head.logits(encoded, given, targets)
+    assert torch.equal(rest[1].ids, inputs.ids)
+    mine = head.logits(encoded, inputs, targets)
     for a, b in zip(mine, other.logits(encoded, *rest[1:]), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
@@ -351,49 +360,51 @@ def test_a_document_of_one_segment_needs_no_second_pass() -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 def test_gradients_reach_every_parameter_and_both_passes(overlap: bool) -> None:
     task = replace(SMALL, overlap=overlap)
-    head, encoded, given, targets = made(task)
-    head(encoded, given, targets)["loss"].backward()
+    head, encoded, inputs, targets = head_and_inputs(task)
+    head(encoded, inputs, targets)["loss"].backward()
     for name, parameter in head.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
     touched = encoded.hidden_states.grad.abs().sum(dim=1) > 0  # type: ignore[union-attr]
-    words = placed(given, targets)
-    _, _, ends = head.logits(encoded, given, targets)
+    words = placed(inputs, targets)
+    _, _, ends = head.logits(encoded, inputs, targets)
     inside = ((words.owners >= ends[:, :1]) & (words.owners <= ends[:, 1:])).any(dim=0)
-    kept = torch.cat([words.places[inside], words.again[inside]])
-    assert torch.equal(touched.nonzero()[:, 0], kept.unique())
+    places = torch.cat([words.places[inside], words.again[inside]])
+    assert torch.equal(touched.nonzero()[:, 0], places.unique())
 
 
 def test_dummies_change_nothing() -> None:
-    head, encoded, given, targets = made()
-    other, more, *rest = made(idle=7)
+    head, encoded, inputs, targets = head_and_inputs()
+    other, more, *rest = head_and_inputs(idle=7)
     states = torch.cat(
         [
             encoded.hidden_states,
             torch.randn(len(more.hidden_states) - len(encoded.hidden_states), WIDTH),
         ]
     )
-    assert len(rest[0].ids) > len(given.ids) and len(rest[1]["at"]) > len(targets["at"])
+    assert len(rest[0].ids) > len(inputs.ids) and len(rest[1]["at"]) > len(targets["at"])
     for a, b in zip(
-        head.logits(encoded, given, targets), head.logits(Encoded(states, None), *rest), strict=True
+        head.logits(encoded, inputs, targets),
+        head.logits(Encoded(states, None), *rest),
+        strict=True,
     ):
         assert torch.equal(a, b)
-    losses = [head(Encoded(states, None), *rest)["loss"], head(encoded, given, targets)["loss"]]
+    losses = [head(Encoded(states, None), *rest)["loss"], head(encoded, inputs, targets)["loss"]]
     assert torch.equal(*losses)
 
 
 def test_nothing_to_predict_costs_nothing() -> None:
     for document in (LONG._replace(clusters=None), Document("empty", ((),), ())):
-        head, encoded, given, targets = made(document=document)
-        sums = head(encoded, given, targets)
+        head, encoded, inputs, targets = head_and_inputs(document=document)
+        sums = head(encoded, inputs, targets)
         assert [float(sums[name].detach()) for name in ("loss", "count", "correct")] == [0, 0, 0]
         sums["loss"].backward()
         assert encoded.hidden_states.grad is not None and not encoded.hidden_states.grad.any()
-        assert head.predict(encoded, given, targets).shape[1] == 3
+        assert head.predict(encoded, inputs, targets).shape[1] == 3
 
 
 def test_dropout_is_for_training_alone() -> None:
-    head, encoded, given, targets = made(replace(SMALL, dropout=0.3))
-    scored = partial(head.logits, encoded, given, targets)
+    head, encoded, inputs, targets = head_and_inputs(replace(SMALL, dropout=0.3))
+    scored = partial(head.logits, encoded, inputs, targets)
     head.eval()
     assert torch.equal(scored()[0], scored()[0])
     head.train()
@@ -408,8 +419,8 @@ def test_short_stories_are_learnt() -> None:
     reader = Letters(size=99, length=64)
     documents = stories()
     task = Coreference(segment=40, hidden=32, feature=8, widest=4, ratio=0.7, dropout=0.2)
-    laid = task.tokenize(documents, reader, training=True)
-    batches = [batch(laid, group) for group in range(len(documents))]
+    tokenized = task.tokenize(documents, reader, training=True)
+    batches = [batch(tokenized, group) for group in range(len(documents))]
     torch.manual_seed(0)
     sizes = {
         "layers": 1,
@@ -424,16 +435,16 @@ def test_short_stories_are_learnt() -> None:
     optimiser = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=2e-3)
     for _ in range(30):
         losses.append(0.0)
-        for given, targets in batches:
+        for inputs, targets in batches:
             optimiser.zero_grad()
-            loss = head(encoder(given), given, targets)["loss"]
+            loss = head(encoder(inputs), inputs, targets)["loss"]
             loss.backward()
             optimiser.step()
             losses[-1] += loss.item()
     head.eval()
     with torch.no_grad():
         outputs = [head.predict(encoder(g), g, targets).numpy() for g, targets in batches]
-    scores = task.score(task.decode(laid, outputs, documents), documents)
+    scores = task.score(task.decode(tokenized, outputs, documents), documents)
     every = [Clusters((tuple(m for c in d.clusters or () for m in c),)) for d in documents]
     none = [Clusters(())] * len(documents)
     assert task.score(none, documents)["conll"] == 0
@@ -456,9 +467,9 @@ def test_a_pronoun_means_the_name_its_cluster_ends_with() -> None:
     ellen, brother = Mention(1, 2), Mention(4, 4)
 
     def judged(pronoun: Mention, names: list[Mention]) -> tuple[bool, bool] | None:
-        asked = Pronoun("she", pronoun, *names, is_a=True, is_b=False)
-        assert answered(clusters, asked).gold == (True, False)
-        return answered(clusters, asked).predicted
+        question = Pronoun("she", pronoun, *names, is_a=True, is_b=False)
+        assert answered(clusters, question).gold == (True, False)
+        return answered(clusters, question).predicted
 
     assert judged(Mention(9, 9), [ellen, brother]) == (True, False)
     assert judged(Mention(11, 11), [ellen, brother]) == (False, False)

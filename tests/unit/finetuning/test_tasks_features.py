@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tries import tries
+from support.hypothesis_settings import max_examples
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input
@@ -25,8 +25,8 @@ CHOSEN: tuple[Any, ...] = get_args(Layers)
 def layered(layers: int, *, tokens: int = 5) -> Encoded:
     generator = torch.Generator().manual_seed(layers)
     shape = (layers + 1, tokens, WIDTH)
-    kept = torch.randn(shape, generator=generator, dtype=torch.float64).unbind()
-    return Encoded(kept[-1], None, tuple(kept))
+    states_by_layer = torch.randn(shape, generator=generator, dtype=torch.float64).unbind()
+    return Encoded(states_by_layer[-1], None, tuple(states_by_layer))
 
 
 def mixed(chosen: Any, layers: int) -> Tensor:
@@ -36,17 +36,17 @@ def mixed(chosen: Any, layers: int) -> Tensor:
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4, 7])
 def test_each_choice_is_of_the_layers_that_it_names(layers: int) -> None:
-    kept = torch.stack(layered(layers).layers)
-    four = kept[1:][-4:]
+    states_by_layer = torch.stack(layered(layers).layers)
+    four = states_by_layer[1:][-4:]
     wanted = {
-        "embeddings": kept[0],
-        "last": kept[-1],
-        "second_to_last": kept[-2],
+        "embeddings": states_by_layer[0],
+        "last": states_by_layer[-1],
+        "second_to_last": states_by_layer[-2],
         "sum_last_four": four.sum(0),
         "weighted_last_four": four.mean(0),
         "concat_last_four": torch.cat(four.unbind(), dim=1),
-        "weighted_all": kept.mean(0),
-        "sum_all": kept.sum(0),
+        "weighted_all": states_by_layer.mean(0),
+        "sum_all": states_by_layer.sum(0),
     }
     assert wanted.keys() == set(CHOSEN)
     for chosen, states in wanted.items():
@@ -63,15 +63,17 @@ def test_a_mix_tells_its_width(chosen: Any, layers: int) -> None:
 @pytest.mark.parametrize("chosen", ["weighted_last_four", "weighted_all"])
 def test_weights_are_a_softmax_times_a_scale_and_are_trained(chosen: Any) -> None:
     mix, encoded = Mix(chosen, layers=6, width=WIDTH).double(), layered(6)
-    kept = torch.stack(encoded.layers[1:][-4:] if "four" in chosen else encoded.layers)
+    states_by_layer = torch.stack(encoded.layers[1:][-4:] if "four" in chosen else encoded.layers)
     assert mix.weights is not None and mix.scale is not None
     with torch.no_grad():
         mix.scale.fill_(2.5)
-    torch.testing.assert_close(mix(encoded).hidden_states, 2.5 * kept.mean(0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        mix(encoded).hidden_states, 2.5 * states_by_layer.mean(0), rtol=0, atol=1e-12
+    )
     with torch.no_grad():
-        mix.weights.copy_(torch.linspace(-1, 2, len(kept)))
-    shares = torch.linspace(-1, 2, len(kept)).double().softmax(0)
-    wanted = 2.5 * (shares[:, None, None] * kept).sum(0)
+        mix.weights.copy_(torch.linspace(-1, 2, len(states_by_layer)))
+    shares = torch.linspace(-1, 2, len(states_by_layer)).double().softmax(0)
+    wanted = 2.5 * (shares[:, None, None] * states_by_layer).sum(0)
     torch.testing.assert_close(mix(encoded).hidden_states, wanted, rtol=0, atol=1e-6)
     mix(encoded).hidden_states.square().sum().backward()
     for parameter in mix.parameters():
@@ -101,14 +103,14 @@ def reader(seed: int = 0) -> Recurrent:
     return Recurrent(WIDTH, 4).double().eval()
 
 
-@tries(40)
+@max_examples(40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 3))
 def test_a_block_is_read_by_itself_in_both_directions(lengths: list[int], more: int) -> None:
     model = reader()
     states = torch.randn(sum(lengths), WIDTH, dtype=torch.float64)
-    found = model(Encoded(states, None), packed(lengths, more=more)).hidden_states
-    assert found.shape == (sum(lengths), model.width) == (sum(lengths), 8)
-    for mine, block in zip(found.split(lengths), states.split(lengths), strict=True):
+    states_read = model(Encoded(states, None), packed(lengths, more=more)).hidden_states
+    assert states_read.shape == (sum(lengths), model.width) == (sum(lengths), 8)
+    for mine, block in zip(states_read.split(lengths), states.split(lengths), strict=True):
         wanted, _ = model.lstm(block[None])
         torch.testing.assert_close(mine, wanted[0], rtol=0, atol=1e-12)
 
@@ -128,8 +130,8 @@ def test_features_in_half_precision_are_read_in_that_of_the_weights() -> None:
     torch.manual_seed(0)
     model = Recurrent(WIDTH, 4)
     states = torch.randn(9, WIDTH).bfloat16()
-    found = model(Encoded(states, None), packed([4, 5])).hidden_states
-    assert found.dtype == torch.bfloat16 and torch.isfinite(found).all()
+    states_read = model(Encoded(states, None), packed([4, 5])).hidden_states
+    assert states_read.dtype == torch.bfloat16 and torch.isfinite(states_read).all()
 
 
 logit_rows = st.lists(
@@ -137,7 +139,7 @@ logit_rows = st.lists(
 ).map(lambda rows: torch.tensor(rows, dtype=torch.float64))
 
 
-@tries(100)
+@max_examples(100)
 @given(logit_rows, st.data(), st.sampled_from([1.0, 2.0, 5.0]))
 def test_the_divergence_is_none_from_oneself_and_never_negative(
     mine: Tensor, data: st.DataObject, temperature: float
@@ -173,11 +175,11 @@ def test_cells_that_do_not_exist_keep_the_divergence_and_its_gradient_finite() -
     torch.manual_seed(0)
     mine = torch.randn(2, 4).double().requires_grad_()
     there = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]]).bool()
-    shown = torch.randn(2, 4).double().where(there, -1e9)
+    theirs_shown = torch.randn(2, 4).double().where(there, -1e9)
     both = torch.ones(2, dtype=torch.bool)
-    found = softened((mine.where(there, -1e9),), (shown,), both, temperature=2.0)
-    found.backward()
-    assert torch.isfinite(found) and found > 0
+    divergence = softened((mine.where(there, -1e9),), (theirs_shown,), both, temperature=2.0)
+    divergence.backward()
+    assert torch.isfinite(divergence) and divergence > 0
     assert mine.grad is not None and torch.isfinite(mine.grad).all() and not mine.grad[~there].any()
 
 
@@ -185,8 +187,8 @@ def test_a_number_is_held_to_the_teachers_and_the_teacher_learns_nothing() -> No
     mine = torch.tensor([[1.0], [2.0], [5.0]], requires_grad=True)
     theirs = torch.tensor([[1.5], [0.0], [9.0]], requires_grad=True)
     there = torch.tensor([True, True, False])
-    found = softened((mine,), (theirs,), there, temperature=2.0)
-    found.backward()
-    assert found.item() == pytest.approx(0.25 + 4.0)
+    divergence = softened((mine,), (theirs,), there, temperature=2.0)
+    divergence.backward()
+    assert divergence.item() == pytest.approx(0.25 + 4.0)
     assert theirs.grad is None and mine.grad is not None
     assert mine.grad.tolist() == [[-1.0], [4.0], [0.0]]

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reading_tasks import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, batch, rows, share
-from support.tries import tries
+from support.hypothesis_settings import max_examples
+from support.task_examples import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, batch, rows, share
 
 from clozelab.contracts import Encoded, Targets
 from clozelab.errors import UserError
@@ -47,7 +47,7 @@ def examples_of(draw: st.DrawFn, kind: Any, *, labelled: bool = True) -> list[An
     def label(strategy: Any) -> Any:
         return draw(strategy) if labelled else None
 
-    found: list[Any] = []
+    examples: list[Any] = []
     for number in range(draw(st.integers(1, 6))):
         name = f"e{number}"
         if isinstance(kind, Choose):
@@ -55,62 +55,64 @@ def examples_of(draw: st.DrawFn, kind: Any, *, labelled: bool = True) -> list[An
             # No two alike: which of equals is the largest is a matter of rounding.
             seconds = [f"{text} {end}" for text, end in zip(drawn, "pqrs", strict=False)]
             right = label(st.integers(0, len(seconds) - 1))
-            found.append(Choice(name, draw(texts), tuple(seconds), right))
+            examples.append(Choice(name, draw(texts), tuple(seconds), right))
         elif isinstance(kind, Tag):
             sentence = tuple(draw(st.lists(words, max_size=40)))
             tags = [label(st.sampled_from(TAGS)) for _ in sentence]
-            found.append(Tagged(name, sentence, tuple(tags) if labelled else None))
+            examples.append(Tagged(name, sentence, tuple(tags) if labelled else None))
         else:
             values = st.floats(-9, 9) if isinstance(kind, Regress) else st.sampled_from(LABELS)
             second = draw(texts) if kind.pair else None
-            found.append(Sentences(name, draw(texts), second, label(values)))
-    return found
+            examples.append(Sentences(name, draw(texts), second, label(values)))
+    return examples
 
 
-def told(kind: Any, count: int = 12) -> list[Any]:
+def labelled_examples(kind: Any, count: int = 12) -> list[Any]:
     """Examples enough for every class and choice to be right somewhere."""
     rng = np.random.default_rng(3)
 
     def text() -> str:
         return " ".join("abcdefg"[: rng.integers(1, 8)] for _ in range(rng.integers(1, 14)))
 
-    found: list[Any] = []
+    examples: list[Any] = []
     for number in range(count):
         name = f"e{number}"
         if isinstance(kind, Choose):
-            many = kind.choices - number % 2
-            found.append(Choice(name, text(), tuple(text() for _ in range(many)), number % many))
+            choices = kind.choices - number % 2
+            examples.append(
+                Choice(name, text(), tuple(text() for _ in range(choices)), number % choices)
+            )
         elif isinstance(kind, Tag):
             sentence = tuple(text().split())
             tags = tuple(TAGS[(number + place) % 3] for place in range(len(sentence)))
-            found.append(Tagged(name, sentence, tags))
+            examples.append(Tagged(name, sentence, tags))
         else:
             label = float(number) if isinstance(kind, Regress) else LABELS[number % 3]
-            found.append(Sentences(name, text(), text() if kind.pair else None, label))
-    return found
+            examples.append(Sentences(name, text(), text() if kind.pair else None, label))
+    return examples
 
 
 @each
-@tries(30)
+@max_examples(30)
 @given(data=st.data(), idle=st.integers(1, 5))
 def test_dummies_and_batch_mates_change_no_logits(
     kind: Any, data: st.DataObject, idle: int
 ) -> None:
     examples = data.draw(examples_of(kind))
     model = Small(kind)
-    laid = kind.tokenize(examples, READER)
-    together = rows(laid, kind.name, model.predict(batch(laid, kind.name, idle=idle)))
+    tokenized = kind.tokenize(examples, READER)
+    together = rows(tokenized, model.predict(batch(tokenized, kind.name, idle=idle)))
     alone = []
     for example in examples:
-        one = kind.tokenize([example], READER)
-        alone += rows(one, kind.name, model.predict(batch(one, kind.name)))
-    assert len(alone) == len(together) == len(laid.groups) - 1
+        tokenized_alone = kind.tokenize([example], READER)
+        alone += rows(tokenized_alone, model.predict(batch(tokenized_alone, kind.name)))
+    assert len(alone) == len(together) == len(tokenized.groups) - 1
     for mine, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(mine, other, rtol=0, atol=1e-12)
 
 
 @each
-@tries(30)
+@max_examples(30)
 @given(data=st.data(), idle=st.integers(1, 5))
 def test_sums_add_over_examples_and_dummies_count_nothing(
     kind: Any, data: st.DataObject, idle: int
@@ -126,17 +128,17 @@ def test_sums_add_over_examples_and_dummies_count_nothing(
 
 
 @each
-@tries(30)
+@max_examples(30)
 @given(data=st.data(), tokens=st.integers(128, 300))
 def test_micro_batches_of_constant_size_give_the_sums_of_one(
     kind: Any, data: st.DataObject, tokens: int
 ) -> None:
     examples = data.draw(examples_of(kind))
-    model, laid = Small(kind), kind.tokenize(examples, READER)
-    whole = model(batch(laid, kind.name))
+    model, tokenized = Small(kind), kind.tokenize(examples, READER)
+    whole = model(batch(tokenized, kind.name))
     most = max(len(kind.tokenize([example], READER).starts) for example in examples)
     room = BatchShape(tokens, most + 10, {kind.name: 45}, READER.length, constant=True)
-    parts = [model(found) for found in room.batches(share(laid, kind.name))]
+    parts = [model(part) for part in room.batches(share(tokenized, kind.name))]
     for name, value in whole.items():
         total = sum(sums[name].item() for sums in parts)
         assert value.item() == pytest.approx(total, rel=1e-12, abs=1e-12)
@@ -144,11 +146,11 @@ def test_micro_batches_of_constant_size_give_the_sums_of_one(
 
 @each
 def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> None:
-    laid = kind.tokenize(told(kind), READER)
+    tokenized = kind.tokenize(labelled_examples(kind), READER)
     for constant in (True, False):
         room = BatchShape(64, 4, {kind.name: 5}, READER.length, constant)
         model = Small(kind)
-        sums = model(room.collate(share(laid, kind.name), slice(0, 0)))
+        sums = model(room.collate(share(tokenized, kind.name), slice(0, 0)))
         sums["loss"].backward()
         assert all(value.item() == 0 for value in sums.values())
         for parameter in model.parameters():
@@ -156,52 +158,54 @@ def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> No
 
 
 @each
-@tries(20)
+@max_examples(20)
 @given(data=st.data())
 def test_blocks_fit_and_targets_lie_in_them(kind: Any, data: st.DataObject) -> None:
     examples = data.draw(examples_of(kind))
-    laid = kind.tokenize(examples, READER)
-    lengths = np.diff(laid.starts)
+    tokenized = kind.tokenize(examples, READER)
+    lengths = np.diff(tokenized.starts)
     assert lengths.max() <= READER.length
-    assert len(laid.targets.starts) == len(laid.starts)
-    assert laid.groups[-1] == len(lengths) and len(laid.owners) == len(laid.groups) - 1
-    assert sorted(set(laid.owners.tolist())) == list(range(len(examples)))
-    at = laid.targets.columns["at"]
-    assert (at >= 0).all() and (at < np.repeat(lengths, np.diff(laid.targets.starts))).all()
-    for values in laid.targets.columns.values():
-        assert len(values) == laid.targets.starts[-1]
+    assert len(tokenized.targets.starts) == len(tokenized.starts)
+    assert (
+        tokenized.groups[-1] == len(lengths) and len(tokenized.owners) == len(tokenized.groups) - 1
+    )
+    assert sorted(set(tokenized.owners.tolist())) == list(range(len(examples)))
+    at = tokenized.targets.columns["at"]
+    assert (at >= 0).all() and (at < np.repeat(lengths, np.diff(tokenized.targets.starts))).all()
+    for values in tokenized.targets.columns.values():
+        assert len(values) == tokenized.targets.starts[-1]
 
 
 @each
-@tries(20)
+@max_examples(20)
 @given(data=st.data())
 def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
     kind: Any, data: st.DataObject
 ) -> None:
     examples = data.draw(examples_of(kind))
     bare = [
-        one._replace(tags=None) if isinstance(one, Tagged) else one._replace(label=None)
-        for one in examples
+        example._replace(tags=None) if isinstance(example, Tagged) else example._replace(label=None)
+        for example in examples
     ]
-    laid, blank = kind.tokenize(examples, READER), kind.tokenize(bare, READER)
+    tokenized, blank = kind.tokenize(examples, READER), kind.tokenize(bare, READER)
     assert (blank.targets.columns["labels"] == Targets.IGNORED).all()
     model = Small(kind)
     sums = model(batch(blank, kind.name))
     assert all(value.item() == 0 for value in sums.values())
     assert not model.head.labelled(batch(blank, kind.name).targets[kind.name]).any()
-    found = [
-        kind.decode(each, rows(each, kind.name, model.predict(batch(each, kind.name))), examples)
-        for each in (laid, blank)
+    decoded = [
+        kind.decode(each, rows(each, model.predict(batch(each, kind.name))), examples)
+        for each in (tokenized, blank)
     ]
-    assert found[0] == found[1] and len(found[0]) == len(examples)
+    assert decoded[0] == decoded[1] and len(decoded[0]) == len(examples)
     with pytest.raises(UserError, match="nothing to score"):
-        kind.score(found[0], bare)
+        kind.score(decoded[0], bare)
 
 
 @each
 def test_every_parameter_gets_gradient(kind: Any) -> None:
     model = Small(kind)
-    sums = model(batch(kind.tokenize(told(kind), READER), kind.name, idle=2))
+    sums = model(batch(kind.tokenize(labelled_examples(kind), READER), kind.name, idle=2))
     sums["loss"].backward()
     for name, parameter in model.head.named_parameters():
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
@@ -213,16 +217,16 @@ def test_every_parameter_gets_gradient(kind: Any) -> None:
 @each
 def test_a_fresh_head_knows_nothing(kind: Any) -> None:
     """Its loss is that of a guess: ln C, and of numbers about their mean square."""
-    examples = told(kind, 60)
+    examples = labelled_examples(kind, 60)
     if isinstance(kind, Choose):
-        examples = [one for one in examples if len(one.seconds) == kind.choices]
+        examples = [example for example in examples if len(example.seconds) == kind.choices]
     head = kind.build(256).double().eval()
-    given = batch(kind.tokenize(examples, READER), kind.name)
-    states = torch.randn(len(given.input.ids), 256, dtype=torch.float64)
-    sums = head(Encoded(states, None), given.input, given.targets[kind.name])
+    micro_batch = batch(kind.tokenize(examples, READER), kind.name)
+    states = torch.randn(len(micro_batch.input.ids), 256, dtype=torch.float64)
+    sums = head(Encoded(states, None), micro_batch.input, micro_batch.targets[kind.name])
     mean = (sums["loss"] / sums["count"]).item()
     if isinstance(kind, Regress):
-        assert mean == pytest.approx(np.mean([one.label**2 for one in examples]), rel=0.2)
+        assert mean == pytest.approx(np.mean([example.label**2 for example in examples]), rel=0.2)
     else:
         several = kind.choices if isinstance(kind, Choose) else 3
         assert mean == pytest.approx(log(several), abs=0.2)
@@ -232,63 +236,67 @@ def test_a_fresh_head_knows_nothing(kind: Any) -> None:
 @pytest.mark.thorough
 def test_a_head_compiles_whole(kind: Any) -> None:
     model = Small(kind)
-    given = batch(kind.tokenize(told(kind, 4), READER), kind.name, idle=3)
-    encoded, targets = model.encoded(given), given.targets[kind.name]
+    micro_batch = batch(kind.tokenize(labelled_examples(kind, 4), READER), kind.name, idle=3)
+    encoded, targets = model.encoded(micro_batch), micro_batch.targets[kind.name]
     torch.compiler.reset()
-    plain = model.head(encoded, given.input, targets)
+    plain = model.head(encoded, micro_batch.input, targets)
     whole = torch.compile(model.head, backend="eager", fullgraph=True)
-    for name, value in whole(encoded, given.input, targets).items():
+    for name, value in whole(encoded, micro_batch.input, targets).items():
         assert value.item() == pytest.approx(plain[name].item(), rel=1e-12)
 
 
 @each
 def test_half_precision_states_give_single_precision_sums(kind: Any) -> None:
-    given = batch(kind.tokenize(told(kind), READER), kind.name)
+    micro_batch = batch(kind.tokenize(labelled_examples(kind), READER), kind.name)
     model = Small(kind)
-    exact = model(given)["loss"].item()
-    states = model.encoded(given).hidden_states.bfloat16()
-    found = model.head.float()(Encoded(states, None), given.input, given.targets[kind.name])
-    assert found["loss"].dtype == torch.float32
-    assert found["loss"].item() == pytest.approx(exact, rel=0.03)
+    exact = model(micro_batch)["loss"].item()
+    states = model.encoded(micro_batch).hidden_states.bfloat16()
+    loss_sums = model.head.float()(
+        Encoded(states, None), micro_batch.input, micro_batch.targets[kind.name]
+    )
+    assert loss_sums["loss"].dtype == torch.float32
+    assert loss_sums["loss"].item() == pytest.approx(exact, rel=0.03)
 
 
 @each
 def test_dropout_is_of_training_alone_and_at_the_rate_told(kind: Any) -> None:
-    given = batch(kind.tokenize(told(kind), READER), kind.name)
+    micro_batch = batch(kind.tokenize(labelled_examples(kind), READER), kind.name)
     for rate in (0.0, 0.5):
         model = Small(replace(kind, dropout=rate))
         model.head.train()
-        assert torch.equal(model.predict(given), model.predict(given)) == (rate == 0)
+        assert torch.equal(model.predict(micro_batch), model.predict(micro_batch)) == (rate == 0)
         model.head.eval()
-        assert torch.equal(model.predict(given), model.predict(given))
+        assert torch.equal(model.predict(micro_batch), model.predict(micro_batch))
 
 
 def test_the_summary_is_the_activation_of_that_name() -> None:
-    given = batch(Classify(LABELS).tokenize(told(Classify(LABELS)), READER), "classify")
+    micro_batch = batch(
+        Classify(LABELS).tokenize(labelled_examples(Classify(LABELS)), READER), "classify"
+    )
     for name, activate in (("tanh", torch.tanh), ("relu", torch.relu)):
         model = Small(Classify(LABELS, summary=name))  # type: ignore[arg-type]
-        states = model.encoded(given).hidden_states[given.targets["classify"]["at"]]
+        states = model.encoded(micro_batch).hidden_states[micro_batch.targets["classify"]["at"]]
         wanted = model.head.classifier(activate(model.head.dense(states)))
-        torch.testing.assert_close(model.predict(given), wanted, rtol=0, atol=1e-12)
+        torch.testing.assert_close(model.predict(micro_batch), wanted, rtol=0, atol=1e-12)
 
 
 def test_dropping_first_drops_before_the_dense_layer() -> None:
     kind = Classify(LABELS, dropout=0.5)
-    given = batch(kind.tokenize(told(kind), READER), kind.name)
+    micro_batch = batch(kind.tokenize(labelled_examples(kind), READER), kind.name)
     for first in (False, True):
         model = Small(replace(kind, drop_first=first))
         seen: list[torch.Tensor] = []
         model.head.dense.register_forward_pre_hook(lambda _, x, seen=seen: seen.append(x[0]))
         model.head.train()
-        model.predict(given)
+        model.predict(micro_batch)
         assert bool((seen[0] == 0).any()) == first
 
 
 @each
 def test_perfect_predictions_score_100(kind: Any) -> None:
-    examples = told(kind)
-    laid = kind.tokenize(examples, READER)
-    labels = laid.targets.columns["labels"]
+    examples = labelled_examples(kind)
+    tokenized = kind.tokenize(examples, READER)
+    labels = tokenized.targets.columns["labels"]
     if isinstance(kind, Regress):
         scores = labels[:, None]
     elif isinstance(kind, Choose):
@@ -296,10 +304,10 @@ def test_perfect_predictions_score_100(kind: Any) -> None:
         scores = (np.arange(len(labels)) % kind.choices == right)[:, None] * 9.0
     else:
         scores = np.eye(3)[labels] * 9.0
-    outputs = rows(laid, kind.name, torch.from_numpy(scores))
-    found = kind.score(kind.decode(laid, outputs, examples), examples)
-    assert found == dict.fromkeys(kind.metrics, pytest.approx(100.0))
-    assert kind.selects(found) == pytest.approx(100.0)
+    outputs = rows(tokenized, torch.from_numpy(scores))
+    perfect = kind.score(kind.decode(tokenized, outputs, examples), examples)
+    assert perfect == dict.fromkeys(kind.metrics, pytest.approx(100.0))
+    assert kind.selects(perfect) == pytest.approx(100.0)
 
 
 def test_a_pair_is_laid_with_its_marks_and_the_longer_text_is_cut_at_its_end() -> None:
@@ -310,68 +318,74 @@ def test_a_pair_is_laid_with_its_marks_and_the_longer_text_is_cut_at_its_end() -
         Sentences("y", "a b c d e f g h", "p q", "no"),
         Sentences("z", "a b c d e f", "p q r s t u", "maybe"),
     ]
-    laid = kind.tokenize(examples, reader)
+    tokenized = kind.tokenize(examples, reader)
     known = {reader.pieces([letter]).columns["ids"][0]: letter for letter in "abcdefghpqrstu"}
     known |= {CLS: "[", SEP: "|"}
-    spelled = "".join(known[number] for number in laid.columns["ids"])
-    assert [spelled[a:b] for a, b in zip(laid.starts, laid.starts[1:], strict=False)] == [
+    spelled = "".join(known[number] for number in tokenized.columns["ids"])
+    assert [spelled[a:b] for a, b in zip(tokenized.starts, tokenized.starts[1:], strict=False)] == [
         "[ab|c|",
         "[abcd|pq|",
         "[abc|pqr|",
     ]
-    assert laid.targets.columns["labels"].tolist() == [1, 0, 2]
-    assert laid.counts.numbers == {"texts cut to fit": 2}
-    assert laid.counts.places == {"texts cut to fit": "y"}
+    assert tokenized.targets.columns["labels"].tolist() == [1, 0, 2]
+    assert tokenized.counts.numbers == {"texts cut to fit": 2}
+    assert tokenized.counts.places == {"texts cut to fit": "y"}
 
 
 def test_the_slot_is_at_the_mark_wherever_that_is() -> None:
     kind = Regress()
     for last in (False, True):
-        laid = kind.tokenize([Sentences("x", "a b c", None, 0.5)], FakeReader(mark_last=last))
-        assert laid.columns["ids"][laid.targets.columns["at"][0]] == CLS
-        assert laid.targets.columns["at"][0] == (4 if last else 0)
+        tokenized = kind.tokenize([Sentences("x", "a b c", None, 0.5)], FakeReader(mark_last=last))
+        assert tokenized.columns["ids"][tokenized.targets.columns["at"][0]] == CLS
+        assert tokenized.targets.columns["at"][0] == (4 if last else 0)
 
 
 def test_the_mean_is_over_every_token_of_the_block_and_no_other() -> None:
     kind = Classify(LABELS, pool="mean", summary="none")
     head = kind.build(WIDTH).double().eval()
-    laid = kind.tokenize(told(kind), READER)
-    given = batch(laid, kind.name, idle=3)
-    states = torch.randn(len(given.input.ids), WIDTH, dtype=torch.float64)
-    found = head.predict(Encoded(states, None), given.input, given.targets[kind.name])
-    for number, (first, last) in enumerate(zip(laid.starts, laid.starts[1:], strict=False)):
+    tokenized = kind.tokenize(labelled_examples(kind), READER)
+    micro_batch = batch(tokenized, kind.name, idle=3)
+    states = torch.randn(len(micro_batch.input.ids), WIDTH, dtype=torch.float64)
+    predictions = head.predict(
+        Encoded(states, None), micro_batch.input, micro_batch.targets[kind.name]
+    )
+    for number, (first, last) in enumerate(
+        zip(tokenized.starts, tokenized.starts[1:], strict=False)
+    ):
         wanted = head.classifier(states[first:last].mean(0))
-        torch.testing.assert_close(found[number], wanted, rtol=0, atol=1e-12)
+        torch.testing.assert_close(predictions[number], wanted, rtol=0, atol=1e-12)
 
 
 def test_padding_inside_dense_rows_is_no_part_of_the_mean() -> None:
     kind = Classify(LABELS, pool="mean", summary="none")
     head = kind.build(WIDTH).double().eval()
-    given = batch(kind.tokenize([Sentences("x", "a b c d", None, "no")] * 3, READER), kind.name)
+    micro_batch = batch(
+        kind.tokenize([Sentences("x", "a b c d", None, "no")] * 3, READER), kind.name
+    )
     seen = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]]).bool()
     states = torch.randn(18, WIDTH, dtype=torch.float64)
-    padded = given.input._replace(dense=True, attention_mask=seen)
-    found = head.predict(Encoded(states, None), padded, given.targets[kind.name])
+    padded = micro_batch.input._replace(dense=True, attention_mask=seen)
+    predictions = head.predict(Encoded(states, None), padded, micro_batch.targets[kind.name])
     for number, size in enumerate((6, 3, 5)):
         wanted = head.classifier(states[6 * number : 6 * number + size].mean(0))
-        torch.testing.assert_close(found[number], wanted, rtol=0, atol=1e-12)
+        torch.testing.assert_close(predictions[number], wanted, rtol=0, atol=1e-12)
 
 
 def test_the_loss_of_a_number_is_its_squared_error_on_its_own_scale() -> None:
     kind = Regress()
     examples = [Sentences("x", "a", None, -2.75), Sentences("y", "b"), Sentences("z", "c", None, 5)]
-    laid = kind.tokenize(examples, READER)
-    model, given = Small(kind), batch(laid, kind.name, idle=2)
-    values = model.predict(given)[:, 0]
-    sums = model(given)
+    tokenized = kind.tokenize(examples, READER)
+    model, micro_batch = Small(kind), batch(tokenized, kind.name, idle=2)
+    values = model.predict(micro_batch)[:, 0]
+    sums = model(micro_batch)
     wanted = (values[0] + 2.75) ** 2 + (values[2] - 5) ** 2
     assert sums["loss"].item() == pytest.approx(wanted.item(), rel=1e-12)
     assert sums["count"].item() == 2 and "correct" not in sums
 
 
 def test_a_number_that_means_no_label_is_still_a_number() -> None:
-    laid = Regress().tokenize([Sentences("x", "a", None, float(Targets.IGNORED))], READER)
-    value = laid.targets.columns["labels"][0]
+    tokenized = Regress().tokenize([Sentences("x", "a", None, float(Targets.IGNORED))], READER)
+    value = tokenized.targets.columns["labels"][0]
     assert value == pytest.approx(-100, abs=1e-4) and np.float32(value) != -100
 
 
@@ -380,24 +394,26 @@ def test_scores_are_over_the_examples_that_have_a_label() -> None:
     truth = ["yes", "yes", "no", None, "no"]
     guesses = ["yes", "no", "no", "yes", "yes"]
     examples = [Sentences(str(n), "a", None, label) for n, label in enumerate(truth)]
-    found = kind.score([Class(label, {}) for label in guesses], examples)
-    assert found == {"accuracy": pytest.approx(50.0), "f1": pytest.approx(50.0)}
+    scores = kind.score([Class(label, {}) for label in guesses], examples)
+    assert scores == {"accuracy": pytest.approx(50.0), "f1": pytest.approx(50.0)}
     assert kind.selects({"accuracy": 80.0, "f1": 90.0}) == pytest.approx(85.0)
     constant = Classify(LABELS, metrics=("matthews", "macro_f1"))
-    same = constant.score([Class("no", {})] * 3, told(constant, 3))
+    same = constant.score([Class("no", {})] * 3, labelled_examples(constant, 3))
     assert same["matthews"] == 0 and same["macro_f1"] == pytest.approx(100 / 6)
-    twice = Regress().score([Number(2.0), Number(4.0), Number(3.0)], told(Regress(), 3))
+    twice = Regress().score(
+        [Number(2.0), Number(4.0), Number(3.0)], labelled_examples(Regress(), 3)
+    )
     assert twice == {"pearson": pytest.approx(50.0), "spearman": pytest.approx(50.0)}
 
 
 def test_probabilities_are_those_of_the_logits_by_name() -> None:
     kind = Classify(LABELS)
-    examples = told(kind, 2)
+    examples = labelled_examples(kind, 2)
     outputs = [np.log([[0.2, 0.5, 0.3]]), np.array([[900.0, -900.0, 900.5]], dtype=np.float32)]
-    one, two = kind.decode(kind.tokenize(examples, READER), outputs, examples)
-    assert one.label == "yes" and two.label == "maybe"
-    assert one.probabilities == pytest.approx({"no": 0.2, "yes": 0.5, "maybe": 0.3})
-    assert sum(two.probabilities.values()) == pytest.approx(1.0)
+    first, second = kind.decode(kind.tokenize(examples, READER), outputs, examples)
+    assert first.label == "yes" and second.label == "maybe"
+    assert first.probabilities == pytest.approx({"no": 0.2, "yes": 0.5, "maybe": 0.3})
+    assert sum(second.probabilities.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -440,14 +456,14 @@ def test_what_cannot_be_is_refused_where_it_is(make: Any, word: str) -> None:
 
 
 def test_a_constant_answer_is_the_most_frequent_class_a_guess_or_no_correlation() -> None:
-    said = [
+    labelled = [
         Sentences(str(n), "a", None, label) for n, label in enumerate(["yes", "no", "yes", None])
     ]
     kind = Classify(LABELS, metrics=("accuracy", "macro_f1", "matthews"))
-    assert kind.constant(said) == pytest.approx(
+    assert kind.constant(labelled) == pytest.approx(
         {"accuracy": 200 / 3, "macro_f1": 40.0, "matthews": 0.0}
     )
-    assert kind.constant([said[-1]]) == {}
+    assert kind.constant([labelled[-1]]) == {}
     assert Regress().constant([]) == {"pearson": 0.0, "spearman": 0.0}
     choices = [Choice("x", "a", ("b", "c"), 0), Choice("y", "a", ("b", "c", "d", "e"), 1)]
     assert Choose().constant(choices) == pytest.approx({"accuracy": 37.5})

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reading_tasks import NOTHING, FakeReader, Small, batch, number_of, rows
-from support.tries import tries
+from support.hypothesis_settings import max_examples
+from support.task_examples import NOTHING, FakeReader, Small, batch, number_of, rows
 
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
@@ -23,50 +23,50 @@ words = st.text("abcde", min_size=1, max_size=12) | st.just(NOTHING)
 
 @st.composite
 def sentences(draw: st.DrawFn) -> list[Tagged]:
-    found = []
+    examples = []
     for number in range(draw(st.integers(1, 4))):
         sentence = tuple(draw(st.lists(words, max_size=25)))
         tags = tuple(draw(st.sampled_from(TAGS)) for _ in sentence)
-        found.append(Tagged(f"s{number}", sentence, tags))
-    return found
+        examples.append(Tagged(f"s{number}", sentence, tags))
+    return examples
 
 
-@tries(100)
+@max_examples(100)
 @given(sentences(), st.integers(3, 40), st.booleans())
 def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
     examples: list[Tagged], length: int, last: bool
 ) -> None:
     reader = FakeReader(length=length, mark_last=last)
-    laid = KIND.tokenize(examples, reader)
-    lengths = np.diff(laid.starts)
+    tokenized = KIND.tokenize(examples, reader)
+    lengths = np.diff(tokenized.starts)
     assert lengths.max() <= length
     met: dict[int, list[int]] = {number: [] for number in range(len(examples))}
-    slots = laid.targets.starts
-    for block, owner in enumerate(laid.owners.tolist()):
+    slots = tokenized.targets.starts
+    for block, owner in enumerate(tokenized.owners.tolist()):
         for slot in range(slots[block], slots[block + 1]):
-            token = laid.starts[block] + laid.targets.columns["at"][slot]
-            word = int(laid.token_facts["words"][token])
+            token = tokenized.starts[block] + tokenized.targets.columns["at"][slot]
+            word = int(tokenized.token_facts["words"][token])
             example = examples[owner]
-            assert laid.columns["ids"][token] == number_of(example.words[word][:3])
+            assert tokenized.columns["ids"][token] == number_of(example.words[word][:3])
             assert example.tags is not None
-            assert laid.targets.columns["labels"][slot] == TAGS.index(example.tags[word])
+            assert tokenized.targets.columns["labels"][slot] == TAGS.index(example.tags[word])
             met[owner].append(word)
     for number, example in enumerate(examples):
         wanted = [n for n, word in enumerate(example.words) if word != NOTHING]
         assert met[number] == wanted
 
 
-@tries(100)
+@max_examples(100)
 @given(sentences(), st.integers(3, 40))
 def test_split_sentences_rejoin(examples: list[Tagged], length: int) -> None:
-    laid = KIND.tokenize(examples, FakeReader(length=length))
-    labels = laid.targets.columns["labels"]
-    outputs = rows(laid, KIND.name, torch.from_numpy(np.eye(4)[labels] * 30))
-    for example, found in zip(examples, KIND.decode(laid, outputs, examples), strict=True):
+    tokenized = KIND.tokenize(examples, FakeReader(length=length))
+    labels = tokenized.targets.columns["labels"]
+    outputs = rows(tokenized, torch.from_numpy(np.eye(4)[labels] * 30))
+    for example, decoded in zip(examples, KIND.decode(tokenized, outputs, examples), strict=True):
         pairs = zip(example.words, example.tags or (), strict=True)
-        assert found.tags == tuple("O" if word == NOTHING else tag for word, tag in pairs)
+        assert decoded.tags == tuple("O" if word == NOTHING else tag for word, tag in pairs)
         sure = [0.0 if word == NOTHING else 1.0 for word in example.words]
-        assert found.probabilities == pytest.approx(sure)
+        assert decoded.probabilities == pytest.approx(sure)
 
 
 def test_a_sentence_is_split_between_words_as_late_as_may_be_and_that_is_counted() -> None:
@@ -75,38 +75,38 @@ def test_a_sentence_is_split_between_words_as_late_as_may_be_and_that_is_counted
         Tagged("y", ("aaabbbcccdddeee", "f"), ("O",) * 2),
         Tagged("z", (), ()),
     ]
-    laid = KIND.tokenize(examples, FakeReader(length=6))
-    assert np.diff(laid.starts).tolist() == [6, 5, 6, 3, 2]
-    assert laid.owners.tolist() == [0, 0, 1, 1, 2]
-    assert np.diff(laid.targets.starts).tolist() == [2, 2, 1, 1, 0]
-    assert laid.groups.tolist() == [0, 1, 2, 3, 4, 5]
-    assert laid.counts.numbers == {"sentences split to fit": 2, "words cut to fit": 1}
-    assert laid.counts.places["words cut to fit"] == "y"
+    tokenized = KIND.tokenize(examples, FakeReader(length=6))
+    assert np.diff(tokenized.starts).tolist() == [6, 5, 6, 3, 2]
+    assert tokenized.owners.tolist() == [0, 0, 1, 1, 2]
+    assert np.diff(tokenized.targets.starts).tolist() == [2, 2, 1, 1, 0]
+    assert tokenized.groups.tolist() == [0, 1, 2, 3, 4, 5]
+    assert tokenized.counts.numbers == {"sentences split to fit": 2, "words cut to fit": 1}
+    assert tokenized.counts.places["words cut to fit"] == "y"
 
 
 def test_later_pieces_of_a_word_change_no_loss_of_their_own() -> None:
     """The loss is that of the first pieces: as many rows as words, and no more."""
     example = Tagged("x", ("aaabbbccc", "d"), ("B-PER", "O"))
-    model, laid = Small(KIND), KIND.tokenize([example], FakeReader())
-    given_ = batch(laid, KIND.name, idle=3)
-    (logits,) = model.logits(given_)
-    sums = model(given_)
+    model, tokenized = Small(KIND), KIND.tokenize([example], FakeReader())
+    micro_batch = batch(tokenized, KIND.name, idle=3)
+    (logits,) = model.logits(micro_batch)
+    sums = model(micro_batch)
     wanted = -logits[0].log_softmax(0)[1] - logits[1].log_softmax(0)[0]
     assert sums["loss"].item() == pytest.approx(wanted.item(), rel=1e-12)
     assert sums["count"].item() == 2
-    states = model.encoded(given_).hidden_states
+    states = model.encoded(micro_batch).hidden_states
     direct = model.head.classifier(states[[1, 4]])
     torch.testing.assert_close(logits[:2], direct, rtol=0, atol=0)
-    assert (given_.targets["tag"]["labels"][2:] == Targets.IGNORED).all()
+    assert (micro_batch.targets["tag"]["labels"][2:] == Targets.IGNORED).all()
 
 
 def test_entities_are_scored_whole_and_words_one_by_one() -> None:
     kind = Tag(TAGS, metrics=("f1", "precision", "recall", "accuracy"))
     gold = Tagged("x", ("a", "b", "c", "d"), ("B-PER", "I-PER", "O", "B-LOC"))
     half = Tags(("B-PER", "O", "O", "B-LOC"), (1.0,) * 4)
-    found = kind.score([half, half], [gold, gold._replace(tags=None)])
-    assert found == pytest.approx({"f1": 50, "precision": 50, "recall": 50, "accuracy": 75})
-    assert kind.selects(found) == pytest.approx(56.25)
+    scores = kind.score([half, half], [gold, gold._replace(tags=None)])
+    assert scores == pytest.approx({"f1": 50, "precision": 50, "recall": 50, "accuracy": 75})
+    assert kind.selects(scores) == pytest.approx(56.25)
     nothing = kind.score([Tags(("O",) * 4, (1.0,) * 4)], [gold])
     assert nothing["f1"] == 0 and nothing["accuracy"] == 25
 

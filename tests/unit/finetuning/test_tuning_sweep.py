@@ -35,8 +35,8 @@ def test_the_best_setting_is_that_of_all_tasks_of_a_group(
     tuned(tmp_path, "trec", 50.0, 60.0, 80.0)
     tuned(tmp_path, "qqp", 80.0, 75.0, 70.0)
     tuned(tmp_path, "qqpmnli", 81.5, 75.0, 70.0)
-    found = sweep["chosen"](tmp_path, ["mr", "trec", "qqp"])
-    small, large = found["small"], found["large"]
+    choices = sweep["chosen"](tmp_path, ["mr", "trec", "qqp"])
+    small, large = choices["small"], choices["large"]
     assert (small["learning_rate"], small["epochs"]) == (1e-4, 10.0)  # +16.7 and 0 of two tasks
     assert dict((tuple(s), v) for *s, v in small["over_tasks"])[1e-4, 10.0] == pytest.approx(8.333)
     assert (large["learning_rate"], large["epochs"]) == (5e-5, 3.0)

@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.corpora import build
-from support.hiding import assert_shares, flags, groups, hide, lay, per_block, repeat, with_units
+from support.masked_blocks import (
+    assert_shares,
+    flags,
+    groups,
+    hide,
+    make_blocks,
+    per_block,
+    repeat,
+    with_units,
+)
 from support.texts import tokenizer
 
 from clozelab import data
@@ -20,7 +29,7 @@ from clozelab.masking.words import WholeWord
 
 RNG = np.random.default_rng(5)
 PROSE = [RNG.geometric(0.75, RNG.integers(60, 300)).tolist() for _ in range(80)]
-BLOCKS = with_units(lay(PROSE))
+BLOCKS = with_units(make_blocks(PROSE))
 BITS = {"word": Mark.SEGMENT, "phrase": Mark.PHRASE, "entity": Mark.ENTITY}
 
 
@@ -73,14 +82,14 @@ def test_a_unit_is_hidden_as_often_as_any_other_however_long(name: int) -> None:
     draws = [hide(Knowledge(levels={"word": 1.0}), blocks, key(0, "mask", e)) for e in range(3)]
     chosen = np.stack([flags(blocks, hidden).reshape(4000, -1)[:, 1:-1] for hidden in draws])
     budget = max(1, round(0.15 * (sum(sizes) + 2)))
-    share, many = budget / sum(sizes), 3 * 4000
+    share, drawn = budget / sum(sizes), 3 * 4000
     firsts = np.cumsum([0, *sizes[:-1]])
     rates = chosen[..., firsts].mean(axis=(0, 1))
-    assert np.abs(rates - share).max() < 4.5 * (share * (1 - share) / many) ** 0.5
+    assert np.abs(rates - share).max() < 4.5 * (share * (1 - share) / drawn) ** 0.5
     whole = chosen[..., 6 : 6 + name]
     assert (whole.all(axis=-1) == whole.any(axis=-1)).all()  # never a part of it
     counts = chosen.sum(axis=-1)
-    assert abs(counts.mean() - budget) < 4.5 * counts.std() / many**0.5 + 1e-9
+    assert abs(counts.mean() - budget) < 4.5 * counts.std() / drawn**0.5 + 1e-9
 
 
 def test_a_unit_over_the_budget_is_hidden_in_some_epoch_of_each_block() -> None:
@@ -109,8 +118,8 @@ def test_without_units_coins_hide_what_token_masking_hides(level: str) -> None:
 def test_words_are_those_of_a_segmenter() -> None:
     """In Chinese a word of the text itself is a single character."""
     marks = np.array([15, 15, 13, 13, 15, 13, 15, 13, 15], dtype=np.uint8)  # [CLS] 北京大学 …
-    one = lay([[1] * 7])
-    blocks = replace(one, marks=marks)
+    block = make_blocks([[1] * 7])
+    blocks = replace(block, marks=marks)
     part = Knowledge(levels={"word": 1.0}, mask_rate=0.3)
     assert part.units == ("segment",) == WholeWord(words="segmenter").units
     chosen = np.stack([flags(blocks, hide(part, blocks, draw)) for draw in range(50)])

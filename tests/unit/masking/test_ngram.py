@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.hiding import assert_shares, flags, groups, hide, lay, per_block, repeat
+from support.masked_blocks import assert_shares, flags, groups, hide, make_blocks, per_block, repeat
 
 from clozelab.contracts import Blocks, Bools, Hidden, Mark
 from clozelab.errors import UserError
@@ -48,7 +48,7 @@ def walk(blocks: Blocks, part: Ngram, key: int) -> Bools:
 @pytest.mark.parametrize("words", [PROSE, HARD, [[40, 30, 50], [7], [0, 9]]])
 @pytest.mark.parametrize("part", [Ngram(), Ngram(longest=6, favour="long"), Ngram(compat="albert")])
 def test_the_choice_is_that_of_the_walk(part: Ngram, words: list[list[int]]) -> None:
-    blocks = lay(words)
+    blocks = make_blocks(words)
     assert np.array_equal(flags(blocks, hide(part, blocks, 3)), walk(blocks, part, 3))
 
 
@@ -69,22 +69,22 @@ def test_lengths_are_drawn_in_proportion_to_one_over_n(part: Ngram, shares: list
 
 def test_kept_lengths_are_those_of_the_card() -> None:
     blocks = repeat([1, 1, 2] * 126 + [1] * 6, 700)  # 384 words of 510 tokens: b = 77
-    kept = _words(blocks, hide(Ngram(), blocks))
-    shares = np.bincount(kept)[1:] / len(kept)
+    lengths = _words(blocks, hide(Ngram(), blocks))
+    shares = np.bincount(lengths)[1:] / len(lengths)
     assert np.abs(shares - [0.574, 0.265, 0.160]).max() < 0.01
-    assert abs(kept.mean() - 1.586) < 0.015
+    assert abs(lengths.mean() - 1.586) < 0.015
 
 
 def test_favouring_the_long_keeps_longer_runs() -> None:
     blocks = repeat([1, 1, 2] * 126, 100)
-    kept = _words(blocks, hide(Ngram(favour="long"), blocks))
-    shares = np.bincount(kept)[1:] / len(kept)
+    lengths = _words(blocks, hide(Ngram(favour="long"), blocks))
+    shares = np.bincount(lengths)[1:] / len(lengths)
     assert shares[2] > shares[1] > shares[0]
 
 
 @pytest.mark.parametrize("longest", [1, 3, 7])
 def test_a_run_is_of_whole_words_and_of_no_more_than_asked(longest: int) -> None:
-    blocks = lay(PROSE)
+    blocks = make_blocks(PROSE)
     hidden = hide(Ngram(longest=longest), blocks)
     assert _words(blocks, hidden).max() == longest
     begins = np.append((blocks.marks & Mark.WORD) != 0, True)
@@ -92,7 +92,7 @@ def test_a_run_is_of_whole_words_and_of_no_more_than_asked(longest: int) -> None
 
 
 def test_in_ordinary_text_the_budget_is_met_exactly() -> None:
-    blocks = lay(PROSE)
+    blocks = make_blocks(PROSE)
     counts = per_block(blocks, flags(blocks, hide(Ngram(), blocks)))
     assert counts.tolist() == [round(0.15 * int(length)) for length in blocks.lengths]
 
@@ -118,7 +118,7 @@ def test_albert_straddles_separators() -> None:
 
 
 def test_runs_of_one_word_are_whole_word_masking() -> None:
-    blocks = lay(HARD)
+    blocks = make_blocks(HARD)
     assert np.array_equal(hide(Ngram(longest=1), blocks).spans, hide(WholeWord(), blocks).spans)
 
 

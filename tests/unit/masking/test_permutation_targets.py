@@ -4,13 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.hiding import assert_even, assert_shares, flags, hide, lay, pieces, repeat
+from support.masked_blocks import (
+    assert_even,
+    assert_shares,
+    flags,
+    hide,
+    make_blocks,
+    pieces,
+    repeat,
+)
 
 from clozelab.contracts import Blocks, Bools, Ints, Mark
 from clozelab.errors import UserError
 from clozelab.masking.permutation_targets import PermutationTargets, _Halves
 
-PROSE = lay([pieces(512, seed) for seed in range(200)], bare=True)
+PROSE = make_blocks([pieces(512, seed) for seed in range(200)], bare=True)
 SINGLE = repeat([1] * 512, 2000, bare=True)
 EVEN = repeat([1, 2, 3, 2] * 32, 60, bare=True)  # both halves begin with a word
 
@@ -44,12 +52,12 @@ def test_the_first_half_of_an_odd_block_is_the_longer() -> None:
 def test_targets_on_specials_are_dropped_and_not_replaced() -> None:
     plain = repeat([1] * 512, 300, bare=True)
     special = replace(plain, fixed=plain.positions % 5 == 0)
-    all_, kept = (
+    all_, without_specials = (
         hide(PermutationTargets(), plain).positions,
         hide(PermutationTargets(), special).positions,
     )
-    assert np.array_equal(kept, all_[all_ % 512 % 5 != 0])
-    assert len(kept) < len(all_) == 85 * 300
+    assert np.array_equal(without_specials, all_[all_ % 512 % 5 != 0])
+    assert len(without_specials) < len(all_) == 85 * 300
 
 
 def test_pieces_leave_about_seven_targets_of_43_to_single_tokens() -> None:
@@ -117,7 +125,7 @@ def test_filled_targets_are_even_over_what_is_left() -> None:
 
 
 def test_the_order_is_a_permutation_of_each_half() -> None:
-    blocks = lay([[1] * n for n in range(1, 80)], bare=True)
+    blocks = make_blocks([[1] * n for n in range(1, 80)], bare=True)
     order = hide(PermutationTargets(), blocks).order
     assert order is not None
     for row, length in enumerate(blocks.lengths):

@@ -5,28 +5,37 @@ from math import ceil
 
 import numpy as np
 import pytest
-from support.hiding import WORDS, assert_even, assert_shares, flags, hide, lay, per_block, repeat
-from support.made import vocabulary
+from support.masked_blocks import (
+    WORDS,
+    assert_even,
+    assert_shares,
+    flags,
+    hide,
+    make_blocks,
+    per_block,
+    repeat,
+)
+from support.synthetic_documents import vocabulary
 
 from clozelab.errors import UserError
 from clozelab.masking.token import Rarity
 
 
 def test_each_block_hides_exactly_its_share() -> None:
-    blocks = lay([[1] * n for n in range(1, 300)])
+    blocks = make_blocks([[1] * n for n in range(1, 300)])
     counts = per_block(blocks, flags(blocks, hide(Rarity(), blocks)))
     assert counts.tolist() == [min(n, ceil(0.15 * (n + 2))) for n in range(1, 300)]
 
 
 def test_a_batch_hides_exactly_its_share_unevenly_over_its_blocks() -> None:
-    blocks = lay([[1] * n for n in range(50, 150)])
+    blocks = make_blocks([[1] * n for n in range(50, 150)])
     counts = per_block(blocks, flags(blocks, hide(Rarity(scope="batch"), blocks)))
     assert counts.sum() == ceil(0.15 * len(blocks.ids))
     assert (counts != np.ceil(0.15 * blocks.lengths)).sum() > 50
 
 
 def test_where_the_share_exceeds_the_content_all_of_it_is_hidden() -> None:
-    blocks = lay([[0] * 40 + [1] * 3])
+    blocks = make_blocks([[0] * 40 + [1] * 3])
     for part in (Rarity(), Rarity(scope="batch")):
         assert hide(part, blocks).positions.tolist() == [41, 42, 43]
 
@@ -84,4 +93,4 @@ def test_rare_tokens_are_hidden_more_often() -> None:
 def test_it_needs_to_know_how_often_tokens_occur(scope: str) -> None:
     part = Rarity(scope=scope)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="--corpus"):
-        part.hide(lay([[1]]), 1, vocabulary=vocabulary(counts=False))
+        part.hide(make_blocks([[1]]), 1, vocabulary=vocabulary(counts=False))

@@ -4,7 +4,17 @@ from math import ceil
 
 import numpy as np
 import pytest
-from support.hiding import STRAY, assert_shares, flags, groups, hide, lay, per_block, pieces, repeat
+from support.masked_blocks import (
+    STRAY,
+    assert_shares,
+    flags,
+    groups,
+    hide,
+    make_blocks,
+    per_block,
+    pieces,
+    repeat,
+)
 
 from clozelab.contracts import Blocks, Bools, Mark
 from clozelab.errors import UserError
@@ -48,7 +58,7 @@ def walk(blocks: Blocks, part: SpanMasking, key: int) -> Bools:
 @pytest.mark.parametrize("words", [PROSE, HARD, [[1], [40], [], [0, STRAY]]])
 @pytest.mark.parametrize("part", [SpanMasking(), SpanMasking(mask_rate=0.6, p=0.5, longest=4)])
 def test_the_choice_is_that_of_the_walk(part: SpanMasking, words: list[list[int]]) -> None:
-    blocks = lay(words)
+    blocks = make_blocks(words)
     assert np.array_equal(flags(blocks, hide(part, blocks, 3)), walk(blocks, part, 3))
 
 
@@ -65,17 +75,17 @@ def test_drawn_lengths_are_renormalised_not_clipped() -> None:
 
 @pytest.mark.parametrize("words", [PROSE, HARD])
 def test_the_budget_is_met_exactly(words: list[list[int]]) -> None:
-    blocks = lay(words)
+    blocks = make_blocks(words)
     contents = per_block(blocks, ~blocks.fixed)
     counts = per_block(blocks, flags(blocks, hide(SpanMasking(), blocks)))
     assert counts.tolist() == [ceil(0.15 * int(content)) for content in contents]
 
 
 def test_the_budget_is_that_of_the_table() -> None:
-    assert len(hide(SpanMasking(), lay([[1] * 510])).positions) == 77
-    assert len(hide(SpanMasking(), lay([[1] * 126])).positions) == 19
+    assert len(hide(SpanMasking(), make_blocks([[1] * 510])).positions) == 77
+    assert len(hide(SpanMasking(), make_blocks([[1] * 126])).positions) == 19
     assert (
-        len(hide(SpanMasking(mask_rate=0.07), lay([[1] * 100])).positions) == 7
+        len(hide(SpanMasking(mask_rate=0.07), make_blocks([[1] * 100])).positions) == 7
     )  # 0.07 · 100 > 7 in floats
 
 
@@ -83,7 +93,7 @@ def test_the_budget_is_that_of_the_table() -> None:
 def test_spans_begin_at_word_starts_and_at_most_one_is_cut_inside_a_word(
     words: list[list[int]],
 ) -> None:
-    blocks = lay(words)
+    blocks = make_blocks(words)
     hidden = hide(SpanMasking(), blocks)
     chosen = flags(blocks, hidden)
     starts = {word[0] for mine in groups(blocks) for word in mine}
@@ -96,7 +106,7 @@ def test_spans_begin_at_word_starts_and_at_most_one_is_cut_inside_a_word(
 
 
 def test_merged_spans_lie_apart() -> None:
-    blocks = lay(PROSE)
+    blocks = make_blocks(PROSE)
     spans = hide(SpanMasking(mask_rate=0.5), blocks).spans
     same = blocks.rows[spans[1:, 0]] == blocks.rows[spans[:-1, 0]]
     assert same.any()
@@ -104,7 +114,7 @@ def test_merged_spans_lie_apart() -> None:
 
 
 def test_spans_stop_at_specials() -> None:
-    blocks = lay([[1, 0] * 100 + [1]] * 200)  # every word between separators
+    blocks = make_blocks([[1, 0] * 100 + [1]] * 200)  # every word between separators
     spans = hide(SpanMasking(), blocks).spans
     assert (spans[:, 1] - spans[:, 0] == 1).all()
 
@@ -119,7 +129,7 @@ def test_runs_of_single_piece_words_are_as_long_as_simulated() -> None:
 @pytest.mark.parametrize(("tokens", "run"), [(510, 5.04), (126, 4.48)])
 @pytest.mark.thorough
 def test_runs_of_words_in_pieces_are_as_long_as_simulated(tokens: int, run: float) -> None:
-    blocks = lay([pieces(tokens, seed) for seed in range(600 if tokens == 510 else 2000)])
+    blocks = make_blocks([pieces(tokens, seed) for seed in range(600 if tokens == 510 else 2000)])
     hidden = hide(SpanMasking(), blocks)
     assert abs(len(hidden.positions) / len(hidden.spans) / run - 1) < 0.03
     if tokens == 510:
@@ -129,7 +139,7 @@ def test_runs_of_words_in_pieces_are_as_long_as_simulated(tokens: int, run: floa
 @pytest.mark.parametrize("rate", [0.15, 0.6])
 def test_whole_ends_never_cut_a_word_and_fill_most_of_the_budget(rate: float) -> None:
     words = [[*block, 1] for block in PROSE]  # in each block some word fits
-    blocks = lay(words)
+    blocks = make_blocks(words)
     chosen = flags(blocks, hide(SpanMasking(mask_rate=rate, ends="whole"), blocks))
     for mine in groups(blocks):
         for word in mine:
@@ -146,7 +156,7 @@ def test_whole_ends_hide_something_even_where_anchors_fall_in_words_that_do_not_
 
 
 def test_whole_ends_cut_a_word_only_where_none_fits() -> None:
-    assert hide(SpanMasking(ends="whole"), lay([[40, 30]])).positions.tolist() == list(
+    assert hide(SpanMasking(ends="whole"), make_blocks([[40, 30]])).positions.tolist() == list(
         range(41, 52)
     )
 
@@ -167,7 +177,7 @@ def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
 
 
 def test_marks_of_other_kinds_do_not_matter() -> None:
-    blocks = lay(PROSE[:5])
-    bare = lay(PROSE[:5])
+    blocks = make_blocks(PROSE[:5])
+    bare = make_blocks(PROSE[:5])
     bare.marks[:] &= np.uint8(Mark.WORD)
     assert np.array_equal(hide(SpanMasking(), blocks).spans, hide(SpanMasking(), bare).spans)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.hiding import assert_even, flags, hide, lay, per_block, repeat
+from support.masked_blocks import assert_even, flags, hide, make_blocks, per_block, repeat
 
 from clozelab.errors import UserError
 from clozelab.masking.token import Token, UniformRate
@@ -17,14 +17,14 @@ def test_round_hides_the_published_number(length: int, expected: int) -> None:
 
 
 def test_content_leaves_specials_out_of_the_count() -> None:
-    blocks = lay([[1] * 30 + [0] * 20])
+    blocks = make_blocks([[1] * 30 + [0] * 20])
     assert len(hide(Token(over="content"), blocks).positions) == 4  # .15 × 30 = 4.5, to even
     assert len(hide(Token(over="length"), blocks).positions) == 8  # .15 × 52
 
 
 def test_the_count_is_never_above_the_cap_nor_above_the_content() -> None:
-    assert len(hide(Token(cap=20), lay([[1] * 510])).positions) == 20
-    assert len(hide(Token(mask_rate=0.9), lay([[0] * 20 + [1] * 3])).positions) == 3
+    assert len(hide(Token(cap=20), make_blocks([[1] * 510])).positions) == 20
+    assert len(hide(Token(mask_rate=0.9), make_blocks([[0] * 20 + [1] * 3])).positions) == 3
 
 
 def test_every_token_is_as_likely_as_any_other() -> None:

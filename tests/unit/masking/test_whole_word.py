@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.hiding import (
+from support.masked_blocks import (
     STRAY,
     assert_even,
     flags,
     groups,
     hide,
-    lay,
+    make_blocks,
     per_block,
     repeat,
     with_units,
@@ -50,13 +50,13 @@ def greedy(blocks: Blocks, key: int) -> Bools:
 
 @pytest.mark.parametrize("words", [PROSE, HARD, [[40, 30, 50], [7], [STRAY, 0, 9]], LAST])
 def test_the_choice_is_that_of_the_greedy_walk(words: list[list[int]]) -> None:
-    blocks = lay(words)
+    blocks = make_blocks(words)
     assert np.array_equal(flags(blocks, hide(WholeWord(), blocks, 3)), greedy(blocks, 3))
 
 
 @pytest.mark.parametrize("words", [PROSE, HARD, LAST])
 def test_words_are_hidden_whole_and_none_left_out_would_have_fitted(words: list[list[int]]) -> None:
-    blocks = lay(words)
+    blocks = make_blocks(words)
     chosen = flags(blocks, hide(WholeWord(), blocks))
     for mine, wanted in zip(groups(blocks), budgets(blocks), strict=True):
         taken = [word for word in mine if chosen[word].any()]
@@ -67,7 +67,7 @@ def test_words_are_hidden_whole_and_none_left_out_would_have_fitted(words: list[
 
 
 def test_in_ordinary_text_the_budget_is_met_exactly() -> None:
-    blocks = lay(PROSE)
+    blocks = make_blocks(PROSE)
     assert per_block(blocks, flags(blocks, hide(WholeWord(), blocks))).tolist() == budgets(blocks)
 
 
@@ -104,7 +104,7 @@ def test_google_joins_a_piece_after_a_separator_to_the_word_before_it() -> None:
 
 
 def test_google_never_joins_a_block_to_the_one_before() -> None:
-    blocks = lay([[1] * 20, [STRAY, *[1] * 20]])
+    blocks = make_blocks([[1] * 20, [STRAY, *[1] * 20]])
     own = [
         flags(blocks, hide(WholeWord(compat="google"), blocks, key))[[20, 23]] for key in range(60)
     ]
@@ -112,17 +112,19 @@ def test_google_never_joins_a_block_to_the_one_before() -> None:
 
 
 def test_where_no_word_fits_the_shortest_is_cut_to_the_budget() -> None:
-    blocks = lay([[40, 30, 50]])
+    blocks = make_blocks([[40, 30, 50]])
     assert hide(WholeWord(), blocks).positions.tolist() == list(range(41, 41 + 18))
 
 
 def test_a_cut_word_that_straddles_a_separator_leaves_the_separator_alone() -> None:
-    blocks = lay([[1, 0, STRAY * 8]])  # under google one word of nine pieces; the budget is 2
+    blocks = make_blocks(
+        [[1, 0, STRAY * 8]]
+    )  # under google one word of nine pieces; the budget is 2
     assert hide(WholeWord(compat="google"), blocks).positions.tolist() == [1, 3]
 
 
 def test_segmented_words_are_hidden_whole() -> None:
-    blocks = with_units(lay(PROSE), seed=3)
+    blocks = with_units(make_blocks(PROSE), seed=3)
     chosen = flags(blocks, hide(WholeWord(words="segmenter"), blocks))
     longer = 0
     for mine in groups(blocks, Mark.SEGMENT):
@@ -133,7 +135,7 @@ def test_segmented_words_are_hidden_whole() -> None:
 
 
 def test_a_segmentation_into_single_characters_is_token_masking() -> None:
-    blocks = lay([[2] * 60] * 50)
+    blocks = make_blocks([[2] * 60] * 50)
     single = replace(blocks, marks=blocks.marks | np.uint8(Mark.SEGMENT))
     by_word = flags(blocks, hide(WholeWord(words="segmenter"), single)).reshape(50, -1)
     assert (by_word.sum(axis=1) == 18).all()

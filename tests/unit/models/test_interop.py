@@ -14,7 +14,7 @@ import pytest
 import torch
 from markdown_it import MarkdownIt
 from safetensors.torch import save_file
-from support.peers import SHAPE, VOCABULARY, Model
+from support.peer_models import SHAPE, VOCABULARY, Model
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
@@ -218,7 +218,7 @@ def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
 def test_old_names_doubled_tensors_and_buffers_are_understood() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
     wanted = from_transformers(config, tensors)
-    words = "bert.embeddings.word_embeddings.weight"
+    table_name = "bert.embeddings.word_embeddings.weight"
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
             "LayerNorm.bias", "LayerNorm.beta"
@@ -226,11 +226,11 @@ def test_old_names_doubled_tensors_and_buffers_are_understood() -> None:
         for name, t in tensors.items()
     }
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
-    old["cls.predictions.decoder.weight"] = old[words].clone()
+    old["cls.predictions.decoder.weight"] = old[table_name].clone()
     old["bert.embeddings.position_ids"] = torch.arange(12)
-    got = from_transformers(config, old)
-    assert same(got.weights, wanted.weights)
-    assert (got.heads, got.left) == (("masked_lm", "next_sentence"), [])
+    imported = from_transformers(config, old)
+    assert same(imported.weights, wanted.weights)
+    assert (imported.heads, imported.left) == (("masked_lm", "next_sentence"), [])
 
 
 def test_an_encoder_alone_comes_with_or_without_its_prefix() -> None:
@@ -265,8 +265,8 @@ def test_half_a_head_and_half_a_pooler_are_left_aside() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE), ("masked_lm",))
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("bert.")}
     tensors["bert.pooler.dense.bias"] = torch.zeros(16)
-    got = from_transformers(config, tensors)
-    assert (got.heads, got.task, got.left) == ((), None, ["bert.pooler.dense.bias"])
+    imported = from_transformers(config, tensors)
+    assert (imported.heads, imported.task, imported.left) == ((), None, ["bert.pooler.dense.bias"])
     half = from_transformers(config, {**tensors, "classifier.weight": torch.zeros(3, 16)})
     assert (half.task, half.left) == (None, ["bert.pooler.dense.bias", "classifier.weight"])
 
@@ -379,8 +379,8 @@ def test_labels_keep_their_numbers_and_names() -> None:
     assert there.config["id2label"] == {0: "no", 1: "yes", 2: "maybe"}
     assert there.config["label2id"] == {"no": 0, "yes": 1, "maybe": 2}
     read_back = json.loads(json.dumps(there.config, sort_keys=True))
-    got = from_transformers(read_back, there.tensors)
-    assert got.task == judging() and got.heads == ()
+    imported = from_transformers(read_back, there.tensors)
+    assert imported.task == judging() and imported.heads == ()
     turned = {"2": "maybe", "0": "no", "1": "yes"}
     assert from_transformers({**there.config, "id2label": turned}, there.tensors).task == judging()
     wrong: list[Any] = [{"a": "x", "b": "y"}, ["a", "b"], {"0": 5}]
@@ -399,9 +399,11 @@ def test_labels_keep_their_numbers_and_names() -> None:
 )
 def test_the_head_not_a_stale_map_says_how_many_labels_there_are(stale: dict[str, str]) -> None:
     there = exported_task(Transformer(**SHAPE), judging())
-    got = from_transformers({**there.config, "id2label": stale, "num_labels": 3}, there.tensors)
-    assert got.task is not None and got.task.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-    assert "id2label does not name 3 labels" in got.notes[0]
+    imported = from_transformers(
+        {**there.config, "id2label": stale, "num_labels": 3}, there.tensors
+    )
+    assert imported.task is not None and imported.task.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert "id2label does not name 3 labels" in imported.notes[0]
     assert from_transformers(there.config, there.tensors).notes == ()
 
 
@@ -421,19 +423,19 @@ def test_a_head_that_judges_in_another_way_stays_behind(
     encoder: Encoder, change: dict[str, Any]
 ) -> None:
     there = exported_task(encoder, judging())
-    got = from_transformers({**there.config, **change}, there.tensors)
+    imported = from_transformers({**there.config, **change}, there.tensors)
     pooled = isinstance(encoder, Transformer)  # whose pooler is kept, without the head
-    assert got.task is None and len(got.left) == (2 if pooled else 4)
-    assert ("pooler.weight" in got.weights) == pooled
-    assert not any(name.startswith("heads.") for name in got.weights)
+    assert imported.task is None and len(imported.left) == (2 if pooled else 4)
+    assert ("pooler.weight" in imported.weights) == pooled
+    assert not any(name.startswith("heads.") for name in imported.weights)
 
 
 def test_a_file_without_its_head_is_an_encoder() -> None:
     there = exported_task(Transformer(**SHAPE), judging())
     bare = {name: t for name, t in there.tensors.items() if not name.startswith("classifier.")}
-    got = from_transformers(there.config, bare)
-    assert got.task is None
-    assert got.left == [] and {"pooler.bias", "pooler.weight"} <= got.weights.keys()
+    imported = from_transformers(there.config, bare)
+    assert imported.task is None
+    assert imported.left == [] and {"pooler.bias", "pooler.weight"} <= imported.weights.keys()
 
 
 @pytest.mark.parametrize(
@@ -457,14 +459,14 @@ def test_roberta_s_head_is_made_with_gelu_or_stays_behind() -> None:
     encoder = Transformer(**SHAPE, position_offset=2, types=0)
     config, tensors, *_ = exported(encoder, ("masked_lm",))
     assert from_transformers(config, tensors).heads == ("masked_lm",)
-    got = from_transformers({**config, "hidden_act": "relu"}, tensors)
-    assert got.heads == () and {name.split(".")[0] for name in got.left} == {"lm_head"}
+    imported = from_transformers({**config, "hidden_act": "relu"}, tensors)
+    assert imported.heads == () and {name.split(".")[0] for name in imported.left} == {"lm_head"}
 
 
 def test_half_precision_becomes_full() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
-    got = from_transformers(config, {name: tensor.half() for name, tensor in tensors.items()})
-    assert {tensor.dtype for tensor in got.weights.values()} == {torch.float32}
+    imported = from_transformers(config, {name: tensor.half() for name, tensor in tensors.items()})
+    assert {tensor.dtype for tensor in imported.weights.values()} == {torch.float32}
 
 
 def test_what_is_missing_strange_misshapen_or_untied_is_named() -> None:
@@ -489,14 +491,14 @@ def test_what_nobody_needs_is_named_and_left_aside() -> None:
         "my_head.weight": torch.zeros(1),
         "steps": torch.ones(()),
     }
-    got = from_transformers(config, {**tensors, **odd})
-    assert same(got.weights, wanted.weights) and got.heads == wanted.heads
-    assert got.left == sorted(odd)
-    got = from_transformers(
+    imported = from_transformers(config, {**tensors, **odd})
+    assert same(imported.weights, wanted.weights) and imported.heads == wanted.heads
+    assert imported.left == sorted(odd)
+    imported = from_transformers(
         {**config, "tie_word_embeddings": False}, tensors
     )  # which lacks its decoder
-    assert got.heads == ("next_sentence",)
-    assert {name.split(".")[1] for name in got.left} == {"predictions"}
+    assert imported.heads == ("next_sentence",)
+    assert {name.split(".")[1] for name in imported.left} == {"predictions"}
     half = {name: t for name, t in tensors.items() if name != "cls.predictions.bias"}
     assert from_transformers(config, half).heads == ("next_sentence",)
 
@@ -505,24 +507,28 @@ def test_a_decoder_of_its_own_is_kept_whatever_the_config_says() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
     decoder = {"cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 16)}
     for tie in (True, False):
-        got = from_transformers({**config, "tie_word_embeddings": tie}, {**tensors, **decoder})
-        assert got.heads == ("masked_lm", "next_sentence") and got.left == [] and got.notes == ()
-        assert not got.weights["heads.masked_lm.table"].any()
-    words = tensors["bert.embeddings.word_embeddings.weight"]
-    same = {"cls.predictions.decoder.weight": words.clone()}
+        imported = from_transformers({**config, "tie_word_embeddings": tie}, {**tensors, **decoder})
+        assert (
+            imported.heads == ("masked_lm", "next_sentence")
+            and imported.left == []
+            and imported.notes == ()
+        )
+        assert not imported.weights["heads.masked_lm.table"].any()
+    word_table = tensors["bert.embeddings.word_embeddings.weight"]
+    same = {"cls.predictions.decoder.weight": word_table.clone()}
     tied = from_transformers({**config, "tie_word_embeddings": True}, {**tensors, **same})
     assert "heads.masked_lm.table" not in tied.weights
     untied = from_transformers({**config, "tie_word_embeddings": False}, {**tensors, **same})
-    assert torch.equal(untied.weights["heads.masked_lm.table"], words)
+    assert torch.equal(untied.weights["heads.masked_lm.table"], word_table)
 
 
 def test_gpt_has_a_decoder_of_its_own_or_none() -> None:
     config, tensors, *_ = exported(Transformer(**GPTS, norm="pre"), ())
-    got = from_transformers(config, {**tensors, "lm_head.weight": torch.zeros(VOCABULARY, 16)})
-    assert (got.heads, got.bare, got.left) == (("causal_lm",), False, [])
+    imported = from_transformers(config, {**tensors, "lm_head.weight": torch.zeros(VOCABULARY, 16)})
+    assert (imported.heads, imported.bare, imported.left) == (("causal_lm",), False, [])
     assert from_transformers(config, tensors).heads == ("causal_lm",)
-    got = from_transformers({**config, "tie_word_embeddings": False}, tensors)
-    assert (got.heads, got.bare) == ((), True)
+    imported = from_transformers({**config, "tie_word_embeddings": False}, tensors)
+    assert (imported.heads, imported.bare) == ((), True)
 
 
 def test_a_table_alone_over_a_bert_is_no_head_of_its_classes() -> None:
@@ -530,9 +536,9 @@ def test_a_table_alone_over_a_bert_is_no_head_of_its_classes() -> None:
     encoder = Transformer(**SHAPE, causal=True)
     weights = Model(encoder, ()).state_dict()
     weights["heads.causal_lm.table"] = torch.zeros(VOCABULARY, 16)
-    got = to_transformers(encoder, weights, vocabulary=IDS, length=99)
-    assert got.config["architectures"] == ["BertModel"]
-    assert got.left == ["heads.causal_lm.table"]
+    checkpoint = to_transformers(encoder, weights, vocabulary=IDS, length=99)
+    assert checkpoint.config["architectures"] == ["BertModel"]
+    assert checkpoint.left == ["heads.causal_lm.table"]
 
 
 @pytest.mark.parametrize(
@@ -558,8 +564,10 @@ def test_without_a_model_type_the_class_or_the_names_say_it(
     config, tensors, *_ = exported(encoder, (), named)
     del config["model_type"]
     config = {**config, "architectures": classes}
-    got = from_transformers(config, {f"{prefix}{name}": tensor for name, tensor in tensors.items()})
-    assert got.family == family and got.encoder == encoder
+    imported = from_transformers(
+        config, {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+    )
+    assert imported.family == family and imported.encoder == encoder
 
 
 @pytest.mark.parametrize("classes", [None, ["DebertaModel"], ["BertModel", "RobertaModel"]])
@@ -621,8 +629,8 @@ def test_the_published_configurations_are_the_recipe_s(size: str, change: dict[s
     config = transformers.ModernBertConfig(**published)
     recipe = recipes.read("modernbert", size=size)
     wanted = replace(recipe.encoder, output_init="normal")  # of which a config says nothing
-    for given in (published, config.to_dict()):  # as they were published, and as written today
-        assert from_config(given, MODEL_TYPES["modernbert"]) == wanted
+    for settings in (published, config.to_dict()):  # as they were published, and as written today
+        assert from_config(settings, MODEL_TYPES["modernbert"]) == wanted
     with torch.device("meta"):
         peer = transformers.ModernBertForMaskedLM(config)
         ours = build(recipe, 50368, seed=0)
@@ -679,9 +687,9 @@ def test_a_head_of_modernbert_that_is_not_ours_is_left_aside(
     tensors = cls(transformers.ModernBertConfig(**small)).state_dict()
     if "named" in change:  # its class alone tells what it is for
         del small["architectures"]
-    got = from_transformers(small | change, tensors)
-    assert (got.heads, got.task, got.bare) == ((), None, True)
-    assert got.left == [
+    imported = from_transformers(small | change, tensors)
+    assert (imported.heads, imported.task, imported.bare) == ((), None, True)
+    assert imported.left == [
         "classifier.bias",
         "classifier.weight",
         "head.dense.weight",
@@ -765,21 +773,21 @@ def test_only_weights_are_unpickled(folder: Path) -> None:
 def test_a_hub_name_is_fetched_safe_weights_first(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, list[str]]] = []
+    calls: list[tuple[str, list[str]]] = []
 
     def download(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
+        calls.append((name, allow_patterns))
         return str(folder)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
     assert read("owner/name").folder == folder
-    assert len(asked) == 1 and not any(each.endswith(".bin") for each in asked[0][1])
+    assert len(calls) == 1 and not any(each.endswith(".bin") for each in calls[0][1])
     weights = read(str(folder)).tensors
-    assert len(asked) == 1, "a local directory touched the hub"
+    assert len(calls) == 1, "a local directory touched the hub"
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
     assert same(read("owner/name").tensors, weights)
-    assert "pytorch_model*.bin" in asked[-1][1]
+    assert "pytorch_model*.bin" in calls[-1][1]
 
 
 def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -817,9 +825,9 @@ def test_a_card_says_what_the_model_is() -> None:
     assert "# small\n" in text and 'pipeline("fill-mask", "hf/small")' in text
     assert '```toml\n[encoder]\nuse = "transformer"\n```' in text
     assert "| loss | 2.346 |" in text and r"| source | a\|b |" in text
-    said = {"name": "x", "title": "t", "recipe_toml": "", "data": {}, "metrics": {}}
-    assert "text-generation" in card(**said, family="gpt2")
-    assert "Not recorded." in card(**said, family="xlnet")
+    facts = {"name": "x", "title": "t", "recipe_toml": "", "data": {}, "metrics": {}}
+    assert "text-generation" in card(**facts, family="gpt2")
+    assert "Not recorded." in card(**facts, family="xlnet")
 
 
 def test_a_fine_tuned_model_s_card_says_what_it_does_and_where_it_came_from() -> None:
@@ -840,13 +848,13 @@ def test_a_fine_tuned_model_s_card_says_what_it_does_and_where_it_came_from() ->
     assert "Fine-tuned from: runs/a → runs/mnli." in text
     assert "| accuracy | 91.25 |" in text and 'use = "classify"' in text
     assert 'pipeline("text-classification", "hf/judge")' in text
-    said = {"name": "x", "title": "t", "recipe_toml": "", "data": {}, "metrics": {}}
+    facts = {"name": "x", "title": "t", "recipe_toml": "", "data": {}, "metrics": {}}
     tags = {"choose": "multiple-choice", "tag": "token-classification", "regress": "text-classific"}
     for kind, tag in {**tags, "answer": "question-answering"}.items():
-        text = card(**said, family="xlnet", task=TaskHead(kind))
+        text = card(**facts, family="xlnet", task=TaskHead(kind))
         assert f"pipeline_tag: {tag}" in text
         compile(text.split("```python\n")[1].split("```")[0], kind, "exec")
-    beam = card(**said, family="xlnet", task=TaskHead("answer", head="beam"))
+    beam = card(**facts, family="xlnet", task=TaskHead("answer", head="beam"))
     assert "XLNetForQuestionAnswering.from_pretrained" in beam
 
 
@@ -861,7 +869,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_that_a_user_wrote_is_markup_in_a_card(text: str) -> None:
-    shown = card(
+    text_of_card = card(
         name=f"hf/{text.replace('/', '|')}",
         title=text,
         recipe_toml=f"# {text}\n[encoder]\n",
@@ -872,7 +880,7 @@ def test_nothing_that_a_user_wrote_is_markup_in_a_card(text: str) -> None:
         lineage=(text,),
         task_toml=f"name = {json.dumps(text)}",
     )
-    body = shown.split("---\n", 2)[2]
+    body = text_of_card.split("---\n", 2)[2]
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(body)
     inline = [child for token in tokens for child in token.children or []]
     assert {token.type for token in inline} <= {"text", "code_inline", "text_special", "softbreak"}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.learning import shrunk
+from support.hypothesis_settings import max_examples
+from support.pretrain_runs import shrunk
 from support.texts import ATOMS, KINDS, real, tokenizer
-from support.tries import tries
 
 from clozelab import data
 from clozelab.blocks.words import spell
@@ -59,7 +59,7 @@ ODD = [
 
 @cache
 def reader(recipe: str, kind: str = "") -> TaskReader:
-    kind = kind or {one: its for one, its in FAMILIES.values()}.get(recipe, "wordpiece")
+    kind = kind or {family: its for family, its in FAMILIES.values()}.get(recipe, "wordpiece")
     return TaskReader(shrunk(recipe), tokenizer(kind), 32)
 
 
@@ -81,17 +81,17 @@ def texts_of(pieces: Pieces, texts: list[str]) -> list[list[str]]:
 
 @pytest.mark.parametrize("recipe", LAYOUTS)
 def test_two_texts_have_the_marks_and_segments_of_the_encoders_kind(recipe: str) -> None:
-    given, known = reader(recipe), reader(recipe).tokenizer
+    task_reader, known = reader(recipe), reader(recipe).tokenizer
     before, between, after, mark, segments = LAYOUTS[recipe]
     a, b = {"ids": np.array([11, 12])}, {"ids": np.array([21, 22, 23])}
-    row = given.lay(a, b)
+    row = task_reader.lay(a, b)
     marks = [[known.token_to_id(name) for name in names] for names in (before, between, after)]
     assert row.columns["ids"].tolist() == [*marks[0], 11, 12, *marks[1], 21, 22, 23, *marks[2]]
     assert row.columns["segments"].tolist() == segments
     assert row.columns["ids"][row.first].tolist() == [11, 12]
     assert row.columns["ids"][row.second].tolist() == [21, 22, 23]
     assert row.mark == mark
-    alone = given.lay(a)
+    alone = task_reader.lay(a)
     assert alone.columns["ids"].tolist() == [*marks[0], 11, 12, *marks[2]]
     assert alone.columns["segments"].tolist() == [0, 0, 0, 2 if recipe == "xlnet" else 0]
     assert alone.columns["ids"][alone.first].tolist() == [11, 12]
@@ -100,26 +100,26 @@ def test_two_texts_have_the_marks_and_segments_of_the_encoders_kind(recipe: str)
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_marks_are_as_many_as_laying_adds_and_lie_around_the_texts(recipe: str) -> None:
-    given = reader(recipe)
+    task_reader = reader(recipe)
     texts = ["One short text.", "", "Another, rather longer one, of words!"]
-    pieces = given.pieces(texts)
+    pieces = task_reader.pieces(texts)
     parts = [pieces.part(pieces.text(number)) for number in range(3)]
     for first in parts:
-        row = given.lay(first)
-        assert len(row.columns["ids"]) == len(first["ids"]) + given.marks(1)
+        row = task_reader.lay(first)
+        assert len(row.columns["ids"]) == len(first["ids"]) + task_reader.marks(1)
         for second in parts:
-            row = given.lay(first, second)
-            assert len(row.columns["ids"]) == len(first["ids"]) + len(second["ids"]) + given.marks(
-                2
-            )
+            row = task_reader.lay(first, second)
+            assert len(row.columns["ids"]) == len(first["ids"]) + len(
+                second["ids"]
+            ) + task_reader.marks(2)
             for name in first:
                 assert len(row.columns[name]) == len(row.columns["ids"])
                 assert (row.columns[name][row.first] == first[name]).all()
                 assert (row.columns[name][row.second] == second[name]).all()
             taken = {*range(*row.first.indices(99)), *range(*row.second.indices(99))}
-            assert len(taken) + given.marks(2) == len(row.columns["ids"])
+            assert len(taken) + task_reader.marks(2) == len(row.columns["ids"])
             assert row.mark not in taken
-    assert given.passage_first == (recipe == "xlnet")
+    assert task_reader.passage_first == (recipe == "xlnet")
 
 
 @pytest.mark.thorough
@@ -128,18 +128,18 @@ def test_texts_are_read_as_the_exported_tokenizer_reads_them(family: str) -> Non
     import transformers  # two seconds
 
     recipe, _ = FAMILIES[family]
-    given = reader(recipe)
-    known = with_special_tokens(given.tokenizer, family, given.vocabulary, tuned=True)
+    task_reader = reader(recipe)
+    known = with_special_tokens(task_reader.tokenizer, family, task_reader.vocabulary, tuned=True)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=known)
-    firsts, seconds = [one.first for one in pairs()], [one.second for one in pairs()]
-    a, b = given.pieces(firsts), given.pieces(seconds)
+    firsts, seconds = [pair.first for pair in pairs()], [pair.second for pair in pairs()]
+    a, b = task_reader.pieces(firsts), task_reader.pieces(seconds)
     theirs = fast(firsts, seconds, return_token_type_ids=True, return_offsets_mapping=True)
     alone = fast(firsts, return_token_type_ids=True)
     segmented = family in ("bert", "albert", "xlnet")
     for number in range(len(firsts)):
-        row = given.lay(a.part(a.text(number)), b.part(b.text(number)))
+        row = task_reader.lay(a.part(a.text(number)), b.part(b.text(number)))
         assert row.columns["ids"].tolist() == theirs["input_ids"][number]
-        single = given.lay(a.part(a.text(number)))
+        single = task_reader.lay(a.part(a.text(number)))
         assert single.columns["ids"].tolist() == alone["input_ids"][number]
         if segmented:
             assert row.columns["segments"].tolist() == theirs["token_type_ids"][number]
@@ -151,11 +151,11 @@ def test_texts_are_read_as_the_exported_tokenizer_reads_them(family: str) -> Non
 
 
 def test_elmo_reads_a_text_as_it_did_in_pretraining() -> None:
-    given = reader("elmo")
-    pieces = given.pieces(["Don't stop, Zürich!"])
-    row = given.lay(pieces.part(pieces.text(0)))
+    task_reader = reader("elmo")
+    pieces = task_reader.pieces(["Don't stop, Zürich!"])
+    row = task_reader.lay(pieces.part(pieces.text(0)))
     known = reader("bert").pieces(["Don't stop, Zürich!"])
-    roles = given.vocabulary.roles
+    roles = task_reader.vocabulary.roles
     ids = np.array([roles["cls"], *known.columns["ids"], roles["sep"]], np.int32)
     begins = np.array([True, *known.begins, True])
     blocks = Blocks(
@@ -167,14 +167,14 @@ def test_elmo_reads_a_text_as_it_did_in_pretraining() -> None:
         numbers=np.zeros(1, np.int64),
     )
     none = (np.zeros(0, np.uint64), np.zeros(0, np.int32))
-    form: Any = given.recipe.blocks
-    wanted = spell(blocks, Spelling(*letters(given.tokenizer), *none), length=form.characters)
+    form: Any = task_reader.recipe.blocks
+    wanted = spell(blocks, Spelling(*letters(task_reader.tokenizer), *none), length=form.characters)
     assert row.columns["characters"].tolist() == wanted.characters.tolist()
     assert row.columns["ids"].tolist() == wanted.ids.tolist()
     assert texts_of(pieces, ["Don't stop, Zürich!"]) == [
         ["Don", "'", "t", "stop", ",", "Zürich", "!"]
     ]
-    second = given.lay(pieces.part(pieces.text(0)), pieces.part(slice(0, 2)))
+    second = task_reader.lay(pieces.part(pieces.text(0)), pieces.part(slice(0, 2)))
     closing = row.columns["characters"][-1].tolist()
     assert second.columns["characters"][second.first.stop].tolist() == closing
     assert second.columns["characters"][-1].tolist() == closing and second.mark == 0
@@ -183,39 +183,41 @@ def test_elmo_reads_a_text_as_it_did_in_pretraining() -> None:
 # Words.
 
 
-def expected(given: TaskReader, words: list[str]) -> list[int]:
+def expected(task_reader: TaskReader, words: list[str]) -> list[int]:
     """Each token's word, by looking for the word that its first character lies in."""
-    text, found = " ".join(words), []
+    text, numbers = " ".join(words), []
     owner: list[int] = []
     for number, word in enumerate(words):
         owner += [number] * (len(word) + 1)  # the space behind a word is taken for its own
-    for first, _ in given.pieces([text]).spans.tolist():
-        found.append(owner[first])
-    return found
+    for first, _ in task_reader.pieces([text]).spans.tolist():
+        numbers.append(owner[first])
+    return numbers
 
 
-def check(given: TaskReader, sentences: list[list[str]]) -> Pieces:
-    pieces = given.words(sentences)
+def check(task_reader: TaskReader, sentences: list[list[str]]) -> Pieces:
+    pieces = task_reader.words(sentences)
     assert len(pieces.starts) == len(sentences) + 1
     for number, words in enumerate(sentences):
-        here = pieces.text(number)
-        alone = given.pieces([" ".join(words)])
-        assert pieces.columns["ids"][here].tolist() == alone.columns["ids"].tolist()
-        assert pieces.spans[here].tolist() == alone.spans.tolist()
-        mine = pieces.words[here].tolist()
-        assert mine == expected(given, words)
+        span = pieces.text(number)
+        alone = task_reader.pieces([" ".join(words)])
+        assert pieces.columns["ids"][span].tolist() == alone.columns["ids"].tolist()
+        assert pieces.spans[span].tolist() == alone.spans.tolist()
+        mine = pieces.words[span].tolist()
+        assert mine == expected(task_reader, words)
         fresh = [first != second for first, second in pairwise([None, *mine])]
-        assert pieces.begins[here].tolist() == fresh
+        assert pieces.begins[span].tolist() == fresh
     return pieces
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("recipe", ["bert", "elmo"])
 def test_tokens_are_mapped_to_the_words_given_whatever_they_are(recipe: str, kind: str) -> None:
-    given = reader(recipe, kind)
-    pieces = check(given, [["The", "first", "word"], [], ODD, ["中", "国", "人"], [""], ODD[::-1]])
-    here = pieces.text(3)
-    assert pieces.words[here][pieces.begins[here]].tolist() == [0, 1, 2]
+    task_reader = reader(recipe, kind)
+    pieces = check(
+        task_reader, [["The", "first", "word"], [], ODD, ["中", "国", "人"], [""], ODD[::-1]]
+    )
+    span = pieces.text(3)
+    assert pieces.words[span][pieces.begins[span]].tolist() == [0, 1, 2]
     empty = pieces.text(4)
     assert empty.start == empty.stop
     odd = pieces.words[pieces.text(2)]
@@ -227,26 +229,26 @@ def test_tokens_are_mapped_to_the_words_given_whatever_they_are(recipe: str, kin
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_nothing_is_read_as_nothing(recipe: str) -> None:
-    given = reader(recipe)
+    task_reader = reader(recipe)
     for pieces, texts in (
-        (given.pieces([]), 0),
-        (given.words([]), 0),
-        (given.pieces([""]), 1),
-        (given.pieces(["  ", ""]), 2),
-        (given.words([[]]), 1),
-        (given.words([[], [""]]), 2),
+        (task_reader.pieces([]), 0),
+        (task_reader.words([]), 0),
+        (task_reader.pieces([""]), 1),
+        (task_reader.pieces(["  ", ""]), 2),
+        (task_reader.words([[]]), 1),
+        (task_reader.words([[], [""]]), 2),
     ):
         assert pieces.starts.tolist() == [0] * (texts + 1)
         assert pieces.spans.shape == (0, 2)
         assert len(pieces.words) == len(pieces.begins) == len(pieces.columns["ids"]) == 0
-    row = given.lay(given.pieces([""]).part(slice(0, 0)))
-    assert len(row.columns["ids"]) == given.marks(1) and row.first.start == row.first.stop
+    row = task_reader.lay(task_reader.pieces([""]).part(slice(0, 0)))
+    assert len(row.columns["ids"]) == task_reader.marks(1) and row.first.start == row.first.stop
 
 
 words = st.lists(st.lists(st.sampled_from([*ATOMS, ""]), max_size=6), max_size=4)
 
 
-@tries(60)
+@max_examples(60)
 @given(words, st.sampled_from(KINDS))
 def test_any_words_are_found_again(sentences: list[list[str]], kind: str) -> None:
     pieces = check(reader("bert", kind), sentences)
@@ -258,12 +260,12 @@ def test_any_words_are_found_again(sentences: list[list[str]], kind: str) -> Non
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_tokens_stand_for_exact_stretches_of_real_text(recipe: str) -> None:
-    given = reader(recipe)
+    task_reader = reader(recipe)
     texts = [*real()[::40], "Zürich  and\tA\u00a0B 👍🏽 東京。"]
-    pieces = given.pieces(texts)
+    pieces = task_reader.pieces(texts)
     for number, text in enumerate(texts):
-        here = pieces.text(number)
-        spans = pieces.spans[here]
+        span = pieces.text(number)
+        spans = pieces.spans[span]
         assert (spans[:, 0] <= spans[:, 1]).all() and spans.max() <= len(text)
         assert (np.diff(spans[:, 0]) >= 0).all()
         covered = np.zeros(len(text), dtype=bool)
@@ -272,6 +274,6 @@ def test_tokens_stand_for_exact_stretches_of_real_text(recipe: str) -> None:
             covered[first:stop] = True
         left = "".join(letter for letter, seen in zip(text, covered, strict=True) if not seen)
         assert not left.strip(), left
-        begins = pieces.begins[here]
+        begins = pieces.begins[span]
         counted = np.cumsum(begins) - 1
-        assert begins[0] and pieces.words[here].tolist() == counted.tolist()
+        assert begins[0] and pieces.words[span].tolist() == counted.tolist()

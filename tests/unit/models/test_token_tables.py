@@ -16,7 +16,9 @@ from clozelab.text.extension import extended
 WORDS = "encoder.embeddings.words.weight"
 
 
-def made(rows: list[RowSource], initialisation: Any, **tables: torch.Tensor) -> dict[str, Any]:
+def extended_tables(
+    rows: list[RowSource], initialisation: Any, **tables: torch.Tensor
+) -> dict[str, Any]:
     return with_rows(tables, rows, initialisation=initialisation, seed=3)
 
 
@@ -36,14 +38,14 @@ def test_a_row_that_is_drawn_is_like_the_others() -> None:
     mixing = torch.tensor([[2.0, 0.0], [1.8, 0.3]])
     table = torch.randn(4000, 2, generator=generator) @ mixing.T + torch.tensor([5.0, -1.0])
     bias = torch.randn(4000, generator=generator) * 3 + 7
-    found = made(
+    new_tables = extended_tables(
         [RowSource([], [])] * 20_000, "normal", **{WORDS: table, "heads.masked_lm.bias": bias}
     )
-    drawn = found[WORDS]
+    drawn = new_tables[WORDS]
     torch.testing.assert_close(drawn.mean(0), table.mean(0), rtol=0, atol=0.06)
     torch.testing.assert_close(drawn.T.cov(), table.T.cov(), rtol=0.06, atol=0)
-    assert found["heads.masked_lm.bias"].std() == pytest.approx(3, rel=0.05)
-    plain = made(
+    assert new_tables["heads.masked_lm.bias"].std() == pytest.approx(3, rel=0.05)
+    plain = extended_tables(
         [RowSource([], [])] * 20_000, "random", **{WORDS: table, "heads.masked_lm.bias": bias}
     )
     assert plain[WORDS].std() == pytest.approx(0.02, rel=0.05)
@@ -54,12 +56,12 @@ def test_draws_are_the_same_for_a_seed_and_differ_between_tables() -> None:
     table = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     rows = [RowSource([1], [1.0]), RowSource([], []), RowSource([2, 3], [0.25, 0.75])]
     both = {WORDS: table, "heads.masked_lm.table": table, "encoder.ffn.0.norm.bias": table}
-    one, two = (made(rows, "normal", **both) for _ in range(2))
-    assert torch.equal(one[WORDS], two[WORDS])
-    assert not torch.equal(one[WORDS][1], one["heads.masked_lm.table"][1])
-    assert torch.equal(one[WORDS][0], table[1])
-    torch.testing.assert_close(one[WORDS][2], 0.25 * table[2] + 0.75 * table[3])
-    assert one["encoder.ffn.0.norm.bias"] is table
+    first, second = (extended_tables(rows, "normal", **both) for _ in range(2))
+    assert torch.equal(first[WORDS], second[WORDS])
+    assert not torch.equal(first[WORDS][1], first["heads.masked_lm.table"][1])
+    assert torch.equal(first[WORDS][0], table[1])
+    torch.testing.assert_close(first[WORDS][2], 0.25 * table[2] + 0.75 * table[3])
+    assert first["encoder.ffn.0.norm.bias"] is table
 
 
 def test_words_begin_as_those_that_are_used_alike() -> None:

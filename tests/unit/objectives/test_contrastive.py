@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import Shape, columns, complete
+from support.masked_blocks import make_blocks
+from support.objective_cases import Shape, columns, complete
 from torch import Tensor
 
 from clozelab.contracts import Encoded
@@ -21,14 +21,14 @@ LENGTHS = [3, 1, 4, 2, 5, 2, 1, 6, 3, 3, 2, 7]
 
 def case(part: Contrastive, *, views: int, group: int, idle: int = 0) -> tuple[Tensor, Any]:
     """Random states of twelve blocks in rows, and their targets in groups of so many rows."""
-    blocks = lay([[1] * length for length in LENGTHS])
+    blocks = make_blocks([[1] * length for length in LENGTHS])
     blocks = replace(blocks, views=np.arange(len(blocks)) % views)
-    found = complete(blocks, None).targets(part)
+    targets = complete(blocks, None).targets(part)
     numbers = np.arange(len(blocks)) // (views * group)
-    found = replace(found, columns={**found.columns, "groups": numbers})
+    targets = replace(targets, columns={**targets.columns, "groups": numbers})
     generator = torch.Generator().manual_seed(3)
     states = torch.randn(len(blocks.ids), 8, generator=generator, dtype=torch.float64)
-    return states.requires_grad_(), columns(found, blocks.lengths, idle=idle)
+    return states.requires_grad_(), columns(targets, blocks.lengths, idle=idle)
 
 
 def plain(

@@ -9,9 +9,9 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.learning import HERE, MACHINE, doubled, shrunk, task
-from support.predicting import complete
+from support.masked_blocks import make_blocks
+from support.objective_cases import complete
+from support.pretrain_runs import HERE, MACHINE, double_precision_trainer, pretrain_job, shrunk
 from torch import Tensor
 
 from clozelab.contracts import Blocks, Corrupted, Encoded, Hidden
@@ -40,8 +40,8 @@ def sums(part: MaskedLm, block: Blocks, hidden: tuple[int, ...]) -> dict[str, fl
     weights = torch.from_numpy(columns["weights"]) if "weights" in columns else None
     seen = tuple(sorted({*range(TOKENS)} - {*hidden}))
     labels = torch.zeros(len(at), dtype=torch.long)
-    found = classification_sums(toy(seen)[list(hidden)], labels, None, weights)
-    return {name: value.item() for name, value in found.items()}
+    loss_sums = classification_sums(toy(seen)[list(hidden)], labels, None, weights)
+    return {name: value.item() for name, value in loss_sums.items()}
 
 
 def orders() -> list[float]:
@@ -54,12 +54,12 @@ def orders() -> list[float]:
 
 def expected(part: MaskedLm) -> float:
     """The mean loss of a token over all that `UniformRate` may hide, by its probability."""
-    block, total, count = lay([[1] * TOKENS]), 0.0, 0.0
+    block, total, count = make_blocks([[1] * TOKENS]), 0.0, 0.0
     for size in range(1, TOKENS + 1):
         choices = list(combinations(range(TOKENS), size))
         for hidden in choices:
-            found, chance = sums(part, block, hidden), 1 / (TOKENS * len(choices))
-            total, count = total + chance * found["loss"], count + chance * found["count"]
+            loss_sums, chance = sums(part, block, hidden), 1 / (TOKENS * len(choices))
+            total, count = total + chance * loss_sums["loss"], count + chance * loss_sums["count"]
     return total / count
 
 
@@ -72,13 +72,13 @@ def test_the_mean_over_masks_is_the_mean_over_orders_and_bounds_the_likelihood()
 
 
 def test_weights_are_inverse_rates_and_sum_to_the_tokens_of_their_block() -> None:
-    case = complete(lay([[1] * 12, [2, 1, 0, 1], [1] * 30]), UniformRate())
-    found = case.targets(DIFFUSION)
-    weights = found.columns["weights"]
+    case = complete(make_blocks([[1] * 12, [2, 1, 0, 1], [1] * 30]), UniformRate())
+    targets = case.targets(DIFFUSION)
+    weights = targets.columns["weights"]
     for row, tokens in enumerate([12, 4, 30]):
-        mine = weights[found.starts[row] : found.starts[row + 1]]
+        mine = weights[targets.starts[row] : targets.starts[row + 1]]
         assert mine == pytest.approx([tokens / len(mine)] * len(mine))
-    assert {*found.columns} - {*case.targets(MaskedLm()).columns} == {"weights"}
+    assert {*targets.columns} - {*case.targets(MaskedLm()).columns} == {"weights"}
 
 
 def test_a_head_weighs_losses_and_hits_alike() -> None:
@@ -88,30 +88,35 @@ def test_a_head_weighs_losses_and_hits_alike() -> None:
     table = torch.randn(50, 32, dtype=torch.float64)
     columns = {"at": torch.arange(6), "labels": torch.tensor([3, 9, 9, 4, 0, -100])}
     weights = torch.tensor([2.0, 2.0, 1.0, 7.0, 0.5, 0.0], dtype=torch.float64)
-    found = head(Encoded(states, table), {**columns, "weights": weights})
+    loss_sums = head(Encoded(states, table), {**columns, "weights": weights})
     logits = head.logits(states, table)
     losses = -logits[:5].log_softmax(-1).gather(1, columns["labels"][:5, None])[:, 0]
-    assert found["loss"].item() == pytest.approx((losses * weights[:5]).sum().item(), rel=1e-12)
-    assert found["count"] == 12.5
+    assert loss_sums["loss"].item() == pytest.approx((losses * weights[:5]).sum().item(), rel=1e-12)
+    assert loss_sums["count"] == 12.5
     best = {**columns, "labels": logits.argmax(-1)}
     assert head(Encoded(states, table), {**best, "weights": weights})["correct"] == 12.5
 
 
 def test_the_loss_of_a_step_is_per_token_of_its_blocks_not_per_hidden_token() -> None:
-    trainer = doubled(task("diffusion", batch_size=16))
+    trainer = double_precision_trainer(pretrain_job("diffusion", batch_size=16))
     prepared = next(iter(trainer.steps.jobs(0, trainer.steps.start())))()
-    found = measure(trainer.model, [prepared], HERE)["masked_lm"]
+    loss_sums = measure(trainer.model, [prepared], HERE)["masked_lm"]
     targets = sum(int((b.targets["masked_lm"]["labels"] >= 0).sum()) for b in prepared.batches)
-    assert found["count"] == pytest.approx(prepared.counts["masked_lm"])
-    assert targets < found["count"] <= prepared.tokens - 2 * 16  # all but the special tokens
-    assert means({"masked_lm": found})["masked_lm"]["loss"] == found["loss"] / found["count"]
+    assert loss_sums["count"] == pytest.approx(prepared.counts["masked_lm"])
+    assert targets < loss_sums["count"] <= prepared.tokens - 2 * 16  # all but the special tokens
+    assert (
+        means({"masked_lm": loss_sums})["masked_lm"]["loss"]
+        == loss_sums["loss"] / loss_sums["count"]
+    )
 
 
 def test_roberta_s_weights_and_records_are_those_of_diffusion() -> None:
     """One head under one name: checkpoints go from one recipe to the other, and old ones stay."""
     assert "weighting" not in shrunk("roberta").tables()["objectives"][0]
-    one, two = (
-        doubled(task(name), replace(MACHINE)).model.state_dict()
+    first, second = (
+        double_precision_trainer(pretrain_job(name), replace(MACHINE)).model.state_dict()
         for name in ("roberta", "diffusion")
     )
-    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    assert first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )

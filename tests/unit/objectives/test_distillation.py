@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import Shape, complete
+from support.masked_blocks import make_blocks
+from support.objective_cases import Shape, complete
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
@@ -58,7 +58,7 @@ def taught(
 
 
 def test_student_and_teacher_meet_at_every_token_or_at_the_hidden_ones() -> None:
-    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), SpanMasking(mask_rate=0.3))
+    case = complete(make_blocks([[1, 2, 1, 4] * 5, [3, 1]]), SpanMasking(mask_rate=0.3))
     blocks, at = case.blocks, case.hidden.positions
     every = case.targets(Distillation())
     assert every.starts.tolist() == blocks.starts.tolist()
@@ -100,8 +100,8 @@ def test_the_losses_are_those_of_the_card(temperature: float) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_row_is_ever_better_than_equal(seed: int) -> None:
     for row in range(N):
-        one = {"at": torch.tensor([row]), "labels": torch.tensor([0])}
-        sums = taught(Distillation(), side(seed), side(seed + 50), one)
+        targets = {"at": torch.tensor([row]), "labels": torch.tensor([0])}
+        sums = taught(Distillation(), side(seed), side(seed + 50), targets)
         assert sums["soft"] >= 0
         assert 0 <= sums["cosine"] <= 2
 
@@ -134,7 +134,7 @@ def test_a_weight_of_nothing_removes_its_term_exactly() -> None:
 def test_stretches_change_no_sum_and_no_gradient(
     monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    found = []
+    results = []
     for size in (10**9, rows * V):
         monkeypatch.setattr(chunks, "LOGITS", size)
         student = side(1)
@@ -147,16 +147,16 @@ def test_stretches_change_no_sum_and_no_gradient(
             encoded.table.grad,
             *(p.grad for p in head.parameters()),
         ]
-        found.append([*sums.values(), *grads])
-    for one, two in zip(*found, strict=True):
-        assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
+        results.append([*sums.values(), *grads])
+    for first, second in zip(*results, strict=True):
+        assert torch.allclose(first, second, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.thorough
 def test_stretches_compile_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "LOGITS", 8 * V)
     torch.compiler.reset()
-    found = []
+    results = []
     for compiled in (False, True):
         student, teacher, targets = side(1), side(2), slots(N, idle=1)
         head = Distillation().build(SHAPE, V).double()
@@ -165,9 +165,9 @@ def test_stretches_compile_whole(monkeypatch: pytest.MonkeyPatch) -> None:
             student[0], teacher[0], targets, predict=student[1].logits, teach=teacher[1].logits
         )["loss"]
         loss.backward()
-        found.append((loss.detach(), student[0].hidden_states.grad))
-    for one, two in zip(*found, strict=True):
-        assert torch.allclose(one, two, rtol=1e-10)
+        results.append((loss.detach(), student[0].hidden_states.grad))
+    for first, second in zip(*results, strict=True):
+        assert torch.allclose(first, second, rtol=1e-10)
 
 
 def test_a_student_of_another_width_is_projected_for_the_angle_alone() -> None:
@@ -261,8 +261,8 @@ class Model(nn.Module):
             max_seqlen=12,
         )
         encoded: Encoded = self.encoder(batch)
-        found: Tensor = self.heads["masked_lm"].logits(encoded.hidden_states, encoded.table)  # type: ignore[operator]
-        return found
+        logits: Tensor = self.heads["masked_lm"].logits(encoded.hidden_states, encoded.table)  # type: ignore[operator]
+        return logits
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_student_that_shares_layers_starts_each_copy_from_its_first_use() -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "phrase"),
     [
         (
             {"hidden_size": 12, "heads": 2, "embedding_size": 12},
@@ -342,10 +342,10 @@ def test_a_student_that_shares_layers_starts_each_copy_from_its_first_use() -> N
     ],
 )
 def test_a_student_of_another_size_cannot_start_from_its_teacher(
-    changes: dict[str, object], words: str
+    changes: dict[str, object], phrase: str
 ) -> None:
     student = Model(replace(TEACHER, **changes), 2)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=phrase):
         student.start(Model(TEACHER, 1))
 
 

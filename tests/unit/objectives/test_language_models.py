@@ -8,8 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
+from support.masked_blocks import make_blocks
+from support.objective_cases import (
+    VOCABULARY,
+    Alone,
+    Case,
+    Shape,
+    columns,
+    complete,
+    lengths,
+    states,
+)
 from torch import Tensor
 from torch.nn import functional
 
@@ -31,18 +40,18 @@ def rows(targets: Targets, *names: str) -> list[tuple[int, ...]]:
 
 
 def test_causal_targets_are_the_next_tokens_of_the_same_block() -> None:
-    case = complete(lay([[1, 1], [1], [2, 1, 1]], bare=True), None)
+    case = complete(make_blocks([[1, 1], [1], [2, 1, 1]], bare=True), None)
     ids = case.blocks.ids.tolist()
-    found = case.targets(CausalLm())
-    assert found.starts.tolist() == [0, 1, 1, 4]
-    assert rows(found, "at", "labels") == [(0, ids[1]), (0, ids[4]), (1, ids[5]), (2, ids[6])]
+    targets = case.targets(CausalLm())
+    assert targets.starts.tolist() == [0, 1, 1, 4]
+    assert rows(targets, "at", "labels") == [(0, ids[1]), (0, ids[4]), (1, ids[5]), (2, ids[6])]
 
 
 @pytest.mark.parametrize("part", [CausalLm(), CausalLm(head="transform"), MaskedLm()])
 def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
     part: CausalLm | MaskedLm,
 ) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), SpanMasking(mask_rate=0.3))
+    case = complete(make_blocks([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), SpanMasking(mask_rate=0.3))
     shape = Shape()
     model, x = Alone(part, shape), states(part, case.blocks, shape)
     targets = columns(case.targets(part), case.blocks.lengths)
@@ -60,7 +69,7 @@ def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
     "part", [CausalLm(), CausalLm(head="transform"), MaskedLm(), SpanBoundary(), SpanJoint()]
 )
 def test_a_fresh_head_knows_nothing(part: CausalLm | MaskedLm | SpanBoundary | SpanJoint) -> None:
-    case = complete(lay([[1, 2, 1, 4] * 30] * 4), SpanMasking(mask_rate=0.3))
+    case = complete(make_blocks([[1, 2, 1, 4] * 30] * 4), SpanMasking(mask_rate=0.3))
     shape = Shape(hidden_size=32, embedding_size=32)
     model = Alone(part, shape)
     torch.nn.init.normal_(model.table, std=0.02)
@@ -74,7 +83,7 @@ def test_a_fresh_head_knows_nothing(part: CausalLm | MaskedLm | SpanBoundary | S
 
 def spelled(numbers: list[list[int]]) -> Case:
     """Blocks of words with these numbers."""
-    case = complete(lay([[1] * (len(block) - 2) for block in numbers]), None)
+    case = complete(make_blocks([[1] * (len(block) - 2) for block in numbers]), None)
     assert case.blocks.words is not None
     words = replace(case.blocks.words, ids=np.concatenate(numbers).astype(np.int32))
     return replace(case, blocks=replace(case.blocks, words=words))
@@ -82,10 +91,10 @@ def spelled(numbers: list[list[int]]) -> Case:
 
 def test_every_word_predicts_its_neighbours_and_rare_ones_are_unknown() -> None:
     case = spelled([[1, 7, 30, 2], [1, 9, 2]])
-    found = case.targets(BidirectionalLm(words=30, samples=5))
+    targets = case.targets(BidirectionalLm(words=30, samples=5))
     none = Targets.IGNORED
-    assert found.starts.tolist() == [0, 4, 7]
-    assert rows(found, "at", "labels", "back_labels") == [
+    assert targets.starts.tolist() == [0, 4, 7]
+    assert rows(targets, "at", "labels", "back_labels") == [
         *[(0, 7, none), (1, 0, 1), (2, 2, 7), (3, none, 0)],
         *[(0, 9, none), (1, 2, 1), (2, none, 9)],
     ]
@@ -93,7 +102,7 @@ def test_every_word_predicts_its_neighbours_and_rare_ones_are_unknown() -> None:
 
 def word_model(words: int, samples: int) -> tuple[Alone, Tensor, dict[str, Tensor]]:
     part = BidirectionalLm(words=words, samples=samples)
-    case = complete(lay([[1] * 40, [1] * 25]), None, words=words)
+    case = complete(make_blocks([[1] * 40, [1] * 25]), None, words=words)
     x = states(part, case.blocks, Shape())
     return Alone(part, Shape()), x, columns(case.targets(part), lengths(part, case.blocks))
 
@@ -141,7 +150,7 @@ def test_the_sampled_loss_is_that_of_telling_a_word_from_the_samples() -> None:
     model, x, targets = word_model(words=20, samples=6)
     head: WordHead = model.head
     torch.manual_seed(3)
-    found = model(x, targets)["loss"]
+    loss = model(x, targets)["loss"]
     torch.manual_seed(3)
     samples, chances = draw(20, 6, like=head.bias)
     logits = head.words.weight @ torch.stack([x[:, :8], x[:, 8:]]).mT  # [2, words, N]
@@ -155,7 +164,7 @@ def test_the_sampled_loss_is_that_of_telling_a_word_from_the_samples() -> None:
             scores = {k: (logits[way, k, word].exp() / chances[k]).item() for k in rivals}
             expected -= math.log(scores[label] / sum(scores.values()))
     assert hits
-    assert found.item() == pytest.approx(expected, rel=1e-9)
+    assert loss.item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_every_gradient_of_the_sampled_loss_is_finite_even_with_one_sample() -> None:
@@ -177,10 +186,10 @@ def test_samples_are_different_words_with_the_chances_they_say() -> None:
     like = torch.zeros((), dtype=torch.float64)
     taken, weighed = torch.zeros(words), torch.zeros(words, dtype=torch.float64)
     for _ in range(times):
-        found, chances = draw(words, samples, like=like)
-        assert len(found.unique()) == samples
-        taken[found] += 1
-        weighed[found] += 1 / chances[found]
+        drawn, chances = draw(words, samples, like=like)
+        assert len(drawn.unique()) == samples
+        taken[drawn] += 1
+        weighed[drawn] += 1 / chances[drawn]
     # A sum over samples, each by its chance, is on average the sum over all words; the rarest
     # word is in one draw of eight, so 4000 draws leave about 4 % of doubt.
     assert (weighed / times - 1).abs().max() < 0.2
@@ -229,22 +238,22 @@ def test_a_fresh_encoder_and_head_know_nothing() -> None:
 def test_stretches_change_no_sum_and_no_gradient(
     monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    found = []
+    results = []
     for size in (10**9, rows * 40):
         monkeypatch.setattr(chunks, "LOGITS", size)
         model, x, targets = word_model(words=40, samples=40)
         sums = model(x, targets)
         sums["loss"].backward()
-        found.append([*sums.values(), x.grad, *(p.grad for p in model.head.parameters())])
-    for one, two in zip(*found, strict=True):
-        assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
+        results.append([*sums.values(), x.grad, *(p.grad for p in model.head.parameters())])
+    for first, second in zip(*results, strict=True):
+        assert torch.allclose(first, second, rtol=1e-12, atol=1e-12)
 
 
 # Recipes
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "words"),
+    ("name", "changes", "phrase"),
     [
         ("distilbert", ["objectives.0.use=span_boundary", "masking.use=span"], "list masked_lm"),
         ("elmo", ["blocks.characters=6"], "filters reach over 7 characters"),
@@ -252,7 +261,7 @@ def test_stretches_change_no_sum_and_no_gradient(
     ],
 )
 def test_a_recipe_whose_objectives_lack_something_is_refused(
-    name: str, changes: list[str], words: str
+    name: str, changes: list[str], phrase: str
 ) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=phrase):
         read(name, overrides=changes)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import RECIPES, doubled, task
+from support.pretrain_runs import RECIPES, double_precision_trainer, pretrain_job
 from torch import Tensor
 
 from clozelab.contracts import Batch, Sums
@@ -34,19 +34,19 @@ def stepped(
     hook = encoder.register_forward_hook(lambda *a: rows.append(len(a[-1].hidden_states)))
     model.zero_grad()
     torch.manual_seed(7)
-    found = [model(batch)[0] for batch in batches]
-    sum(each["loss"] for sums in found for each in sums.values()).backward()
+    losses = [model(batch)[0] for batch in batches]
+    sum(each["loss"] for sums in losses for each in sums.values()).backward()
     hook.remove()
-    return found, {n: p.grad.clone() for n, p in model.named_parameters()}, rows
+    return losses, {n: p.grad.clone() for n, p in model.named_parameters()}, rows
 
 
-@pytest.mark.parametrize("name", [one for one in RECIPES if one not in ("xlnet", "elmo")])
+@pytest.mark.parametrize("name", [recipe for recipe in RECIPES if recipe not in ("xlnet", "elmo")])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_losses_and_gradients_are_those_of_all_tokens(
     name: str, dropout: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = [f"encoder.{kind}={dropout}" for kind in ("dropout", "attention_dropout")]
-    trainer = doubled(task(name, *rates, made="embedded"))
+    trainer = double_precision_trainer(pretrain_job(name, *rates, variant="embedded"))
     model = trainer.model.train()
     jobs = trainer.steps.jobs(0, trainer.steps.start())
     batches = next(iter(jobs))().batches
@@ -72,14 +72,14 @@ def test_positions_are_counted_among_those_that_are_read() -> None:
         "relations": {"at": torch.arange(40)},
     }
     reads = {"masked_lm": ("at",), "span_boundary": ("left", "right"), "relations": ()}
-    found = reading(targets, reads, 40)
-    assert found is not None
-    assert found.at.tolist() == [5, 9, 4, 0, 0, 6, 8, 8]
+    read_positions = reading(targets, reads, 40)
+    assert read_positions is not None
+    assert read_positions.at.tolist() == [5, 9, 4, 0, 0, 6, 8, 8]
     for name, columns in targets.items():
         for column, values in columns.items():
             read = column in reads[name]
-            mine = found.targets[name][column]
-            assert torch.equal(found.at[mine] if read else mine, values)
+            mine = read_positions.targets[name][column]
+            assert torch.equal(read_positions.at[mine] if read else mine, values)
 
 
 def test_all_are_read_where_one_objective_may_read_any_or_as_many_are_asked_for() -> None:
@@ -90,6 +90,6 @@ def test_all_are_read_where_one_objective_may_read_any_or_as_many_are_asked_for(
 
 
 def test_where_nothing_is_read_some_rows_are_computed_for_their_gradients() -> None:
-    found = reading({"relations": {"at": torch.arange(99)}}, {"relations": ()}, 99)
-    assert found is not None and not found.at.any()
-    assert found.targets["relations"]["at"].tolist() == [*range(99)]
+    read_positions = reading({"relations": {"at": torch.arange(99)}}, {"relations": ()}, 99)
+    assert read_positions is not None and not read_positions.at.any()
+    assert read_positions.targets["relations"]["at"].tolist() == [*range(99)]

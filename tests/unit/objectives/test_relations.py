@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import columns, complete
+from support.masked_blocks import make_blocks
+from support.objective_cases import columns, complete
 from torch import Tensor
 
 from clozelab.config import recipe as recipes
@@ -104,12 +104,12 @@ def padded(encoder: Any, blocks: Sequence[Tensor], layer: int) -> list[Tensor]:
         dense=True,
         attention_mask=mask,
     )
-    found: list[Tensor] = []
+    products: list[Tensor] = []
     product = encoder.halves(layer)[0].qkv
-    hook = product.register_forward_hook(lambda *call: found.append(call[2]))
+    hook = product.register_forward_hook(lambda *call: products.append(call[2]))
     encoder(batch)
     hook.remove()
-    whole = found[0].view(count, length, 3, -1)
+    whole = products[0].view(count, length, 3, -1)
     return [row[: len(block)] for row, block in zip(whole, blocks, strict=True)]
 
 
@@ -133,13 +133,13 @@ def relation(vectors: Tensor, head: int, heads: int) -> Tensor:
     size = vectors.shape[1] // heads
     own = vectors[:, head * size : (head + 1) * size]
     rows = []
-    for one in own:
-        scores = torch.stack([(one * other).sum() for other in own]) / size**0.5
+    for head_states in own:
+        scores = torch.stack([(head_states * other).sum() for other in own]) / size**0.5
         rows.append(scores.exp() / scores.exp().sum())
     return torch.stack(rows)
 
 
-def measured(model: PretrainingModel, batch: Batch) -> dict[str, float]:
+def loss_sums(model: PretrainingModel, batch: Batch) -> dict[str, float]:
     return {name: value.item() for name, value in sums_of(model, batch).items()}
 
 
@@ -148,8 +148,8 @@ def measured(model: PretrainingModel, batch: Batch) -> dict[str, float]:
 def test_the_losses_are_those_of_the_paper(teacher: Transformer, dummies: int) -> None:
     model, blocks = pair(teacher=teacher), texts()
     expected = by_hand(PART, model, blocks)
-    found = measured(model, packed(blocks, dummies=dummies))
-    assert found == pytest.approx(expected, rel=1e-9)
+    losses = loss_sums(model, packed(blocks, dummies=dummies))
+    assert losses == pytest.approx(expected, rel=1e-9)
     assert min(expected.values()) > 0.1
 
 
@@ -184,7 +184,7 @@ def test_a_planted_fault_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) 
     model, blocks = pair(), texts()
     expected = by_hand(PART, model, blocks)
     plant(monkeypatch, model)
-    assert measured(model, packed(blocks))["loss"] != pytest.approx(expected["loss"], rel=1e-3)
+    assert loss_sums(model, packed(blocks))["loss"] != pytest.approx(expected["loss"], rel=1e-3)
 
 
 def test_a_student_like_its_teacher_has_nothing_to_learn() -> None:
@@ -199,11 +199,11 @@ def test_a_student_like_its_teacher_has_nothing_to_learn() -> None:
 
 
 def test_every_token_counts_and_no_hidden_one_is_needed() -> None:
-    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), None)
-    found = case.targets(PART)
-    assert found.starts.tolist() == case.blocks.starts.tolist()
-    assert found.columns["at"].tolist() == case.blocks.positions.tolist()
-    assert (columns(found, case.blocks.lengths)["labels"] != Targets.IGNORED).all()
+    case = complete(make_blocks([[1, 2, 1, 4] * 5, [3, 1]]), None)
+    targets = case.targets(PART)
+    assert targets.starts.tolist() == case.blocks.starts.tolist()
+    assert targets.columns["at"].tolist() == case.blocks.positions.tolist()
+    assert (columns(targets, case.blocks.lengths)["labels"] != Targets.IGNORED).all()
 
 
 def test_sums_and_gradients_add_over_blocks() -> None:
@@ -213,23 +213,23 @@ def test_sums_and_gradients_add_over_blocks() -> None:
     together = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     parts = [sums_of(model, packed([block])) for block in blocks]
-    for one in parts:
-        one["loss"].backward()
+    for part in parts:
+        part["loss"].backward()
     for name, value in whole.items():
-        assert sum(one[name].item() for one in parts) == pytest.approx(value.item(), rel=1e-12)
+        assert sum(part[name].item() for part in parts) == pytest.approx(value.item(), rel=1e-12)
     for mine, other in zip(model.parameters(), together, strict=True):
         torch.testing.assert_close(mine.grad, other, rtol=1e-9, atol=1e-10)
 
 
 def test_padding_and_idle_slots_change_nothing() -> None:
-    found = []
+    results = []
     for options in ({}, {"dummies": 9, "idle": 5}):
         model = pair()
         sums = sums_of(model, packed(texts(), **options))
         sums["loss"].backward()
-        found.append([*sums.values(), *(p.grad for p in model.parameters())])
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+        results.append([*sums.values(), *(p.grad for p in model.parameters())])
+    for first, second in zip(*results, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("idle", [0, 4])
@@ -264,24 +264,24 @@ def test_a_weight_of_nothing_removes_its_kind() -> None:
 def test_stretches_change_no_sum_and_no_gradient(
     monkeypatch: pytest.MonkeyPatch, blocks: int
 ) -> None:
-    found = []
+    results = []
     for size in (10**9, blocks * PART.heads * 12 * 12):
         monkeypatch.setattr(chunks, "LOGITS", size)
         model = pair()
         sums = sums_of(model, packed(texts()))
         sums["loss"].backward()
-        found.append([*sums.values(), *(p.grad for p in model.parameters())])
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+        results.append([*sums.values(), *(p.grad for p in model.parameters())])
+    for first, second in zip(*results, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-12)
 
 
 def test_half_precision_gives_losses_in_single_precision() -> None:
     model, batch = pair(), packed(texts())
-    exact = measured(model, batch)["loss"]
+    exact = loss_sums(model, batch)["loss"]
     (teacher,) = model.float().teacher
     teacher.float()
-    for one in (model, teacher):
-        one.encoder.precision = torch.bfloat16  # type: ignore[assignment]
+    for each in (model, teacher):
+        each.encoder.precision = torch.bfloat16  # type: ignore[assignment]
     near = sums_of(model, batch)["loss"]
     assert near.dtype == torch.float32 and near.item() == pytest.approx(exact, rel=0.03)
 
@@ -291,22 +291,22 @@ def test_it_compiles_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "LOGITS", 2 * PART.heads * 12 * 12)
     torch.compiler.reset()
     model, batch = pair(), packed(texts(), dummies=3)
-    plain = measured(model, batch)
+    plain = loss_sums(model, batch)
     whole = torch.compile(model, backend="eager", fullgraph=True)
-    assert measured(whole, batch) == pytest.approx(plain, rel=1e-10)
+    assert loss_sums(whole, batch) == pytest.approx(plain, rel=1e-10)
 
 
 def test_what_is_not_asked_for_is_not_computed() -> None:
     encoder = lively(STUDENT, 1)
     assert encoder(packed(texts()).input).projections is None
-    asked = encoder(packed(texts()).input, project=-1)
-    assert asked.layers == () and asked.projections.qkv.shape == (4, 12, 3, 16)
+    projected = encoder(packed(texts()).input, project=-1)
+    assert projected.layers == () and projected.projections.qkv.shape == (4, 12, 3, 16)
     alone = PretrainingModel(encoder, {"relations": PART.build(STUDENT, V)})
     assert alone(packed(texts()))[0] == {}  # without a teacher there is nothing to compare
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "phrase"),
     [
         (["objectives.0.heads=48", "encoder.hidden_size=512", "encoder.heads=8",
           "encoder.embedding_size=512"],
@@ -316,22 +316,22 @@ def test_what_is_not_asked_for_is_not_computed() -> None:
         (["objectives.0.queries=-1"], "queries = -1"),
     ],
 )  # fmt: skip
-def test_a_recipe_that_cannot_be_is_refused(changes: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_a_recipe_that_cannot_be_is_refused(changes: list[str], phrase: str) -> None:
+    with pytest.raises(UserError, match=phrase):
         recipes.read("minilm", overrides=changes)
 
 
 @pytest.mark.parametrize(
-    ("part", "words"),
+    ("part", "phrase"),
     [
         (Relations(heads=16), "16 relation heads do not divide the teacher's hidden size of 24"),
         (Relations(heads=4, teacher_layer=4), "teacher_layer = 4: the teacher has .* 0 to 3"),
         (Relations(heads=4, teacher_layer=-5), "or -4 to -1 from its end"),
     ],
 )
-def test_a_teacher_that_cannot_teach_is_refused(part: Relations, words: str) -> None:
+def test_a_teacher_that_cannot_teach_is_refused(part: Relations, phrase: str) -> None:
     PART.check_teacher(TEACHER)
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=phrase):
         part.check_teacher(TEACHER)
 
 

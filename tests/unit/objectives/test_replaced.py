@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.learning import shrunk
-from support.predicting import VOCABULARY, Alone, Shape, columns, complete
+from support.masked_blocks import make_blocks
+from support.objective_cases import VOCABULARY, Alone, Shape, columns, complete
+from support.pretrain_runs import shrunk
 from torch import Tensor
 from torch.nn import functional
 
@@ -43,11 +43,11 @@ def draws(count: int, key: int = 3) -> Tensor:
 def test_samples_follow_the_softmax() -> None:
     logits = torch.tensor([0.0, 1.5, -2.0, 0.7, -30.0]).double()
     count = 40_000
-    found = sampled(logits.expand(count, -1), draws(count)).bincount(minlength=5)
+    counts = sampled(logits.expand(count, -1), draws(count)).bincount(minlength=5)
     shares = logits.softmax(0)
     deviation = (shares * (1 - shares) / count).sqrt()
-    assert ((found / count - shares).abs() < 4 * deviation + 1e-9).all()
-    assert found[4] == 0
+    assert ((counts / count - shares).abs() < 4 * deviation + 1e-9).all()
+    assert counts[4] == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -67,18 +67,18 @@ def test_samples_are_drawn_a_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_keys_of_samples_are_their_own_and_never_those_of_batch_mates() -> None:
-    blocks = lay([[1] * 9, [2, 1, 1]])
+    blocks = make_blocks([[1] * 9, [2, 1, 1]])
     hidden = Token(mask_rate=0.5).hide(blocks, 1, vocabulary=vocabulary())
-    made = [Corruption(mask=1.0, same=0.0).corrupt(blocks, hidden, key, vocabulary=vocabulary())
-            for key in (5, 5, 6)]  # fmt: skip
-    keys = [each.keys for each in made]
+    part = Corruption(mask=1.0, same=0.0)
+    corrupted = [part.corrupt(blocks, hidden, key, vocabulary=vocabulary()) for key in (5, 5, 6)]
+    keys = [each.keys for each in corrupted]
     assert keys[0] is not None and len(np.unique(keys[0])) == len(blocks.ids)
     assert np.array_equal(keys[0], keys[1]) and not np.isin(keys[2], keys[0]).any()
 
 
 def batch_of(recipe: recipes.Recipe, *, idle: int = 0, seed: int = 0) -> Batch:
     """Two blocks with every objective's targets, and slots to spare."""
-    case = complete(lay([[1, 2, 1, 1], [1, 1, 3, 1, 1]]), Token(mask_rate=0.4), seed=seed)
+    case = complete(make_blocks([[1, 2, 1, 1], [1, 1, 3, 1, 1]]), Token(mask_rate=0.4), seed=seed)
     keys = mix(seed + 9, np.arange(len(case.blocks.ids)))
     case = replace(case, corrupted=replace(case.corrupted, keys=keys))
     blocks = case.blocks

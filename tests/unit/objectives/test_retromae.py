@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.learning import HERE, MACHINE, doubled, shrunk, steps_of, store, task
-from support.predicting import Alone, Case, Shape, columns, complete, states
+from support.masked_blocks import make_blocks
+from support.objective_cases import Alone, Case, Shape, columns, complete, states
+from support.pretrain_runs import (
+    HERE,
+    MACHINE,
+    double_precision_trainer,
+    pretrain_job,
+    shrunk,
+    steps_of,
+    store,
+)
 from torch import Tensor
 from torch.nn import functional
 
@@ -42,19 +50,19 @@ def judged(model: Alone, x: Tensor, case: Case, *, idle: int = 0) -> Sums:
 
 
 def case_of(*lengths: int) -> Case:
-    return complete(lay([[1] * length for length in lengths]), Token(mask_rate=0.3))
+    return complete(make_blocks([[1] * length for length in lengths]), Token(mask_rate=0.3))
 
 
-def seen_by(key: int, asked: int, length: int, rate: float) -> list[int]:
+def seen_by(key: int, question: int, length: int, rate: float) -> list[int]:
     """The positions that a question sees, by integers that never overflow."""
-    found = [0]
+    positions = [0]
     for position in range(1, length):
         x = (key + position * 0x9E3779B1) % 2**32
         x = (x ^ (x >> 16)) * 0x21F0AAAD % 2**32
         x = (x ^ (x >> 15)) * 0x735A2D97 % 2**32
-        if (x ^ (x >> 15)) >= round(rate * 2**32) and position != asked:
-            found.append(position)
-    return found
+        if (x ^ (x >> 15)) >= round(rate * 2**32) and position != question:
+            positions.append(position)
+    return positions
 
 
 def plain(head: RetroMaeDecoder, table: Tensor, x: Tensor, case: Case, rate: float) -> float:
@@ -65,9 +73,9 @@ def plain(head: RetroMaeDecoder, table: Tensor, x: Tensor, case: Case, rate: flo
         first, last = case.blocks.starts[row : row + 2].tolist()
         ids = torch.from_numpy(case.blocks.ids[first:last].astype(np.int64))
         vector = x[first]
-        words = functional.embedding(ids, table)
-        words = words if head.projection is None else head.projection(words)
-        context = head.input_norm(words + head.positions.weight[: len(ids)])
+        vectors = functional.embedding(ids, table)
+        vectors = vectors if head.projection is None else head.projection(vectors)
+        context = head.input_norm(vectors + head.positions.weight[: len(ids)])
         context = torch.cat([vector[None], context[1:]])
         for place in np.flatnonzero(~case.blocks.fixed[first:last]).tolist():
             key = int(case.corrupted.keys[first + place]) >> 32
@@ -183,21 +191,21 @@ def test_a_planted_fault_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_micro_batches_do_not_change_a_step() -> None:
-    found = []
+    results = []
     for micro in (1, 3, 8):
-        trainer = doubled(
-            task("retromae", steps=2, batch_size=8), replace(MACHINE, micro_batch=micro)
+        trainer = double_precision_trainer(
+            pretrain_job("retromae", steps=2, batch_size=8), replace(MACHINE, micro_batch=micro)
         )
-        found.append([means(step.sums)["retromae"]["loss"] for step in steps_of(trainer)])
-    for other in found[1:]:
-        assert other == pytest.approx(found[0], rel=1e-9)
+        results.append([means(step.sums)["retromae"]["loss"] for step in steps_of(trainer)])
+    for other in results[1:]:
+        assert other == pytest.approx(results[0], rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["albert", "modernbert", "deberta", "mosaicbert"])
 def test_it_stands_beside_encoders_of_other_kinds(name: str) -> None:
-    words = ['objectives=[{use="masked_lm"}, {use="retromae"}]', "blocks.use=doc_sentences"]
-    words += ["corruption.mask=0.8", "encoder.layers=3"]
-    recipe = shrunk(name, *words, steps=2)
+    overrides = ['objectives=[{use="masked_lm"}, {use="retromae"}]', "blocks.use=doc_sentences"]
+    overrides += ["corruption.mask=0.8", "encoder.layers=3"]
+    recipe = shrunk(name, *overrides, steps=2)
     kinds = {"albert": "unigram", "deberta": "unigram", "modernbert": "byte_bpe"}
     data = [store(kinds.get(name, "wordpiece"))]
     trainer = PretrainTrainer(starting.fresh(recipe, data=data, seed=0), MACHINE, HERE)
@@ -220,8 +228,12 @@ def test_a_rate_is_a_share(rate: float) -> None:
 
 def test_a_text_is_learned_into_its_vector() -> None:
     """With nothing to see but the vector, it learns a text; from another's vector it knows less."""
-    words = ["objectives.1.mask_rate=1.0", "optimiser.learning_rate=3e-3", "encoder.hidden_size=64"]
-    recipe = shrunk("retromae", *words, "encoder.embedding_size=64", steps=150, batch_size=8)
+    overrides = [
+        "objectives.1.mask_rate=1.0",
+        "optimiser.learning_rate=3e-3",
+        "encoder.hidden_size=64",
+    ]
+    recipe = shrunk("retromae", *overrides, "encoder.embedding_size=64", steps=150, batch_size=8)
     few = store("wordpiece", documents=2)
     trainer = PretrainTrainer(starting.fresh(recipe, data=[few], seed=0), MACHINE, HERE)
     losses = [means(step.sums)["retromae"]["loss"] for step in steps_of(trainer)]

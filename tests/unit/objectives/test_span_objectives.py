@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from support.hiding import lay
-from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, states
+from support.masked_blocks import make_blocks
+from support.objective_cases import VOCABULARY, Alone, Case, Shape, columns, complete, states
 from torch import Tensor
 
 from clozelab.config.recipe import read
@@ -23,7 +23,7 @@ SHAPE = Shape(hidden_size=8, embedding_size=6)
 
 def hiding(words: list[list[int]], spans: list[tuple[int, int]], *, bare: bool = False) -> Case:
     """Blocks in which just these stretches of the packed tokens are hidden."""
-    blocks = lay(words, bare=bare)
+    blocks = make_blocks(words, bare=bare)
     hidden = Hidden(np.array(spans, dtype=np.int64).reshape(-1, 2))
     return Case(blocks, hidden, Corrupted(blocks.ids, np.zeros(len(hidden.positions), np.uint8)))
 
@@ -35,9 +35,9 @@ def rows(targets: Targets, *names: str) -> list[tuple[int, ...]]:
 def test_a_span_is_predicted_offset_by_offset_from_the_tokens_around_it() -> None:
     case = hiding([[1] * 9, [1] * 5], [(3, 6), (13, 14)])
     ids = case.blocks.ids.tolist()
-    found = case.targets(SpanBoundary())
-    assert found.starts.tolist() == [0, 3, 4]
-    assert rows(found, "left", "right", "offset", "labels") == [
+    targets = case.targets(SpanBoundary())
+    assert targets.starts.tolist() == [0, 3, 4]
+    assert rows(targets, "left", "right", "offset", "labels") == [
         *[(2, 6, k, ids[3 + k]) for k in range(3)],
         (1, 3, 0, ids[13]),
     ]
@@ -62,8 +62,8 @@ def test_boundaries_are_content_or_anything_seen(
     ids = case.blocks.ids
     for boundary, expected in (("content", content), ("any", anywhere)):
         for kind in (SpanBoundary, SpanJoint):
-            found = case.targets(kind(boundary=boundary))
-            assert found.columns["labels"].tolist() == ids[expected].tolist()
+            targets = case.targets(kind(boundary=boundary))
+            assert targets.columns["labels"].tolist() == ids[expected].tolist()
 
 
 def test_spans_at_the_end_of_a_block_and_the_start_of_the_next_stay_two() -> None:
@@ -75,9 +75,9 @@ def test_spans_at_the_end_of_a_block_and_the_start_of_the_next_stay_two() -> Non
 
 def test_a_long_span_is_predicted_as_far_as_told() -> None:
     case = hiding([[1] * 30], [(2, 25)])
-    found = case.targets(SpanBoundary())
-    assert found.columns["offset"].tolist() == list(range(15))
-    assert set(found.columns["right"].tolist()) == {25}
+    targets = case.targets(SpanBoundary())
+    assert targets.columns["offset"].tolist() == list(range(15))
+    assert set(targets.columns["right"].tolist()) == {25}
     assert len(case.targets(SpanBoundary(longest=4)).columns["labels"]) == 4
 
 
@@ -85,15 +85,15 @@ def test_a_long_span_is_predicted_as_far_as_told() -> None:
 def test_boundaries_are_never_hidden_and_targets_always_are(
     masking: SpanMasking | WholeWord,
 ) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 8, [2, 1, 1] * 10]), masking)
-    found = case.targets(SpanBoundary(boundary="any", positions=99, longest=99))
-    base = np.repeat(case.blocks.starts[:-1], np.diff(found.starts))
-    left, right, at = (found.columns[name] + base for name in ("left", "right", "left"))
-    at = at + 1 + found.columns["offset"]
+    case = complete(make_blocks([[1, 2, 1, 4, 1, 1, 2, 3] * 8, [2, 1, 1] * 10]), masking)
+    targets = case.targets(SpanBoundary(boundary="any", positions=99, longest=99))
+    base = np.repeat(case.blocks.starts[:-1], np.diff(targets.starts))
+    left, right, at = (targets.columns[name] + base for name in ("left", "right", "left"))
+    at = at + 1 + targets.columns["offset"]
     assert len(at) > 20
     assert not np.isin(np.append(left, right), case.hidden.positions).any()
     assert np.isin(at, case.hidden.positions).all()
-    assert (case.blocks.ids[at] == found.columns["labels"]).all()
+    assert (case.blocks.ids[at] == targets.columns["labels"]).all()
     assert (at < right).all()
 
 
@@ -169,13 +169,13 @@ def test_the_joint_probabilities_of_all_spans_add_up_to_one() -> None:
 def test_a_span_is_chained_from_its_own_start() -> None:
     part = SpanJoint()
     case = hiding([[1] * 12], [(3, 6), (8, 10)])
-    found = case.targets(part)
-    labels, previous = found.columns["labels"], found.columns["previous"]
-    inside = found.columns["offset"] > 0
+    span_targets = case.targets(part)
+    labels, previous = span_targets.columns["labels"], span_targets.columns["previous"]
+    inside = span_targets.columns["offset"] > 0
     assert (previous[1:] == labels[:-1])[inside[1:]].all()
     # Whatever stands before a first token has no influence.
     model, x = Alone(part, SHAPE), states(part, case.blocks, SHAPE)
-    targets = columns(found, case.blocks.lengths)
+    targets = columns(span_targets, case.blocks.lengths)
     other = (targets["previous"] + 1) % VOCABULARY
     first = {**targets, "previous": targets["previous"].where(targets["offset"] > 0, other)}
     later = {**targets, "previous": targets["previous"].where(targets["offset"] == 0, other)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import RECIPES, STORES, store
+from support.pretrain_runs import RECIPES, STORES, store
 
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
@@ -26,13 +26,15 @@ MANY = 10**9  # blocks
 def test_every_recipe_has_one_to_adapt_by(name: str) -> None:
     own = read(name)
     own = replace(own, objectives=tuple(p for p in own.objectives if not p.needs_teacher))
-    made: Any = adapted(own, blocks=MANY)
-    assert made.encoder == own.encoder and made.tokenizer == own.tokenizer
-    assert made.schedule.decay == "linear" and not (made.schedule.phases or made.schedule.ramp)
-    assert made.schedule.batch_size * made.blocks.length <= 131_072
-    smaller = sqrt(made.schedule.batch_size / own.schedule.batch_size)
+    adaptation: Any = adapted(own, blocks=MANY)
+    assert adaptation.encoder == own.encoder and adaptation.tokenizer == own.tokenizer
+    assert adaptation.schedule.decay == "linear" and not (
+        adaptation.schedule.phases or adaptation.schedule.ramp
+    )
+    assert adaptation.schedule.batch_size * adaptation.blocks.length <= 131_072
+    smaller = sqrt(adaptation.schedule.batch_size / own.schedule.batch_size)
     rate = own.optimiser.learning_rate * smaller
-    assert made.optimiser.learning_rate == pytest.approx(rate, rel=5e-3)
+    assert adaptation.optimiser.learning_rate == pytest.approx(rate, rel=5e-3)
 
 
 def test_a_recipe_goes_on_as_it_ended() -> None:
@@ -40,10 +42,10 @@ def test_a_recipe_goes_on_as_it_ended() -> None:
     modern: Any = adapted(read("modernbert"), blocks=MANY)
     assert modern.masking.mask_rate == 0.15 and modern.schedule.batch_size == 16
     both: Any = read("gpt_bert")
-    made: Any = adapted(both, blocks=MANY)
-    assert made.masking == replace(both.masking.stage(1.0), mask_rate=0.15)
+    adaptation: Any = adapted(both, blocks=MANY)
+    assert adaptation.masking == replace(both.masking.stage(1.0), mask_rate=0.15)
     share = both.schedule.causal_share(both.schedule.total)
-    assert 0 < share < 1 and made.schedule.causal == ((share, 1.0),)
+    assert 0 < share < 1 and adaptation.schedule.causal == ((share, 1.0),)
     ends_masked: Any = adapted(read("causal_then_masked"), blocks=MANY)
     assert not ends_masked.schedule.causal
     assert [part.language_model for part in ends_masked.objectives] == ["masked"]
@@ -60,11 +62,11 @@ def test_a_small_text_has_small_steps(blocks: int, batch: int) -> None:
 
 
 def test_a_detour_is_causal_first_and_its_rate_falls_behind_it() -> None:
-    made: Any = adapted(read("roberta"), blocks=MANY, detour=0.6)
-    schedule = made.schedule.fitted(100)
+    adaptation: Any = adapted(read("roberta"), blocks=MANY, detour=0.6)
+    schedule = adaptation.schedule.fitted(100)
     assert [schedule.causal_share(step) for step in (0, 59, 60, 99)] == [1, 1, 0, 0]
     assert schedule.factor(59) == 1 and schedule.factor(80) < 0.5
-    assert [part.language_model for part in made.objectives] == ["masked", "causal"]
+    assert [part.language_model for part in adaptation.objectives] == ["masked", "causal"]
     with pytest.raises(UserError, match="--detour 1: a share of the steps"):
         adapted(read("roberta"), blocks=MANY, detour=1.0)
     with pytest.raises(UserError, match="--detour: not for a model of xlnet, since"):

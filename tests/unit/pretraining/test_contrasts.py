@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import (
+from support.pretrain_runs import (
     HERE,
     MACHINE,
     assert_close,
-    doubled,
+    double_precision_trainer,
+    pretrain_job,
     shrunk,
     steps_of,
     store,
-    task,
     teacher,
 )
 
@@ -50,12 +50,12 @@ def prepared(*overrides: str, rank: int = 0, size: int = 1, **settings: Any) -> 
 def texts(batch: Batch) -> dict[int, list[tuple[int, ...]]]:
     """The texts of each group, the first of each row and its positive by turns."""
     starts, targets = batch.input.cu_seqlens.tolist(), batch.targets["contrastive"]
-    found: dict[int, list[tuple[int, ...]]] = {}
+    texts_by_group: dict[int, list[tuple[int, ...]]] = {}
     blocks = int((targets["labels"] != Targets.IGNORED).sum()) * 2
     for number, group in enumerate(targets["groups"].tolist()[:blocks]):
         ids = batch.input.ids[starts[number] : starts[number + 1]]
-        found.setdefault(group, []).append(tuple(ids.tolist()))
-    return found
+        texts_by_group.setdefault(group, []).append(tuple(ids.tolist()))
+    return texts_by_group
 
 
 def groups(step: Any) -> list[list[tuple[int, ...]]]:
@@ -68,14 +68,14 @@ def test_a_group_is_never_divided_and_the_same_in_any_number_of_processes() -> N
     for group in (group for step in whole for group in step):
         assert len(group) == 8 and group[::2] == group[1::2]  # every text with its twin
     shared = [prepared(GROUPS, rank=rank, size=2, tokens=4096) for rank in (0, 1)]
-    for step, one, other in zip(whole, *shared, strict=True):
-        assert groups(one) + groups(other) == step
-        assert one.counts["contrastive"] + other.counts["contrastive"] == 12
+    for step, first, other in zip(whole, *shared, strict=True):
+        assert groups(first) + groups(other) == step
+        assert first.counts["contrastive"] + other.counts["contrastive"] == 12
 
 
 def test_a_step_without_a_stated_size_is_one_group_and_fits_a_constant_shape() -> None:
-    found = prepared(gpu=False)
-    assert all(len(step.batches) == 1 and len(groups(step)[0]) == 24 for step in found)
+    first_step = prepared(gpu=False)
+    assert all(len(step.batches) == 1 and len(groups(step)[0]) == 24 for step in first_step)
     recipe = shrunk("simcse", batch_size=12)
     steps = Steps(recipe, open_stores([store("wordpiece")]), seed=0, tokens=64, gpu=False)
     steps.constant = True
@@ -88,16 +88,20 @@ def test_a_step_without_a_stated_size_is_one_group_and_fits_a_constant_shape() -
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_no_split_of_a_step_changes_its_loss_or_what_is_learned(pooling: str) -> None:
-    found = []
+    results = []
     for micro in (16, 1):
-        words = ["objectives.0.in_batch=2", f"objectives.0.pooling={pooling}"]
-        trainer = doubled(task("simcse", *words, steps=3), replace(MACHINE, micro_batch=micro))
+        overrides = ["objectives.0.in_batch=2", f"objectives.0.pooling={pooling}"]
+        trainer = double_precision_trainer(
+            pretrain_job("simcse", *overrides, steps=3), replace(MACHINE, micro_batch=micro)
+        )
         steps = steps_of(trainer)
-        found.append((steps, {n: p.detach().clone() for n, p in trainer.model.named_parameters()}))
-    for mine, other in zip(found[0][0], found[1][0], strict=True):
+        results.append(
+            (steps, {n: p.detach().clone() for n, p in trainer.model.named_parameters()})
+        )
+    for mine, other in zip(results[0][0], results[1][0], strict=True):
         assert mine.sums["contrastive"] == pytest.approx(other.sums["contrastive"], rel=1e-9)
         assert mine.norm == pytest.approx(other.norm, rel=1e-9)
-    assert_close(found[0][1], found[1][1])
+    assert_close(results[0][1], results[1][1])
 
 
 def test_texts_that_are_fewer_than_a_group_are_told_and_one_is_refused(tmp_path: Path) -> None:
@@ -122,19 +126,19 @@ def test_held_out_groups_are_the_same_in_any_number_of_processes() -> None:
     recipe = fitted(shrunk("simcse", GROUPS, batch_size=12), corpus)
     sample = HeldOut(recipe, corpus, blocks=recipe.blocks, count=10)
 
-    def found(rank: int, size: int) -> list[Any]:
+    def held_out_losses(rank: int, size: int) -> list[Any]:
         world = World(rank, size, torch.device("cpu"))
         return [group for step in sample._feed(world, 64) for group in groups(step)]
 
-    whole = found(0, 1)
+    whole = held_out_losses(0, 1)
     assert [len(group) for group in whole] == [8, 8, 4]
-    assert found(0, 2) + found(1, 2) == whole
+    assert held_out_losses(0, 2) + held_out_losses(1, 2) == whole
 
 
 def test_rows_of_a_format_are_a_text_its_positive_and_its_negative() -> None:
     corpus = open_stores([store("wordpiece")])[0][0]
-    words = ["blocks.use=sentence_rows", "blocks.views=3"]
-    recipe = fitted(shrunk("simcse", *words, batch_size=3), corpus)
+    overrides = ["blocks.use=sentence_rows", "blocks.views=3"]
+    recipe = fitted(shrunk("simcse", *overrides, batch_size=3), corpus)
     steps = Steps(recipe, [(corpus, 1.0)], seed=0, tokens=4096, gpu=False)
     sources = steps.sources(0, 32)
     whole = sources[0].plan(0)
@@ -148,7 +152,7 @@ def test_rows_of_a_format_are_a_text_its_positive_and_its_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("overrides", "sentence"),
     [
         (["objectives.0.in_batch=5"], "in_batch = 5 must divide schedule.batch_size = 64"),
         (["schedule.causal=[[0.5, 1.0]]"], "causal"),
@@ -156,16 +160,16 @@ def test_rows_of_a_format_are_a_text_its_positive_and_its_negative() -> None:
         (["schedule.ramp=[[10, 0.5]]", "objectives.0.in_batch=32"], "must divide"),
     ],
 )
-def test_what_does_not_fit_is_refused(words: list[str], sentence: str) -> None:
+def test_what_does_not_fit_is_refused(overrides: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        recipes.read("simcse", overrides=words)
+        recipes.read("simcse", overrides=overrides)
 
 
 def test_twins_without_dropout_are_warned_of() -> None:
-    words = ["encoder.dropout=0", "encoder.attention_dropout=0"]
-    assert "twin" in recipes.read("simcse", overrides=words).warnings()[0]
+    overrides = ["encoder.dropout=0", "encoder.attention_dropout=0"]
+    assert "twin" in recipes.read("simcse", overrides=overrides).warnings()[0]
     assert not recipes.read("simcse").warnings()
-    rows = [*words, "blocks.use=sentence_rows"]
+    rows = [*overrides, "blocks.use=sentence_rows"]
     assert not recipes.read("simcse", overrides=rows).warnings()
 
 

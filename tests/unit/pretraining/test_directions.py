@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import HERE, MACHINE, doubled, shrunk, steps_of, store, task
+from support.pretrain_runs import (
+    HERE,
+    MACHINE,
+    double_precision_trainer,
+    pretrain_job,
+    shrunk,
+    steps_of,
+    store,
+)
 from torch import Tensor
 
 from clozelab.config.recipe import read
@@ -26,7 +34,7 @@ HALF = "schedule.causal=[[0.5, 1.0]]"
 
 
 def trainer_of(name: str = "gpt_bert", *overrides: str, **shape: int) -> PretrainTrainer:
-    return doubled(task(name, *overrides, **shape))
+    return double_precision_trainer(pretrain_job(name, *overrides, **shape))
 
 
 def first_step(trainer: PretrainTrainer) -> Prepared:
@@ -38,15 +46,15 @@ def labels(batch: Batch, name: str) -> int:
 
 
 def source(recipe: Any = None) -> BlockSource:
-    (found, _), *_ = open_stores([store("byte_bpe")])
+    (corpus, _), *_ = open_stores([store("byte_bpe")])
     recipe = recipe or shrunk("gpt_bert")
-    return BlockSource(recipe, found, blocks=recipe.blocks, split="train", seed=0)
+    return BlockSource(recipe, corpus, blocks=recipe.blocks, split="train", seed=0)
 
 
 def states(trainer: PretrainTrainer, inputs: Input) -> Tensor:
     with torch.no_grad():
-        found: Tensor = trainer.model.encode(inputs).hidden_states
-    return found
+        hidden_states: Tensor = trainer.model.encode(inputs).hidden_states
+    return hidden_states
 
 
 def test_a_causal_block_never_sees_what_follows() -> None:
@@ -71,7 +79,9 @@ def test_a_causal_block_never_sees_what_follows() -> None:
 def test_no_loss_of_a_causal_block_knows_its_target() -> None:
     """The gradient of a prediction reaches no token from its target on."""
     trainer = trainer_of("gpt_bert", HALF, batch_size=16)
-    (batch,) = [one for one in first_step(trainer).batches if one.input.causal]
+    (batch,) = [
+        causal_batch for causal_batch in first_step(trainer).batches if causal_batch.input.causal
+    ]
     embeddings: Any = trainer.model.encoder.embeddings
     read: list[Tensor] = []
     hook = embeddings.register_forward_hook(lambda *_: read.append(_[2].requires_grad_()))
@@ -79,14 +89,16 @@ def test_no_loss_of_a_causal_block_knows_its_target() -> None:
     hook.remove()
     targets = batch.targets["causal_lm"]
     for number in range(0, len(targets["at"]), 17):
-        one = {name: values[number : number + 1] for name, values in targets.items()}
+        row_targets = {name: values[number : number + 1] for name, values in targets.items()}
         trainer.model.zero_grad()
         (seen,) = torch.autograd.grad(
-            trainer.model.heads["causal_lm"](encoded, one)["loss"], read[0], retain_graph=True
+            trainer.model.heads["causal_lm"](encoded, row_targets)["loss"],
+            read[0],
+            retain_graph=True,
         )
-        at = int(one["at"])
+        at = int(row_targets["at"])
         assert seen[at].any() and not seen[at + 1 :].any()
-        assert batch.input.ids[at + 1] == one["labels"]
+        assert batch.input.ids[at + 1] == row_targets["labels"]
 
 
 def test_a_block_has_its_direction_whatever_is_beside_it() -> None:
@@ -97,9 +109,9 @@ def test_a_block_has_its_direction_whatever_is_beside_it() -> None:
     assert np.array_equal(blocks.causal(0, some, 0.3), drawn[some])
     assert not np.array_equal(blocks.causal(1, numbers, 0.3), drawn)
     assert blocks.causal(0, numbers, 1.0).all() and not blocks.causal(0, numbers, 0.0).any()
-    many = np.arange(20_000)
-    share = blocks.causal(0, many, 1 / 16).mean()
-    assert share == pytest.approx(1 / 16, abs=4.5 * (1 / 16 * 15 / 16 / len(many)) ** 0.5)
+    block_numbers = np.arange(20_000)
+    share = blocks.causal(0, block_numbers, 1 / 16).mean()
+    assert share == pytest.approx(1 / 16, abs=4.5 * (1 / 16 * 15 / 16 / len(block_numbers)) ** 0.5)
 
 
 def test_a_step_has_causal_blocks_without_masks_beside_masked_ones() -> None:
@@ -128,13 +140,13 @@ def test_masked_targets_stand_one_place_before_their_token() -> None:
         source(shrunk("gpt_bert", f"objectives.0.shift={shift}")).examples(0, numbers, progress=1.0)
         for shift in (0, 1)
     )
-    one, two = (pack.targets["masked_lm"] for pack in (usual, shifted))
-    assert np.array_equal(one.starts, two.starts)
-    assert np.array_equal(one.columns["labels"], two.columns["labels"])
-    assert np.array_equal(one.columns["at"] - 1, two.columns["at"])
+    first, second = (pack.targets["masked_lm"] for pack in (usual, shifted))
+    assert np.array_equal(first.starts, second.starts)
+    assert np.array_equal(first.columns["labels"], second.columns["labels"])
+    assert np.array_equal(first.columns["at"] - 1, second.columns["at"])
     plain = blocks.plan(0).blocks(numbers)
-    token = plain.starts[:-1].repeat(np.diff(two.starts)) + two.columns["at"] + 1
-    assert np.array_equal(plain.ids[token], two.columns["labels"])
+    token = plain.starts[:-1].repeat(np.diff(second.starts)) + second.columns["at"] + 1
+    assert np.array_equal(plain.ids[token], second.columns["labels"])
 
 
 def test_the_first_phase_is_a_causal_model_and_the_second_goes_on_from_it() -> None:
@@ -145,8 +157,8 @@ def test_the_first_phase_is_a_causal_model_and_the_second_goes_on_from_it() -> N
         'objectives=[{use="causal_lm", head="transform"}]', steps=6,
     )  # fmt: skip
     mine, other = (
-        train(one.train_state, [job() for job in one.jobs(0, one.steps.start())], HERE)
-        for one in (both, alone)
+        train(each.train_state, [job() for job in each.jobs(0, each.steps.start())], HERE)
+        for each in (both, alone)
     )
     heads = {"heads.causal_lm": "heads.masked_lm"}
     for number in range(1, 7):
@@ -171,28 +183,28 @@ def test_one_head_serves_both_and_is_saved_once() -> None:
     assert any(name.startswith("heads.masked_lm.") for name in names)
     recipe = trainer.recipe
     assert sum(recipe.parameters().values()) == sum(p.numel() for p in trainer.model.parameters())
-    turned = task(
+    turned = pretrain_job(
         "causal_then_masked", 'objectives=[{use="causal_lm", head="shared"}, {use="masked_lm"}]'
     )
-    assert [name for name, _ in doubled(turned).model.named_parameters()] == names
+    assert [name for name, _ in double_precision_trainer(turned).model.named_parameters()] == names
 
 
 def test_held_out_blocks_are_all_read_in_either_direction() -> None:
     """So losses are comparable, whatever share a run reads causally."""
     trainer, (corpus, _) = trainer_of("gpt_bert", HALF), open_stores([store("byte_bpe")])[0]
-    found = []
+    results = []
     for share in ("[[0.5, 1.0]]", "[[0.1, 0.2]]"):
         recipe = fitted(shrunk("gpt_bert", f"schedule.causal={share}"), corpus)
         sample = HeldOut(recipe, corpus, blocks=recipe.blocks, count=24)
-        found.append(sample.measure(trainer.model, HERE, tokens=128))
-    assert found[0] == found[1]
+        results.append(sample.measure(trainer.model, HERE, tokens=128))
+    assert results[0] == results[1]
     recipe = fitted(
         shrunk("gpt_bert", "schedule.causal=[]", 'objectives=[{use="masked_lm"}]'), corpus
     )
     alone = HeldOut(recipe, corpus, blocks=recipe.blocks, count=24)
     (pack,) = [alone.source.examples(0, group, progress=1.0) for group in alone.groups]
-    assert found[0]["masked_lm"]["count"] == pack.counts()["masked_lm"]
-    assert found[0]["causal_lm"]["count"] == pack.tokens - len(pack)
+    assert results[0]["masked_lm"]["count"] == pack.counts()["masked_lm"]
+    assert results[0]["causal_lm"]["count"] == pack.tokens - len(pack)
 
 
 def test_constant_shapes_are_two_one_for_each_direction() -> None:
@@ -234,7 +246,7 @@ def test_more_processes_than_blocks_leave_some_without_any(causal: str) -> None:
 def test_two_graphs_serve_all_micro_batches() -> None:
     from torch._dynamo.testing import CompileCounter  # two seconds of imports
 
-    trainer = PretrainTrainer(task("gpt_bert", HALF, steps=6, batch_size=16), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("gpt_bert", HALF, steps=6, batch_size=16), MACHINE, HERE)
     steps = trainer.steps
     steps.constant, steps.tokens = True, 128
     counter = CompileCounter()

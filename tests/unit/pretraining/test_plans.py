@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import processes
-from support.learning import store
+from support.pretrain_runs import store
 
 import clozelab
 from clozelab.blocks import PARTS, shuffle, visits
@@ -48,8 +48,8 @@ def plan_of(corpus: Corpus, part: Any = FullSentences(length=32), **changes: Any
 
 
 def ids(plan: Plan) -> list[int]:
-    found: list[int] = plan.blocks(np.arange(len(plan))).ids.tolist()
-    return found
+    token_ids: list[int] = plan.blocks(np.arange(len(plan))).ids.tolist()
+    return token_ids
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_a_kept_plan_has_the_blocks_of_one_in_memory(name: str, corpus: Corpus) 
     part = PARTS[name](length=32, **SETTINGS.get(name, {}))
     plain = part.plan(corpus.documents(), DRAWN.key)
     for _ in range(2):  # written, then found
-        found = plan_of(corpus, part)
-        assert (len(found), found.notes) == (len(plain), plain.notes)
-        assert ids(found) == ids(plain)
+        plan = plan_of(corpus, part)
+        assert (len(plan), plan.notes) == (len(plain), plain.notes)
+        assert ids(plan) == ids(plain)
     assert len(files_of_plans.listed(corpus)) == 1
 
 
@@ -82,13 +82,17 @@ def test_a_run_reads_the_same_from_files(corpus: Corpus, monkeypatch: pytest.Mon
     def read() -> list[Any]:
         source = BlockSource(recipe, corpus, blocks=recipe.blocks, split="train", seed=3)
         epochs, numbers, _ = source.take((0, 0), 3 * source.size // 2)
-        found = [source.examples(e, numbers[epochs == e], progress=0.0) for e in (0, 1)]
-        return [epochs.tolist(), numbers.tolist(), *(one.columns["ids"].tolist() for one in found)]
+        examples = [source.examples(e, numbers[epochs == e], progress=0.0) for e in (0, 1)]
+        return [
+            epochs.tolist(),
+            numbers.tolist(),
+            *(example.columns["ids"].tolist() for example in examples),
+        ]
 
-    kept = read()
+    from_files = read()
     assert len(files_of_plans.listed(corpus)) == 4  # the pairs and the order of two epochs
     monkeypatch.setattr(plans, "_MANY", 1 << 20)
-    assert read() == kept
+    assert read() == from_files
 
 
 def test_what_a_plan_depends_on_makes_another(corpus: Corpus) -> None:
@@ -104,8 +108,8 @@ def test_a_damaged_plan_is_planned_again(
     damage: str, corpus: Corpus, planned_again: Callable[[], int]
 ) -> None:
     plain = ids(plan_of(corpus))
-    (kept,) = files_of_plans.listed(corpus)
-    column, entry = kept.path / "starts.bin", kept.path / "plan.json"
+    (plan_files,) = files_of_plans.listed(corpus)
+    column, entry = plan_files.path / "starts.bin", plan_files.path / "plan.json"
     raw = bytearray(column.read_bytes())
     if damage == "byte":
         raw[len(raw) // 2] ^= 1
@@ -126,13 +130,13 @@ def test_a_damaged_plan_is_planned_again(
 
 
 def test_one_writes_while_the_others_wait(corpus: Corpus, planned_again: Callable[[], int]) -> None:
-    found: list[list[int]] = []
-    threads = [Thread(target=lambda: found.append(ids(plan_of(corpus)))) for _ in range(4)]
+    readings: list[list[int]] = []
+    threads = [Thread(target=lambda: readings.append(ids(plan_of(corpus)))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4 and all(one == found[0] for one in found)
+    assert len(readings) == 4 and all(reading == readings[0] for reading in readings)
     assert planned_again() == 1
 
 
@@ -155,8 +159,8 @@ def test_plans_of_a_corpus_that_cannot_be_written_lie_in_the_cache(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != corpus.path)
     plan_of(corpus)
-    (kept,) = files_of_plans.listed(corpus)
-    assert kept.path.is_relative_to(tmp_path / "cache")
+    (plan_files,) = files_of_plans.listed(corpus)
+    assert plan_files.path.is_relative_to(tmp_path / "cache")
     assert not (corpus.path / "plans").exists()
 
 
@@ -176,9 +180,9 @@ def test_plans_are_listed_and_removed(corpus: Corpus, capsys: pytest.CaptureFixt
     assert {tuple(plan.purpose)[2] for plan in clozelab.corpus_plans(corpus)} == {"blocks", "order"}
     assert not clozelab.corpus_plans(corpus, unused=1, remove=True)
     assert main(["corpus", "plans", str(corpus.path)]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "full_sentences, length 32, o" in told and "train, seed 1, copy 0" in told
-    assert "the order of 9 blocks, seed 1, epoch 0" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "full_sentences, length 32, o" in output and "train, seed 1, copy 0" in output
+    assert "the order of 9 blocks, seed 1, epoch 0" in output
     assert main(["corpus", "plans", str(corpus.path), "--remove"]) == 0
     assert "2 plans" in capsys.readouterr().out
     assert not clozelab.corpus_plans(corpus)
@@ -207,37 +211,37 @@ def test_an_interrupted_plan_goes_on(
     name: str, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = PARTS[name](length=32, **SETTINGS.get(name, {}))
-    made: list[tuple[str, int]] = []
+    pieces_made: list[tuple[str, int]] = []
     limit = 1_000_000
     plain = SharedPieces._write
 
     def counted(self: Any, stage: str, number: int, make: Any) -> None:
-        if len(made) == limit:
+        if len(pieces_made) == limit:
             raise KeyboardInterrupt
-        made.append((stage, number))
+        pieces_made.append((stage, number))
         plain(self, stage, number, make)
 
     monkeypatch.setattr(SharedPieces, "_write", counted)
     whole = ids(plan_of(corpus, part))
-    (kept,) = files_of_plans.listed(corpus)
-    expected, needed = columns_of(kept.path), made.copy()
-    assert len(needed) > 8 and not (kept.path / "work").exists()
-    kept.remove()
+    (plan_files,) = files_of_plans.listed(corpus)
+    expected, needed = columns_of(plan_files.path), pieces_made.copy()
+    assert len(needed) > 8 and not (plan_files.path / "work").exists()
+    plan_files.remove()
     for limit in (5, len(needed) - 2):
-        made.clear()
+        pieces_made.clear()
         with pytest.raises(KeyboardInterrupt):
             plan_of(corpus, part)
-        done, (left,) = made.copy(), files_of_plans.listed(corpus)
+        done, (left,) = pieces_made.copy(), files_of_plans.listed(corpus)
         assert "unfinished" in repr(left) and left.bytes > 0
         if limit == 5:  # as a power cut may leave it
             column = next((left.path / "work").glob("*-00001/*.bin"))
             column.write_bytes(bytes(column.stat().st_size))
-            done = [one for one in done if f"{one[0]}-{one[1]:05}" != column.parent.name]
-        made.clear()
+            done = [piece for piece in done if f"{piece[0]}-{piece[1]:05}" != column.parent.name]
+        pieces_made.clear()
         limit = 1_000_000
         assert ids(plan_of(corpus, part)) == whole
-        assert sorted(made) == sorted(set(needed) - set(done))  # nothing twice
-        assert columns_of(kept.path) == expected
+        assert sorted(pieces_made) == sorted(set(needed) - set(done))  # nothing twice
+        assert columns_of(plan_files.path) == expected
         files_of_plans.listed(corpus)[0].remove()
 
 
@@ -246,9 +250,9 @@ def test_a_plan_whose_writer_was_killed_goes_on(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = ids(plan_of(corpus))
-    (kept,) = files_of_plans.listed(corpus)
-    expected = columns_of(kept.path)
-    kept.remove()
+    (plan_files,) = files_of_plans.listed(corpus)
+    expected = columns_of(plan_files.path)
+    plan_files.remove()
     killed = f"""
 import os, signal
 from clozelab.blocks import shuffle, visits
@@ -271,21 +275,21 @@ plans.planned(corpus, corpus.documents(), blocks, split="train", drawn=drawn)
     env = {**os.environ, "PYTHONPATH": processes.SOURCE}
     process = processes.run_process([sys.executable, "-c", killed], env=env)
     assert process.returncode == -signal.SIGKILL
-    work = kept.path / "work"
+    work = plan_files.path / "work"
     pieces = {piece.name for piece in work.iterdir() if piece.is_dir()}
     assert {"visit-00000", "table-00000", "table-00004"} <= pieces
     assert "table-00005" not in pieces
-    made: list[str] = []
+    pieces_made: list[str] = []
 
     def written(self: Any, stage: str, number: int, make: Any) -> None:
-        made.append(f"{stage}-{number:05}")
+        pieces_made.append(f"{stage}-{number:05}")
         plain_written(self, stage, number, make)
 
     plain_written = SharedPieces._write
     monkeypatch.setattr(SharedPieces, "_write", written)
     assert ids(plan_of(corpus)) == plain
-    assert made and made[0] == "table-00005" and not pieces & {*made}
-    assert columns_of(kept.path) == expected
+    assert pieces_made and pieces_made[0] == "table-00005" and not pieces & {*pieces_made}
+    assert columns_of(plan_files.path) == expected
 
 
 @pytest.mark.parametrize("name", ["segment_pair", "stream_pair"])
@@ -294,13 +298,13 @@ def test_processes_that_help_write_the_same_bytes(
 ) -> None:
     part = PARTS[name](length=32, **SETTINGS.get(name, {}))
     alone = ids(plan_of(corpus, part))
-    (kept,) = files_of_plans.listed(corpus)
-    expected = columns_of(kept.path)
-    kept.remove()
+    (plan_files,) = files_of_plans.listed(corpus)
+    expected = columns_of(plan_files.path)
+    plan_files.remove()
     monkeypatch.setattr(plans, "_MUCH", 8)
     monkeypatch.setattr(plans, "cores", lambda: 3)
     helped: list[str] = []
-    plain = SharedPieces.made
+    plain = SharedPieces.all_pieces
 
     def waited(self: Any, stage: str, count: int, make: Any) -> Any:
         """Leave the pieces to the helpers, but for the last one."""
@@ -309,7 +313,7 @@ def test_processes_that_help_write_the_same_bytes(
         helped.append(stage)
         return plain(self, stage, count, make)
 
-    monkeypatch.setattr(SharedPieces, "made", waited)
+    monkeypatch.setattr(SharedPieces, "all_pieces", waited)
     assert ids(plan_of(corpus, part)) == alone
-    assert columns_of(kept.path) == expected
+    assert columns_of(plan_files.path) == expected
     assert helped[-1] == ("table" if name == "segment_pair" else "stream")

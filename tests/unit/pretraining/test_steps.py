@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import HERE, shrunk, store
+from support.pretrain_runs import HERE, shrunk, store
 
 from clozelab.blocks import PARTS
 from clozelab.config.recipe import Recipe
@@ -36,7 +36,7 @@ FORMATS = {
 Blocks = list[tuple[int, int, int]]  # store, epoch and number of each
 
 
-def made(recipe: Recipe, *kinds: str, seed: int = 0, **settings: Any) -> Steps:
+def make_steps(recipe: Recipe, *kinds: str, seed: int = 0, **settings: Any) -> Steps:
     """Steps over stores of those kinds; a weight may follow a colon."""
     places = []
     for number, kind in enumerate(kinds):
@@ -49,11 +49,11 @@ def made(recipe: Recipe, *kinds: str, seed: int = 0, **settings: Any) -> Steps:
 
 def picks(steps: Steps, first: int = 0, cursor: Cursor | None = None) -> list[tuple[Blocks, Any]]:
     """What each step is made of, and the place after it."""
-    found: list[tuple[Blocks, Any]] = []
+    steps_picked: list[tuple[Blocks, Any]] = []
 
     def note(sources: Any, picked: StepBlocks, **rest: Any) -> None:
         columns = (picked.stores, picked.epochs, picked.numbers)
-        found.append((list(zip(*(c.tolist() for c in columns), strict=True)), rest))
+        steps_picked.append((list(zip(*(c.tolist() for c in columns), strict=True)), rest))
 
     steps.prepare = note  # type: ignore[method-assign, assignment]
     try:
@@ -61,7 +61,7 @@ def picks(steps: Steps, first: int = 0, cursor: Cursor | None = None) -> list[tu
             job()
     finally:
         del steps.prepare
-    return found
+    return steps_picked
 
 
 def prepared(steps: Steps, first: int = 0, cursor: Cursor | None = None) -> list[Prepared]:
@@ -70,17 +70,17 @@ def prepared(steps: Steps, first: int = 0, cursor: Cursor | None = None) -> list
 
 def flat(batches: Any) -> dict[str, list[Any]]:
     """The real tokens and targets of some batches."""
-    found: dict[str, list[Any]] = {}
+    flattened: dict[str, list[Any]] = {}
     for batch in batches:
         real = int(batch.input.real)
         for name in ("ids", "position_ids", "segments", "order", "kinds", "characters"):
             values = getattr(batch.input, name)
             if values is not None:
-                found.setdefault(name, []).extend(values[:real].tolist())
+                flattened.setdefault(name, []).extend(values[:real].tolist())
         for name, columns in batch.targets.items():
-            kept = columns["labels"] != Targets.IGNORED
-            found.setdefault(name, []).extend(columns["labels"][kept].tolist())
-    return found
+            labelled = columns["labels"] != Targets.IGNORED
+            flattened.setdefault(name, []).extend(columns["labels"][labelled].tolist())
+    return flattened
 
 
 def equal(a: Batch, b: Batch) -> bool:
@@ -105,11 +105,11 @@ def test_every_format_is_tried_here() -> None:
 def test_an_epoch_visits_every_block_once_and_steps_straddle_epochs(name: str) -> None:
     base, kind = FORMATS[name]
     recipe = shrunk(base, f"blocks.use={name}", steps=1, batch_size=6)
-    rows = made(recipe, kind).sources(0, 32)[0].size
+    rows = make_steps(recipe, kind).sources(0, 32)[0].size
     epochs = 2.5
     steps = int(epochs * rows / 6)
-    found = picks(made(shrunk(base, f"blocks.use={name}", steps=steps, batch_size=6), kind))
-    visits = Counter((epoch, number) for blocks, _ in found for _, epoch, number in blocks)
+    picked = picks(make_steps(shrunk(base, f"blocks.use={name}", steps=steps, batch_size=6), kind))
+    visits = Counter((epoch, number) for blocks, _ in picked for _, epoch, number in blocks)
     assert max(visits.values()) == 1
     for epoch in (0, 1):
         size = len({number for at, number in visits if at == epoch})
@@ -118,12 +118,12 @@ def test_an_epoch_visits_every_block_once_and_steps_straddle_epochs(name: str) -
             assert size == rows
         numbers = sorted(number for at, number in visits if at == epoch)
         assert numbers == list(range(size))
-    assert len(found) == steps and all(len(blocks) == 6 for blocks, _ in found)
+    assert len(picked) == steps and all(len(blocks) == 6 for blocks, _ in picked)
 
 
 def test_epochs_differ_in_order_and_seeds_in_everything() -> None:
     def order(seed: int, epoch: int) -> list[int]:
-        source = made(shrunk("roberta"), "byte_bpe", seed=seed).sources(0, 32)[0]
+        source = make_steps(shrunk("roberta"), "byte_bpe", seed=seed).sources(0, 32)[0]
         return [int(number) for number in source.order(epoch)]
 
     first = order(0, 0)
@@ -135,12 +135,12 @@ def test_epochs_differ_in_order_and_seeds_in_everything() -> None:
 def test_going_on_from_any_step_gives_the_same_batches(name: str) -> None:
     kind = {"bert": "wordpiece", "spanbert": "wordpiece", "xlnet": "unigram", "elmo": "byte_bpe"}
     recipe = shrunk(name, steps=9, batch_size=6)
-    whole = prepared(made(recipe, kind[name]))
+    whole = prepared(make_steps(recipe, kind[name]))
     assert len(whole) == 9
     for first in (1, 4, 8):
         after = whole[first - 1].after
         assert isinstance(after, Cursor)
-        rest = prepared(made(recipe, kind[name]), first, after)
+        rest = prepared(make_steps(recipe, kind[name]), first, after)
         for mine, other in zip(rest, whole[first:], strict=True):
             assert replace(mine, batches=[], blank=None) == replace(other, batches=[], blank=None)
             assert len(mine.batches) == len(other.batches)
@@ -152,51 +152,51 @@ def test_going_on_from_any_step_gives_the_same_batches(name: str) -> None:
 def test_processes_share_a_step_out_whole(name: str, size: int) -> None:
     recipe = shrunk(name, steps=3, batch_size=6)
     kind = "wordpiece" if name == "bert" else "unigram"
-    whole = prepared(made(recipe, kind))
-    parts = [prepared(made(recipe, kind, rank=rank, size=size)) for rank in range(size)]
-    for number, one in enumerate(whole):
+    whole = prepared(make_steps(recipe, kind))
+    parts = [prepared(make_steps(recipe, kind, rank=rank, size=size)) for rank in range(size)]
+    for number, step in enumerate(whole):
         mine = [part[number] for part in parts]
         together = flat(batch for part in mine for batch in part.batches)
-        alone = flat(one.batches)
+        alone = flat(step.batches)
         assert together == alone
-        assert sum(part.tokens for part in mine) == one.tokens
-        for objective, count in one.counts.items():
+        assert sum(part.tokens for part in mine) == step.tokens
+        for objective, count in step.counts.items():
             assert sum(part.counts[objective] for part in mine) == count
-        assert {part.after for part in mine} == {one.after}
+        assert {part.after for part in mine} == {step.after}
 
 
 def test_a_process_without_a_block_has_a_blank_batch_to_join_in_with() -> None:
-    steps = made(shrunk("bert", steps=2, batch_size=1), "wordpiece", rank=0, size=2)
-    for one in prepared(steps):
-        assert not one.batches and one.tokens == 0 and set(one.counts.values()) == {0}
-        assert int(one.blank.input.real) == 0  # type: ignore[arg-type]
+    steps = make_steps(shrunk("bert", steps=2, batch_size=1), "wordpiece", rank=0, size=2)
+    for step in prepared(steps):
+        assert not step.batches and step.tokens == 0 and set(step.counts.values()) == {0}
+        assert int(step.blank.input.real) == 0  # type: ignore[arg-type]
 
 
 def test_static_copies_come_again_and_dynamic_masks_do_not() -> None:
     def masks(copies: int) -> list[list[int]]:
         recipe = shrunk("roberta", f"corruption.copies={copies}")
-        source = made(recipe, "byte_bpe").sources(0, 32)[0]
+        source = make_steps(recipe, "byte_bpe").sources(0, 32)[0]
         numbers = np.arange(5)
-        found = [source.examples(epoch, numbers, progress=0.0) for epoch in range(4)]
-        return [share.columns["ids"].tolist() for share in found]
+        examples = [source.examples(epoch, numbers, progress=0.0) for epoch in range(4)]
+        return [share.columns["ids"].tolist() for share in examples]
 
     static, dynamic = masks(2), masks(0)
     assert static[0] == static[2] != static[1] == static[3]
-    assert len({str(one) for one in dynamic}) == 4
+    assert len({str(epoch_masks) for epoch_masks in dynamic}) == 4
 
 
 def test_pairs_are_drawn_anew_for_each_copy_only() -> None:
     recipe = shrunk("bert", "corruption.copies=2")
-    source = made(recipe, "wordpiece").sources(0, 32)[0]
+    source = make_steps(recipe, "wordpiece").sources(0, 32)[0]
     ids = [source.plan(epoch).blocks(np.arange(8)).ids.tolist() for epoch in range(3)]
     assert ids[0] == ids[2] != ids[1]
-    fixed = made(shrunk("bert", "corruption.redraw=masks"), "wordpiece").sources(0, 32)[0]
+    fixed = make_steps(shrunk("bert", "corruption.redraw=masks"), "wordpiece").sources(0, 32)[0]
     assert fixed.plan(0) is fixed.plan(5)
 
 
 def test_plans_are_not_made_again_while_steps_straddle_two_copies() -> None:
     recipe = shrunk("bert", "corruption.copies=3")
-    source = made(recipe, "wordpiece").sources(0, 32)[0]
+    source = make_steps(recipe, "wordpiece").sources(0, 32)[0]
     made_for: list[int] = []
     inner = source.blocks
 
@@ -215,50 +215,50 @@ def test_plans_are_not_made_again_while_steps_straddle_two_copies() -> None:
 
 def test_a_phase_begins_its_stores_anew_at_its_length() -> None:
     recipe = shrunk("bert", "schedule.phases=[[16, 0.5], [32, 0.5]]", steps=8)
-    steps = made(recipe, "wordpiece")
-    found = picks(steps)
-    assert [rest["after"].phase for _, rest in found] == [0] * 4 + [1] * 4
+    steps = make_steps(recipe, "wordpiece")
+    picked = picks(steps)
+    assert [rest["after"].phase for _, rest in picked] == [0] * 4 + [1] * 4
     sixteen, thirty_two = steps.sources(0, 16)[0], steps.sources(1, 32)[0]
-    assert [n for _, _, n in found[0][0]] == sixteen.order(0)[:4].tolist()
-    assert [n for _, _, n in found[4][0]] == thirty_two.order(0)[:4].tolist()
-    whole = prepared(made(recipe, "wordpiece"))
-    longest = [max(int(b.input.cu_seqlens.diff().max()) for b in one.batches) for one in whole]
+    assert [n for _, _, n in picked[0][0]] == sixteen.order(0)[:4].tolist()
+    assert [n for _, _, n in picked[4][0]] == thirty_two.order(0)[:4].tolist()
+    whole = prepared(make_steps(recipe, "wordpiece"))
+    longest = [max(int(b.input.cu_seqlens.diff().max()) for b in step.batches) for step in whole]
     assert max(longest[:4]) <= 16 < min(longest[4:])
-    rest = prepared(made(recipe, "wordpiece"), 3, whole[2].after)  # type: ignore[arg-type]
-    assert [one.after for one in rest] == [one.after for one in whole[3:]]
+    rest = prepared(make_steps(recipe, "wordpiece"), 3, whole[2].after)  # type: ignore[arg-type]
+    assert [step.after for step in rest] == [step.after for step in whole[3:]]
 
 
 def test_a_ramp_takes_fewer_blocks_first() -> None:
     recipe = shrunk("bert", "schedule.ramp=[[2, 0.25], [3, 0.25]]", steps=8)
-    found = picks(made(recipe, "wordpiece"))
-    assert [len(blocks) for blocks, _ in found] == [2, 2, 3, 3, 4, 4, 4, 4]
-    seen = [block for blocks, _ in found for block in blocks]
+    picked = picks(make_steps(recipe, "wordpiece"))
+    assert [len(blocks) for blocks, _ in picked] == [2, 2, 3, 3, 4, 4, 4, 4]
+    seen = [block for blocks, _ in picked for block in blocks]
     assert len(set(seen)) == len(seen)
 
 
 def test_steps_filled_by_tokens_are_as_full_as_whole_blocks_allow() -> None:
     for blocks in ("doc_sentences", "full_sentences"):
         settings = (f"blocks.use={blocks}", "schedule.fill=tokens")
-        whole = prepared(made(shrunk("roberta", *settings, steps=12), "byte_bpe"))
-        assert all(4 * 32 - 32 < one.tokens <= 4 * 32 for one in whole)
+        whole = prepared(make_steps(shrunk("roberta", *settings, steps=12), "byte_bpe"))
+        assert all(4 * 32 - 32 < step.tokens <= 4 * 32 for step in whole)
         after = whole[5].after
         assert isinstance(after, Cursor)
-        rest = prepared(made(shrunk("roberta", *settings, steps=12), "byte_bpe"), 6, after)
-        assert [one.tokens for one in rest] == [one.tokens for one in whole[6:]]
+        rest = prepared(make_steps(shrunk("roberta", *settings, steps=12), "byte_bpe"), 6, after)
+        assert [step.tokens for step in rest] == [step.tokens for step in whole[6:]]
 
 
 def test_stores_are_mixed_by_their_blocks_times_their_weight() -> None:
     recipe = shrunk("roberta", steps=60, batch_size=16)
-    steps = made(recipe, "byte_bpe", "byte_bpe:0.5")
-    found = picks(steps)
-    assert found == picks(made(recipe, "byte_bpe", "byte_bpe:0.5"))
+    steps = make_steps(recipe, "byte_bpe", "byte_bpe:0.5")
+    picked = picks(steps)
+    assert picked == picks(make_steps(recipe, "byte_bpe", "byte_bpe:0.5"))
     sources = steps.sources(0, 32)
     sizes = [len(source.plan(0)) for source in sources]
     share = sizes[0] / (sizes[0] + 0.5 * sizes[1])
-    drawn = np.array([store for blocks, _ in found for store, _, _ in blocks])
+    drawn = np.array([store for blocks, _ in picked for store, _, _ in blocks])
     deviation = (share * (1 - share) / len(drawn)) ** 0.5
     assert abs((drawn == 0).mean() - share) < 4 * deviation
-    visits = Counter(block for blocks, _ in found for block in blocks)
+    visits = Counter(block for blocks, _ in picked for block in blocks)
     assert max(visits.values()) == 1
     for number, size in enumerate(sizes):
         first = [n for s, epoch, n in visits if s == number and epoch == 0]
@@ -270,8 +270,8 @@ def test_stores_with_the_same_text_hide_different_tokens() -> None:
     place = store("byte_bpe")
     stores = open_stores([place, place])
     steps = Steps(fitted(shrunk("roberta"), stores[0][0]), stores, seed=0, tokens=64, gpu=False)
-    one, other = (s.examples(0, np.arange(6), progress=0.0) for s in steps.sources(0, 32))
-    assert one.columns["ids"].tolist() != other.columns["ids"].tolist()
+    own, other = (s.examples(0, np.arange(6), progress=0.0) for s in steps.sources(0, 32))
+    assert own.columns["ids"].tolist() != other.columns["ids"].tolist()
 
 
 @pytest.mark.parametrize("name", ["bert", "xlnet", "roberta"])
@@ -279,40 +279,40 @@ def test_evaluation_is_the_same_for_every_seed(name: str) -> None:
     kind = {"bert": "wordpiece", "xlnet": "unigram", "roberta": "byte_bpe"}[name]
     ((corpus, _),) = open_stores([store(kind)])
     recipe = fitted(shrunk(name), corpus)
-    found = HeldOut(recipe, corpus, blocks=recipe.blocks, count=16)
+    held_out = HeldOut(recipe, corpus, blocks=recipe.blocks, count=16)
     again = HeldOut(recipe, corpus, blocks=recipe.blocks, count=16)
-    for mine, other in zip(found._feed(HERE, 64), again._feed(HERE, 64), strict=True):
+    for mine, other in zip(held_out._feed(HERE, 64), again._feed(HERE, 64), strict=True):
         assert all(equal(a, b) for a, b in zip(mine.batches, other.batches, strict=True))
     train = BlockSource(recipe, corpus, blocks=recipe.blocks, split="train", seed=0)
-    assert found.source.seed == 1_000_003 != train.seed  # in every process, for ever
-    assert len(found.source.documents.ids) < len(train.documents.ids)
+    assert held_out.source.seed == 1_000_003 != train.seed  # in every process, for ever
+    assert len(held_out.source.documents.ids) < len(train.documents.ids)
 
 
 def test_rows_of_a_stream_follow_one_another_and_epochs_begin_fresh() -> None:
     recipe = shrunk("xlnet", steps=1)
     rows = 4
-    source = made(recipe, "unigram").sources(0, 32)[0]
+    source = make_steps(recipe, "unigram").sources(0, 32)[0]
     steps = len(source.plan(0)) // rows
     assert len(source.plan(0)) == steps * rows
-    found = picks(made(shrunk("xlnet", steps=2 * steps + 1), "unigram"))
-    assert [rest["fresh"] for _, rest in found] == [n % steps == 0 for n in range(2 * steps + 1)]
-    for number, (blocks, _) in enumerate(found):
+    picked = picks(make_steps(shrunk("xlnet", steps=2 * steps + 1), "unigram"))
+    assert [rest["fresh"] for _, rest in picked] == [n % steps == 0 for n in range(2 * steps + 1)]
+    for number, (blocks, _) in enumerate(picked):
         assert [n % rows for _, _, n in blocks] == list(range(rows))
         assert {n // rows for _, _, n in blocks} == {number % steps}
-    one, two = (source.plan(0).blocks(np.arange(rows) + rows * step) for step in (3, 4))
+    first, second = (source.plan(0).blocks(np.arange(rows) + rows * step) for step in (3, 4))
     reuse = 16
     for row in range(rows):
-        mine = one.ids[one.starts[row] : one.starts[row + 1]]
-        after = two.ids[two.starts[row] : two.starts[row + 1]]
+        mine = first.ids[first.starts[row] : first.starts[row + 1]]
+        after = second.ids[second.starts[row] : second.starts[row + 1]]
         # The next block begins where the text that memory keeps ends: A's first tokens.
-        cut = int(np.flatnonzero(one.fixed[one.starts[row] + reuse : one.starts[row + 1]])[0])
+        cut = int(np.flatnonzero(first.fixed[first.starts[row] + reuse : first.starts[row + 1]])[0])
         same = min(cut, reuse)
         assert mine[reuse : reuse + same].tolist() == after[:same].tolist()
 
 
 @pytest.mark.parametrize("course", ["[[0.0, 2.0], [1.0, 1.0]]", "[[0.0, 1.0], [1.0, 2.0]]"])
 def test_a_sample_has_the_most_targets_that_a_course_gives(course: str) -> None:
-    steps = made(shrunk("roberta", f"masking.course={course}", steps=8), "byte_bpe")
+    steps = make_steps(shrunk("roberta", f"masking.course={course}", steps=8), "byte_bpe")
     sample = steps.sample(steps.sources(0, 32))
     share = sample.counts()["masked_lm"] / sample.tokens
     assert share == pytest.approx(0.3, abs=0.02)

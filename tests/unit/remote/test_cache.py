@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.corpora import add, build, texts, write
-from support.serving import Server, at
+from support.file_server import Server, at
 
 from clozelab.errors import UserError
 from clozelab.remote import access, ahead, cache, fetching
@@ -28,13 +28,13 @@ from clozelab.text.store.corpus import as_it_was, open_stores, weighted
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def local_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("made")
     return build(write(folder / "a.jsonl", texts(20)), folder / "corpus")
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The cache of a test."""
     monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
     yield tmp_path / "cache"
@@ -47,8 +47,8 @@ def no_process_uses_it() -> None:
         cache._uses.popitem()[1].release()
 
 
-def put_up(made: Corpus, server: Server) -> str:
-    shutil.copytree(made.path, server.folder / "corpus")
+def put_up(local_corpus: Corpus, server: Server) -> str:
+    shutil.copytree(local_corpus.path, server.folder / "corpus")
     return at(server, "corpus")
 
 
@@ -60,70 +60,70 @@ def remembered(name: str, size: int) -> str:
     return url
 
 
-def the_same(one: Corpus, other: Corpus) -> bool:
-    arrays = zip(one._arrays("train").values(), other._arrays("train").values(), strict=True)
-    return one.manifest == other.manifest and all(np.array_equal(a, b) for a, b in arrays)
+def the_same(first: Corpus, other: Corpus) -> bool:
+    arrays = zip(first._arrays("train").values(), other._arrays("train").values(), strict=True)
+    return first.manifest == other.manifest and all(np.array_equal(a, b) for a, b in arrays)
 
 
 @pytest.mark.parametrize("troubles", [[], ["503", "dropped", "500", "dropped"], ["", "altered"]])
 def test_a_corpus_at_a_url_is_that_corpus(
-    made: Corpus,
+    local_corpus: Corpus,
     server: Server,
-    kept: Path,
+    cache_dir: Path,
     troubles: list[str],
 ) -> None:
-    url = put_up(made, server)
+    url = put_up(local_corpus, server)
     server.troubles = troubles
     corpus = Corpus.open(url)
-    assert the_same(corpus, made) and server.troubles == []
-    assert corpus.path.is_relative_to(kept) and corpus.name == url == corpus.place
-    assert plans._home(corpus).is_relative_to(kept)
-    assert not list(kept.rglob("*.part"))
-    server.asked = []
-    assert the_same(Corpus.open(url), made)
-    assert [path.rpartition("/")[2] for path in server.asked] == ["manifest.json"]
+    assert the_same(corpus, local_corpus) and server.troubles == []
+    assert corpus.path.is_relative_to(cache_dir) and corpus.name == url == corpus.place
+    assert plans._home(corpus).is_relative_to(cache_dir)
+    assert not list(cache_dir.rglob("*.part"))
+    server.requests = []
+    assert the_same(Corpus.open(url), local_corpus)
+    assert [path.rpartition("/")[2] for path in server.requests] == ["manifest.json"]
 
 
 @pytest.mark.thorough
-def test_a_server_without_ranges_will_do(made: Corpus, server: Server) -> None:
-    url = put_up(made, server)
+def test_a_server_without_ranges_will_do(local_corpus: Corpus, server: Server) -> None:
+    url = put_up(local_corpus, server)
     server.ranges = False
-    assert the_same(Corpus.open(url), made)
+    assert the_same(Corpus.open(url), local_corpus)
 
 
-def test_a_wrong_checksum_is_told(made: Corpus, server: Server, kept: Path) -> None:
-    url = put_up(made, server)
+def test_a_wrong_checksum_is_told(local_corpus: Corpus, server: Server, cache_dir: Path) -> None:
+    url = put_up(local_corpus, server)
     ids = server.folder / "corpus" / "train" / "ids.npy"
     ids.write_bytes(ids.read_bytes()[:-1] + b"\xff")
-    said = r"ids\.npy: its checksum is not that of the manifest, fetched twice"
-    with pytest.raises(UserError, match=said):
+    sentence = r"ids\.npy: its checksum is not that of the manifest, fetched twice"
+    with pytest.raises(UserError, match=sentence):
         Corpus.open(url)
-    assert not list(kept.rglob("train/ids.npy")) and not list(kept.rglob("*.part"))
+    assert not list(cache_dir.rglob("train/ids.npy")) and not list(cache_dir.rglob("*.part"))
 
 
 @pytest.mark.thorough
 def test_what_was_damaged_in_the_cache_is_fetched_again(
-    made: Corpus,
+    local_corpus: Corpus,
     server: Server,
 ) -> None:
-    url = put_up(made, server)
+    url = put_up(local_corpus, server)
     ids = Corpus.open(url).path / "train" / "ids.npy"
     ids.write_bytes(ids.read_bytes()[:-1] + b"\xff")
-    assert the_same(Corpus.open(url), made)
+    assert the_same(Corpus.open(url), local_corpus)
     ids.unlink()
-    assert the_same(Corpus.open(url), made)
+    assert the_same(Corpus.open(url), local_corpus)
 
 
 @pytest.mark.thorough
 def test_a_fetch_that_was_stopped_goes_on(
-    made: Corpus,
+    local_corpus: Corpus,
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    url = put_up(made, server)
+    url = put_up(local_corpus, server)
     monkeypatch.setattr(fetching, "_CONNECTIONS", 1)
     monkeypatch.setattr(access, "PIECE", 3_000)
-    pieces = -(-(made.path / "train" / "ids.npy").stat().st_size // access.PIECE)
+    pieces = -(-(local_corpus.path / "train" / "ids.npy").stat().st_size // access.PIECE)
     assert pieces > 3
     real = access.ranged
 
@@ -136,26 +136,28 @@ def test_a_fetch_that_was_stopped_goes_on(
         patched.setattr(access, "ranged", stopped)
         with pytest.raises(KeyboardInterrupt):
             Corpus.open(url)
-    server.asked = []
-    assert the_same(Corpus.open(url), made)
-    assert server.asked.count("/corpus/train/ids.npy") == pieces - 2
-    assert server.asked.count("/corpus/tokenizer.json") == 0
+    server.requests = []
+    assert the_same(Corpus.open(url), local_corpus)
+    assert server.requests.count("/corpus/train/ids.npy") == pieces - 2
+    assert server.requests.count("/corpus/tokenizer.json") == 0
 
 
 @pytest.mark.thorough
 def test_two_that_come_at_once_share_what_one_fetches(
-    made: Corpus,
+    local_corpus: Corpus,
     server: Server,
 ) -> None:
-    url = put_up(made, server)
+    url = put_up(local_corpus, server)
     with ThreadPoolExecutor(2) as pool:
-        assert all(the_same(corpus, made) for corpus in pool.map(Corpus.open, [url] * 2))
-    assert server.asked.count("/corpus/words.txt") <= -(
-        -(made.path / "words.txt").stat().st_size // access.PIECE
+        assert all(the_same(corpus, local_corpus) for corpus in pool.map(Corpus.open, [url] * 2))
+    assert server.requests.count("/corpus/words.txt") <= -(
+        -(local_corpus.path / "words.txt").stat().st_size // access.PIECE
     )
 
 
-def test_what_was_not_used_for_long_makes_room(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_used_for_long_makes_room(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(cache.GIGABYTES, "0.00025")
     a, b, c = (remembered(f"room/{name}.bin", 100_000) for name in "abc")
     places = {url: local_file(url) for url in (a, b)}
@@ -168,7 +170,7 @@ def test_what_was_not_used_for_long_makes_room(kept: Path, monkeypatch: pytest.M
     assert places[a].exists() and not places[b].exists()
     no_process_uses_it()
     assert local_file(b).read_bytes() and not places[a].exists()
-    whole = sum(file.stat().st_size for file in kept.rglob("*") if file.is_file())
+    whole = sum(file.stat().st_size for file in cache_dir.rglob("*") if file.is_file())
     assert whole < 250_000
 
 
@@ -187,21 +189,21 @@ def test_what_is_being_fetched_counts_whole(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv(cache.GIGABYTES, "0.00015")
     monkeypatch.setattr(access, "PIECE", 100_000)
     first, second = (remembered(f"whole/{name}.bin", 100_000) for name in "ab")
-    real, said = access.ranged, list[str]()
+    real, messages = access.ranged, list[str]()
 
     def ranged(file: Any, start: int, end: int) -> bytes | None:
         if file.url == first:
-            with pytest.raises(UserError) as told:
+            with pytest.raises(UserError) as error:
                 local_file(second)
-            said.append(str(told.value))
+            messages.append(str(error.value))
         return real(file, start, end)
 
     monkeypatch.setattr(access, "ranged", ranged)
     assert local_file(first).stat().st_size == 100_000
-    assert len(said) == 1 and "processes use 0.0001 of the 0.00015 GB" in said[0]
+    assert len(messages) == 1 and "processes use 0.0001 of the 0.00015 GB" in messages[0]
 
 
-def test_what_does_not_fit_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_told(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = remembered("large/a.bin", 1_000_000)
     monkeypatch.setenv(cache.GIGABYTES, "0.0005")
     with pytest.raises(UserError, match=r"a\.bin: is 0\.001 GB, and the cache .* may have 0\.0005"):
@@ -222,7 +224,7 @@ def test_what_does_not_fit_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch) 
         patched.setattr(access, "ranged", full)
         with pytest.raises(UserError, match=r"a\.bin: no space is left for it in .*/remote; free"):
             local_file(url)
-    assert not list(kept.rglob("a.bin"))
+    assert not list(cache_dir.rglob("a.bin"))
     assert local_file(url).stat().st_size == 1_000_000
 
 
@@ -263,18 +265,18 @@ def test_a_state_of_a_corpus_before_text_was_added(
 
 
 def test_credentials_of_a_corpus_are_not_shown(
-    made: Corpus,
+    local_corpus: Corpus,
     server: Server,
 ) -> None:
-    url = f"{put_up(made, server)}?signature=secret"
+    url = f"{put_up(local_corpus, server)}?signature=secret"
     ((corpus, weight),) = open_stores([url])
-    assert the_same(corpus, made) and weight == 1
-    assert all("signature=secret" in path for path in server.asked)
+    assert the_same(corpus, local_corpus) and weight == 1
+    assert all("signature=secret" in path for path in server.requests)
     assert "secret" not in corpus.name + repr(corpus)
     for wrong in (url.replace("corpus", "none"), url.replace("corpus", "corpus@0000")):
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as error:
             Corpus.open(wrong)
-        assert "secret" not in str(told.value)
+        assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -326,25 +328,25 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 @pytest.mark.usefixtures("large")
 def test_tokens_are_read_while_they_are_fetched(
-    made: Corpus, server: Server, kept: Path, held_back: Event
+    local_corpus: Corpus, server: Server, cache_dir: Path, held_back: Event
 ) -> None:
-    url = put_up(made, server)
+    url = put_up(local_corpus, server)
     corpus = Corpus.open(url, ahead=True)
-    ids, plain = corpus.documents().ids, made.documents().ids
+    ids, plain = corpus.documents().ids, local_corpus.documents().ids
     places = np.array([[len(plain) - 1, 3], [2000, 2001]])
-    server.asked, server.troubles = [], ["503", "dropped"]
+    server.requests, server.troubles = [], ["503", "dropped"]
     assert np.array_equal(ids[places], plain[places]) and np.array_equal(ids[7:9], plain[7:9])
-    assert server.asked.count("/corpus/train/ids.npy") == 4  # two grains, the first was there
+    assert server.requests.count("/corpus/train/ids.npy") == 4  # two grains, the first was there
     assert corpus.is_arriving
     with pytest.raises(UserError, match=r"ids\.npy: is still being fetched"), no_thread():
         Corpus.open(corpus.path)
     held_back.set()
     assert np.array_equal(np.asarray(ids), plain)
     corpus.check()
-    assert not corpus.is_arriving and not list(kept.rglob("*.grains"))
-    server.asked = []
-    assert the_same(Corpus.open(url), made)
-    assert [path.rpartition("/")[2] for path in server.asked] == ["manifest.json"]
+    assert not corpus.is_arriving and not list(cache_dir.rglob("*.grains"))
+    server.requests = []
+    assert the_same(Corpus.open(url), local_corpus)
+    assert [path.rpartition("/")[2] for path in server.requests] == ["manifest.json"]
 
 
 @contextmanager
@@ -360,65 +362,67 @@ def no_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("large")
 def test_a_wrong_checksum_stops_who_reads_ahead(
-    made: Corpus, server: Server, held_back: Event
+    local_corpus: Corpus, server: Server, held_back: Event
 ) -> None:
-    url = put_up(made, server)
+    url = put_up(local_corpus, server)
     file = server.folder / "corpus" / "train" / "ids.npy"
     right = file.read_bytes()
     file.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
     corpus = Corpus.open(url, ahead=True)
     ids = corpus.documents().ids
-    assert ids[5] == made.documents().ids[5]
+    assert ids[5] == local_corpus.documents().ids[5]
     held_back.set()
     for read in (lambda: np.asarray(ids), lambda: ids[5]):
         with pytest.raises(UserError, match=r"ids\.npy: its checksum .* start the run anew"):
             read()
     file.write_bytes(right)
-    assert the_same(Corpus.open(url), made)
+    assert the_same(Corpus.open(url), local_corpus)
 
 
 @pytest.mark.usefixtures("large")
 def test_what_was_fetched_ahead_is_not_fetched_again(
-    made: Corpus, server: Server, held_back: Event, monkeypatch: pytest.MonkeyPatch
+    local_corpus: Corpus, server: Server, held_back: Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = put_up(made, server)
+    url = put_up(local_corpus, server)
     corpus = Corpus.open(url, ahead=True)
     ids = corpus.documents().ids
-    assert ids[2000] == made.documents().ids[2000]
+    assert ids[2000] == local_corpus.documents().ids[2000]
     with monkeypatch.context() as patched:
         patched.setattr(access, "ranged", lambda *_: None)  # what is under way goes on
         held_back.set()
         for name in ("ids", "marks"):
             with pytest.raises(UserError, match="sends no parts any more"):
                 getattr(corpus.documents(), name)[:]
-    server.asked = []
+    server.requests = []
     corpus = Corpus.open(url, ahead=True)
-    assert np.array_equal(np.asarray(corpus.documents().ids), made.documents().ids)
-    pieces = -(-(made.path / "train" / "ids.npy").stat().st_size // access.PIECE)
-    assert 0 < server.asked.count("/corpus/train/ids.npy") <= pieces + 1
-    assert the_same(corpus, made)
+    assert np.array_equal(np.asarray(corpus.documents().ids), local_corpus.documents().ids)
+    pieces = -(-(local_corpus.path / "train" / "ids.npy").stat().st_size // access.PIECE)
+    assert 0 < server.requests.count("/corpus/train/ids.npy") <= pieces + 1
+    assert the_same(corpus, local_corpus)
 
 
 @pytest.mark.usefixtures("large")
 def test_a_full_disk_is_told_before_the_first_step(
-    made: Corpus, server: Server, kept: Path, monkeypatch: pytest.MonkeyPatch
+    local_corpus: Corpus, server: Server, cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    url = put_up(made, server)
+    url = put_up(local_corpus, server)
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(UserError, match=r"no space is left for it in .*; free some, or set CLOZE"):
         Corpus.open(url, ahead=True)
-    assert not list(kept.rglob("train/ids.npy"))
+    assert not list(cache_dir.rglob("train/ids.npy"))
     monkeypatch.undo()
-    monkeypatch.setenv(cache.FOLDER, str(kept))
-    assert the_same(Corpus.open(url), made)
+    monkeypatch.setenv(cache.FOLDER, str(cache_dir))
+    assert the_same(Corpus.open(url), local_corpus)
 
 
 @pytest.mark.usefixtures("large")
-def test_what_another_process_fetches_ahead_is_waited_for(made: Corpus, server: Server) -> None:
-    url = put_up(made, server)
+def test_what_another_process_fetches_ahead_is_waited_for(
+    local_corpus: Corpus, server: Server
+) -> None:
+    url = put_up(local_corpus, server)
     file = Corpus.open(url).path / "train" / "ids.npy"
     no_process_uses_it()
     file.unlink()
@@ -428,4 +432,4 @@ def test_what_another_process_fetches_ahead_is_waited_for(made: Corpus, server: 
             task = pool.submit(Corpus.open, url)
             time.sleep(0.3)
             assert not task.done()
-        assert the_same(task.result(), made)
+        assert the_same(task.result(), local_corpus)

@@ -49,8 +49,8 @@ def _written(file: Path, text: str) -> None:
 
 def there() -> dict[str, str]:
     """What the copy has."""
-    found = MEMORY.find("/copies/run") if MEMORY.exists("/copies/run") else []
-    return {name.removeprefix("/copies/run/"): MEMORY.cat(name).decode() for name in found}
+    names = MEMORY.find("/copies/run") if MEMORY.exists("/copies/run") else []
+    return {name.removeprefix("/copies/run/"): MEMORY.cat(name).decode() for name in names}
 
 
 def listed() -> set[str]:
@@ -70,59 +70,67 @@ def brought(run: Path, *, warn: Callable[[str], None] = pytest.fail) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def store_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the store is asked to do, in order."""
     calls: list[str] = []
     for method, place in (("put_file", 1), ("rm_file", 0)):
         real = getattr(type(MEMORY), method)
 
-        def spy(self: Any, *words: Any, real: Any = real, at: int = place, **more: Any) -> Any:
+        def spy(self: Any, *arguments: Any, real: Any = real, at: int = place, **more: Any) -> Any:
             verb = real.__name__.partition("_")[0]
-            calls.append(f"{verb} {words[at].removeprefix('/copies/run/')}")
-            return real(self, *words, **more)
+            calls.append(f"{verb} {arguments[at].removeprefix('/copies/run/')}")
+            return real(self, *arguments, **more)
 
         monkeypatch.setattr(type(MEMORY), method, spy)
     return calls
 
 
-def test_what_vouches_for_others_is_put_after_them(run: Path, asked: list[str]) -> None:
+def test_what_vouches_for_others_is_put_after_them(run: Path, store_calls: list[str]) -> None:
     brought(run)
     assert is_like(run)
-    assert asked[0] == asked[-1] == f"put {LIST}" and asked[-2] == "put result.json"
-    assert asked[-3] == "put checkpoints/step-1/checksums.json"
+    assert (
+        store_calls[0] == store_calls[-1] == f"put {LIST}" and store_calls[-2] == "put result.json"
+    )
+    assert store_calls[-3] == "put checkpoints/step-1/checksums.json"
 
 
-def test_only_what_changed_is_put_again(run: Path, asked: list[str]) -> None:
+def test_only_what_changed_is_put_again(run: Path, store_calls: list[str]) -> None:
     brought(run)
-    asked.clear()
+    store_calls.clear()
     brought(run)
-    assert asked == []
+    assert store_calls == []
     _written(run / "metrics.jsonl", "two lines")
     brought(run)
-    assert is_like(run) and asked == ["put metrics.jsonl", f"put {LIST}"]
+    assert is_like(run) and store_calls == ["put metrics.jsonl", f"put {LIST}"]
 
 
-def test_what_is_gone_goes_when_the_newer_is_there(run: Path, asked: list[str]) -> None:
+def test_what_is_gone_goes_when_the_newer_is_there(run: Path, store_calls: list[str]) -> None:
     brought(run)
-    asked.clear()
+    store_calls.clear()
     checkpoint(run, 2)
     for file in sorted((run / "checkpoints" / "step-1").rglob("*.*"), reverse=True):
         file.unlink()
     brought(run)
     assert is_like(run)
-    puts = [number for number, call in enumerate(asked) if "put checkpoints/step-2" in call]
-    removed = [call for call in asked if call.startswith("rm")]
+    puts = [number for number, call in enumerate(store_calls) if "put checkpoints/step-2" in call]
+    removed = [call for call in store_calls if call.startswith("rm")]
     assert removed[0] == "rm checkpoints/step-1/checksums.json" and len(removed) == 3
-    assert max(puts) < asked.index(removed[0])
+    assert max(puts) < store_calls.index(removed[0])
 
 
-def test_a_checkpoint_that_is_replaced_has_no_seal_meanwhile(run: Path, asked: list[str]) -> None:
+def test_a_checkpoint_that_is_replaced_has_no_seal_meanwhile(
+    run: Path, store_calls: list[str]
+) -> None:
     brought(run)
-    asked.clear()
+    store_calls.clear()
     _written(run / "checkpoints" / "step-1" / "state" / "state.json", "another")
     brought(run)
     seal = "checkpoints/step-1/checksums.json"
-    assert asked[:3] == [f"rm {seal}", "put checkpoints/step-1/state/state.json", f"put {seal}"]
+    assert store_calls[:3] == [
+        f"rm {seal}",
+        "put checkpoints/step-1/state/state.json",
+        f"put {seal}",
+    ]
     assert is_like(run)
 
 
@@ -150,12 +158,12 @@ def test_what_stays_down_is_told_and_leaves_nothing_half(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, "model.safetensors", access.TRIES)
-    said: list[str] = []
-    copy = FolderCopy(run, URL, warn=said.append)
+    messages: list[str] = []
+    copy = FolderCopy(run, URL, warn=messages.append)
     copy.update()
-    while not said:
+    while not messages:
         copy._thread.join(0.01)
-    assert said == [
+    assert messages == [
         f"the copy at {URL} is behind (memory://copies/run/checkpoints/step-1/model.safetensors"
         " cannot be written, asked for 5 times (reset): check the connection); the next save tries"
         " again"
@@ -163,7 +171,7 @@ def test_what_stays_down_is_told_and_leaves_nothing_half(
     assert not {"result.json", "checkpoints/step-1/checksums.json"} & there().keys()
     assert listed() == set()
     copy.close()
-    assert is_like(run) and len(said) == 1
+    assert is_like(run) and len(messages) == 1
 
 
 def test_what_is_removed_while_it_is_copied_is_no_fault(
@@ -199,9 +207,9 @@ def test_places_that_are_not_its_own_are_refused(run: Path, tmp_path: Path) -> N
         FolderCopy(run, "nothing://a", warn=pytest.fail)
 
 
-def test_a_folder_is_put_up_with_its_last_file_last(run: Path, asked: list[str]) -> None:
+def test_a_folder_is_put_up_with_its_last_file_last(run: Path, store_calls: list[str]) -> None:
     check_new(URL)
     put_folder(run, URL, last="recipe.toml")
-    assert asked[-1] == "put recipe.toml" and LIST not in there()
+    assert store_calls[-1] == "put recipe.toml" and LIST not in there()
     with pytest.raises(UserError, match=f"{URL}: has files in it already; name a new place"):
         check_new(URL)

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[3]
 ENTRY = "2026-11-16-swift"
 
 
-def tool(*words: str) -> Any:
-    command = [sys.executable, str(ROOT / "tools" / "board.py"), *words]
+def tool(*arguments: str) -> Any:
+    command = [sys.executable, str(ROOT / "tools" / "board.py"), *arguments]
     return run_process(command, capture_output=True, text=True)
 
 
@@ -163,20 +163,20 @@ HERE = {"fingerprint": ["abc"], "gpu": "NVIDIA A100", "budget_seconds": 300.0, "
 def test_a_run_stands_among_those_that_took_no_longer() -> None:
     entries = [entry("slow", 20, 1.7), entry("good", 5, 2.0), entry("bad", 4.9, 2.3)]
     fair = board.rivals(HERE, 5.0, entries)
-    assert [one.recipe for one in fair] == ["good", "bad"]
+    assert [rival.recipe for rival in fair] == ["good", "bad"]
     lines = board.standing(2.1, 5.0, fair)
     assert "place 2 of 3" in lines[0] and "this run" in lines[2] and "bad" in lines[3]
     assert "place 1 of 3" in board.standing(1.9, 5.0, fair)[0]
-    assert [one.recipe for one in board.rivals(HERE, 20.0, entries)] == ["slow", "good", "bad"]
+    assert [rival.recipe for rival in board.rivals(HERE, 20.0, entries)] == ["slow", "good", "bad"]
 
 
 def test_a_run_that_cannot_be_compared_is_told_why() -> None:
-    told = {
+    expected = {
         "another text (fingerprint abc)": [entry("good", 5, 2.0, "xyz")],
         "none has a loss": [entry("good", 5, None)],
         "took at most 5.0 minutes": [entry("good", 20, 2.0)],
     }
-    for sentence, entries in told.items():
+    for sentence, entries in expected.items():
         assert sentence in (board.obstacle(HERE, 5.0, entries) or "")
     assert "one GPU" in (board.obstacle({**HERE, "processes": 2}, 5.0, []) or "")
     assert board.obstacle(HERE, 5.0, [entry("good", 5, 2.0)]) is None

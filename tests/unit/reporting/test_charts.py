@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_study import TEXT, study
+from support.study_folders import TEXT, study
 
 from clozelab.config import recipe as recipes
 from clozelab.reporting.charts import Chart, clock_data
@@ -30,7 +30,7 @@ Make = Callable[..., RunRecord]
 def make(tmp_path: Path) -> Make:
     """Makes a run of BERT with so many lines in its log."""
 
-    def made(
+    def make_record(
         name: str,
         *,
         steps: int = 40,
@@ -54,7 +54,7 @@ def make(tmp_path: Path) -> Make:
         run.write_result({"steps": steps, "tokens": 100 * steps, "seconds": seconds})
         return read_run(run, name)
 
-    return made
+    return make_record
 
 
 def test_a_clock_has_steps_tokens_and_seconds(make: Make) -> None:
@@ -81,13 +81,13 @@ def test_learning_rate_norm_and_losses_are_read_whatever_their_names(
 
 def test_runs_share_a_loss_axis_only_with_one_tokenizer(make: Make) -> None:
     def groups(*runs: RunRecord) -> list[list[str]]:
-        found = [one for one in charts(runs) if one.title.startswith("masked lm")]
-        return [[line.name for line in one.lines if not line.faint] for one in found]
+        loss_charts = [chart for chart in charts(runs) if chart.title.startswith("masked lm")]
+        return [[line.name for line in chart.lines if not line.faint] for chart in loss_charts]
 
-    one, same, other = (
+    first, same, other = (
         make(n, tokenizer_digest=d) for n, d in (("a", "x"), ("b", "x"), ("c", "y"))
     )
-    assert groups(one, same, other) == [["a", "b"], ["c"]]
+    assert groups(first, same, other) == [["a", "b"], ["c"]]
     old = [make("d", data=["books:1"]), make("e", data=["books:1"]), make("f", data=["wiki:1"])]
     assert groups(*old) == [["d", "e"], ["f"]]
     sizes = [make("g", data=["books:1"]),
@@ -95,7 +95,7 @@ def test_runs_share_a_loss_axis_only_with_one_tokenizer(make: Make) -> None:
     assert groups(*sizes) == [["g"], ["h"]]
     notes = {chart.note for chart in charts(sizes) if chart.title.startswith("masked lm")}
     assert len(notes) == 2  # by which a reader tells them apart
-    rates = [one for one in charts([one, other]) if one.title == "learning rate"]
+    rates = [chart for chart in charts([first, other]) if chart.title == "learning rate"]
     assert [len(chart.lines) for chart in rates] == [2]  # which all runs may share
 
 
@@ -122,8 +122,8 @@ def test_a_study_may_train_a_head_in_no_variant(tmp_path: Path) -> None:
                 '"masked_lm": ', '"next_sentence": {"loss": 0.7}, "masked_lm": '
             )
         )
-    shown = study_page(read_study(folder)).html()
-    assert "masked lm: loss on held-out text" in shown and "next sentence: loss" not in shown
+    html = study_page(read_study(folder)).html()
+    assert "masked lm: loss on held-out text" in html and "next sentence: loss" not in html
 
 
 def test_the_data_say_what_the_records_say(make: Make) -> None:
@@ -139,8 +139,8 @@ def test_the_data_say_what_the_records_say(make: Make) -> None:
 
 
 def test_nothing_in_the_data_can_end_them(make: Make) -> None:
-    made = make("a")
-    evil = [Line("</script><b>", [(1.0, 2.0), (2.0, float("nan"))], 0, clock=made.clock)]
+    record = make("a")
+    evil = [Line("</script><b>", [(1.0, 2.0), (2.0, float("nan"))], 0, clock=record.clock)]
     chart = Chart("<!--", evil, "x", "y", base="tokens", marks={"</script>": 1.0})
     from clozelab.reporting.document import Page, Section
 
@@ -154,10 +154,13 @@ def test_nothing_in_the_data_can_end_them(make: Make) -> None:
 def test_many_points_are_thinned_alike() -> None:
     clock = [Moment(n, 100 * n, 0.1 * n) for n in range(1, 2001)]
     line = Line("a", [(100.0 * n, 1 / n) for n in range(1, 2001)], 0, clock=clock, noisy=True)
-    words = Chart("t", [line], "x", "y", base="tokens").data(clocks := [])
+    chart_data = Chart("t", [line], "x", "y", base="tokens").data(clocks := [])
     some = clock_data(clocks[0])
-    assert "x" not in words["lines"][0] and len(words["lines"][0]["y"]) == len(some["steps"]) <= 241
-    assert some["steps"][-1] == 2000 and words["lines"][0]["y"][-1] == 0.0005
+    assert (
+        "x" not in chart_data["lines"][0]
+        and len(chart_data["lines"][0]["y"]) == len(some["steps"]) <= 241
+    )
+    assert some["steps"][-1] == 2000 and chart_data["lines"][0]["y"][-1] == 0.0005
     assert thinned([1, 2, 3], 2) == [1, 3] and thinned([], 2) == []
     drawn = Chart("t", [line], "x", "y").drawn
     assert len(drawn.split('points="')[1].split('"')[0].split()) <= 101
@@ -166,8 +169,8 @@ def test_many_points_are_thinned_alike() -> None:
 def test_smoothing_counts_the_first_values_no_more_than_others() -> None:
     points = [(float(n), 5.0) for n in range(10)]
     assert [y for _, y in smooth(points)] == pytest.approx([5.0] * 10)
-    two = smooth([(0.0, 0.0), (1.0, 1.0)])[1][1]
-    assert two == pytest.approx(0.1 / 0.19) and smooth([]) == []
+    middle = smooth([(0.0, 0.0), (1.0, 1.0)])[1][1]
+    assert middle == pytest.approx(0.1 / 0.19) and smooth([]) == []
 
 
 def test_scores_have_the_line_of_a_constant_answer() -> None:
@@ -191,7 +194,9 @@ def test_probes_have_it_too(make: Make, tmp_path: Path) -> None:
     run = make("a", probe_constants={"sst2 accuracy": 50.9})
     Run(run.folder).append({"kind": "probe", "step": 40, "sst2": {"accuracy": 70.0, "layer": 1.0}})
     (read,), _ = gather([run.folder])
-    (chart,) = [one for one in charts([read]) if one.title.startswith("probe")]
+    (chart,) = [
+        probe_chart for probe_chart in charts([read]) if probe_chart.title.startswith("probe")
+    ]
     assert chart.marks == {"a constant answer": 50.9} and "a constant answer" in chart.drawn
     assert chart.data([])["marks"] == [{"y": 50.9, "name": "a constant answer"}]
 
@@ -200,6 +205,6 @@ def test_the_scripts_of_a_page_are_small_and_whole() -> None:
     code = script("figures.js")
     assert len(code.encode()) < 16_500 < len(text_of("figures.js").encode())
     texts = re.findall(r'"[^"\n]*"|`[^`]*`', text_of("figures.js"))
-    kept = [text for text in texts if text in code]
-    assert len(kept) >= len(texts) - 6  # but for those in comments
+    inlined = [text for text in texts if text in code]
+    assert len(inlined) >= len(texts) - 6  # but for those in comments
     assert "//" not in code.replace("http://", "")

@@ -73,19 +73,21 @@ def markdown(runs: list[RunRecord], tunings: list[FinetuneRecord], *, title: str
 
 def words_of(line: str) -> SimpleNamespace:
     """The options of a command, as its function gets them."""
-    name, *words = shlex.split(line)
+    name, *typed = shlex.split(line)
     assert name == "clozelab"
-    given = vars(parser(COMMANDS).parse_args(words))
-    known = options(COMMANDS[given.pop("command")].call)
+    arguments = vars(parser(COMMANDS).parse_args(typed))
+    known = options(COMMANDS[arguments.pop("command")].call)
     return SimpleNamespace(
-        **{one.name: one.take(given.get(one.name, one.default)) for one in known}
+        **{option.name: option.take(arguments.get(option.name, option.default)) for option in known}
     )
 
 
 def pretraining(folder: Path, name: str, *, recipe: str = "bert", thinned: bool = False) -> Path:
-    made = recipes.read(recipe, size="tiny", overrides=["schedule.steps=40", "schedule.warmup=2"])
+    whole_recipe = recipes.read(
+        recipe, size="tiny", overrides=["schedule.steps=40", "schedule.warmup=2"]
+    )
     facts = {"seed": 3, "data": ["corpus:1"], "torch": "2"}
-    run = Run.create(folder / name, recipe_toml=recipes.to_toml(made), machine=facts)
+    run = Run.create(folder / name, recipe_toml=recipes.to_toml(whole_recipe), machine=facts)
     for step in range(1, 41, 4 if thinned else 1):
         loss = {"loss": 9 - step / 10}
         run.append({"kind": "step", "step": step, "masked_lm": loss, "tokens": 100, "seconds": 0.5})
@@ -117,8 +119,8 @@ def tuning(
             run = Run.create(place / cell / f"seed-{seed}", recipe_toml=text, machine={})
             run.write_result({"seconds": 60.0 * (number + 1)})
         scores = {str(first): {metric: 80.0}, str(first + 1): {metric: 90.0}}
-        told = {"name": cell, "settings": settings, "selected": SPREAD, "seeds": scores}
-        cells.append({**told, "scores": {metric: SPREAD}, "diverged": 0})
+        cell_record = {"name": cell, "settings": settings, "selected": SPREAD, "seeds": scores}
+        cells.append({**cell_record, "scores": {metric: SPREAD}, "diverged": 0})
     best = f"{cells[0]['name']}/seed-{first}".lstrip("/")
     files = {"task": "sst2", **dict.fromkeys(("root", "train", "dev", "test"))}
     files |= {"columns": [], "labels": [], **(data or {})}
@@ -136,10 +138,10 @@ def test_the_page_is_whole_and_links_to_nothing(tmp_path: Path) -> None:
         tuning(tmp_path, "t"),
         tuning(tmp_path, "u", order={"fresh": True}),
     ]
-    found = read(html(*gather(places), title="Two & more"))
-    assert not found.links
-    assert {"85.0 ± 63.5", "5.125", "random weights", "masked lm, held out"} <= {*found.cells}
-    assert "roberta" in found.cells and "corruption.copies" in found.cells
+    parsed = read(html(*gather(places), title="Two & more"))
+    assert not parsed.links
+    assert {"85.0 ± 63.5", "5.125", "random weights", "masked lm, held out"} <= {*parsed.cells}
+    assert "roberta" in parsed.cells and "corruption.copies" in parsed.cells
 
 
 def test_what_limited_a_run_is_a_cell_and_runs_of_old_have_a_gap(tmp_path: Path) -> None:
@@ -171,7 +173,9 @@ def test_a_folder_stands_for_the_runs_in_it(tmp_path: Path) -> None:
         pretraining(tmp_path, name)
     tuning(tmp_path, "t")
     runs, tunings = gather([tmp_path])
-    assert [run.name for run in runs] == ["a", "b"] and [one.name for one in tunings] == ["t"]
+    assert [run.name for run in runs] == ["a", "b"] and [
+        tuning_record.name for tuning_record in tunings
+    ] == ["t"]
     assert tunings[0].seconds == {"": {0: 60, 1: 60}}
 
 
@@ -232,14 +236,16 @@ def test_a_command_makes_the_same_order_again(tmp_path: Path) -> None:
              "settings": ["epochs=2", "head_dropout=0.2"]}  # fmt: skip
     place = tuning(tmp_path, "t", grid=grid, data=data, order=order, first=5)
     (line,) = commands.finetune(gather([place])[1][0])
-    said = words_of(line)
-    assert (said.model, said.task, said.train, said.dev) == (
+    parsed = words_of(line)
+    assert (parsed.model, parsed.task, parsed.train, parsed.dev) == (
         "a b/m", "classify", data["train"], "dev.tsv")  # fmt: skip
-    assert (said.columns, said.set) == (data["columns"], order["settings"])
-    assert (said.protocol, said.teacher, said.fresh) == ("bert", "runs/t", True)
-    assert (said.seed, said.seeds, said.task_data) == (5, 2, None)
-    told = [{**cell, "betas": list(cell["betas"])} for cell in protocols.cells({}, said.grid)]
-    assert sorted(map(protocols.named, told)) == sorted(map(protocols.named, grid))
+    assert (parsed.columns, parsed.set) == (data["columns"], order["settings"])
+    assert (parsed.protocol, parsed.teacher, parsed.fresh) == ("bert", "runs/t", True)
+    assert (parsed.seed, parsed.seeds, parsed.task_data) == (5, 2, None)
+    grid_cells = [
+        {**cell, "betas": list(cell["betas"])} for cell in protocols.cells({}, parsed.grid)
+    ]
+    assert sorted(map(protocols.named, grid_cells)) == sorted(map(protocols.named, grid))
 
 
 def test_a_command_says_no_more_than_was_said(tmp_path: Path) -> None:
@@ -259,16 +265,21 @@ def test_grids_of_several_kinds_are_several_commands(tmp_path: Path) -> None:
 
 def test_a_pretraining_is_made_again_from_where_it_lies(tmp_path: Path) -> None:
     place = pretraining(tmp_path, "my run")
-    said = words_of(commands.pretrain(gather([place])[0][0]))
-    assert (said.recipe, said.data) == (str(place / "recipe.toml"), ["corpus:1"])
-    assert (said.seed, said.budget) == (3, None)  # the recipe has its steps, and any refits
+    parsed = words_of(commands.pretrain(gather([place])[0][0]))
+    assert (parsed.recipe, parsed.data) == (str(place / "recipe.toml"), ["corpus:1"])
+    assert (parsed.seed, parsed.budget) == (3, None)  # the recipe has its steps, and any refits
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     places = [tuning(tmp_path / up, "t", order={"fresh": True}) for up in ("one", "two")]
     places += [pretraining(tmp_path / "one", "a"), pretraining(tmp_path / "one", "b")]
     runs, trials = gather([*places, places[-1]])
-    assert [one.name for one in (*trials, *runs)] == ["one/t", "two/t", "a", "b"]
+    assert [tuning_record.name for tuning_record in (*trials, *runs)] == [
+        "one/t",
+        "two/t",
+        "a",
+        "b",
+    ]
     cells = read(html(runs, trials, title="x")).cells
     assert {"random weights (one/t)", "random weights (two/t)"} <= {*cells}
 
@@ -365,26 +376,26 @@ def test_a_long_name_is_cut_and_kept_for_who_asks() -> None:
     drawn = dots(
         [DotRow(long, [1.0], None, None, 0), DotRow("short", [2.0], None, None, 1)], across="x"
     )
-    shown = re.findall('class="name".*?>(?:<title>(.*?)</title>)?([^<]*)</text>', drawn)
-    assert shown[0][0] == long.replace("<", "&lt;") and "…" in shown[0][1]
-    assert len(shown[0][1]) < 50 and shown[1] == ("", "short")
+    names = re.findall('class="name".*?>(?:<title>(.*?)</title>)?([^<]*)</text>', drawn)
+    assert names[0][0] == long.replace("<", "&lt;") and "…" in names[0][1]
+    assert len(names[0][1]) < 50 and names[1] == ("", "short")
 
 
-@pytest.mark.parametrize(("words", "told"), [
+@pytest.mark.parametrize(("arguments", "sentence"), [
     (["nothing", "--out", "p.html"], "has no run"),
     (["a", "--out", "p.pdf"], "end its name in .html or .md"),
 ])  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(
-    words: list[str],
-    told: str,
+    arguments: list[str],
+    sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pretraining(tmp_path, "a")
-    assert main(["report", *words]) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert main(["report", *arguments]) == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
     assert not list(tmp_path.glob("p.*"))
 
 
@@ -401,14 +412,14 @@ def test_a_page_is_written_again_and_anything_else_is_left(
     monkeypatch.chdir(tmp_path)
     pretraining(tmp_path, "a")
     for name in ("p.html", "p.md"):
-        words = ["report", "a", "--out", name]
-        assert main(words) == main([*words, "--title", "Again"]) == 0
+        command = ["report", "a", "--out", name]
+        assert main(command) == main([*command, "--title", "Again"]) == 0
         assert "Again" in (tmp_path / name).read_text()
         (tmp_path / name).write_text("precious")
-        assert main(words) == 2
+        assert main(command) == 2
         assert f"{name}: is there already" in capsys.readouterr().err
         assert (tmp_path / name).read_text() == "precious"
-        assert main([*words, "--overwrite"]) == 0
+        assert main([*command, "--overwrite"]) == 0
         assert (tmp_path / name).read_text() != "precious"
 
 
@@ -431,8 +442,8 @@ def test_names_are_shown_as_they_are_in_markdown(name: str) -> None:
     lines = [token.children or [] for token in tokens if token.type == "inline"]
     kinds = {child.type for line in lines for child in line}
     assert kinds <= {"text", "text_special", "strong_open", "strong_close"}
-    shown = ["".join(child.content for child in line) for line in lines]
-    assert shown == [" ".join(name.split())] * 10
+    texts = ["".join(child.content for child in line) for line in lines]
+    assert texts == [" ".join(name.split())] * 10
     assert not [token for token in tokens if token.type.startswith("html")]
     assert sum(child.type == "strong_open" for line in lines for child in line) == 1  # the lead
 
@@ -457,8 +468,8 @@ def test_damaged_records_are_told_in_a_sentence(
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] if content is None else content)
     code = main(["report", str(places[folder]), "--out", str(tmp_path / "p.html")])
-    said = capsys.readouterr().err
-    assert code in (0, 2) and "fault in clozelab" not in said
+    output = capsys.readouterr().err
+    assert code in (0, 2) and "fault in clozelab" not in output
     if code:
-        assert said.startswith("clozelab: ") and len(said.strip().splitlines()) == 1
-        assert str(places[folder]) in said and not (tmp_path / "p.html").exists()
+        assert output.startswith("clozelab: ") and len(output.strip().splitlines()) == 1
+        assert str(places[folder]) in output and not (tmp_path / "p.html").exists()

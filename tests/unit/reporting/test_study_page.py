@@ -12,7 +12,7 @@ from operator import mul
 from pathlib import Path
 
 import pytest
-from support.made_study import SCORES, TEXT, Scores, study
+from support.study_folders import SCORES, TEXT, Scores, study
 
 from clozelab.api import studies as looking
 from clozelab.cli import main
@@ -64,19 +64,19 @@ def tables(folder: Path) -> list[Rows]:
 
 def one_claim(*, better: str = "dynamic", on: str = f'"{ACCURACY}"', more: str = "") -> str:
     head = TEXT.split("[[claims]]")[0]
-    said = f'better = "{better}"\nthan = "static"\non = [{on}]\nsays = "Said."\n{more}'
-    return f"{head}[[claims]]\n{said}\n"
+    claim = f'better = "{better}"\nthan = "static"\non = [{on}]\nsays = "Said."\n{more}'
+    return f"{head}[[claims]]\n{claim}\n"
 
 
 def scored(static: list[float], dynamic: list[float], measure: str = ACCURACY) -> Scores:
     sides = {"static": static, "dynamic": dynamic}
-    return {name: [{measure: one} for one in values] for name, values in sides.items()}
+    return {name: [{measure: score} for score in values] for name, values in sides.items()}
 
 
 def verdict(folder: Path, scores: Scores, *, text: str | None = None) -> str:
     seeds = max(map(len, scores.values()))
-    found = read(study(folder, scores=scores, text=text or one_claim(), seeds=seeds))
-    return judge(found)[0].verdict
+    record = read(study(folder, scores=scores, text=text or one_claim(), seeds=seeds))
+    return judge(record)[0].verdict
 
 
 def test_verdicts_follow_the_scores(tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_of_a_loss_less_is_better(tmp_path: Path) -> None:
 
 def test_one_seed_is_never_enough(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", scores=scored([10.0], [90.0]), text=one_claim())
-    found = read(folder)
-    assert [one.verdict for one in judge(found)] == ["undecided"]
-    told = page(found)
-    assert "one seed cannot separate an effect from chance" in told.lead
+    record = read(folder)
+    assert [judgement.verdict for judgement in judge(record)] == ["undecided"]
+    study_page = page(record)
+    assert "one seed cannot separate an effect from chance" in study_page.lead
     rows = {row[0]: row for row in tables(folder)[0]}
     assert rows["dynamic"][1:3] == ["1 of 3", "90.0"]  # and no interval
 
@@ -109,54 +109,54 @@ def test_runs_that_came_out_the_same_prove_nothing(tmp_path: Path) -> None:
     same, allowed = [80.0, 81.0, 80.5], one_claim(more="margin = 0.5")
     assert verdict(tmp_path / "s", scored(same, same), text=allowed) == "not tested"
     assert "every seed has the same result" in page(read(tmp_path / "s")).lead
-    moved = [one + 0.1 for one in same]  # seeds that agree by chance prove nothing either
+    moved = [value + 0.1 for value in same]  # seeds that agree by chance prove nothing either
     assert verdict(tmp_path / "t", scored(same, moved), text=allowed) == "undecided"
 
 
 def test_measures_are_judged_alone_and_by_their_mean(tmp_path: Path) -> None:
-    found = read(study(tmp_path / "s"))
-    judged = judge(found)[0]
-    assert [one.verdict for one in judged.measures] == ["undecided", "undecided"]
+    record = read(study(tmp_path / "s"))
+    judged = judge(record)[0]
+    assert [finding.verdict for finding in judged.measures] == ["undecided", "undecided"]
     (mean,) = judged.decisive
     assert mean.advantage is not None and mean.advantage.value == pytest.approx((1.4 + 0.5) / 6)
-    chances = [one.advantage.p() for one in judged.measures if one.advantage]
-    told = [one.p for one in judged.measures]
-    assert told == pytest.approx([2 * min(chances), max(2 * min(chances), max(chances))])
+    chances = [finding.advantage.p() for finding in judged.measures if finding.advantage]
+    p_values = [finding.p for finding in judged.measures]
+    assert p_values == pytest.approx([2 * min(chances), max(2 * min(chances), max(chances))])
 
 
 def test_a_seed_without_one_of_the_measures_is_left_out_of_their_mean(tmp_path: Path) -> None:
-    static: list[dict[str, float]] = [dict(one) for one in SCORES["static"] if one]
+    static: list[dict[str, float]] = [dict(row) for row in SCORES["static"] if row]
     del static[2]["mnli.accuracy"]
     folder = study(tmp_path / "s", scores={**SCORES, "static": static})
     assert tables(folder)[0][1][4].endswith(" (2 of 3)")
-    found = read(folder)
-    judged = judge(found)[0]
+    record = read(folder)
+    judged = judge(record)[0]
     both = (*judged.measures, *judged.decisive)
-    assert [one.advantage.seeds for one in both if one.advantage] == [3, 5, 5]
+    assert [finding.advantage.seeds for finding in both if finding.advantage] == [3, 5, 5]
 
 
 def test_points_and_nats_are_not_averaged(tmp_path: Path) -> None:
-    found = read(study(tmp_path / "s"))
-    judged = judge(found)[1]
-    assert [one.unit for one in judged.decisive] == ["points", "nats"]
+    record = read(study(tmp_path / "s"))
+    judged = judge(record)[1]
+    assert [finding.unit for finding in judged.decisive] == ["points", "nats"]
     assert judged.verdict == "confirmed"
-    worse = [{**(one or {}), "held_out.masked_lm": 2.0 + 0.01 * n}
-             for n, one in enumerate(SCORES["single"])]  # fmt: skip
-    found = read(study(tmp_path / "t", scores={**SCORES, "single": worse}))
-    judged = judge(found)[1]
-    assert [one.verdict for one in judged.decisive] == ["confirmed", "refuted"]
+    worse = [{**(row or {}), "held_out.masked_lm": 2.0 + 0.01 * n}
+             for n, row in enumerate(SCORES["single"])]  # fmt: skip
+    record = read(study(tmp_path / "t", scores={**SCORES, "single": worse}))
+    judged = judge(record)[1]
+    assert [finding.verdict for finding in judged.decisive] == ["confirmed", "refuted"]
     assert judged.verdict == "undecided"
 
 
 def test_differences_too_small_to_count_are_equal(tmp_path: Path) -> None:
     ours, theirs = [80.0, 80.1, 80.2, 80.1], [80.1, 80.0, 80.1, 80.2]
     text, equal = one_claim(more="delta = 1.0"), one_claim(more='kind = "equal"\ndelta = 1.0')
-    made = study(tmp_path / "a", scores=scored(theirs, ours), text=text, seeds=4)
-    (judged,) = judge(read(made))
+    folder = study(tmp_path / "a", scores=scored(theirs, ours), text=text, seeds=4)
+    (judged,) = judge(read(folder))
     assert judged.verdict == "equal" and judged.p_equal is not None and judged.p_equal < 0.05
-    assert "= equal within 1.00 points" in page(read(made)).markdown()
+    assert "= equal within 1.00 points" in page(read(folder)).markdown()
     assert verdict(tmp_path / "b", scored(theirs, ours), text=equal) == "confirmed"
-    apart = [one + 3 for one in ours]
+    apart = [value + 3 for value in ours]
     assert verdict(tmp_path / "c", scored(theirs, apart), text=equal) == "refuted"
     assert verdict(tmp_path / "d", scored(theirs, apart), text=text) == "confirmed"
     wide = [70.0, 90.0, 75.0, 85.0]
@@ -175,8 +175,8 @@ def test_a_level_such_as_chance_is_compared_with(tmp_path: Path) -> None:
 def test_a_share_of_the_other_is_compared_with(tmp_path: Path) -> None:
     scores = scored([80.0, 80.2, 79.9], [78.4, 78.3, 78.6])
     assert verdict(tmp_path / "a", scores) == "refuted"
-    kept = one_claim(more="ratio = 0.97")
-    assert verdict(tmp_path / "b", scores, text=kept) == "confirmed"
+    ratio_claim = one_claim(more="ratio = 0.97")
+    assert verdict(tmp_path / "b", scores, text=ratio_claim) == "confirmed"
     assert "above 0.97 × static by" in page(read(tmp_path / "b")).lead
 
 
@@ -185,10 +185,10 @@ def test_runs_on_the_plateau_are_not_compared(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", scores=scored(low, high), text=one_claim())
     assert judge(read(folder))[0].verdict == "confirmed"  # both end at a loss of about 3
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    for level, told in ((3.6, "confirmed"), (3.3, "not tested")):
+    for level, expected in ((3.6, "confirmed"), (3.3, "not tested")):
         plan["plateau"] = {"static": level, "dynamic": 9.0}
         (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-        assert judge(read(folder))[0].verdict == told
+        assert judge(read(folder))[0].verdict == expected
     assert "3 of 3 runs of static ended on the unigram plateau" in page(read(folder)).lead
 
 
@@ -202,14 +202,14 @@ def test_claims_are_corrected_for_one_another(tmp_path: Path) -> None:
     losses = {"static": [3.0, 3.1, 3.05, 2.9], "dynamic": [3.02, 2.96, 3.1, 2.99]}
     both = {
         name: [
-            {**one, "held_out.masked_lm": loss}
-            for one, loss in zip(rows, losses[name], strict=True)
+            {**row, "held_out.masked_lm": loss}
+            for row, loss in zip(rows, losses[name], strict=True)
         ]
         for name, rows in alone.items()
     }
     judged = judge(read(study(tmp_path / "b", scores=both, text=more, seeds=4)))
     assert judged[0].p is not None and judged[0].p > 0.05
-    assert {one.verdict for one in judged} == {"undecided"}
+    assert {judgement.verdict for judgement in judged} == {"undecided"}
     late = more.replace('says = "Said."', 'says = "Said."\nexploratory = true')
     (first, *_) = judge(read(study(tmp_path / "c", scores=both, text=late, seeds=4)))
     assert first.verdict == "confirmed"  # a family of its own
@@ -223,8 +223,8 @@ def test_every_printed_verdict_agrees_with_its_own_p(tmp_path: Path) -> None:
             if "p" not in head or "verdict" not in head:
                 continue
             for row in table[1:]:
-                p, told = row[head.index("p")], row[head.index("verdict")]
-                decided = told.split()[1] in ("confirmed", "refuted")
+                p, verdict_text = row[head.index("p")], row[head.index("verdict")]
+                decided = verdict_text.split()[1] in ("confirmed", "refuted")
                 assert decided == (p != "–" and (p.startswith("<") or float(p) <= 0.05)), row
 
 
@@ -237,21 +237,23 @@ def test_the_same_variant_twice_stands_beside_the_claims(tmp_path: Path) -> None
         **scored([80.0, 81.0], [82.0, 83.1]),
         "static-again": [{ACCURACY: 80.4}, {ACCURACY: 80.7}],
     }
-    found = read(study(tmp_path / "s", scores=scores, text=twice, seeds=2))
-    text = page(found).markdown()
+    record = read(study(tmp_path / "s", scores=scores, text=twice, seeds=2))
+    text = page(record).markdown()
     assert (
         "The same variant twice (A/A)" in text
         and "| static-again − static | sst2 accuracy |" in text
     )
-    assert found.study.variants[-1].again == "static"
+    assert record.study.variants[-1].again == "static"
 
 
 def test_the_page_answers_its_question_first(tmp_path: Path) -> None:
-    made = page(read(study(tmp_path / "s")))
-    assert made.lead.startswith("Do fresh masks in every epoch help over ten fixed copies? Of 3")
-    assert made.lead.endswith("at this scale: 2 confirmed and 1 refuted.")
-    assert "9 of 9 cells are done" in made.opening and "Table 1" in made.opening
-    text = made.html()
+    study_page = page(read(study(tmp_path / "s")))
+    assert study_page.lead.startswith(
+        "Do fresh masks in every epoch help over ten fixed copies? Of 3"
+    )
+    assert study_page.lead.endswith("at this scale: 2 confirmed and 1 refuted.")
+    assert "9 of 9 cells are done" in study_page.opening and "Table 1" in study_page.opening
+    text = study_page.html()
     assert text.index("Of 3 claims") < text.index("<h2>")
 
 
@@ -270,20 +272,20 @@ def test_missing_cells_leave_gaps(tmp_path: Path) -> None:
     part = {**SCORES, "dynamic": [*SCORES["dynamic"][:2], None], "single": [None, None, None]}
     failed = {("single", 1): "diverged at step 12\nlower | the rate"}
     folder = study(tmp_path / "s", scores=part, failed=failed, begun=[("dynamic", 2)])
-    made = page(read(folder))
-    assert "5 of 9 cells are done, 1 failed" in made.opening and "so far" in made.lead
+    study_page = page(read(folder))
+    assert "5 of 9 cells are done, 1 failed" in study_page.opening and "so far" in study_page.lead
     means, gaps = tables(folder)[:2]
     assert [row[1] for row in means[1:]] == ["3 of 3", "2 of 3", "0 of 3"]
     assert {*means[3][2:]} == {*gaps[3][2:]} == {"–"}
-    assert "1 of 1 runs of single diverged" in made.markdown()
-    assert "| single | 1 | diverged at step 12 lower \\| the rate |" in made.markdown()
-    assert made.html().count('class="faint') == 1
+    assert "1 of 1 runs of single diverged" in study_page.markdown()
+    assert "| single | 1 | diverged at step 12 lower \\| the rate |" in study_page.markdown()
+    assert study_page.html().count('class="faint') == 1
 
 
 def test_what_the_first_variant_cannot_be_measured_by_has_no_difference(tmp_path: Path) -> None:
     first, *others = SCORES
     lacking = [
-        {k: v for k, v in (one or {}).items() if k != "sst2.accuracy"} for one in SCORES[first]
+        {k: v for k, v in (row or {}).items() if k != "sst2.accuracy"} for row in SCORES[first]
     ]
     folder = study(tmp_path / "s", scores={**SCORES, first: lacking})
     means, gaps = tables(folder)[:2]
@@ -295,8 +297,8 @@ def test_a_loss_under_the_base_s_masks_says_so(tmp_path: Path) -> None:
     folder, note = study(tmp_path / "s"), "is under the same masks"
     assert note not in page(read(folder)).markdown()
     for own in (False, True):
-        told = {"scores": {}, "base_masks": own}
-        (folder / "cells/single/seed-1/measured.json").write_text(json.dumps(told))
+        measured_record = {"scores": {}, "base_masks": own}
+        (folder / "cells/single/seed-1/measured.json").write_text(json.dumps(measured_record))
         assert (note in page(read(folder)).markdown()) == own
 
 
@@ -318,8 +320,8 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
     folder = study(tmp_path / "s")
     write_page(folder)
     text = (folder / "page.md").read_text(encoding="utf-8")
-    found = Tables((folder / "page.html").read_text(encoding="utf-8")).tables
-    cells = [cell for table in found for row in table for cell in row]
+    html_tables = Tables((folder / "page.html").read_text(encoding="utf-8")).tables
+    cells = [cell for table in html_tables for row in table for cell in row]
     assert "one copy <b>for ever</b>" in cells and "<b>" not in text
     assert all(plain(cell) in text for cell in cells)
 
@@ -355,9 +357,9 @@ def test_a_budget_of_steps_is_told_as_equal_steps(tmp_path: Path) -> None:
 
 def test_the_page_says_how_to_do_it_again(tmp_path: Path) -> None:
     folder = study(tmp_path / "s")
-    words = shlex.split(command(read(folder)))
-    assert words[:3] == ["clozelab", "study", str(folder / "study.toml")]
-    assert "--data corpus:1 --size tiny --budget 30m --seeds 3" in " ".join(words)
+    arguments = shlex.split(command(read(folder)))
+    assert arguments[:3] == ["clozelab", "study", str(folder / "study.toml")]
+    assert "--data corpus:1 --size tiny --budget 30m --seeds 3" in " ".join(arguments)
     assert ["commit", "abc"] in tables(folder)[-1]
 
 
@@ -369,9 +371,9 @@ def test_the_page_says_what_all_variants_share(tmp_path: Path) -> None:
     base = 'recipe = "bert"\nset = ["masking.mask_rate=0.3"]'
     base += '\nfinetune = ["epochs=2", "learning_rate=1e-4"]'
     file.write_text(text.replace('recipe = "bert"', base, 1), encoding="utf-8")
-    told = page(read(folder)).markdown()
-    assert "The base is the recipe bert with masking.mask_rate=0.3." in told
-    assert "follows the usual protocol with epochs=2 and learning_rate=1e-4." in told
+    markdown = page(read(folder)).markdown()
+    assert "The base is the recipe bert with masking.mask_rate=0.3." in markdown
+    assert "follows the usual protocol with epochs=2 and learning_rate=1e-4." in markdown
 
 
 def test_a_band_reaches_as_far_as_every_curve() -> None:
@@ -384,16 +386,16 @@ def test_a_band_reaches_as_far_as_every_curve() -> None:
 def test_curves_have_bands_of_several_seeds_only(tmp_path: Path) -> None:
     several = page(read(study(tmp_path / "s"))).html()
     first = {name: scores[:1] for name, scores in SCORES.items()}
-    one = page(read(study(tmp_path / "t", scores=first))).html()
-    assert several.count("<polygon") == 3 and one.count("<polygon") == 0
-    assert several.count("<polyline") == one.count("<polyline") == 3
+    single_seed = page(read(study(tmp_path / "t", scores=first))).html()
+    assert several.count("<polygon") == 3 and single_seed.count("<polygon") == 0
+    assert several.count("<polyline") == single_seed.count("<polyline") == 3
 
 
 def test_what_a_claim_allows_is_drawn_beside_zero(tmp_path: Path) -> None:
     allowed = one_claim(more="margin = 9.0")
     text = page(read(study(tmp_path / "s", text=allowed))).html()
     places = re.findall('class="mark" x1="([^"]*)"', text)
-    assert len(places) == 2 and all(0 < float(one) < 640 for one in places)
+    assert len(places) == 2 and all(0 < float(position) < 640 for position in places)
     assert "the margin is −9.00" in text
 
 
@@ -465,10 +467,10 @@ def luminance(light: tuple[float, ...]) -> float:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_text_and_lines_stand_out_from_the_paper(dark: bool) -> None:
-    found = {name: luminance(one) for name, one in colours(dark).items()}
+    levels = {name: luminance(colour) for name, colour in colours(dark).items()}
 
     def contrast(name: str) -> float:
-        a, b = sorted((found[name], found["paper"]))
+        a, b = sorted((levels[name], levels["paper"]))
         return (b + 0.05) / (a + 0.05)
 
     assert contrast("ink") > 7 and contrast("soft") > 4.5
@@ -486,10 +488,10 @@ SIGHTS = {
 @pytest.mark.parametrize("sight", SIGHTS)
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_verdicts_and_lines_differ_for_every_sight(dark: bool, sight: str) -> None:
-    found = colours(dark)
+    theme = colours(dark)
     seen = {
         name: [max(0.0, sum(map(mul, row, light))) ** (1 / 2.2) for row in SIGHTS[sight]]
-        for name, light in found.items()
+        for name, light in theme.items()
     }
     groups = [(0, 1, 2, 3), (4, 5, 6, 7), COLOURS.values()]  # the second are dashed
     assert all(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.corpora import build, write
-from support.learning import RECIPES, store, task
+from support.pretrain_runs import RECIPES, pretrain_job, store
 from support.processes import run_process
 from support.texts import corpus
 
@@ -46,45 +46,47 @@ WELL = {"seconds": 10.0, "tokens": 1000.0, "waited": 0.0, "slack": 5.0, "busy": 
 FULL = HIGH * 10.0 / 1000.0  # operations a token at which it is at the border, with a peak of 1
 
 
-def found(flops: float = 1.0, peak: float | None = 1.0, **changed: float | None) -> str | None:
+def bottleneck_of(
+    flops: float = 1.0, peak: float | None = 1.0, **changed: float | None
+) -> str | None:
     spent = StepTimes(**{**WELL, **changed})  # type: ignore[arg-type]
     return bottleneck(spent, flops_a_token=flops, peak=peak)
 
 
 def test_a_busy_device_is_bound_by_arithmetic_at_a_high_rate_and_by_memory_below() -> None:
-    assert found(FULL * MORE) == ARITHMETIC
-    assert found(FULL * LESS) == MEMORY
+    assert bottleneck_of(FULL * MORE) == ARITHMETIC
+    assert bottleneck_of(FULL * LESS) == MEMORY
 
 
 def test_without_a_measured_rate_the_two_are_not_told_apart() -> None:
-    assert found(FULL, peak=None) is None
-    assert found(FULL, peak=None, busy=1.0) == HOST
+    assert bottleneck_of(FULL, peak=None) is None
+    assert bottleneck_of(FULL, peak=None, busy=1.0) == HOST
 
 
 @pytest.mark.parametrize(("share", "word"), [(MORE, "feed"), (LESS, "host")])
 def test_an_idle_device_waits_for_the_feed_if_half_of_that_time_is_spent_there(
     share: float, word: str
 ) -> None:
-    given = found(busy=6.0, waited=share * 2.0)
-    assert given == word
+    cause = bottleneck_of(busy=6.0, waited=share * 2.0)
+    assert cause == word
 
 
 def test_a_device_that_rests_for_little_is_limited_by_neither_feed_nor_host() -> None:
     for waited, limited in ((10.0, FEED), (0.0, HOST)):
-        assert found(busy=10.0 - IDLE * 10.0 * MORE, waited=waited) == limited
-        assert found(busy=10.0 - IDLE * 10.0 * LESS, waited=waited) == ARITHMETIC
+        assert bottleneck_of(busy=10.0 - IDLE * 10.0 * MORE, waited=waited) == limited
+        assert bottleneck_of(busy=10.0 - IDLE * 10.0 * LESS, waited=waited) == ARITHMETIC
 
 
 def test_a_device_nobody_waits_for_is_limited_by_the_host_however_busy_it_seems() -> None:
-    assert found(slack=AHEAD * 10.0 * LESS) == HOST
-    assert found(slack=AHEAD * 10.0 * MORE) == ARITHMETIC
+    assert bottleneck_of(slack=AHEAD * 10.0 * LESS) == HOST
+    assert bottleneck_of(slack=AHEAD * 10.0 * MORE) == ARITHMETIC
     # Where the text was waited for meanwhile, the host was ahead as well.
-    assert found(slack=0.0, waited=AHEAD * 10.0 * MORE) == ARITHMETIC
+    assert bottleneck_of(slack=0.0, waited=AHEAD * 10.0 * MORE) == ARITHMETIC
 
 
 def test_a_cpu_waits_for_its_feed_or_computes() -> None:
-    assert found(busy=None, slack=0.0, peak=None, waited=IDLE * 10.0 * MORE) == FEED
-    assert found(busy=None, slack=0.0, peak=None, waited=IDLE * 10.0 * LESS) == ARITHMETIC
+    assert bottleneck_of(busy=None, slack=0.0, peak=None, waited=IDLE * 10.0 * MORE) == FEED
+    assert bottleneck_of(busy=None, slack=0.0, peak=None, waited=IDLE * 10.0 * LESS) == ARITHMETIC
 
 
 def test_without_a_step_nothing_is_said() -> None:
@@ -110,9 +112,11 @@ def test_every_word_has_a_sentence() -> None:
 
 
 def test_a_cpu_that_others_use_is_no_fault_of_its_arithmetic() -> None:
-    assert found(busy=None, starved=IDLE * 10.0 * MORE) == SHARED
-    assert found(busy=None, starved=IDLE * 10.0 * LESS) == ARITHMETIC
-    assert found(busy=None, starved=5.0, waited=5.0) == SHARED  # the feed's threads wait as well
+    assert bottleneck_of(busy=None, starved=IDLE * 10.0 * MORE) == SHARED
+    assert bottleneck_of(busy=None, starved=IDLE * 10.0 * LESS) == ARITHMETIC
+    assert (
+        bottleneck_of(busy=None, starved=5.0, waited=5.0) == SHARED
+    )  # the feed's threads wait as well
 
 
 @pytest.mark.thorough
@@ -143,10 +147,10 @@ def plateau(steps: int = 2000, warmup: int = 100, decay: str = "constant") -> Pl
     return Plateau("masked_lm", schedule, entropy=LEVEL, level=LEVEL, cause=why)
 
 
-def said(given: Plateau, losses: list[float], *, every: int = 1) -> list[tuple[int, str]]:
+def warnings_of(watch: Plateau, losses: list[float], *, every: int = 1) -> list[tuple[int, str]]:
     """What is said, and after which step; a thinned log tells of every few."""
-    told = [(n, given.see(n, loss)) for n, loss in enumerate(losses, 1) if n % every == 0]
-    return [(number, one) for number, one in told if one is not None]
+    messages = [(n, watch.see(n, loss)) for n, loss in enumerate(losses, 1) if n % every == 0]
+    return [(number, message) for number, message in messages if message is not None]
 
 
 def falling(first: float, last: float, steps: int) -> list[float]:
@@ -154,21 +158,21 @@ def falling(first: float, last: float, steps: int) -> list[float]:
 
 
 def test_a_loss_that_stays_is_warned_of_once_when_it_should_have_left() -> None:
-    ((number, text),) = said(plateau(), [7.1] * 2000)
+    ((number, text),) = warnings_of(plateau(), [7.1] * 2000)
     assert number == 601  # three tenths of the run, in stretches of 100
     assert "for 200 steps masked_lm has stayed at 7.10" in text and "costs 7.00; no cause" in text
 
 
 def test_a_thinned_log_tells_the_same() -> None:
-    ((number, _),) = said(plateau(), [7.1] * 2000, every=7)
+    ((number, _),) = warnings_of(plateau(), [7.1] * 2000, every=7)
     assert 601 <= number <= 608
 
 
 def test_two_stretches_are_needed_and_a_long_run_is_not_waited_for() -> None:
-    ((number, _),) = said(plateau(500), [7.1] * 500)
+    ((number, _),) = warnings_of(plateau(500), [7.1] * 500)
     assert number == 301  # a warm-up of 100, two stretches of 100
     losses = [7.1] * 26_000
-    ((number, _),) = said(plateau(1_000_000), losses)
+    ((number, _),) = warnings_of(plateau(1_000_000), losses)
     assert number == 20_101
 
 
@@ -179,40 +183,40 @@ def test_a_stretch_is_a_twentieth_of_the_run_and_neither_short_nor_long() -> Non
 
 
 def test_the_warm_up_is_not_judged() -> None:
-    assert said(plateau(warmup=2000), [7.1] * 2000) == []
+    assert warnings_of(plateau(warmup=2000), [7.1] * 2000) == []
 
 
 @pytest.mark.parametrize(("last", "warned"), [(0.979, False), (0.981, True)])
 def test_only_a_loss_near_that_of_frequencies_is_on_the_plateau(last: float, warned: bool) -> None:
-    assert bool(said(plateau(), [last * LEVEL] * 2000)) is warned
+    assert bool(warnings_of(plateau(), [last * LEVEL] * 2000)) is warned
 
 
 @pytest.mark.parametrize(("fall", "warned"), [(0.0052, False), (0.0048, True)])
 def test_a_loss_that_falls_is_not(fall: float, warned: bool) -> None:
     """In stretches of 100 steps, by that share of the entropy."""
     losses = falling(8.0, 8.0 - 19 * fall * LEVEL, 1900)
-    assert bool(said(plateau(), [8.0] * 100 + losses)) is warned
+    assert bool(warnings_of(plateau(), [8.0] * 100 + losses)) is warned
 
 
 def test_a_rate_that_has_decayed_levels_every_loss_and_is_no_plateau() -> None:
     losses = falling(9.0, 7.5, 1100)
-    assert said(plateau(decay="linear"), losses + [7.4] * 900) == []
-    assert said(plateau(decay="constant"), losses + [7.4] * 900)
+    assert warnings_of(plateau(decay="linear"), losses + [7.4] * 900) == []
+    assert warnings_of(plateau(decay="constant"), losses + [7.4] * 900)
 
 
 def test_leaving_the_plateau_is_said_once() -> None:
     losses = [7.1] * 650 + falling(7.1, 5.0, 300) + [5.0] * 200 + [7.1] * 500
-    (_, first), (number, second) = said(plateau(), losses)
+    (_, first), (number, second) = warnings_of(plateau(), losses)
     assert "on the unigram plateau" in first and "left the unigram plateau" in second
     assert number == 801 and "before step 800" in second
 
 
 def test_a_run_that_never_was_there_says_nothing() -> None:
-    assert said(plateau(), falling(9.0, 5.0, 500) + [5.0] * 1500) == []
+    assert warnings_of(plateau(), falling(9.0, 5.0, 500) + [5.0] * 1500) == []
 
 
 def test_falling_back_is_told_apart() -> None:
-    ((_, text),) = said(plateau(), falling(9.0, 5.0, 500) + [7.1] * 1000)
+    ((_, text),) = warnings_of(plateau(), falling(9.0, 5.0, 500) + [7.1] * 1000)
     assert text.endswith("it fell back")
 
 
@@ -225,13 +229,13 @@ def test_entropy_is_that_of_the_counts() -> None:
 def test_copying_costs_what_a_model_scores_that_sees_its_own_position_only() -> None:
     shares = np.random.default_rng(0).dirichlet(np.full(50, 0.5))
     whole = unigram_entropy(shares)
-    given = Corruption(mask=0.8, same=0.1, replacement="unigram")
+    corruption = Corruption(mask=0.8, same=0.1, replacement="unigram")
     # Seen t: it was left with q, or any token stands there; the joint of what is seen and meant.
     q = 0.5
     joint = q * np.diag(shares) + (1 - q) * np.outer(shares, shares)
     seen = -(joint * np.log(joint / joint.sum(axis=1, keepdims=True))).sum()
     exact = 0.8 * whole + 0.2 * seen
-    assert exact < copying_loss(whole, given) == pytest.approx(exact, rel=0.02)
+    assert exact < copying_loss(whole, corruption) == pytest.approx(exact, rel=0.02)
     assert copying_loss(whole, Corruption(mask=1.0, same=0.0)) == pytest.approx(whole)
     assert copying_loss(whole, Corruption(mask=0.8, same=0.0)) == pytest.approx(whole)
     assert copying_loss(whole, Corruption(mask=0.8, same=0.2)) == pytest.approx(0.8 * whole)
@@ -240,35 +244,35 @@ def test_copying_costs_what_a_model_scores_that_sees_its_own_position_only() -> 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_that_predicts_tokens_is_watched(name: str) -> None:
-    given = task(name)
-    found = plateau_of(given.recipe, given.stores)
+    job = pretrain_job(name)
+    watch = plateau_of(job.recipe, job.stores)
     if name in ("elmo", "minilm", "simcse"):  # whose losses are among samples, or of no tokens
-        assert found is None
+        assert watch is None
         return
-    assert found is not None and found.objective.endswith(("_lm", "generator"))
-    assert 0.85 * found.entropy < found.level <= found.entropy
-    assert 3 < found.entropy < math.log(given.recipe.tokenizer.vocabulary)
-    copies = found.objective == "masked_lm" and given.recipe.corruption.same > 0
-    assert (found.level < found.entropy) is copies
+    assert watch is not None and watch.objective.endswith(("_lm", "generator"))
+    assert 0.85 * watch.entropy < watch.level <= watch.entropy
+    assert 3 < watch.entropy < math.log(job.recipe.tokenizer.vocabulary)
+    copies = watch.objective == "masked_lm" and job.recipe.corruption.same > 0
+    assert (watch.level < watch.entropy) is copies
 
 
 def test_several_corpora_count_by_their_weights() -> None:
-    one, two = Corpus.open(store("wordpiece")), Corpus.open(store("wordpiece", skip=30))
-    given = task("bert").recipe
-    alone = [plateau_of(given, [(corpus, 1.0)]) for corpus in (one, two)]
-    mostly = plateau_of(given, [(one, 1.0), (two, 1e-6)])
-    both = plateau_of(given, [(one, 1.0), (two, 1.0)])
+    first, second = Corpus.open(store("wordpiece")), Corpus.open(store("wordpiece", skip=30))
+    job = pretrain_job("bert").recipe
+    alone = [plateau_of(job, [(corpus, 1.0)]) for corpus in (first, second)]
+    mostly = plateau_of(job, [(first, 1.0), (second, 1e-6)])
+    both = plateau_of(job, [(first, 1.0), (second, 1.0)])
     assert alone[0] and alone[1] and mostly and both
     assert mostly.entropy == pytest.approx(alone[0].entropy, rel=1e-4)
     assert both.entropy > min(alone[0].entropy, alone[1].entropy)
 
 
 def test_specials_do_not_count() -> None:
-    given = Corpus.open(store("wordpiece"))
-    before = plateau_of(task("bert").recipe, [(given, 1.0)])
-    assert given.vocabulary.counts is not None
-    given.vocabulary.counts[given.vocabulary.special] = 10**6
-    after = plateau_of(task("bert").recipe, [(given, 1.0)])
+    wordpiece_corpus = Corpus.open(store("wordpiece"))
+    before = plateau_of(pretrain_job("bert").recipe, [(wordpiece_corpus, 1.0)])
+    assert wordpiece_corpus.vocabulary.counts is not None
+    wordpiece_corpus.vocabulary.counts[wordpiece_corpus.vocabulary.special] = 10**6
+    after = plateau_of(pretrain_job("bert").recipe, [(wordpiece_corpus, 1.0)])
     assert before and after and before.entropy == after.entropy
 
 
@@ -281,7 +285,7 @@ def read(*overrides: str, name: str = "bert", size: str | None = None) -> Recipe
 
 
 @pytest.mark.parametrize(
-    ("given", "facts", "told"),
+    ("recipe", "facts", "sentence"),
     [
         (read(), {}, "12 layers with norm = post"),
         (read("encoder.norm=pre", LIGHT), {}, "may be too few"),
@@ -300,10 +304,10 @@ def read(*overrides: str, name: str = "bert", size: str | None = None) -> Recipe
     ],
 )
 def test_the_cause_is_chosen_by_facts_of_the_run(
-    given: Recipe, facts: dict[str, float], told: str
+    recipe: Recipe, facts: dict[str, float], sentence: str
 ) -> None:
     settings = {"lower": False, "repeats": 0.0, **facts}
-    assert told in plateau_cause(given, **settings)  # type: ignore[arg-type]
+    assert sentence in plateau_cause(recipe, **settings)  # type: ignore[arg-type]
 
 
 def test_repeated_sentences_are_found(tmp_path: Path) -> None:

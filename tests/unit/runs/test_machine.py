@@ -21,8 +21,8 @@ def test_kernels_are_for_half_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch
     assert Machine().fuses(gpu, compiled=True)
     assert Machine(kernels=True).fuses(gpu, compiled=False)
     assert not Machine().fuses(gpu, compiled=False)
-    for one in Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
-        assert not one.fuses(gpu, compiled=True)
+    for machine in Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
+        assert not machine.fuses(gpu, compiled=True)
     assert not Machine().fuses(cpu, compiled=True)
     with pytest.raises(UserError, match="--kernels"):
         Machine(kernels=True).fuses(cpu, compiled=True)
@@ -33,8 +33,8 @@ def test_graphs_are_as_told_or_as_usual_for_what_is_compiled_whole() -> None:
     bert, xlnet = read("bert", size="small"), read("xlnet", size="small")
 
     def replays(graphs: bool | None, device: torch.device, recipe: Any = bert, **more: Any) -> bool:
-        given = {"compiled": True, "usual": True} | more
-        return Machine(graphs=graphs).replays(device, recipe, **given)
+        settings = {"compiled": True, "usual": True} | more
+        return Machine(graphs=graphs).replays(device, recipe, **settings)
 
     assert replays(None, gpu) and replays(True, gpu, usual=False)
     assert not replays(None, gpu, usual=False) and not replays(False, gpu)

@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from support.processes import started
+from support.processes import start_process
 
 from clozelab import interrupts
 from clozelab.errors import UserError
@@ -45,7 +45,7 @@ def begun(folder: Path, word: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A process whose two workers are at work, and their ids."""
     script, places = folder / "script.py", [folder / "a", folder / "b"]
     script.write_text(SCRIPT, encoding="utf-8")
-    process = started([sys.executable, str(script), word, *map(str, places)])
+    process = start_process([sys.executable, str(script), word, *map(str, places)])
     until(lambda: all(place.exists() and place.read_text() for place in places))
     return process, [int(place.read_text()) for place in places]
 
@@ -82,8 +82,8 @@ def test_whoever_is_told_to_stop_the_workers_save_once_and_end(
 ) -> None:
     process, pids = begun(tmp_path, "saves")
     send(process.pid, sign)
-    _, said = process.communicate(timeout=60)
-    assert said.count("Traceback") <= 1 and "Process" not in said, said  # ours alone
+    _, stderr = process.communicate(timeout=60)
+    assert stderr.count("Traceback") <= 1 and "Process" not in stderr, stderr  # ours alone
     until(lambda: all(map(is_gone, pids)))
     assert (tmp_path / "a.saved").exists() and (tmp_path / "b.saved").exists()
 
@@ -131,7 +131,7 @@ def test_a_process_that_dies_is_told_in_a_sentence_and_takes_no_other_with_it() 
         alive = [processes.submit(abs, -number) for number in (1, 2)]
         with pytest.raises(UserError, match=r"ended by itself \(SIGKILL; memory may have run out"):
             dead.result()
-        assert [one.result() for one in alive] == [1, 2]
+        assert [future.result() for future in alive] == [1, 2]
         with pytest.raises(ZeroDivisionError) as caught:
             processes.submit(divmod, 1, 0).result()
         assert "in _serve" in caught.value.__notes__[0]  # where it was raised
@@ -175,6 +175,6 @@ def test_processes_share_the_cores_unless_the_user_has_said_how(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
     with workers(threads=3) as processes:
-        told = [processes.submit(os.getenv, f"{name}_NUM_THREADS") for name in ("OMP", "MKL")]
-        assert [one.result() for one in told] == ["3", "7"]
+        futures = [processes.submit(os.getenv, f"{name}_NUM_THREADS") for name in ("OMP", "MKL")]
+        assert [future.result() for future in futures] == ["3", "7"]
     assert "OMP_NUM_THREADS" not in os.environ

@@ -72,12 +72,12 @@ def test_a_run_with_steps_is_not_begun_again(tmp_path: Path, trace: str) -> None
 
 def test_entries_come_back_by_kind_and_in_order(tmp_path: Path) -> None:
     run = create(tmp_path)
-    told = [step(1, 2.5), {"kind": "note", "text": "ü"}, step(2, 2.25), {"kind": "note"}]
-    for entry in told:
+    entries = [step(1, 2.5), {"kind": "note", "text": "ü"}, step(2, 2.25), {"kind": "note"}]
+    for entry in entries:
         run.append(entry)
-    assert run.events() == told
-    assert run.events("step") == [told[0], told[2]]
-    assert run.events("note") == [told[1], told[3]]
+    assert run.events() == entries
+    assert run.events("step") == [entries[0], entries[2]]
+    assert run.events("note") == [entries[1], entries[3]]
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").count("\n") == 4
 
 
@@ -168,12 +168,15 @@ def test_machine_facts_of_any_kind_are_read_back(tmp_path: Path) -> None:
 
 
 def test_the_commit_is_that_of_a_checkout_with_the_file_in_it(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
+    def git(*arguments: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        told = run_process(
-            ["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True, text=True
+        process = run_process(
+            ["git", "-C", str(tmp_path), *who, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
         )
-        return told.stdout.strip()
+        return process.stdout.strip()
 
     file = tmp_path / "records.py"
     file.write_text("one")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.scoring import corpus, model
+from support.random_models import corpus, model
 
 from clozelab.contracts import Documents, Ints, Mark
 from clozelab.models.model import Model
@@ -25,7 +25,7 @@ def sentences(documents: Documents, number: int) -> Ints:
     return np.asarray(documents.ids[first:stop]).astype(np.int64)
 
 
-def asked(name: str, **options: bool) -> tuple[TextScorer, Documents]:
+def scorer_and_documents(name: str, **options: bool) -> tuple[TextScorer, Documents]:
     return scorer(model(name, **options)), corpus(name).documents("held_out")
 
 
@@ -43,25 +43,25 @@ def hidden(loaded: Model, ids: Ints, hides: list[int], at: int) -> float:
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 def test_a_masked_model_is_asked_with_both_hidden_and_with_one(name: str) -> None:
-    scored, documents = asked(name)
-    found = joint(scored, documents, texts=12, device="cpu")
-    assert found is not None
+    scored, documents = scorer_and_documents(name)
+    joint_scores = joint(scored, documents, texts=12, device="cpu")
+    assert joint_scores is not None
     limit = scored.reader.limit
     numbers, first = pick(documents, texts=12, longest=min(64, limit or 64))
     for row, (number, a) in enumerate(zip(numbers.tolist(), first.tolist(), strict=True)):
         ids, b = sentences(documents, number), a + 1
         alone = [hidden(scored.model, ids, [a, b], at) for at in (a, b)]
-        given = [hidden(scored.model, ids, [at], at) for at in (a, b)]
-        assert found.alone[row] == pytest.approx(alone, abs=1e-9)
-        assert found.given[row] == pytest.approx(given, abs=1e-9)
-    assert found.own == pytest.approx(found.alone.sum(1))
+        expected = [hidden(scored.model, ids, [at], at) for at in (a, b)]
+        assert joint_scores.alone[row] == pytest.approx(alone, abs=1e-9)
+        assert joint_scores.given[row] == pytest.approx(expected, abs=1e-9)
+    assert joint_scores.own == pytest.approx(joint_scores.alone.sum(1))
 
 
 @pytest.mark.thorough
 def test_a_permutation_model_predicts_by_the_chain_and_hides_what_comes_later() -> None:
-    scored, documents = asked("xlnet")
-    found = joint(scored, documents, texts=8, device="cpu")
-    assert found is not None and found.own == pytest.approx(found.chain)
+    scored, documents = scorer_and_documents("xlnet")
+    joint_scores = joint(scored, documents, texts=8, device="cpu")
+    assert joint_scores is not None and joint_scores.own == pytest.approx(joint_scores.chain)
     numbers, first = pick(documents, texts=8, longest=min(64, scored.reader.limit or 64))
     ids, a = sentences(documents, int(numbers[0]))[None], first[:1]
     with torch.inference_mode():
@@ -69,7 +69,9 @@ def test_a_permutation_model_predicts_by_the_chain_and_hides_what_comes_later() 
         changed = ids.copy()
         changed[0, a[0] + 1] = ids[0, a[0] + 1] % 50 + 60  # another second word
         after = pair_nats(scored, changed, a)[0]
-    assert found.alone[0] == pytest.approx(before[0]) and found.given[0] == pytest.approx(before[1])
+    assert joint_scores.alone[0] == pytest.approx(before[0]) and joint_scores.given[
+        0
+    ] == pytest.approx(before[1])
     assert before[0, 0] == pytest.approx(after[0, 0], abs=1e-12)  # the first alone never saw it
     assert abs(before[1, 0] - after[1, 0]) > 1e-9
 

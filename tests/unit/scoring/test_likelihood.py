@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.scoring import TEXTS, corpus, model
+from support.random_models import TEXTS, corpus, model
 
 from clozelab.contracts import Ints
 from clozelab.models.model import Model
@@ -20,12 +20,12 @@ torch.set_num_threads(1)
 HERE = torch.device("cpu")
 
 
-def of_text(found: Likelihoods, number: int) -> list[float]:
-    return found.nats[found.pieces.text(number)].tolist()
+def of_text(scores: Likelihoods, number: int) -> list[float]:
+    return scores.nats[scores.pieces.text(number)].tolist()
 
 
-def ids_of(found: Likelihoods, number: int) -> Ints:
-    return np.asarray(found.pieces.columns["ids"][found.pieces.text(number)])
+def ids_of(scores: Likelihoods, number: int) -> Ints:
+    return np.asarray(scores.pieces.columns["ids"][scores.pieces.text(number)])
 
 
 @torch.no_grad()
@@ -46,57 +46,57 @@ def hidden_one_by_one(loaded: Model, ids: Ints, hides: Callable[[int], Sequence[
 @pytest.mark.parametrize("name", ["bert", "roberta", "albert", "modernbert", "mosaicbert"])
 def test_each_token_is_hidden_alone(name: str) -> None:
     loaded = model(name)
-    found = likelihoods(loaded, TEXTS, method="original", device="cpu")
+    scores = likelihoods(loaded, TEXTS, method="original", device="cpu")
     for number in range(len(TEXTS)):
-        looped = hidden_one_by_one(loaded, ids_of(found, number), lambda at: [at])
-        assert of_text(found, number) == pytest.approx(looped, abs=1e-9)
-        assert found.sums[number] == pytest.approx(sum(looped), abs=1e-9)
+        looped = hidden_one_by_one(loaded, ids_of(scores, number), lambda at: [at])
+        assert of_text(scores, number) == pytest.approx(looped, abs=1e-9)
+        assert scores.sums[number] == pytest.approx(sum(looped), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 def test_the_rest_of_a_word_is_hidden_with_its_pieces(name: str) -> None:
     loaded = model(name)
-    found = likelihoods(loaded, TEXTS, device="cpu")
-    assert found.method == "within_word_l2r"
+    scores = likelihoods(loaded, TEXTS, device="cpu")
+    assert scores.method == "within_word_l2r"
     split = 0
     for number in range(len(TEXTS)):
-        words = found.pieces.words[found.pieces.text(number)].tolist()
+        words = scores.pieces.words[scores.pieces.text(number)].tolist()
         split += len(words) - len(set(words))
 
         def rest(at: int, words: list[int] = words) -> list[int]:
             return [j for j in range(at, len(words)) if words[j] == words[at]]
 
-        looped = hidden_one_by_one(loaded, ids_of(found, number), rest)
-        assert of_text(found, number) == pytest.approx(looped, abs=1e-9)
+        looped = hidden_one_by_one(loaded, ids_of(scores, number), rest)
+        assert of_text(scores, number) == pytest.approx(looped, abs=1e-9)
     assert split > 5  # or the two methods would be one
     alone = likelihoods(loaded, TEXTS, method="original", device="cpu")
-    assert not np.allclose(alone.sums, found.sums)
+    assert not np.allclose(alone.sums, scores.sums)
 
 
 @torch.no_grad()
 def test_a_causal_model_has_the_sum_of_its_log_softmax() -> None:
     loaded = model("gpt")
-    found = likelihoods(loaded, TEXTS, device="cpu")
+    scores = likelihoods(loaded, TEXTS, device="cpu")
     start = loaded.vocabulary.role("eod")
     for number in range(len(TEXTS)):
-        ids = ids_of(found, number)
+        ids = ids_of(scores, number)
         read = packed([loaded.reader().around(np.concatenate([[start], ids]))], HERE)
         encoded = loaded.module.encode(read)
         logits = loaded.module.heads["causal_lm"].logits(encoded.hidden_states, encoded.table)
         nats = torch.log_softmax(logits[:-1], 1)[torch.arange(len(ids)), torch.from_numpy(ids)]
-        assert of_text(found, number) == pytest.approx(nats.tolist(), abs=1e-9)
+        assert of_text(scores, number) == pytest.approx(nats.tolist(), abs=1e-9)
 
 
 @torch.no_grad()
 def test_elmo_reads_from_both_ends() -> None:
     """What stands before a word is encoded alone, and so is what stands behind it."""
     loaded, spelling = model("elmo"), corpus("elmo").spelling
-    found = likelihoods(loaded, TEXTS, spelling=spelling, device="cpu")
-    assert found.method == "two_directions"
-    asked = likelihood.scorer(loaded, spelling=spelling)
+    scores = likelihoods(loaded, TEXTS, spelling=spelling, device="cpu")
+    assert scores.method == "two_directions"
+    text_scorer = likelihood.scorer(loaded, spelling=spelling)
     head = loaded.module.heads["bidirectional_lm"]
     for number in range(len(TEXTS)):
-        row = asked.reader.lay(found.pieces.part(found.pieces.text(number)))
+        row = text_scorer.reader.lay(scores.pieces.part(scores.pieces.text(number)))
         numbers = row.columns["ids"]
         nats = []
         for at in range(row.first.start, row.first.stop):
@@ -108,8 +108,8 @@ def test_elmo_reads_from_both_ends() -> None:
                 torch.log_softmax(head.logits(x[None])[0], 0)[numbers[at]] for x in (left, right)
             ]
             nats.append(float(sum(both)) / 2)
-        assert of_text(found, number) == pytest.approx(nats, abs=1e-9)
-    assert (found.pieces.columns["ids"] > 2).sum() > 10  # words that the corpus has
+        assert of_text(scores, number) == pytest.approx(nats, abs=1e-9)
+    assert (scores.pieces.columns["ids"] > 2).sum() > 10  # words that the corpus has
 
 
 def alone(columns: dict[str, Any]) -> Any:
@@ -121,21 +121,24 @@ def alone(columns: dict[str, Any]) -> Any:
 def test_xlnet_predicts_in_the_natural_order() -> None:
     """A token's likelihood hangs on nothing behind it but the length and the marks."""
     loaded = model("xlnet")
-    found = likelihoods(loaded, TEXTS, device="cpu")
-    assert found.method == "permutation"
-    asked = likelihood.scorer(loaded)
-    ids = ids_of(found, 1)
+    scores = likelihoods(loaded, TEXTS, device="cpu")
+    assert scores.method == "permutation"
+    text_scorer = likelihood.scorer(loaded)
+    ids = ids_of(scores, 1)
     for at in (0, 3, len(ids) - 1):
         changed = ids.copy()
         changed[at:] = np.roll(ids, 1)[at:]
         changed[at] = ids[at]
-        pieces = found.pieces._replace(
+        pieces = scores.pieces._replace(
             columns={"ids": changed}, starts=np.array([0, len(ids)]), words=np.arange(len(ids))
         )
-        (_, again) = pieces, likelihood.drained(likelihood.follow(asked, pieces, device="cpu"))
-        assert again.nats[: at + 1] == pytest.approx(of_text(found, 1)[: at + 1], abs=1e-9)
+        (_, again) = (
+            pieces,
+            likelihood.drained(likelihood.follow(text_scorer, pieces, device="cpu")),
+        )
+        assert again.nats[: at + 1] == pytest.approx(of_text(scores, 1)[: at + 1], abs=1e-9)
         if at < len(ids) - 2:
-            assert not np.allclose(again.nats[at + 1 :], of_text(found, 1)[at + 1 :])
+            assert not np.allclose(again.nats[at + 1 :], of_text(scores, 1)[at + 1 :])
 
 
 @pytest.mark.thorough

@@ -56,14 +56,14 @@ def test_logistic_is_at_the_optimum(penalty: float) -> None:
 @pytest.mark.parametrize("by", ["ridge", "logistic"])
 def test_a_planted_signal_is_found_and_shuffled_labels_are_not(by: Fit) -> None:
     vectors, targets = planted(count=900)
-    found = fit(vectors[:600], targets[:600], by=by)
-    right = found.outputs(vectors[600:]).argmax(1) == targets[600:].argmax(1)
+    probe = fit(vectors[:600], targets[:600], by=by)
+    right = probe.outputs(vectors[600:]).argmax(1) == targets[600:].argmax(1)
     assert right.mean() > 0.9
     shuffled = targets[np.random.default_rng(1).permutation(900)]
     blind = fit(vectors[:600], shuffled[:600], by=by)
     right = blind.outputs(vectors[600:]).argmax(1) == shuffled[600:].argmax(1)
     assert abs(right.mean() - 1 / 3) < 0.08
-    assert blind.loss > found.loss and blind.penalty >= found.penalty
+    assert blind.loss > probe.loss and blind.penalty >= probe.penalty
 
 
 @pytest.mark.parametrize("by", ["ridge", "logistic"])
@@ -78,8 +78,8 @@ def test_the_same_rows_give_the_same_bytes(by: Fit) -> None:
 def test_balanced_classes_weigh_the_same(by: Fit) -> None:
     """As if the rows of the rare class were repeated."""
     draw = np.random.default_rng(2)
-    rare, many = draw.normal(size=(30, 2)) + [1, 0], draw.normal(size=(270, 2))
-    vectors = np.concatenate([rare, many])
+    rare, common = draw.normal(size=(30, 2)) + [1, 0], draw.normal(size=(270, 2))
+    vectors = np.concatenate([rare, common])
     targets = np.repeat(np.eye(2), [30, 270], axis=0)
     plain = fit(vectors, targets, by=by).outputs(vectors).argmax(1)
     even = fit(vectors, targets, by=by, balanced=True).outputs(vectors).argmax(1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.scoring import model
+from support.random_models import model
 
 from clozelab.errors import UserError
 from clozelab.models.model import Model
@@ -40,8 +40,8 @@ def own_file(folder: Path) -> Path:
 
 
 def scored(word: str, loaded: Model, **how: Any) -> PairScores:
-    found = find_pairs(word, columns={}, **how)
-    return drained(found.follow(scorer(loaded), device="cpu"))
+    pairs_set = find_pairs(word, columns={}, **how)
+    return drained(pairs_set.follow(scorer(loaded), device="cpu"))
 
 
 def constant() -> Model:
@@ -60,34 +60,45 @@ def constant() -> Model:
 
 def test_pairs_are_compared_by_their_likelihoods(tmp_path: Path) -> None:
     loaded = model("bert")
-    found = scored(str(own_file(tmp_path)), loaded)
+    pair_scores = scored(str(own_file(tmp_path)), loaded)
     sums = likelihoods(loaded, [text for pair in PAIRS for text in pair[:2]], device="cpu").sums
-    assert found.good == pytest.approx(sums[::2]) and found.bad == pytest.approx(sums[1::2])
+    assert pair_scores.good == pytest.approx(sums[::2]) and pair_scores.bad == pytest.approx(
+        sums[1::2]
+    )
     right = [1.0 if a > b else 0.0 for a, b in zip(sums[:6:2], sums[1:6:2], strict=True)]
-    assert found.outcomes.tolist() == [*right, 0.5]
-    assert found.phenomena["negation"].ties == 1 and list(found.paradigms) == ["agreement", "ever"]
+    assert pair_scores.outcomes.tolist() == [*right, 0.5]
+    assert pair_scores.phenomena["negation"].ties == 1 and list(pair_scores.paradigms) == [
+        "agreement",
+        "ever",
+    ]
 
 
 def test_ties_count_half_and_errors_are_those_of_the_mean() -> None:
     pairs = tuple(MinimalPair("", "", *pair[2:], "") for pair in PAIRS)
-    found = PairScores("x", "original", pairs, np.array([3.0, 1, 2, 5]), np.array([1.0, 2, 2, 2]))
-    assert found.outcomes.tolist() == [1, 0, 0.5, 1]
-    assert found.all.accuracy == 62.5 and found.all.ties == 1 and found.all.items == 4
+    pair_scores = PairScores(
+        "x", "original", pairs, np.array([3.0, 1, 2, 5]), np.array([1.0, 2, 2, 2])
+    )
+    assert pair_scores.outcomes.tolist() == [1, 0, 0.5, 1]
+    assert (
+        pair_scores.all.accuracy == 62.5
+        and pair_scores.all.ties == 1
+        and pair_scores.all.items == 4
+    )
     # Of 100, 0, 50, 100 the standard deviation is 47.87; of the two paradigms' 50 and 75, 17.68.
-    assert found.all.standard_error == pytest.approx(47.871 / 2, abs=1e-3)
-    assert found.over_paradigms == (62.5, pytest.approx(17.678 / 2**0.5, abs=1e-3))
-    assert found.paradigms["ever"].accuracy == 75.0
-    record = json.loads(json.dumps(found.as_json()))
+    assert pair_scores.all.standard_error == pytest.approx(47.871 / 2, abs=1e-3)
+    assert pair_scores.over_paradigms == (62.5, pytest.approx(17.678 / 2**0.5, abs=1e-3))
+    assert pair_scores.paradigms["ever"].accuracy == 75.0
+    record = json.loads(json.dumps(pair_scores.as_json()))
     assert record["all"]["accuracy"] == 62.5 and record["over_paradigms"]["items"] == 2
-    items = [json.loads(line) for line in found.items()]
+    items = [json.loads(line) for line in pair_scores.items()]
     assert [item["good"] for item in items] == [3, 1, 2, 5]
 
 
 def test_a_model_that_knows_nothing_is_at_chance(tmp_path: Path) -> None:
     rows = [{"good": f"The {a} cat", "bad": f"A {a} cat"} for a in ("small", "big", "old")]
     (tmp_path / "same.jsonl").write_text(lines(rows))
-    found = scored(str(tmp_path / "same.jsonl"), constant())
-    assert found.all.accuracy == 50.0 and found.all.ties == 3
+    pair_scores = scored(str(tmp_path / "same.jsonl"), constant())
+    assert pair_scores.all.accuracy == 50.0 and pair_scores.all.ties == 3
 
 
 def test_blimp_and_its_like_go_by_name(tmp_path: Path) -> None:
@@ -98,14 +109,17 @@ def test_blimp_and_its_like_go_by_name(tmp_path: Path) -> None:
     (tmp_path / "blimp").mkdir()
     with lzma.open(tmp_path / "blimp" / "blimp.jsonl.xz", "wt") as file:
         file.write(lines(blimp))
-    found = scored("blimp", model("bert"), root=str(tmp_path))
-    assert list(found.phenomena) == ["argument_structure", "x"] and len(found.paradigms) == 2
+    pair_scores = scored("blimp", model("bert"), root=str(tmp_path))
+    assert (
+        list(pair_scores.phenomena) == ["argument_structure", "x"]
+        and len(pair_scores.paradigms) == 2
+    )
     (tmp_path / "zhoblimp" / "data").mkdir(parents=True)
     for name in ("a", "b"):  # as it is published, a file for each paradigm
         rows = [{**row, "UID": name, "phenomenon": "BA"}]
         (tmp_path / "zhoblimp" / "data" / f"{name}.jsonl").write_text(lines(rows))
-    found = scored("zhoblimp", model("bert"), root=str(tmp_path))
-    assert list(found.paradigms) == ["a", "b"] and found.phenomena["BA"].items == 2
+    pair_scores = scored("zhoblimp", model("bert"), root=str(tmp_path))
+    assert list(pair_scores.paradigms) == ["a", "b"] and pair_scores.phenomena["BA"].items == 2
 
 
 def test_crows_pairs_counts_the_tokens_that_both_texts_have(tmp_path: Path) -> None:
@@ -115,12 +129,15 @@ def test_crows_pairs_counts_the_tokens_that_both_texts_have(tmp_path: Path) -> N
         writer.writerow(["", "sent_more", "sent_less", "stereo_antistereo", "bias_type"])
         writer.writerow(["0", "The old man, here.", "The cat, here.", "stereo", "age"])
     loaded = model("bert")
-    found = scored("crows_pairs", loaded, root=str(tmp_path))
+    pair_scores = scored("crows_pairs", loaded, root=str(tmp_path))
     both = likelihoods(loaded, ["The old man, here.", "The cat, here."], device="cpu")
     texts = (both.pieces.text(0), both.pieces.text(1))
-    ids = [both.pieces.columns["ids"][here].tolist() for here in texts]
-    for sums, here, own, other in ((found.good, 0, *ids), (found.bad, 1, *reversed(ids))):
-        nats = both.nats[texts[here]]
+    ids = [both.pieces.columns["ids"][text_span].tolist() for text_span in texts]
+    for sums, text_span, own, other in (
+        (pair_scores.good, 0, *ids),
+        (pair_scores.bad, 1, *reversed(ids)),
+    ):
+        nats = both.nats[texts[text_span]]
         shared = [value for value, number in zip(nats, own, strict=True) if number in other]
         assert 3 <= len(shared) < len(own)
         assert sums[0] == pytest.approx(sum(shared), abs=1e-9)
@@ -167,8 +184,8 @@ def facts_file(folder: Path) -> Path:
 
 def test_facts_are_ranked_among_objects(tmp_path: Path) -> None:
     loaded = model("bert")
-    found = find_facts(str(facts_file(tmp_path)), columns={})
-    result = drained(found.follow(scorer(loaded), device="cpu"))
+    facts_set = find_facts(str(facts_file(tmp_path)), columns={})
+    result = drained(facts_set.follow(scorer(loaded), device="cpu"))
     assert result.left_out == 1 and result.candidates == 3
     assert list(result.relations) == ["P1", "P2"] and result.relations["P1"].items == 2
     ids = [loaded.tokenizer.token_to_id(word) for word in ("here", "the", "one")]
@@ -190,8 +207,8 @@ def packed_alone(row: Any) -> Any:
 
 
 def test_equal_candidates_count_by_chance(tmp_path: Path) -> None:
-    found = find_facts(str(facts_file(tmp_path)), columns={})
-    result = drained(found.follow(scorer(constant()), device="cpu"))
+    facts_set = find_facts(str(facts_file(tmp_path)), columns={})
+    result = drained(facts_set.follow(scorer(constant()), device="cpu"))
     assert result.at_1.tolist() == [pytest.approx(1 / 3)] * 3 and result.all.at_10 == 100.0
 
 

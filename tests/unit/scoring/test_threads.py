@@ -30,8 +30,8 @@ def test_jobs_run_side_by_side_and_come_in_order(cores: int) -> None:
         main = threading.current_thread() is threading.main_thread()
         return job * job, torch.get_num_threads(), main
 
-    found = [*side_by_side(work, range(40), device=CPU)]
-    assert found == [(job * job, 1, False) for job in range(40)]
+    results = [*side_by_side(work, range(40), device=CPU)]
+    assert results == [(job * job, 1, False) for job in range(40)]
     assert torch.get_num_threads() == cores
 
 

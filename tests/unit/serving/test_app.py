@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from support.corpora import digests
-from support.learning import store
-from support.served import runs
+from support.pretrain_runs import store
+from support.web_app import runs
 
 import clozelab
 from clozelab.errors import UserError
@@ -55,18 +55,20 @@ def refused(app: TestClient, room: str, code: int = 400, **fields: Any) -> str:
 
 
 def test_a_folder_of_runs_stands_for_all_of_them(app: TestClient) -> None:
-    found = app.get("/api/models").json()
-    assert [one["name"] for one in found] == [str(runs() / name) for name in ("bert", "roberta")]
-    assert all(one["steps"] == [1, 2, 3] and one["kind"] == "run" for one in found)
+    models = app.get("/api/models").json()
+    assert [entry["name"] for entry in models] == [
+        str(runs() / name) for name in ("bert", "roberta")
+    ]
+    assert all(entry["steps"] == [1, 2, 3] and entry["kind"] == "run" for entry in models)
 
 
 def test_a_text_is_the_same_words_for_every_model(app: TestClient) -> None:
     text = " It's a [MASK], 我们住在这里 <mask>\n"
-    found = ask(app, "words", text=text)
-    words = [one["text"] for one in found["words"]]
+    answer = ask(app, "words", text=text)
+    words = [word["text"] for word in answer["words"]]
     assert words == ["It", "'", "s", "a", "[MASK]", ",", "我们", "住", "在", "这里", "<mask>"]
-    assert [one["text"] for one in found["words"] if one["blank"]] == ["[MASK]", "<mask>"]
-    whole = "".join(one["before"] + one["text"] for one in found["words"]) + found["after"]
+    assert [word["text"] for word in answer["words"] if word["blank"]] == ["[MASK]", "<mask>"]
+    whole = "".join(word["before"] + word["text"] for word in answer["words"]) + answer["after"]
     assert whole == text
     assert ask(app, "words", text=" ") == {"words": [], "after": " "}
 
@@ -76,9 +78,9 @@ def test_guesses_are_those_of_fill(app: TestClient, name: str) -> None:
     run = runs() / name
     text = "The [MASK] was in the house."
     expected = clozelab.fill(run, text, top=3, device="cpu", progress=False).blanks[0]
-    found = ask(app, "fill", model=str(run), text=text, hidden=[1], top=3)
-    (blank,) = found["blanks"]
-    assert found["step"] == 3 and blank["word"] == 1 and blank["hidden"] is None
+    filled = ask(app, "fill", model=str(run), text=text, hidden=[1], top=3)
+    (blank,) = filled["blanks"]
+    assert filled["step"] == 3 and blank["word"] == 1 and blank["hidden"] is None
     chances = [guess["probability"] for guess in blank["guesses"]]
     assert chances == pytest.approx([guess.probability for guess in expected])
     texts = [guess["text"] for guess in blank["guesses"]]
@@ -92,13 +94,13 @@ def test_a_word_is_hidden_whole_and_asked_about(app: TestClient, name: str) -> N
     pieces = model.reader().pieces([text])
     own = [n for n, (start, stop) in enumerate(pieces.spans.tolist()) if 4 <= start < 19]
     assert len(own) > 1
-    found = ask(app, "fill", model=str(runs() / name), text=text, hidden=[1], top=20)
-    assert [blank["word"] for blank in found["blanks"]] == [1] * len(own)
-    stood = "".join(blank["hidden"]["text"] for blank in found["blanks"])
+    filled = ask(app, "fill", model=str(runs() / name), text=text, hidden=[1], top=20)
+    assert [blank["word"] for blank in filled["blanks"]] == [1] * len(own)
+    stood = "".join(blank["hidden"]["text"] for blank in filled["blanks"])
     assert stood.lower() == "extraordinarily"
     masked = f"The {'[MASK]' * len(own)} small house."
     expected = clozelab.fill(model, masked, top=600, device="cpu", progress=False)
-    for n, blank in zip(own, found["blanks"], strict=True):
+    for n, blank in zip(own, filled["blanks"], strict=True):
         number = int(pieces.columns["ids"][n])
         chances = {g.number: g.probability for g in expected.blanks[own.index(n)]}
         assert blank["hidden"]["probability"] == pytest.approx(chances[number])
@@ -107,17 +109,17 @@ def test_a_word_is_hidden_whole_and_asked_about(app: TestClient, name: str) -> N
 def test_a_span_of_words_has_no_token_between_its_blanks(app: TestClient) -> None:
     run = runs() / "roberta"
     text = "It is a small old house."
-    found = ask(app, "fill", model=str(run), text=text, hidden=[4, 3], top=1)
-    counts = [sum(blank["word"] == word for blank in found["blanks"]) for word in (3, 4)]
+    filled = ask(app, "fill", model=str(run), text=text, hidden=[4, 3], top=1)
+    counts = [sum(blank["word"] == word for blank in filled["blanks"]) for word in (3, 4)]
     masked = f"It is a {'[MASK]' * sum(counts)} house."
     expected = clozelab.fill(run, masked, top=1, device="cpu", progress=False).blanks
-    chances = [blank["guesses"][0]["probability"] for blank in found["blanks"]]
+    chances = [blank["guesses"][0]["probability"] for blank in filled["blanks"]]
     assert chances == pytest.approx([best.probability for (best,) in expected])
 
 
 def test_steps_of_a_run_are_different_models(app: TestClient) -> None:
-    asked = {"model": str(runs() / "bert"), "text": TEXT, "hidden": [1], "top": 1}
-    answers = [ask(app, "fill", step=step, **asked) for step in (1, 2, 3, None)]
+    request = {"model": str(runs() / "bert"), "text": TEXT, "hidden": [1], "top": 1}
+    answers = [ask(app, "fill", step=step, **request) for step in (1, 2, 3, None)]
     assert [answer["step"] for answer in answers] == [1, 2, 3, 3]
     chances = [answer["blanks"][0]["hidden"]["probability"] for answer in answers]
     assert len({*chances}) == 3 and chances[2] == chances[3]
@@ -126,16 +128,16 @@ def test_steps_of_a_run_are_different_models(app: TestClient) -> None:
 def test_scores_are_those_of_score(app: TestClient) -> None:
     run = runs() / "bert"
     expected = clozelab.score(run, text=[TEXT], device="cpu", progress=False)[0]
-    found = ask(app, "score", model=str(run), text=TEXT)
-    (text,) = found["texts"]
+    answer = ask(app, "score", model=str(run), text=TEXT)
+    (text,) = answer["texts"]
     assert text["log_likelihood"] == pytest.approx(expected.log_likelihood)
     for unit, pieces in (("tokens", expected.tokens), ("words", expected.words)):
         assert "".join(part["text"] for part in text[unit]) == TEXT
-        told = [part["surprisal"] for part in text[unit] if "surprisal" in part]
-        assert told == pytest.approx([piece.surprisal for piece in pieces])
+        surprisals = [part["surprisal"] for part in text[unit] if "surprisal" in part]
+        assert surprisals == pytest.approx([piece.surprisal for piece in pieces])
         for part in text[unit]:
             if "level" in part:
-                assert found["levels"][part["level"]] <= part["surprisal"]
+                assert answer["levels"][part["level"]] <= part["surprisal"]
     pair = ask(app, "score", model=str(run), text=TEXT, other="The king were in the house.")
     assert len(pair["texts"]) == 2
     assert pair["texts"][0]["log_likelihood"] == pytest.approx(expected.log_likelihood)
@@ -143,11 +145,11 @@ def test_scores_are_those_of_score(app: TestClient) -> None:
 
 def test_masks_are_those_of_mask(app: TestClient) -> None:
     expected = clozelab.mask("spanbert", TEXT, epoch=1, seed=3, progress=False)
-    found = ask(app, "masks", recipe="spanbert", text=TEXT, epochs=2, seed=3)
+    answer = ask(app, "masks", recipe="spanbert", text=TEXT, epochs=2, seed=3)
     hidden = expected.epochs[0].hidden
-    tokens = found["epochs"][1]["blocks"][0]
+    tokens = answer["epochs"][1]["blocks"][0]
     at = [n for n, token in enumerate(tokens) if "decision" in token]
-    assert at == hidden.positions.tolist() and found["epochs"][1]["spans"] == len(hidden.spans)
+    assert at == hidden.positions.tolist() and answer["epochs"][1]["spans"] == len(hidden.spans)
     opens = [n for n, token in enumerate(tokens) if token.get("opens")]
     assert opens == hidden.spans[:, 0].tolist()
     more = ask(app, "masks", recipe="spanbert", text=TEXT, set=["masking.mask_rate=0.6"])
@@ -159,8 +161,8 @@ def test_masks_are_those_of_mask(app: TestClient) -> None:
 
 def test_chinese_words_and_known_units_are_shown(app: TestClient) -> None:
     text, corpus = "北京是中国的首都，很多人住在这里。", store("units")
-    found = ask(app, "masks", recipe="roberta_wwm", text=text, corpus=corpus, epochs=1)
-    tokens = found["epochs"][0]["blocks"][0]
+    answer = ask(app, "masks", recipe="roberta_wwm", text=text, corpus=corpus, epochs=1)
+    tokens = answer["epochs"][0]["blocks"][0]
     inside = {token["text"] for token in tokens if token["gap"] == "·"}
     assert {"京", "国", "都"} <= inside and "是" not in inside
     units = ask(app, "masks", recipe="ernie", text=text, corpus=corpus)["units"]
@@ -171,10 +173,10 @@ def test_chinese_words_and_known_units_are_shown(app: TestClient) -> None:
 
 
 def test_recipes_are_those_with_names_and_those_of_the_runs(app: TestClient) -> None:
-    found = app.get("/api/recipes").json()
-    names = [one["name"] for one in found["recipes"]]
+    answer = app.get("/api/recipes").json()
+    names = [recipe["name"] for recipe in answer["recipes"]]
     assert "bert" in names and str(runs() / "bert") in names
-    assert found["corpora"] == [store("units")]
+    assert answer["corpora"] == [store("units")]
     assert ask(app, "masks", recipe=str(runs() / "bert"), text=TEXT)["name"] == "bert"
 
 
@@ -253,10 +255,10 @@ def test_a_model_is_opened_when_it_is_first_asked_and_once(
     app = client(runs())
     app.get("/api/models")
     assert opened == []
-    asked = {"model": str(runs() / "bert"), "text": TEXT}
+    request = {"model": str(runs() / "bert"), "text": TEXT}
     for _ in range(3):
-        ask(app, "fill", hidden=[1], **asked)
-        ask(app, "score", **asked)
+        ask(app, "fill", hidden=[1], **request)
+        ask(app, "score", **request)
     assert opened == [str(runs() / "bert" / "checkpoints" / "step-00000003")]
 
 
@@ -280,17 +282,17 @@ def test_a_folder_that_is_deleted_meanwhile_is_a_sentence(tmp_path: Path) -> Non
     for name in ("a", "b"):
         shutil.copytree(runs() / "bert", tmp_path / name)
     app = client(tmp_path)
-    asked = {"text": TEXT, "hidden": [1]}
+    request = {"text": TEXT, "hidden": [1]}
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
-    ask(app, "fill", model=a, **asked)
+    ask(app, "fill", model=a, **request)
     shutil.rmtree(tmp_path / "a")
-    assert "was removed" in refused(app, "fill", model=a, **asked)
-    assert [one["name"] for one in app.get("/api/models").json()] == [b]
+    assert "was removed" in refused(app, "fill", model=a, **request)
+    assert [entry["name"] for entry in app.get("/api/models").json()] == [b]
     assert app.get("/api/runs").status_code == 200
-    ask(app, "fill", model=b, **asked)
+    ask(app, "fill", model=b, **request)
     checkpoint = tmp_path / "b" / "checkpoints" / "step-00000002"
     (checkpoint / "model.safetensors").unlink()
-    assert "is missing" in refused(app, "fill", model=b, step=2, **asked)
+    assert "is missing" in refused(app, "fill", model=b, step=2, **request)
     shutil.rmtree(tmp_path)
     assert app.get("/api/models").json() == [] and app.get("/api/runs").status_code == 200
 
@@ -331,10 +333,10 @@ def test_a_model_that_diverged_is_a_sentence() -> None:
 def test_names_that_are_no_utf8_are_shown_and_refused(tmp_path: Path) -> None:
     shutil.copytree(runs() / "bert", tmp_path / os.fsdecode(b"a\xff"))
     app = client(tmp_path)
-    (found,) = app.get("/api/models").json()
-    asked = {"text": TEXT, "hidden": [1]}
-    assert "rename it" in refused(app, "fill", model=found["name"], **asked)
-    assert "not among" in refused(app, "fill", model="\udcff", **asked)
+    (entry,) = app.get("/api/models").json()
+    request = {"text": TEXT, "hidden": [1]}
+    assert "rename it" in refused(app, "fill", model=entry["name"], **request)
+    assert "not among" in refused(app, "fill", model="\udcff", **request)
 
 
 def test_a_queue_goes_on_after_an_error_and_leaves_out_what_is_cancelled() -> None:

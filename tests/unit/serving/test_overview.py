@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_study import SCORES, study
 from support.processes import run_process
+from support.study_folders import SCORES, study
 
 from clozelab.config import recipe as recipes
 from clozelab.runs.directory import PLAN, Run
@@ -27,9 +27,9 @@ def make_run(
 ) -> Run:
     """A run so far, ten tokens and two seconds a step."""
     changes = [f"schedule.steps={STEPS}", "schedule.warmup=10", *overrides]
-    made = recipes.read("bert", size="tiny", overrides=changes)
+    recipe = recipes.read("bert", size="tiny", overrides=changes)
     machine = {"seed": 0, "data": ["books:1"]}
-    run = Run.create(folder, recipe_toml=recipes.to_toml(made), machine=machine)
+    run = Run.create(folder, recipe_toml=recipes.to_toml(recipe), machine=machine)
     for step in range(1, steps + 1):
         both = {"masked_lm": {"loss": loss + 5 / step}, "next_sentence": {"loss": 0.7}}
         more = {"learning_rate": 1e-3, "norm": 1.0, "tokens": 10, "seconds": 2.0}
@@ -41,8 +41,8 @@ def make_run(
 
 def look(*places: Path) -> dict[str, Any]:
     """The overview as a browser gets it."""
-    found: dict[str, Any] = json.loads(json.dumps(overview(places), allow_nan=False))
-    return found
+    page: dict[str, Any] = json.loads(json.dumps(overview(places), allow_nan=False))
+    return page
 
 
 def age(folder: Path, seconds: float = 3600) -> None:
@@ -54,10 +54,10 @@ def age(folder: Path, seconds: float = 3600) -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
-    made = [tmp_path / name for name in ("done", "half")]
-    make_run(made[0])
-    make_run(made[1], steps=40, overrides=("objectives.1.weight=0.0",))
-    return made
+    places = [tmp_path / name for name in ("done", "half")]
+    make_run(places[0])
+    make_run(places[1], steps=40, overrides=("objectives.1.weight=0.0",))
+    return places
 
 
 def test_a_run_is_finished_running_or_stopped(runs: list[Path]) -> None:
@@ -74,31 +74,33 @@ def test_a_run_is_finished_running_or_stopped(runs: list[Path]) -> None:
 
 
 def test_heads_that_are_not_trained_are_not_shown(runs: list[Path]) -> None:
-    found = look(*runs)
-    done, half = found["runs"]
+    page = look(*runs)
+    done, half = page["runs"]
     assert done["losses"]["next_sentence"] == {"train": 0.7}
     assert "next_sentence" not in half["losses"]
-    (figure,) = [one for one in found["charts"] if one["title"].startswith("next sentence")]
+    (figure,) = [chart for chart in page["charts"] if chart["title"].startswith("next sentence")]
     assert [line["name"] for line in figure["lines"]] == ["done"]
 
 
 def test_curves_are_those_of_pages(runs: list[Path]) -> None:
-    found = look(*runs)
-    titles = [one["title"] for one in found["charts"]]
+    page = look(*runs)
+    titles = [chart["title"] for chart in page["charts"]]
     assert titles[-3:] == ["learning rate", "gradient norm before clipping", "throughput"]
-    loss = found["charts"][0]
+    loss = page["charts"][0]
     assert [line["name"] for line in loss["lines"]] == ["done", "half"]
     assert loss["lines"][1]["y"][-1] == 2 + 5 / 40
-    clock = found["clocks"][loss["lines"][1]["clock"]]
+    clock = page["clocks"][loss["lines"][1]["clock"]]
     assert (clock["steps"][-1], clock["tokens"][-1], clock["seconds"][-1]) == (40, 400, 80)
 
 
 def test_losses_are_compared_only_under_one_tokenizer(runs: list[Path]) -> None:
     assert look(*runs)["comparable"] is True
     Run(runs[1]).remember({"tokenizer_digest": "another"})
-    found = look(*runs)
-    assert found["comparable"] is False
-    lines = [len(one["lines"]) for one in found["charts"] if one["title"].startswith("masked lm")]
+    page = look(*runs)
+    assert page["comparable"] is False
+    lines = [
+        len(chart["lines"]) for chart in page["charts"] if chart["title"].startswith("masked lm")
+    ]
     assert lines == [1, 1]
 
 
@@ -113,16 +115,16 @@ def test_the_doctor_is_heard(tmp_path: Path) -> None:
     ill = make_run(tmp_path / "ill", steps=60)
     ill.append({"kind": "diverged", "step": 60, "what": "the loss of masked_lm"})
     well, bad = (look(tmp_path / name)["runs"][0]["findings"] for name in ("well", "ill"))
-    assert any(one["level"] == "ill" for one in bad)
-    assert all(one["level"] != "healthy" and one["remedy"] for one in (*well, *bad))
-    assert not any("NaN" in one["title"] for one in well)
+    assert any(finding["level"] == "ill" for finding in bad)
+    assert all(finding["level"] != "healthy" and finding["remedy"] for finding in (*well, *bad))
+    assert not any("NaN" in finding["title"] for finding in well)
 
 
 def test_what_is_half_written_or_gone_is_no_error(runs: list[Path]) -> None:
     log = runs[1] / "metrics.jsonl"
     with log.open("a") as file:
         file.write('{"kind": "step", "step": 41, "masked_lm": {"lo')
-    assert [one["state"] for one in look(*runs)["runs"]] == ["finished", "running"]
+    assert [row["state"] for row in look(*runs)["runs"]] == ["finished", "running"]
     (runs[0] / "result.json").write_text('{"steps": 1')
     rows = look(*runs)["runs"]
     assert rows[0]["state"] == "unreadable" and "result.json" in rows[0]["error"]
@@ -141,7 +143,7 @@ def test_a_folder_that_vanishes_while_it_is_read(
 
     monkeypatch.setattr(Run, "machine", remove_first)
     rows = look(*runs)["runs"]
-    assert [one["error"] for one in rows] == ["the folder is gone"] * 2
+    assert [row["error"] for row in rows] == ["the folder is gone"] * 2
 
 
 @pytest.mark.parametrize("name", ["recipe.toml", "machine.toml", "metrics.jsonl", "result.json"])
@@ -181,21 +183,33 @@ def test_a_study_fills_cell_by_cell(tmp_path: Path) -> None:
     place = study(tmp_path / "s", scores=part, failed={("single", 0): "gave up"},
                   begun=[("dynamic", 1), ("dynamic", 2)])  # fmt: skip
     age(place / "cells/dynamic/seed-2")
-    (found,) = look(place)["studies"]
-    assert (found["done"], found["failed"], found["planned"], found["state"]) == (
+    (overview_of_study,) = look(place)["studies"]
+    assert (
+        overview_of_study["done"],
+        overview_of_study["failed"],
+        overview_of_study["planned"],
+        overview_of_study["state"],
+    ) == (
         4,
         1,
         9,
         "stopped",
     )
-    cells = {one["name"]: [cell["state"] for cell in one["cells"]] for one in found["variants"]}
+    cells = {
+        variant["name"]: [cell["state"] for cell in variant["cells"]]
+        for variant in overview_of_study["variants"]
+    }
     assert cells == {
         "static": ["done"] * 3,
         "dynamic": ["done", "running", "stopped"],
         "single": ["failed", "waiting", "waiting"],
     }
-    assert found["variants"][1]["cells"][1]["share"] < 0.5
-    assert found["verdicts"] and found["tables"][0]["columns"][0] == "variant" and found["charts"]
+    assert overview_of_study["variants"][1]["cells"][1]["share"] < 0.5
+    assert (
+        overview_of_study["verdicts"]
+        and overview_of_study["tables"][0]["columns"][0] == "variant"
+        and overview_of_study["charts"]
+    )
     Run(place).write_result({"study": "s", "cells": []})
     assert look(place)["studies"][0]["done"] == 0
 
@@ -214,7 +228,7 @@ def test_fine_tunings_have_their_scores(tmp_path: Path) -> None:
     result = {"task": "sst2", "best": "seed-0", "selected": 85.0, "cells": [cell]}
     Run(tmp_path / "t").write_result({**result, "constant": {"accuracy": 50.9}})
     (row,) = look(tmp_path / "t")["tunings"]
-    assert [one[:2] for one in row["table"]["rows"]] == [
+    assert [cells[:2] for cells in row["table"]["rows"]] == [
         ["a", {"text": "85.0", "value": 85.0}],
         ["a constant answer", {"text": "50.9", "value": 50.9}],
     ]
@@ -225,6 +239,6 @@ def test_it_needs_no_torch_and_forgets_what_is_not_asked_for(runs: list[Path]) -
     run_process([sys.executable, "-c", code], check=True)
     readings = folder_state.Readings()
     for place in runs:
-        readings.of(place, lambda one: one.name)
+        readings.of(place, lambda path: path.name)
     readings.forget_others([runs[0]])
     assert {place for place, _ in readings._known} == {runs[0]}

@@ -89,29 +89,29 @@ def test_other_sites_may_lead_to_the_page_and_to_nothing_else() -> None:
 
 def test_from_afar_a_token_is_asked_for() -> None:
     at = "http://10.0.0.7:8765"
-    asked = client(host="0.0.0.0", token="hush", at=at)
-    answer = asked.get("/")
+    guarded = client(host="0.0.0.0", token="hush", at=at)
+    answer = guarded.get("/")
     assert answer.status_code == 401 and "token" in answer.json()["error"]
-    assert asked.get("/static/app.js").status_code == 401
+    assert guarded.get("/static/app.js").status_code == 401
     for wrong in ("/?token=", "/?token=hus", "/?token=hush2", "/?token=%ff"):
-        assert asked.get(wrong).status_code == 401
+        assert guarded.get(wrong).status_code == 401
     for kind in ("Bearer hus", "Basic hush", "Bearer", ""):
-        assert asked.get("/", headers={"Authorization": kind}).status_code == 401
-    assert asked.get("/", headers={"Authorization": "Bearer hush"}).status_code == 200
+        assert guarded.get("/", headers={"Authorization": kind}).status_code == 401
+    assert guarded.get("/", headers={"Authorization": "Bearer hush"}).status_code == 200
 
-    answer = asked.get("/?token=hush")
+    answer = guarded.get("/?token=hush")
     assert answer.status_code == 200
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
-    assert asked.get("/api/models").status_code == 200  # by the cookie
-    assert "set-cookie" not in asked.get("/api/models").headers
+    assert guarded.get("/api/models").status_code == 200  # by the cookie
+    assert "set-cookie" not in guarded.get("/api/models").headers
     other = client(host="0.0.0.0", token="other", at=at)
-    other.cookies = asked.cookies
+    other.cookies = guarded.cookies
     assert other.get("/api/models").status_code == 401
     assert other.get("/?token=other").status_code == 200
-    assert asked.get("/api/models").status_code == 200  # each has a cookie of its own
+    assert guarded.get("/api/models").status_code == 200  # each has a cookie of its own
     elsewhere = {"Host": "rebound.example", "Cookie": f"{cookie_name('hush')}=hush"}
-    assert asked.get("/", headers=elsewhere).status_code == 403
+    assert guarded.get("/", headers=elsewhere).status_code == 403
 
 
 def test_on_this_machine_none_is_asked_for_and_none_is_given() -> None:
@@ -120,7 +120,7 @@ def test_on_this_machine_none_is_asked_for_and_none_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "here"),
+    ("host", "is_local"),
     [
         ("127.0.0.1", True),
         ("127.8.8.8", True),
@@ -132,8 +132,8 @@ def test_on_this_machine_none_is_asked_for_and_none_is_given() -> None:
         ("machine", False),
     ],
 )
-def test_which_addresses_are_reached_from_here_alone(host: str, here: bool) -> None:
-    assert is_loopback(host) is here
+def test_which_addresses_are_reached_from_here_alone(host: str, is_local: bool) -> None:
+    assert is_loopback(host) is is_local
 
 
 def test_no_file_of_the_page_reads_text_as_html() -> None:

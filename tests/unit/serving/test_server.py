@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from support.corpora import refused, run
-from support.served import runs, serving
+from support.web_app import runs, serving
 
 from clozelab.api import serving as api
 from clozelab.errors import UserError
@@ -30,10 +30,10 @@ def test_the_next_port_is_taken_where_one_is_in_use() -> None:
 
 def test_a_port_beyond_this_machine_has_a_token_of_its_own() -> None:
     opened = [listen("127.0.0.1", 0, token=True) for _ in range(2)]
-    tokens = [one.url.partition("?token=")[2] for one in opened]
+    tokens = [server.url.partition("?token=")[2] for server in opened]
     assert all(len(token) >= 32 for token in tokens) and tokens[0] != tokens[1]
-    for one in opened:
-        one.socket.close()
+    for server in opened:
+        server.socket.close()
 
 
 @pytest.mark.parametrize("host", ["203.0.113.9", "no.such.host.invalid", "é" * 300, "a\0b"])
@@ -43,7 +43,7 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["nowhere"], "nowhere: there is no such folder"),
         ([str(Path(__file__).parent)], "is no run"),
@@ -51,8 +51,8 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
         (["--port", "x"], "--port: 'x' is not a whole number"),
     ],
 )
-def test_mistakes_of_the_command_are_sentences(words: list[str], says: str) -> None:
-    assert says in refused(run("serve", *words))
+def test_mistakes_of_the_command_are_sentences(arguments: list[str], says: str) -> None:
+    assert says in refused(run("serve", *arguments))
 
 
 def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,8 @@ def test_it_serves_until_ctrl_c() -> None:
     """`serving` looks for the exit code 130."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with serving([], "--port", str(port)) as (url, said):
-            assert f"port {port} is in use; took " in said[0] and str(port) not in url
+        with serving([], "--port", str(port)) as (url, messages):
+            assert f"port {port} is in use; took " in messages[0] and str(port) not in url
             with urlopen(f"{url}api/models", timeout=60) as answer:
                 assert json.load(answer) == []
     with serving([runs()], "--port", "0") as (url, _):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.made_study import TEXT
+from support.study_folders import TEXT
 
 from clozelab.cli import main
 from clozelab.errors import UserError
@@ -21,23 +21,34 @@ from clozelab.studies.spec import Claim, StudySpec
 ON = ("sst2.accuracy", "mnli.accuracy")
 
 
-def made(tmp_path: Path, text: str = TEXT) -> StudySpec:
+def written_study(tmp_path: Path, text: str = TEXT) -> StudySpec:
     (tmp_path / "study.toml").write_text(text, encoding="utf-8")
     return spec.read(tmp_path / "study.toml")
 
 
 def test_more_seeds_and_larger_effects_have_more_power(tmp_path: Path) -> None:
-    study = replace(made(tmp_path), claims=(Claim("dynamic", ON, "", than="static", effect=2.0),))
-    few, many = (claim_powers(replace(study, seeds=n))[0] for n in (3, 20))
-    assert few.at_effect and few.at_half and many.at_effect and few.detectable and many.detectable
-    assert few.at_half < few.at_effect < many.at_effect and few.detectable > many.detectable
+    study = replace(
+        written_study(tmp_path), claims=(Claim("dynamic", ON, "", than="static", effect=2.0),)
+    )
+    few, many_seeds = (claim_powers(replace(study, seeds=n))[0] for n in (3, 20))
+    assert (
+        few.at_effect
+        and few.at_half
+        and many_seeds.at_effect
+        and few.detectable
+        and many_seeds.detectable
+    )
+    assert (
+        few.at_half < few.at_effect < many_seeds.at_effect
+        and few.detectable > many_seeds.detectable
+    )
     assert claim_powers(replace(study, noise={"sst2.accuracy": 50.0}))[0].at_effect < 0.1  # type: ignore
     unknown = replace(study, claims=(Claim("dynamic", ("mrpc.f2",), "", than="static"),))
     assert claim_powers(unknown)[0].unknown == ("mrpc.f2",)
 
 
 def test_the_paper_s_effect_is_by_its_numbers_or_by_the_claim(tmp_path: Path) -> None:
-    study = made(tmp_path)
+    study = written_study(tmp_path)
     claim = study.claims[0]
     assert paper_effect(study, claim, ON) == pytest.approx((0.4 - 0.3) / 2)
     assert paper_effect(study, replace(claim, effect=3.0), ON) == 3.0
@@ -50,8 +61,8 @@ def test_a_plan_warns_of_claims_that_would_stay_undecided(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["study", "roberta-masking", "--plan", "--seeds", "3"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "paper's effect" in told and "would probably stay undecided" in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert "paper's effect" in output and "would probably stay undecided" in output
 
 
 @pytest.mark.parametrize(("more", "why"), [
@@ -60,25 +71,25 @@ def test_a_plan_warns_of_claims_that_would_stay_undecided(
 ])  # fmt: skip
 def test_claims_are_read_strictly(tmp_path: Path, more: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
-        made(tmp_path, f"{TEXT}{more}\n")
+        written_study(tmp_path, f"{TEXT}{more}\n")
 
 
 def test_a_margin_has_one_unit(tmp_path: Path) -> None:
     both = TEXT.replace('says = "Several', 'margin = 0.5\nsays = "Several')
     with pytest.raises(UserError, match="write a claim for each"):
-        made(tmp_path, both)
+        written_study(tmp_path, both)
 
 
 def test_a_variant_again_has_other_seeds_and_nothing_of_its_own(tmp_path: Path) -> None:
     again = '[[variants]]\nname = "twice"\nsays = "A/A"\nagain = "dynamic"\n'
-    study = made(tmp_path, TEXT.replace("[[claims]]", f"{again}[[claims]]", 1))
+    study = written_study(tmp_path, TEXT.replace("[[claims]]", f"{again}[[claims]]", 1))
     assert study.variant("twice").set == study.variant("dynamic").set
     assert spec.read(_written(tmp_path, study)) == replace(study, name="again")
     request = StudyRequest(study, ("corpus",))
     assert request.seed(Cell("dynamic", 2)) == 2 and request.seed(Cell("twice", 2)) == 1002
     assert request.shares_pretraining_with("twice") is None
     with pytest.raises(UserError, match="leave all but says out"):
-        made(tmp_path, TEXT.replace("[[claims]]", f'{again}set = ["x=1"]\n[[claims]]', 1))
+        written_study(tmp_path, TEXT.replace("[[claims]]", f'{again}set = ["x=1"]\n[[claims]]', 1))
 
 
 def _written(tmp_path: Path, study: StudySpec) -> Path:
@@ -90,9 +101,9 @@ def _written(tmp_path: Path, study: StudySpec) -> Path:
 def test_several_tunings_of_one_encoder_are_one_score() -> None:
     tunings = [{"accuracy": 80.0}, {"accuracy": 84.0}]
     assert tuning_scores("mrpc", tunings, ()) == {"mrpc.accuracy": 82.0}
-    asked = ("spread.mrpc.accuracy", "worst.mrpc.accuracy", "best.mrpc.accuracy")
-    told = tuning_scores("mrpc", tunings, asked)
-    assert [told[name] for name in asked] == pytest.approx([8**0.5, 80.0, 84.0])
+    measures = ("spread.mrpc.accuracy", "worst.mrpc.accuracy", "best.mrpc.accuracy")
+    scores = tuning_scores("mrpc", tunings, measures)
+    assert [scores[name] for name in measures] == pytest.approx([8**0.5, 80.0, 84.0])
 
 
 def test_items_are_kept_as_a_word() -> None:

@@ -102,7 +102,7 @@ def studies(
     world: World,
     *,
     seeds: int,
-    many: int,
+    count: int,
     effect: float = 0.0,
     claims: Sequence[tuple[str, str]] = CLAIMS,
     delta: float | None = None,
@@ -110,8 +110,8 @@ def studies(
     """Simulated studies, in which a is better than the others by the effect."""
     spec = simulated(LOSS, seeds=seeds, claims=claims, delta=delta, teacher=world.teacher)
     draw = np.random.default_rng(sum(map(ord, repr((world, seeds))))).normal
-    own = draw(size=(many, 4, seeds)) * np.array(world.noise)[:, None]
-    common = draw(size=(many, 1, seeds)) * float(np.mean(world.noise))
+    own = draw(size=(count, 4, seeds)) * np.array(world.noise)[:, None]
+    common = draw(size=(count, 1, seeds)) * float(np.mean(world.noise))
     values = math.sqrt(1 - world.shared) * own + math.sqrt(world.shared) * common
     values[:, 0] -= effect  # of losses, less is better
     for study in values.tolist():
@@ -123,40 +123,44 @@ def studies(
         yield StudyRecord(Path(), spec, {"items": {"held_out": 1e12}}, tuple(cells), {})
 
 
-def false_verdicts(world: World, *, seeds: int, many: int) -> float:
-    found = [judge(study) for study in studies(world, seeds=seeds, many=many)]
-    return float(np.mean([any(one.verdict != "undecided" for one in each) for each in found]))
+def false_verdicts(world: World, *, seeds: int, count: int) -> float:
+    judgements = [judge(study) for study in studies(world, seeds=seeds, count=count)]
+    return float(
+        np.mean(
+            [any(judgement.verdict != "undecided" for judgement in each) for each in judgements]
+        )
+    )
 
 
-def above(rate: float, many: int) -> float:
-    return rate + 3 * math.sqrt(rate * (1 - rate) / many)
+def above(rate: float, count: int) -> float:
+    return rate + 3 * math.sqrt(rate * (1 - rate) / count)
 
 
 @pytest.mark.parametrize("seeds", [3, 12])
 @pytest.mark.parametrize("world", WORLDS)
 def test_without_an_effect_few_studies_have_a_verdict(world: str, seeds: int) -> None:
-    assert false_verdicts(WORLDS[world], seeds=seeds, many=QUICK) <= above(0.05, QUICK)
+    assert false_verdicts(WORLDS[world], seeds=seeds, count=QUICK) <= above(0.05, QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 4, 5, 8, 12, 20])
 @pytest.mark.parametrize("world", WORLDS)
 def test_without_an_effect_at_most_one_in_twenty_has_a_verdict(world: str, seeds: int) -> None:
-    assert false_verdicts(WORLDS[world], seeds=seeds, many=SLOW) <= above(0.05, SLOW)
+    assert false_verdicts(WORLDS[world], seeds=seeds, count=SLOW) <= above(0.05, SLOW)
 
 
-def power_reached(seeds: int, many: int) -> tuple[float, float]:
+def power_reached(seeds: int, count: int) -> tuple[float, float]:
     """The power that a plan states for the first claim, and how often the claim is confirmed."""
-    one = next(studies(World(), seeds=seeds, many=1))
+    study = next(studies(World(), seeds=seeds, count=1))
     known: dict[str, Any] = {"noise": {LOSS: 1.0}, "sizes": {"held_out": 1e12}}
-    effect = claim_powers(one.study, **known)[0].detectable
+    effect = claim_powers(study.study, **known)[0].detectable
     assert effect is not None
-    first, *rest = one.study.claims
-    planned = replace(one.study, claims=(replace(first, effect=effect), *rest))
+    first, *rest = study.study.claims
+    planned = replace(study.study, claims=(replace(first, effect=effect), *rest))
     plan = claim_powers(planned, **known)[0].at_effect
     assert plan is not None
-    found = [judge(s)[0] for s in studies(World(), seeds=seeds, many=many, effect=effect)]
-    return plan, float(np.mean([each.verdict == "confirmed" for each in found]))
+    judgements = [judge(s)[0] for s in studies(World(), seeds=seeds, count=count, effect=effect)]
+    return plan, float(np.mean([each.verdict == "confirmed" for each in judgements]))
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 20])
@@ -176,53 +180,61 @@ def test_the_stated_power_is_reached_in_thousands_of_studies(seeds: int) -> None
 def test_equal_is_said_of_what_is_equal_and_not_at_the_very_edge(
     effect: float, rate: float | None
 ) -> None:
-    made = studies(World(), seeds=10, many=QUICK, effect=effect, claims=[("a", "b")], delta=2.0)
-    found = [judge(study)[0].verdict for study in made]
+    repeated = studies(
+        World(), seeds=10, count=QUICK, effect=effect, claims=[("a", "b")], delta=2.0
+    )
+    verdicts = [judge(study)[0].verdict for study in repeated]
     if rate is None:
-        assert found.count("equal") > 0.9 * QUICK and "undecided" not in found[:20]
-        assert 1 - found.count("equal") / QUICK <= above(0.05, QUICK)
+        assert verdicts.count("equal") > 0.9 * QUICK and "undecided" not in verdicts[:20]
+        assert 1 - verdicts.count("equal") / QUICK <= above(0.05, QUICK)
     else:
-        assert found.count("equal") / QUICK <= above(rate, QUICK)
+        assert verdicts.count("equal") / QUICK <= above(rate, QUICK)
 
 
 def test_pairing_helps_where_a_teacher_is_shared() -> None:
-    one = World(shared=0.9, teacher=True)
-    taught = [judge(s)[0] for s in studies(one, seeds=5, many=100, effect=1.0)]
-    alone = [judge(s)[0] for s in studies(World(), seeds=5, many=100, effect=1.0)]
-    counts = [sum(one.verdict == "confirmed" for one in each) for each in (taught, alone)]
+    world = World(shared=0.9, teacher=True)
+    taught = [judge(s)[0] for s in studies(world, seeds=5, count=100, effect=1.0)]
+    alone = [judge(s)[0] for s in studies(World(), seeds=5, count=100, effect=1.0)]
+    counts = [
+        sum(judgement.verdict == "confirmed" for judgement in each) for each in (taught, alone)
+    ]
     assert counts[0] > 2 * counts[1] and taught[0].decisive[0].advantage.paired  # type: ignore
 
 
-def studies_of_items(world: ItemWorld, *, seeds: int, many: int) -> Iterator[StudyRecord]:
+def studies_of_items(world: ItemWorld, *, seeds: int, count: int) -> Iterator[StudyRecord]:
     """Simulated studies without an effect that record a score for each item."""
     spec, shape = simulated(PAIRS, seeds=seeds), (4, seeds, world.count)
     draw = np.random.default_rng(sum(map(ord, repr((world, seeds))))).normal
     by_seed, by_item, by_run = (
-        np.array(one)[:, None, None] for one in (world.seeds, world.items, world.chance)
+        np.array(deviation)[:, None, None] for deviation in (world.seeds, world.items, world.chance)
     )
-    for _ in range(many):
+    for _ in range(count):
         own, common = draw(size=shape), draw(size=(1, *shape[1:]))
         runs = math.sqrt(1 - world.shared) * own + math.sqrt(world.shared) * common
         items = draw(size=(1, 1, world.count)) + by_item * draw(size=(4, 1, world.count))
         items = items + by_run * runs
         items += by_seed * draw(size=(4, seeds, 1)) / math.sqrt(world.count)
-        cells, measured = [], {}
+        cells, item_scores = [], {}
         for name, rows in zip(NAMES, items, strict=True):
             for seed, row in enumerate(rows):
                 cells.append(CellResult(name, seed, {PAIRS: float(row.mean())}, {}))
-                measured[name, seed] = {"items": {PAIRS: packed_items(row)}}
-        yield StudyRecord(Path(), spec, {}, tuple(cells), {}, measured=measured)
+                item_scores[name, seed] = {"items": {PAIRS: packed_items(row)}}
+        yield StudyRecord(Path(), spec, {}, tuple(cells), {}, measured=item_scores)
 
 
-def false_verdicts_of_items(world: ItemWorld, *, seeds: int, many: int) -> float:
-    found = [judge(study) for study in studies_of_items(world, seeds=seeds, many=many)]
-    return float(np.mean([any(one.verdict != "undecided" for one in each) for each in found]))
+def false_verdicts_of_items(world: ItemWorld, *, seeds: int, count: int) -> float:
+    judgements = [judge(study) for study in studies_of_items(world, seeds=seeds, count=count)]
+    return float(
+        np.mean(
+            [any(judgement.verdict != "undecided" for judgement in each) for each in judgements]
+        )
+    )
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("world", ITEM_WORLDS)
 def test_items_and_seeds_give_few_verdicts_without_an_effect(world: str, seeds: int) -> None:
-    rate = false_verdicts_of_items(ITEM_WORLDS[world], seeds=seeds, many=QUICK)
+    rate = false_verdicts_of_items(ITEM_WORLDS[world], seeds=seeds, count=QUICK)
     assert rate <= above(0.05, QUICK)
 
 
@@ -230,7 +242,7 @@ def test_items_and_seeds_give_few_verdicts_without_an_effect(world: str, seeds: 
 @pytest.mark.parametrize("seeds", [3, 5, 12, 20])
 @pytest.mark.parametrize("world", ITEM_WORLDS)
 def test_items_and_seeds_give_at_most_one_in_twenty(world: str, seeds: int) -> None:
-    rate = false_verdicts_of_items(ITEM_WORLDS[world], seeds=seeds, many=SLOW)
+    rate = false_verdicts_of_items(ITEM_WORLDS[world], seeds=seeds, count=SLOW)
     assert rate <= above(0.05, SLOW)
 
 
@@ -238,11 +250,13 @@ def test_items_and_seeds_give_at_most_one_in_twenty(world: str, seeds: int) -> N
 def test_the_error_of_items_and_seeds_is_that_of_repeated_studies(seeds: int) -> None:
     """Neither more nor less: of studies without an effect, the variance of the first advantage."""
     for name in ("all alike", "many seeds' noise", "many items' noise"):
-        made = studies_of_items(ITEM_WORLDS[name], seeds=seeds, many=QUICK)
-        found = [one for study in made if (one := judge(study)[0].decisive[0].advantage)]
-        spread = float(np.var([one.value for one in found]))
-        told = float(np.mean([one.error**2 for one in found]))
-        assert told == pytest.approx(spread, rel=3 * math.sqrt(2 / QUICK) + 0.1), name
+        repeated = studies_of_items(ITEM_WORLDS[name], seeds=seeds, count=QUICK)
+        advantages = [
+            advantage for study in repeated if (advantage := judge(study)[0].decisive[0].advantage)
+        ]
+        spread = float(np.var([advantage.value for advantage in advantages]))
+        mean_square = float(np.mean([advantage.error**2 for advantage in advantages]))
+        assert mean_square == pytest.approx(spread, rel=3 * math.sqrt(2 / QUICK) + 0.1), name
 
 
 @pytest.mark.parametrize(("seeds", "count"), [(3, 400), (5, 50), (20, 200)])
@@ -265,9 +279,9 @@ def test_resampling_seeds_and_items_together_has_a_closed_form(seeds: int, count
     alone = [item_error(dict(enumerate(side))) for side in sides]
     both = item_error(*(dict(enumerate(side)) for side in sides))
     fewer = (1 - 1 / seeds) * (1 - 1 / count)
-    closed = of_seeds + (1 - 1 / count) * both.variance + fewer * sum(one.chance for one in alone)
+    closed = of_seeds + (1 - 1 / count) * both.variance + fewer * sum(rate.chance for rate in alone)
     assert drawn == pytest.approx(closed, rel=0.05)
-    assert both.chance == pytest.approx(sum(one.chance for one in alone), rel=0.1)
+    assert both.chance == pytest.approx(sum(rate.chance for rate in alone), rel=0.1)
 
 
 def test_runs_that_agree_by_chance_are_not_certain() -> None:
@@ -281,7 +295,7 @@ def test_runs_that_agree_by_chance_are_not_certain() -> None:
         "a": {k: float(x.mean()) for k, x in ours.items()},
         "b": dict.fromkeys(range(3), 46.875),
     }
-    found = contrast(scores, "a", "b", items=item_error(ours, theirs))
-    assert found is not None
-    assert found.error >= 0.9 * math.sqrt(2 / 3) * 100 * math.sqrt(0.25 / 1024)
-    assert found.p() > 0.01
+    estimate = contrast(scores, "a", "b", items=item_error(ours, theirs))
+    assert estimate is not None
+    assert estimate.error >= 0.9 * math.sqrt(2 / 3) * 100 * math.sqrt(0.25 / 1024)
+    assert estimate.p() > 0.01

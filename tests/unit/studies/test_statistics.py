@@ -30,7 +30,7 @@ from clozelab.statistics import (
 
 
 def difference(ours: Values, theirs: Values, *others: Values) -> Estimate | None:
-    every = {"ours": ours, "theirs": theirs, **{str(n): one for n, one in enumerate(others)}}
+    every = {"ours": ours, "theirs": theirs, **{str(n): values for n, values in enumerate(others)}}
     return contrast(every, "ours", "theirs")
 
 
@@ -54,11 +54,11 @@ def test_many_degrees_of_freedom_are_a_normal_distribution() -> None:
 
 
 def test_a_mean_is_told_with_its_interval() -> None:
-    found = mean([88.0, 89.0, 90.0])
-    assert found is not None
+    estimate = mean([88.0, 89.0, 90.0])
+    assert estimate is not None
     half = 4.303 / math.sqrt(3)
-    assert (found.value, found.seeds, found.freedom) == (89.0, 3, 2)
-    assert (found.low, found.high) == pytest.approx((89 - half, 89 + half), abs=1e-3)
+    assert (estimate.value, estimate.seeds, estimate.freedom) == (89.0, 3, 2)
+    assert (estimate.low, estimate.high) == pytest.approx((89 - half, 89 + half), abs=1e-3)
     assert mean([88.0]) is None and mean([]) is None
 
 
@@ -70,17 +70,26 @@ def test_a_summary_has_an_interval_only_of_several() -> None:
 
 def test_seeds_are_paired_where_a_teacher_is_shared() -> None:
     scores = {"ours": {0: 80.0, 1: 60.0, 2: 70.0}, "theirs": {2: 69.0, 1: 59.2, 0: 78.8}}
-    found = contrast(scores, "ours", "theirs", related=True)
-    assert found is not None and found.paired and found.seeds == 3 and found.method == "paired"
-    assert found.value == pytest.approx(1.0) and found.half == pytest.approx(0.497, abs=1e-3)
+    estimate = contrast(scores, "ours", "theirs", related=True)
+    assert (
+        estimate is not None
+        and estimate.paired
+        and estimate.seeds == 3
+        and estimate.method == "paired"
+    )
+    assert estimate.value == pytest.approx(1.0) and estimate.half == pytest.approx(0.497, abs=1e-3)
     alone = contrast(scores, "ours", "theirs")
     assert alone is not None and not alone.paired and alone.half > 10
 
 
 def test_seeds_are_paired_where_they_are_shown_to_act_alike() -> None:
     ours, theirs = {0: 80.0, 1: 60.0, 2: 70.0}, {0: 78.8, 1: 59.2, 2: 69.0}
-    found = difference(ours, theirs, {0: 75.0, 1: 55.4, 2: 66.0}, {0: 81.0, 1: 61.5, 2: 70.4})
-    assert found is not None and found.paired and found.method == "paired, pooled over 4 variants"
+    estimate = difference(ours, theirs, {0: 75.0, 1: 55.4, 2: 66.0}, {0: 81.0, 1: 61.5, 2: 70.4})
+    assert (
+        estimate is not None
+        and estimate.paired
+        and estimate.method == "paired, pooled over 4 variants"
+    )
     # Two variants alone show nothing of seeds, however much they agree.
     assert (lone := difference(ours, theirs)) is not None and not lone.paired
 
@@ -88,10 +97,14 @@ def test_seeds_are_paired_where_they_are_shown_to_act_alike() -> None:
 def test_noise_that_is_alike_is_pooled_over_variants() -> None:
     ours, theirs = {0: 5.0, 1: 6.0, 2: 5.4}, {0: 4.1, 1: 4.0, 2: 5.0}
     others = {0: 7.0, 1: 8.2, 2: 7.7}, {0: 9.0, 1: 8.0, 2: 8.3}
-    found = difference(ours, theirs, *others)
-    assert found is not None and found.method == "pooled over 4 variants" and found.freedom == 8
-    variances = [stdev(one.values()) ** 2 for one in (ours, theirs, *others)]
-    assert found.error == pytest.approx(math.sqrt(fmean(variances) * 2 / 3))
+    estimate = difference(ours, theirs, *others)
+    assert (
+        estimate is not None
+        and estimate.method == "pooled over 4 variants"
+        and estimate.freedom == 8
+    )
+    variances = [stdev(seed_scores.values()) ** 2 for seed_scores in (ours, theirs, *others)]
+    assert estimate.error == pytest.approx(math.sqrt(fmean(variances) * 2 / 3))
     noisy = difference({0: 5.0, 1: 60.0, 2: 30.0}, theirs, *others)
     assert noisy is not None and noisy.method == "Welch" and noisy.freedom == 2
     quiet = difference({0: 5.0, 1: 5.0001}, {0: 4.0, 1: 4.0001}, {0: 1.0, 1: 9.0, 2: 5.0})
@@ -101,12 +114,12 @@ def test_noise_that_is_alike_is_pooled_over_variants() -> None:
 def test_two_variants_alone_are_compared_as_welch_did() -> None:
     ours = dict(enumerate([27.5, 21.0, 19.0, 23.6, 17.0, 17.9]))
     theirs = {9 + n: x for n, x in enumerate([27.1, 20.0, 19.8, 23.4, 25.4, 17.5, 26.8, 22.0])}
-    found = difference(ours, theirs)
-    assert found is not None and not found.paired and found.seeds == 14
+    estimate = difference(ours, theirs)
+    assert estimate is not None and not estimate.paired and estimate.seeds == 14
     a, b = stdev(ours.values()) ** 2 / 6, stdev(theirs.values()) ** 2 / 8
-    assert found.value == pytest.approx(fmean(ours.values()) - fmean(theirs.values()))
-    assert found.error == pytest.approx(math.sqrt(a + b))
-    assert found.freedom == pytest.approx((a + b) ** 2 / (a * a / 5 + b * b / 7))
+    assert estimate.value == pytest.approx(fmean(ours.values()) - fmean(theirs.values()))
+    assert estimate.error == pytest.approx(math.sqrt(a + b))
+    assert estimate.freedom == pytest.approx((a + b) ** 2 / (a * a / 5 + b * b / 7))
 
 
 def test_one_seed_tells_nothing_of_a_difference() -> None:
@@ -117,9 +130,11 @@ def test_one_seed_tells_nothing_of_a_difference() -> None:
 
 def test_equal_values_are_never_certain_where_items_count() -> None:
     scores = {"a": {0: 49.3, 1: 49.3, 2: 49.3}, "b": {0: 47.3, 1: 47.3, 2: 47.3}}
-    found = contrast(scores, "a", "b", items=ItemError(2 * 1.56**2))
-    assert found is not None and found.half == pytest.approx(1.96 * 1.56 * math.sqrt(2), rel=1e-3)
-    assert found.p() > 0.3
+    estimate = contrast(scores, "a", "b", items=ItemError(2 * 1.56**2))
+    assert estimate is not None and estimate.half == pytest.approx(
+        1.96 * 1.56 * math.sqrt(2), rel=1e-3
+    )
+    assert estimate.p() > 0.3
     alone = level(scores, "a", items=ItemError(1.56**2))
     assert alone is not None and (alone.low, alone.high) == pytest.approx((46.2, 52.4), abs=0.05)
 
@@ -158,17 +173,21 @@ def test_few_items_have_few_degrees_of_freedom() -> None:
 
 def test_a_level_has_the_noise_of_all_where_it_is_alike() -> None:
     scores = {"a": {0: 1.0, 1: 1.9}, "b": {0: 5.0, 1: 6.1}, "c": {0: 7.0, 1: 8.4}}
-    found = level(scores, "a")
-    assert found is not None and found.freedom == 3 and found.method == "pooled over 3 variants"
+    estimate = level(scores, "a")
+    assert (
+        estimate is not None
+        and estimate.freedom == 3
+        and estimate.method == "pooled over 3 variants"
+    )
     lone = level({"a": scores["a"]}, "a")
     assert lone is not None and lone.freedom == 1 and lone.method == "alone"
 
 
 def test_a_chance_and_an_interval_agree() -> None:
-    found = Estimate(1.2, 0.5, 4, 5)
-    assert found.p(found.low) == pytest.approx(0.05, abs=1e-6)
-    assert found.p(found.high) == pytest.approx(0.05, abs=1e-6)
-    assert found.p() < 0.1 and found.p(1.2) == 1.0
+    estimate = Estimate(1.2, 0.5, 4, 5)
+    assert estimate.p(estimate.low) == pytest.approx(0.05, abs=1e-6)
+    assert estimate.p(estimate.high) == pytest.approx(0.05, abs=1e-6)
+    assert estimate.p() < 0.1 and estimate.p(1.2) == 1.0
 
 
 def test_holm_raises_the_least_the_most_and_keeps_the_order() -> None:
@@ -185,9 +204,9 @@ def test_the_correction_of_benjamini_and_hochberg_is_scipys() -> None:
 
 
 def test_two_one_sided_tests_place_a_value_within_bounds() -> None:
-    found = Estimate(0.1, 0.1, 20, 10)
-    assert found.p_within(0.5) == pytest.approx(t_below(-4.0, 20))
-    assert found.p_within(0.15) > 0.25 and Estimate(1.0, 0.1, 20, 10).p_within(0.5) > 0.99
+    estimate = Estimate(0.1, 0.1, 20, 10)
+    assert estimate.p_within(0.5) == pytest.approx(t_below(-4.0, 20))
+    assert estimate.p_within(0.15) > 0.25 and Estimate(1.0, 0.1, 20, 10).p_within(0.5) > 0.99
 
 
 def test_the_power_of_a_huge_effect_is_one() -> None:
@@ -216,6 +235,6 @@ def test_the_documentation_has_the_right_numbers() -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
     rows = [line.split("|")[2:-1] for line in lines if line.startswith(("| seeds", "| detectable"))]
     assert len(rows) == 2 and len(rows[0]) == len(rows[1]) > 3
-    for seeds, told in zip(*rows, strict=True):
-        found = detectable(math.sqrt(2 / int(seeds)), 1.5 * (int(seeds) - 1))
-        assert float(told) == pytest.approx(found, abs=0.0501)
+    for seeds, stated in zip(*rows, strict=True):
+        size = detectable(math.sqrt(2 / int(seeds)), 1.5 * (int(seeds) - 1))
+        assert float(stated) == pytest.approx(size, abs=0.0501)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.made_study import SCORES, study
+from support.study_folders import SCORES, study
 
 from clozelab.cli import main
 from clozelab.errors import UserError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.made_study import study
+from support.study_folders import study
 
 from clozelab.studies import spec
 
@@ -25,7 +25,7 @@ def test_the_log_is_up_to_date(log: dict[str, Any]) -> None:
 
 
 def test_what_others_found_is_of_variants_that_there_are(log: dict[str, Any]) -> None:
-    variants = {one.name for name in log["STUDIES"] for one in spec.read(name).variants}
+    variants = {variant.name for name in log["STUDIES"] for variant in spec.read(name).variants}
     assert {*log["ELSEWHERE"]} <= variants
 
 
@@ -42,5 +42,7 @@ def test_a_row_has_the_advantage_over_the_base_and_whether_it_counts(
     assert rows["dynamic"][3].startswith("+0.0") and rows["dynamic"][-1] == "no"
     assert rows["single"][3].startswith("−") and rows["single"][-1] == "no"  # worse, for certain
     log["STUDIES"]["made"] = ("single", ("held_out.masked_lm",))
-    kept = [line for line in log["table"]("made", tmp_path).splitlines() if "dynamic" in line]
-    assert kept[0].endswith("| yes |")
+    variant_rows = [
+        line for line in log["table"]("made", tmp_path).splitlines() if "dynamic" in line
+    ]
+    assert variant_rows[0].endswith("| yes |")

@@ -88,8 +88,8 @@ def test_what_a_corpus_was_can_still_be_opened(parts: tuple[Path, Path], small: 
         ((mixed, weight),) = open_stores([f"{small}@{state[:8]}:0.5"])
         assert (mixed, weight) == (opened, 0.5)
     assert decoded(Corpus.open(f"{small}@{states[0][:6]}")) == before
-    shown = clozelab.show_corpus(small).facts["before text was added"]
-    assert [line.partition(":")[0] for line in shown.splitlines()] == [
+    facts = clozelab.show_corpus(small).facts["before text was added"]
+    assert [line.partition(":")[0] for line in facts.splitlines()] == [
         f"{small}@{state[:8]}" for state in states[1::-1]
     ]
     with pytest.raises(UserError, match=f"no fingerprint 00ff; name one of {states[2][:8]}"):
@@ -97,13 +97,13 @@ def test_what_a_corpus_was_can_still_be_opened(parts: tuple[Path, Path], small: 
 
 
 def test_a_run_goes_on_with_what_the_corpus_was(small: Path, parts: tuple[Path, Path]) -> None:
-    made = Corpus.open(small).manifest["fingerprint"]
-    facts = {"data": [f"{small}:1"], "fingerprint": [made]}
+    fingerprint = Corpus.open(small).manifest["fingerprint"]
+    facts = {"data": [f"{small}:1"], "fingerprint": [fingerprint]}
     assert starting._where(Path("run"), (), facts) == [f"{small}:1"]
     add(str(parts[0] / "b.jsonl"), small)
     places = starting._where(Path("run"), (), facts)
-    assert places == [f"{small}@{made[:16]}:1"]
-    assert open_stores(places)[0][0].manifest["fingerprint"] == made
+    assert places == [f"{small}@{fingerprint[:16]}:1"]
+    assert open_stores(places)[0][0].manifest["fingerprint"] == fingerprint
     assert starting._where(Path("run"), (), {**facts, "data": places}) == places
 
 
@@ -173,7 +173,7 @@ def test_an_addition_that_is_killed_at_its_end_is_not_made_twice(
 
 def test_what_is_no_whole_corpus_is_left_alone(small: Path, parts: tuple[Path, Path]) -> None:
     text = str(parts[0] / "b.jsonl")
-    made = Corpus.open(small).manifest["fingerprint"]
+    fingerprint = Corpus.open(small).manifest["fingerprint"]
 
     def refused(sentence: str, place: Path = small) -> None:
         before = digests(small)
@@ -182,7 +182,7 @@ def test_what_is_no_whole_corpus_is_left_alone(small: Path, parts: tuple[Path, P
         assert digests(small) == before
 
     refused("no corpus here", small.parent)
-    refused("text is added to what it is now", Path(f"{small}@{made[:8]}"))
+    refused("text is added to what it is now", Path(f"{small}@{fingerprint[:8]}"))
     with files.locked(small, work="build"):
         refused("another build is writing there")
     (small / "added-1").mkdir()

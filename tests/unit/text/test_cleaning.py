@@ -36,14 +36,18 @@ def test_lines_that_repeat_are_left_out_and_counted(tmp_path: Path, workers: int
     more = {"workers": workers} if workers else {}
     file = write(tmp_path / "a.jsonl", LINES)
     corpus = build(file, tmp_path / "c", unique="lines", held_out=0, counts=counts, **more)
-    kept = [LINES[0], "Another title.\nTwo dogs ran.", "One cat sat."]  # no line is a part of one
-    assert [text.strip() for text in decoded(corpus)] == kept
+    expected = [
+        LINES[0],
+        "Another title.\nTwo dogs ran.",
+        "One cat sat.",
+    ]  # no line is a part of one
+    assert [text.strip() for text in decoded(corpus)] == expected
     assert counts.numbers["lines left out as repeats"] == 3
     assert corpus.manifest["options"]["unique"] == "lines"
     examples = ["3 × Share this page.", "2 × One cat sat. It slept."]
     assert corpus.manifest["examples"] == {"lines left out as repeats": examples}
-    shown = clozelab.show_corpus(corpus).facts["lines left out as repeats"]
-    assert shown == "\n".join(["3", *examples])
+    facts = clozelab.show_corpus(corpus).facts["lines left out as repeats"]
+    assert facts == "\n".join(["3", *examples])
 
 
 def test_blank_lines_part_paragraphs(tmp_path: Path) -> None:
@@ -67,8 +71,8 @@ def test_a_document_of_a_sentence_a_line_is_one_paragraph(tmp_path: Path) -> Non
 def test_shards_and_parts_do_not_change_what_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = texts(30)
-    file = write(tmp_path / "a.jsonl", [*told, *told[5:9], "\n".join(told[3:6])])
+    stories = texts(30)
+    file = write(tmp_path / "a.jsonl", [*stories, *stories[5:9], "\n".join(stories[3:6])])
     whole = build(file, tmp_path / "whole", unique="lines", held_out=0.2)
     monkeypatch.setattr(shards, "SHARD", 3000)
     monkeypatch.setattr(parts, "PART", 7)
@@ -81,18 +85,18 @@ def test_parts_hold_equal_rows_together(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(parts, "PART", 10)
     rows = np.random.default_rng(0).integers(0, 20, (75, 2)).astype(np.uint64)
     tables = (rows[first : first + 4] for first in range(0, 75, 4))
-    found = list(parts.in_parts(tables, total=75, folder=tmp_path / "parts"))
-    assert len(found) == 8 and not (tmp_path / "parts").exists()
-    assert sorted(number for numbers, _ in found for number in numbers.tolist()) == [*range(75)]
-    for numbers, part in found:
+    joined = list(parts.in_parts(tables, total=75, folder=tmp_path / "parts"))
+    assert len(joined) == 8 and not (tmp_path / "parts").exists()
+    assert sorted(number for numbers, _ in joined for number in numbers.tolist()) == [*range(75)]
+    for numbers, part in joined:
         assert (part == rows[numbers]).all()
-    assert len({tuple(row) for _, part in found for row in part.tolist()}) == sum(
-        len({tuple(row) for row in part.tolist()}) for _, part in found
+    assert len({tuple(row) for _, part in joined for row in part.tolist()}) == sum(
+        len({tuple(row) for row in part.tolist()}) for _, part in joined
     )
 
 
 @pytest.mark.parametrize(
-    ("words", "level"),
+    ("typed", "level"),
     [
         (["--unique", "a.txt"], "documents"),
         (["a.txt", "--unique"], "documents"),
@@ -103,14 +107,14 @@ def test_parts_hold_equal_rows_together(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_unique_alone_is_of_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], level: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str], level: str
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "lines").mkdir()  # a level all the same
     monkeypatch.chdir(tmp_path)
-    given = vars(parser(COMMANDS).parse_args(["corpus", "build", *words, "--out", "c"]))
-    assert given["unique"] == level
-    assert given["input"] in (["a.txt"], ["folder"])
+    arguments = vars(parser(COMMANDS).parse_args(["corpus", "build", *typed, "--out", "c"]))
+    assert arguments["unique"] == level
+    assert arguments["input"] in (["a.txt"], ["folder"])
 
 
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_lines_of_evaluation_files_are_kept_out(
     files = tuple(str(read / name) for name in ("dev.tsv", "dev.jsonl"))
     text, counts = str(read / "text.jsonl"), Counts()
     corpus = build(text, tmp_path / "c", exclude=files, exclude_ngram=8, held_out=0, counts=counts)
-    assert [found.strip() for found in decoded(corpus)] == KEPT
+    assert [document.strip() for document in decoded(corpus)] == KEPT
     table, records = (f"lines left out that share 8 words with {file}" for file in files)
     assert (counts.numbers[table], counts.places[table]) == (3, f"{text}:1")
     assert (counts.numbers[records], counts.places[records]) == (1, f"{text}:6")
@@ -218,12 +222,12 @@ def test_a_text_that_is_all_evaluation_text_is_refused(tmp_path: Path, read: Pat
 def alike(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Documents of which some are changed a little, or a lot."""
     pytest.importorskip("rensa")
-    told = [" ".join(text.split()[:200]) for text in texts(12) if len(text.split()) >= 200]
-    little = told[0].replace(told[0].split()[100], "otherwise", 1)
-    half = " ".join([*told[1].split()[:100], *told[2].split()[:100]])
+    stories = [" ".join(text.split()[:200]) for text in texts(12) if len(text.split()) >= 200]
+    little = stories[0].replace(stories[0].split()[100], "otherwise", 1)
+    half = " ".join([*stories[1].split()[:100], *stories[2].split()[:100]])
     shorts = ["One cat.", "One dog.", "One cat.", "...", "!!!"]
     file = tmp_path_factory.mktemp("alike") / "a.jsonl"
-    return write(file, [*told[:3], little, half, *shorts, told[1].upper() + "!"])
+    return write(file, [*stories[:3], little, half, *shorts, stories[1].upper() + "!"])
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -264,23 +268,23 @@ def test_a_build_killed_while_it_compares_goes_on(
 
 def test_lines_are_compared_in_documents_that_stay(tmp_path: Path, alike: str) -> None:
     """A line that is new in a near-duplicate is not gone from the documents after it."""
-    told = json.loads(Path(alike).read_text(encoding="utf-8").splitlines()[0])["text"]
-    file = write(tmp_path / "a.jsonl", [told, f"{told}\nA new line.", "A new line.\nAnother."])
+    text = json.loads(Path(alike).read_text(encoding="utf-8").splitlines()[0])["text"]
+    file = write(tmp_path / "a.jsonl", [text, f"{text}\nA new line.", "A new line.\nAnother."])
     options = {"near_duplicates": 0.8, "unique": "lines", "held_out": 0}
     corpus = build(file, tmp_path / "c", **options)
-    assert decoded(corpus) == [told, "A new line.\nAnother."]
+    assert decoded(corpus) == [text, "A new line.\nAnother."]
 
 
 def test_signatures_estimate_the_similarity() -> None:
     pytest.importorskip("rensa")
     keys = mix(np.arange(4000), 1)
-    for kept in (1000, 900, 500):  # of 1000 words from the first on, which are one run
-        words = np.concatenate([keys[:1000], keys[:kept], keys[2000 : 3000 - kept]])
+    for words_kept in (1000, 900, 500):  # of 1000 words from the first on, which are one run
+        words = np.concatenate([keys[:1000], keys[:words_kept], keys[2000 : 3000 - words_kept]])
         both = near.signatures(words, np.array([1000, 1000]), digests=keys[:2])
-        shared = kept - 4
-        truth = 1.0 if kept == 1000 else shared / (2 * 996 - shared)
-        found = near.similarities(both[:1], both[1:])[0]
-        assert abs(found - truth) <= 4 * (truth * (1 - truth) / near.HASHES) ** 0.5
+        shared = words_kept - 4
+        truth = 1.0 if words_kept == 1000 else shared / (2 * 996 - shared)
+        similarity = near.similarities(both[:1], both[1:])[0]
+        assert abs(similarity - truth) <= 4 * (truth * (1 - truth) / near.HASHES) ** 0.5
 
 
 @pytest.mark.parametrize("threshold", [0.1, 0.5, 0.8, 0.95, 1.0])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.hypothesis_settings import max_examples
 from support.texts import (
     KINDS,
     MADE,
@@ -22,7 +23,6 @@ from support.texts import (
     tokenizer,
     whole,
 )
-from support.tries import tries
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from clozelab.contracts import Counts, Mark
@@ -35,19 +35,19 @@ SENTENCE = "one two, three"
 
 def check_equals_whole(plain: Tokenizer, encoder: CachedTokenizer, sentence: str) -> None:
     """Ids and characters are those of the library given the sentence in one piece."""
-    given = encoder.encode([sentence], characters=True)
+    encoded = encoder.encode([sentence], characters=True)
     wanted = whole(plain, sentence)
-    assert given.ids.tolist() == wanted.ids
-    assert given.firsts is not None and given.stops is not None
-    assert given.firsts.tolist() == after_space(sentence, [first for first, _ in wanted.offsets])
-    assert given.stops.tolist() == [stop for _, stop in wanted.offsets]
+    assert encoded.ids.tolist() == wanted.ids
+    assert encoded.firsts is not None and encoded.stops is not None
+    assert encoded.firsts.tolist() == after_space(sentence, [first for first, _ in wanted.offsets])
+    assert encoded.stops.tolist() == [stop for _, stop in wanted.offsets]
 
 
-def same(one: Tokenised, two: Tokenised) -> bool:
+def same(first: Tokenised, second: Tokenised) -> bool:
     return (
-        one.ids.tolist() == two.ids.tolist()
-        and one.marks.tolist() == two.marks.tolist()
-        and one.starts.tolist() == two.starts.tolist()
+        first.ids.tolist() == second.ids.tolist()
+        and first.marks.tolist() == second.marks.tolist()
+        and first.starts.tolist() == second.starts.tolist()
     )
 
 
@@ -67,12 +67,12 @@ def test_words_are_counted_alike_whatever_was_met_before() -> None:
 
 
 @each_kind
-@pytest.mark.parametrize("made", MADE)
-def test_stretches_give_what_whole_sentences_give(kind: str, made: str) -> None:
-    known = tokenizer(kind, made)
+@pytest.mark.parametrize("variant", MADE)
+def test_stretches_give_what_whole_sentences_give(kind: str, variant: str) -> None:
+    known = tokenizer(kind, variant)
     plain, shared = literal(known), encoder(known)  # whose memory grows, as in use
 
-    @tries(120)
+    @max_examples(120)
     @given(hard)
     @example("a´ b")
     @example("\u00b4\u3000 a\u00a0\u00a0!")
@@ -110,7 +110,7 @@ def test_real_text_is_encoded_as_in_one_piece(kind: str) -> None:
     assert np.diff(encoded.starts).tolist() == [len(piece.ids) for piece in pieces]
 
 
-@tries(100)
+@max_examples(100)
 @given(st.text(alphabet="M \n", max_size=30))
 def test_equal_scores_are_settled_the_same_way(sentence: str) -> None:
     pieces = [("<unk>", 0.0), ("▁", -1.0), ("M", -1.0), ("MM", -2.0), ("▁M", -2.0), ("MMM", -3.0)]
@@ -126,9 +126,9 @@ def test_equal_scores_are_settled_the_same_way(sentence: str) -> None:
 @each_of_text
 def test_own_kinds_are_cut_and_lose_nothing(kind: str) -> None:
     text = "one two, [MASK]\n 中文\u00a0x"
-    found = [match.group() for match in stretches(tokenizer(kind)).finditer(text)]
-    assert len(found) > 3
-    assert "".join(found) == text
+    pieces = [match.group() for match in stretches(tokenizer(kind)).finditer(text)]
+    assert len(pieces) > 3
+    assert "".join(pieces) == text
 
 
 def _normalized(kind: str, *steps: normalizers.Normalizer) -> Tokenizer:
@@ -218,18 +218,18 @@ def test_names_of_specials_in_the_text_are_text(kind: str) -> None:
 @each_kind
 def test_forgetting_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [line for text in corpus()[:6] for line in text.split("\n")]
-    kept = encoder(tokenizer(kind)).encode(texts, characters=True)
+    unforgotten = encoder(tokenizer(kind)).encode(texts, characters=True)
     monkeypatch.setattr(encoding, "_MOST_LETTERS", 300)
     forgetful = encoder(tokenizer(kind))
     longest = 0
     for number, text in enumerate(texts):
         forgetful.forget()
         part = forgetful.encode([text], characters=True)
-        span = slice(kept.starts[number], kept.starts[number + 1])
-        assert part.ids.tolist() == kept.ids[span].tolist()
-        assert part.marks.tolist() == kept.marks[span].tolist()
-        assert part.firsts is not None and kept.firsts is not None
-        assert part.firsts.tolist() == kept.firsts[span].tolist()
+        span = slice(unforgotten.starts[number], unforgotten.starts[number + 1])
+        assert part.ids.tolist() == unforgotten.ids[span].tolist()
+        assert part.marks.tolist() == unforgotten.marks[span].tolist()
+        assert part.firsts is not None and unforgotten.firsts is not None
+        assert part.firsts.tolist() == unforgotten.firsts[span].tolist()
         assert sum(map(len, forgetful._known)) <= 300 + len(text)
         longest = max(longest, len(text))
     assert longest > 300  # one text alone went past the limit
@@ -255,12 +255,12 @@ def test_a_very_long_word_is_encoded_like_any_other(kind: str) -> None:
 def test_a_batch_is_its_sentences_end_to_end() -> None:
     known = [encoder(tokenizer(kind)) for kind in KINDS]
 
-    @tries(60)
+    @max_examples(60)
     @given(st.lists(hard, max_size=6))
     def check(sentences: list[str]) -> None:
-        for one in known:
-            batch = one.encode(sentences, characters=True)
-            alone = [one.encode([sentence], characters=True) for sentence in sentences]
+        for known_sentence in known:
+            batch = known_sentence.encode(sentences, characters=True)
+            alone = [known_sentence.encode([sentence], characters=True) for sentence in sentences]
             assert batch.ids.tolist() == [n for part in alone for n in part.ids.tolist()]
             assert batch.marks.tolist() == [n for part in alone for n in part.marks.tolist()]
             assert batch.firsts is not None

@@ -63,7 +63,7 @@ class _Losing:
 
 
 @pytest.fixture
-def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sharded_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files of several portions, of several shards each."""
     monkeypatch.setattr(shards, "SHARD", 1_500)
     monkeypatch.setattr(sources, "PORTION", 10_000)
@@ -89,16 +89,18 @@ def _on(monkeypatch: pytest.MonkeyPatch, lost: Collection[int]) -> list[_Losing]
 
 
 def test_what_is_lost_is_read_again_and_comes_to_the_same(
-    tmp_path: Path, many: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sharded_files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted, again = Counts(), Counts()
-    build(many, tmp_path / "here", counts=counted)
-    assert [many[0] in place for what, place in counted.places.items() if "NUL" in what] == [True]
-    portions = len(sources.portions(many, sources.Reading(), Counts()))
+    build(sharded_files, tmp_path / "here", counts=counted)
+    assert [
+        sharded_files[0] in place for what, place in counted.places.items() if "NUL" in what
+    ] == [True]
+    portions = len(sources.portions(sharded_files, sources.Reading(), Counts()))
     for name, lost, read_again in (("whole", set[int](), 0), ("losing", {3, 4, 5, 11, 30, 31}, 4)):
         with monkeypatch.context() as patch:
             engines = _on(patch, lost=lost)
-            build(many, tmp_path / name, counts=again)
+            build(sharded_files, tmp_path / name, counts=again)
         assert digests(tmp_path / name) == digests(tmp_path / "here")
         assert again == counted
         again.clear()
@@ -107,18 +109,18 @@ def test_what_is_lost_is_read_again_and_comes_to_the_same(
 
 
 def test_text_that_is_lost_again_and_again_is_told_of_and_what_is_finished_stays(
-    tmp_path: Path, many: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sharded_files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "c"
     with monkeypatch.context() as patch:
         _on(patch, lost=range(8, 1000))
         with pytest.raises(UserError, match=r"lost 5 times.*the node died.*same command again"):
-            build(many, out)
+            build(sharded_files, out)
     finished = [*(out / "building").glob("*.npz")]
     assert finished
     with monkeypatch.context() as patch:
         patch.setattr(shards, "save", _saving(finished))
-        build(many, out)
+        build(sharded_files, out)
 
 
 def _saving(finished: Collection[Path]) -> Callable[[bytes, Path], None]:
@@ -138,7 +140,7 @@ def test_files_are_read_in_portions_by_their_size(
     for name, size in {"a": 4, "b": 4, "c": 4, "d": 20, "e": 1}.items():
         (tmp_path / f"{name}.txt").write_text("x" * size, encoding="utf-8")
     urls = [f"file://{tmp_path}/a.txt", f"file://{tmp_path}/b.txt"]
-    found = sources.portions([str(tmp_path), *urls], sources.Reading(), Counts())
-    names = [[Path(item.name).name for item in portion.items] for portion in found]
+    portions = sources.portions([str(tmp_path), *urls], sources.Reading(), Counts())
+    names = [[Path(item.name).name for item in portion.items] for portion in portions]
     assert names == [["a.txt", "b.txt", "c.txt"], ["d.txt"], ["e.txt"], ["a.txt", "b.txt"]]
-    assert [portion.is_remote for portion in found] == [False, False, False, True]
+    assert [portion.is_remote for portion in portions] == [False, False, False, True]

@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given
+from support.hypothesis_settings import max_examples
 from support.texts import ATOMS, copy, each_learned, encoder, hard, literal, real, tokenizer, whole
-from support.tries import tries
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab.contracts import Mark
@@ -35,12 +35,12 @@ def ranked(tokenizer: Tokenizer, texts: Iterable[str]) -> list[NewWord]:
     return counts.ranked()
 
 
-def made(kind: str, *, times: int = 10, words: int = 50) -> Tokenizer:
-    return Tokenizer.from_str(_made(kind, times, words))
+def extended_tokenizer(kind: str, *, times: int = 10, words: int = 50) -> Tokenizer:
+    return Tokenizer.from_str(_extended_json(kind, times, words))
 
 
 @cache
-def _made(kind: str, times: int, words: int) -> str:
+def _extended_json(kind: str, times: int, words: int) -> str:
     return grown(copy(kind), TEXT * times, words=words).to_str()
 
 
@@ -55,7 +55,7 @@ def added(kind: str, more: Tokenizer) -> list[str]:
 
 @each_learned
 def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str) -> None:
-    more = made(kind)
+    more = extended_tokenizer(kind)
     names = added(kind, more)
     bare = [name.strip("Ġ▁").removesuffix("</w>") for name in names]
     assert [word for word in bare if word in WORDS] == WORDS
@@ -67,25 +67,25 @@ def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str)
     for word, name in zip(bare, names, strict=True):
         if word not in WORDS:
             continue
-        found = encoder(more).encode([f"of {word}, ({word}) {word}"])
-        assert int((found.ids == more.token_to_id(name)).sum()) >= 2, word
+        encoded = encoder(more).encode([f"of {word}, ({word}) {word}"])
+        assert int((encoded.ids == more.token_to_id(name)).sum()) >= 2, word
     assert describe(more).special.tolist() == describe(copy(kind)).special.tolist()
 
 
 @each_learned
 def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str) -> None:
-    more = made(kind)
+    more = extended_tokenizer(kind)
     plain, shared = literal(more), encoder(more)
     assert len(shared._pattern.findall("one two, three")) > 1, "not cut into stretches any more"
 
     def check(sentence: str) -> None:
-        found = shared.encode([sentence], characters=True)
+        encoded = shared.encode([sentence], characters=True)
         wanted = whole(plain, sentence)
-        assert found.ids.tolist() == wanted.ids
+        assert encoded.ids.tolist() == wanted.ids
         firsts = after_space(sentence, [first for first, _ in wanted.offsets])
-        assert found.firsts is not None
-        assert found.firsts.tolist() == firsts
-        words = ((found.marks & Mark.WORD) != 0).tolist()
+        assert encoded.firsts is not None
+        assert encoded.firsts.tolist() == firsts
+        words = ((encoded.marks & Mark.WORD) != 0).tolist()
         assert words[1:] == begins(sentence, firsts)[1:]
 
     for text in [*TEXT, *real()[::40], "plasmationgastrology plasmations\nUnplasmation "]:
@@ -93,10 +93,10 @@ def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str
     for atom in ATOMS:
         check(f"a plasmation{atom}gastrology {atom} plasmation")
 
-    @tries(60)
+    @max_examples(60)
     @given(hard, hard)
-    def any_text(one: str, two: str) -> None:
-        check(f"{one}plasmation{two} gastrology")
+    def any_text(first: str, second: str) -> None:
+        check(f"{first}plasmation{second} gastrology")
 
     any_text()
 
@@ -104,18 +104,18 @@ def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str
 @pytest.mark.thorough
 @each_learned
 def test_texts_without_the_new_words_are_encoded_as_before(kind: str) -> None:
-    more = made(kind)
+    more = extended_tokenizer(kind)
     names = [name.strip("Ġ▁").removesuffix("</w>") for name in added(kind, more)]
     texts = [text for text in real() if not any(name in text.lower() for name in names)]
     assert len(texts) > 400
-    one, two = (encoder(each).encode(texts) for each in (tokenizer(kind), more))
-    assert np.array_equal(one.ids, two.ids)
-    assert np.array_equal(one.marks, two.marks)
+    first, second = (encoder(each).encode(texts) for each in (tokenizer(kind), more))
+    assert np.array_equal(first.ids, second.ids)
+    assert np.array_equal(first.marks, second.marks)
 
 
 @each_learned
 def test_new_words_decode_to_what_they_were(kind: str) -> None:
-    old, more = copy(kind), made(kind)
+    old, more = copy(kind), extended_tokenizer(kind)
     for text in ("of plasmation and gastrology now", "plasmation"):
         read = [each.decode(encoder(each).encode([text]).ids.tolist()) for each in (old, more)]
         assert read[0] == read[1]
@@ -124,17 +124,17 @@ def test_new_words_decode_to_what_they_were(kind: str) -> None:
 @pytest.mark.thorough
 @each_learned
 def test_a_rare_word_is_not_worth_a_row_and_no_more_are_added_than_asked(kind: str) -> None:
-    rare = added(kind, made(kind, times=3))
+    rare = added(kind, extended_tokenizer(kind, times=3))
     assert rare and not any("gastrology" in name for name in rare)
     most = len(rare)
-    assert added(kind, made(kind, words=most)) == rare
-    assert len(added(kind, made(kind, words=most - 1))) < most
+    assert added(kind, extended_tokenizer(kind, words=most)) == rare
+    assert len(added(kind, extended_tokenizer(kind, words=most - 1))) < most
 
 
 @each_learned
 def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str) -> None:
     old = copy(kind)
-    names = added(kind, made(kind))
+    names = added(kind, extended_tokenizer(kind))
     words = [name.strip("Ġ▁").removesuffix("</w>") for name in names]
     skipped = len(encoder(old).encode(["of"]).ids)
     plain = [encoder(old).encode([f"of {word}"]).ids.tolist()[skipped:] for word in words]
@@ -145,9 +145,9 @@ def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str)
 def test_letters_of_any_script_make_words_and_ideographs_stay_alone(kind: str) -> None:
     text = "Кардиология кардиология, naïvetés naïvetés 中国人民中国人民 中国人民"
     more = grown(copy(kind), [text] * 10, words=30)
-    found = encoder(more).encode(["x naïvetés"])
+    encoded = encoder(more).encode(["x naïvetés"])
     old, new = copy(kind), {*more.get_vocab()} - {*copy(kind).get_vocab()}
-    assert more.id_to_token(int(found.ids[-1])) in new
+    assert more.id_to_token(int(encoded.ids[-1])) in new
     unknown = describe(old).roles.get("unk")
     for letter in "中国人民":
         was, now = (encoder(each).encode([f"x {letter}"]).ids.tolist() for each in (old, more))
@@ -162,17 +162,17 @@ def test_letters_of_any_script_make_words_and_ideographs_stay_alone(kind: str) -
 
 def test_what_saves_most_tokens_comes_first() -> None:
     tokenizer, words = copy("wordpiece"), ["plasmation", "abcdefghijk", "gastrology"]
-    many = {word: len(tokenizer.model.tokenize(word)) for word in words}
-    assert many["abcdefghijk"] > many["gastrology"] > 1
+    piece_counts = {word: len(tokenizer.model.tokenize(word)) for word in words}
+    assert piece_counts["abcdefghijk"] > piece_counts["gastrology"] > 1
     texts = ["abcdefghijk"] * 10 + ["gastrology"] * 11 + ["plasmation"] * 40
-    found = ranked(tokenizer, texts)
-    assert [each.word for each in found] == words  # the second is rarer than the third
-    assert [each.saves for each in found] == [
-        times * (many[word] - 1) for times, word in zip((40, 10, 11), words, strict=True)
+    ranking = ranked(tokenizer, texts)
+    assert [each.word for each in ranking] == words  # the second is rarer than the third
+    assert [each.saves for each in ranking] == [
+        times * (piece_counts[word] - 1) for times, word in zip((40, 10, 11), words, strict=True)
     ]
-    more = extended(tokenizer, [each.word for each in found])
+    more = extended(tokenizer, [each.word for each in ranking])
     was, now = (sum(len(encoder(t).encode([x]).ids) for x in texts) for t in (tokenizer, more))
-    assert was - now == sum(each.saves for each in found)
+    assert was - now == sum(each.saves for each in ranking)
 
 
 def test_an_extension_trains_like_any_tokenizer() -> None:
@@ -206,10 +206,10 @@ def test_specials_behind_the_pieces_stay_behind_them(kind: str) -> None:
 
 
 def test_what_cannot_be_extended_is_refused_at_once() -> None:
-    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    word_level = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    word_level.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(UserError, match="WordLevel with Whitespace cannot be given words"):
-        Extension(words.to_str(), 5)
+        Extension(word_level.to_str(), 5)
     for kind in ("kmer", "regex", "bytes"):
         with pytest.raises(UserError, match="cannot be given words; use it as it is"):
             Extension(copy(kind).to_str(), 5)

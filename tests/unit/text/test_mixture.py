@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.learning import store
+from support.pretrain_runs import store
 
 from clozelab.errors import UserError
 from clozelab.text.store.corpus import Corpus, Store, open_stores
@@ -18,12 +18,12 @@ def stores(*sizes: tuple[int, float]) -> list[Store]:
     """Stores that say they have so many tokens, each with a weight."""
     corpus = Corpus.open(store(KIND))
     splits = corpus.manifest["splits"]
-    found: list[Store] = []
+    opened: list[Store] = []
     for tokens, weight in sizes:
         train = {**splits["train"], "tokens": tokens}
         manifest = {**corpus.manifest, "splits": {**splits, "train": train}}
-        found.append((replace(corpus, manifest=manifest), weight))
-    return found
+        opened.append((replace(corpus, manifest=manifest), weight))
+    return opened
 
 
 def test_a_share_is_size_times_weight() -> None:
@@ -41,10 +41,10 @@ def test_a_share_is_size_times_weight() -> None:
 def test_a_temperature_is_a_power_of_the_size(
     temperature: float, weights: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = stores((1_000_000, 1.0), (10_000, 2.0))
-    monkeypatch.setattr("clozelab.text.store.mixture.open_stores", lambda places: given)
-    found = [float(place.rpartition(":")[2]) for place in tempered(["a", "b:2"], temperature)]
-    assert found == pytest.approx(weights, rel=1e-5)
+    sizes_and_weights = stores((1_000_000, 1.0), (10_000, 2.0))
+    monkeypatch.setattr("clozelab.text.store.mixture.open_stores", lambda places: sizes_and_weights)
+    new_weights = [float(place.rpartition(":")[2]) for place in tempered(["a", "b:2"], temperature)]
+    assert new_weights == pytest.approx(weights, rel=1e-5)
 
 
 def test_tempered_places_open_with_the_weights_that_they_name() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from support.serving import Server, at
+from support.file_server import Server, at
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
@@ -42,7 +42,7 @@ def test_a_url_is_read_as_the_file_is(server: Server, kind: str) -> None:
     name = written(server.folder, kind)
     assert texts(at(server, name)) == texts(str(server.folder / name))
     assert total_bytes([at(server, name)]) == (server.folder / name).stat().st_size
-    assert len(server.asked) > 5 or kind == "table"  # in pieces
+    assert len(server.requests) > 5 or kind == "table"  # in pieces
 
 
 @pytest.mark.parametrize("troubles", [["dropped"], ["503", "dropped", "500"], ["dropped"] * 4])
@@ -57,7 +57,7 @@ def test_a_server_without_ranges_is_asked_for_the_whole_once(server: Server) -> 
     name = written(server.folder, "text")
     server.ranges = False
     assert texts(at(server, name)) == texts(str(server.folder / name))
-    assert len(server.asked) <= 4
+    assert len(server.requests) <= 4
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again(
@@ -79,7 +79,7 @@ def test_the_files_of_a_folder_of_a_web_server(server: Server) -> None:
 def test_evaluation_files_are_asked_for_by_their_whole_url(server: Server) -> None:
     (server.folder / "a.txt").write_text("one two three four five", encoding="utf-8")
     EvaluationNgrams.read([at(server, "a.txt?id=7")], 5, counts=Counts())
-    assert server.asked and all("id=7" in path for path in server.asked)
+    assert server.requests and all("id=7" in path for path in server.requests)
 
 
 def test_a_line_that_stays_down_is_told_in_a_sentence(server: Server) -> None:
@@ -107,15 +107,15 @@ def test_credentials_are_neither_recorded_nor_printed(server: Server) -> None:
     url = at(server, "a.txt?signature=secret")
     assert "secret" not in str(listing([url], Reading()))
     server.troubles = ["403"] * 20
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         texts(url)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
     assert access.shown("ftp://me:sec@ret@host/a.txt") == "ftp://host/a.txt"
     (server.folder / "empty.txt").write_text("", encoding="utf-8")
     server.troubles = []
-    with pytest.raises(UserError, match="there is no text in") as told:
+    with pytest.raises(UserError, match="there is no text in") as error:
         texts(at(server, "empty.txt?signature=secret"))
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)
 
 
 def test_urls_that_lead_nowhere_are_sentences() -> None:

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tries import tries
+from support.hypothesis_settings import max_examples
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
@@ -169,7 +169,7 @@ _MARKS = st.text(
 )
 
 
-@tries(400)
+@max_examples(400)
 @given(st.one_of(st.text(), _MARKS))
 def test_pieces_tile_any_text(text: str) -> None:
     for pieces in (splitter("nupunkt").split(text), splitter("plain").split(text), lines(text)):
@@ -179,7 +179,7 @@ def test_pieces_tile_any_text(text: str) -> None:
         assert not any(piece.rstrip() != piece for piece in pieces[:-1])
 
 
-@tries(60)
+@max_examples(60)
 @given(_MARKS, st.integers(0, 3), st.integers(1, 12))
 def test_pieces_tile_a_text_of_long_sentences(text: str, gap: int, times: int) -> None:
     long = (text + " " * gap) * times * 200

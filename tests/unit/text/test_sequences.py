@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hypothesis_settings import max_examples
 from support.texts import encoder, hard, spec, tokenizer
-from support.tries import tries
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Blocks, Mark
@@ -31,7 +31,7 @@ SMILES = RegexMatches(pattern=r"\[[^\]]*\]|Br|Cl|%\d\d|[A-Za-z]|\d|[^\w\s]")
 LOG = RegexMatches(pattern=r"[a-z]+|\d+ ms|\d+", cased=False)
 
 
-def made(part: Kmer | RegexMatches | SingleBytes, *texts: str) -> Tokenizer:
+def train_tokenizer(part: Kmer | RegexMatches | SingleBytes, *texts: str) -> Tokenizer:
     return part.train(iter(texts))
 
 
@@ -42,7 +42,7 @@ def tokens(known: Tokenizer, text: str) -> list[tuple[str, str]]:
 
 
 def test_kmers_follow_one_another_and_what_is_left_over_stands_alone() -> None:
-    known = made(DNA)
+    known = train_tokenizer(DNA)
     assert tokens(known, "ACGTTTGC") == [(t, t) for t in ("ACG", "TTT", "G", "C")]
     assert tokens(known, "ACGT TGCA") == [(t, t) for t in ("ACG", "T", "TGC", "A")]
     assert known.get_vocab_size() == 5 + 4 + 64
@@ -50,42 +50,42 @@ def test_kmers_follow_one_another_and_what_is_left_over_stands_alone() -> None:
 
 
 def test_letters_of_no_alphabet_are_one_unknown_and_kmers_are_counted_anew() -> None:
-    known = made(DNA)
+    known = train_tokenizer(DNA)
     assert tokens(known, "acgNNNNNttt--A") == [
         ("ACG", "acg"), ("[UNK]", "NNNNN"), ("TTT", "ttt"), ("[UNK]", "--"), ("A", "A")
     ]  # fmt: skip
-    cased = made(replace(DNA, cased=True))
+    cased = train_tokenizer(replace(DNA, cased=True))
     assert tokens(cased, "ACGacg") == [("ACG", "ACG"), ("[UNK]", "acg")]
 
 
 def test_matches_are_tokens_and_what_lies_between_is_unknown() -> None:
-    known = made(SMILES, "CC(=O)Oc1ccccc1C(=O)O", "C[C@@H](Br)Cl")
+    known = train_tokenizer(SMILES, "CC(=O)Oc1ccccc1C(=O)O", "C[C@@H](Br)Cl")
     assert [name for name, _ in tokens(known, "C[C@@H]Br1")] == ["C", "[C@@H]", "Br", "1"]
-    log = made(LOG, "Served in 12 ms", "in 7 ms")
+    log = train_tokenizer(LOG, "Served in 12 ms", "in 7 ms")
     assert tokens(log, "  SERVED ??in 12 ms! ") == [
         ("served", "SERVED"), ("[UNK]", "??"), ("in", "in"), ("12 ms", "12 ms"), ("[UNK]", "!")
     ]  # fmt: skip
 
 
 def test_the_most_frequent_matches_are_kept() -> None:
-    few = made(replace(LOG, vocabulary=7), "a b b c c c")
+    few = train_tokenizer(replace(LOG, vocabulary=7), "a b b c c c")
     assert [few.id_to_token(number) for number in (5, 6)] == ["c", "b"]
 
 
-@tries(100)
+@max_examples(100)
 @given(st.sampled_from([DNA, SMILES, LOG]), hard | st.text(alphabet="ACGTacgtN- ", max_size=40))
 def test_no_token_covers_a_letter_of_another(part: Kmer | RegexMatches, text: str) -> None:
-    known = made(part, "C1 ab 12 ms")
-    found = encoder(known).encode([text], characters=True)
-    assert found.firsts is not None and found.stops is not None
-    assert (found.firsts[1:] >= found.stops[:-1]).all()
-    covered = {at for a, b in zip(found.firsts, found.stops, strict=True) for at in range(a, b)}
+    known = train_tokenizer(part, "C1 ab 12 ms")
+    encoded = encoder(known).encode([text], characters=True)
+    assert encoded.firsts is not None and encoded.stops is not None
+    assert (encoded.firsts[1:] >= encoded.stops[:-1]).all()
+    covered = {at for a, b in zip(encoded.firsts, encoded.stops, strict=True) for at in range(a, b)}
     left = {text[at] for at in range(len(text)) if at not in covered}
     assert all(letter.isspace() for letter in left)  # nothing but white space has no token
 
 
 def test_bytes_are_numbered_in_their_order_and_know_all() -> None:
-    known = made(SingleBytes())
+    known = train_tokenizer(SingleBytes())
     text = "Aé 中\n\x00"
     ids = known.encode(text, add_special_tokens=False).ids
     assert ids == [5 + byte for byte in text.encode()]
@@ -94,30 +94,30 @@ def test_bytes_are_numbered_in_their_order_and_know_all() -> None:
 
 @pytest.mark.parametrize("kind", ["kmer", "regex"])
 def test_every_token_is_a_word(kind: str) -> None:
-    found = encoder(tokenizer(kind)).encode(["hesitation at noon", "THE SAINTS"])
-    assert len(found.ids) > 4
-    assert (found.marks == Mark.ALL).all()
+    encoded = encoder(tokenizer(kind)).encode(["hesitation at noon", "THE SAINTS"])
+    assert len(encoded.ids) > 4
+    assert (encoded.marks == Mark.ALL).all()
 
 
 def test_whole_words_and_spans_are_of_kmers() -> None:
     """A line without spaces is not one word, which would be hidden whole or not at all."""
     text = "".join(np.random.default_rng(0).choice([*"ACGT"], 600))
-    found = encoder(made(DNA)).encode([text] * 50)
+    encoded = encoder(train_tokenizer(DNA)).encode([text] * 50)
     blocks = Blocks(
-        ids=found.ids,
-        starts=found.starts,
-        marks=found.marks,
-        segments=np.zeros(len(found.ids), np.uint8),
-        fixed=np.zeros(len(found.ids), bool),
+        ids=encoded.ids,
+        starts=encoded.starts,
+        marks=encoded.marks,
+        segments=np.zeros(len(encoded.ids), np.uint8),
+        fixed=np.zeros(len(encoded.ids), bool),
         numbers=np.arange(50),
     )
-    vocabulary = describe(made(DNA))
-    words = WholeWord(mask_rate=0.15).hide(blocks, 1, vocabulary=vocabulary)
+    vocabulary = describe(train_tokenizer(DNA))
+    hidden_words = WholeWord(mask_rate=0.15).hide(blocks, 1, vocabulary=vocabulary)
     spans = SpanMasking(mask_rate=0.15).hide(blocks, 1, vocabulary=vocabulary)
-    for hidden in (words, spans):
+    for hidden in (hidden_words, spans):
         chosen = np.diff(hidden.spans).sum()
         assert chosen == 50 * 30
-    assert np.diff(spans.spans).mean() > 2 > np.diff(words.spans).mean()
+    assert np.diff(spans.spans).mean() > 2 > np.diff(hidden_words.spans).mean()
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_whole_words_and_spans_are_of_kmers() -> None:
 def test_a_trained_tokenizer_tells_what_part_it_is_of(
     part: Kmer | RegexMatches | SingleBytes,
 ) -> None:
-    trained = made(part, "C1 ab 12 ms")
+    trained = train_tokenizer(part, "C1 ab 12 ms")
     again = Tokenizer.from_str(trained.to_str())
     assert part_of(again) == replace(part, vocabulary=trained.get_vocab_size())
 
@@ -203,7 +203,7 @@ def test_settings_are_those_of_the_recipe_unless_given() -> None:
 
 
 def test_the_name_of_a_special_in_a_sequence_is_text() -> None:
-    known = made(SMILES, "C[MASK]C", "[SEP]")
+    known = train_tokenizer(SMILES, "C[MASK]C", "[SEP]")
     assert SMILES.specials[-1] == "[MASK]"
     ids = encoder(known).encode(["C[MASK][SEP]"]).ids.tolist()
     assert ids == [known.token_to_id("C"), known.token_to_id("[UNK]"), known.token_to_id("[UNK]")]

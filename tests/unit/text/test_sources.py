@@ -28,8 +28,8 @@ from clozelab.text.reading.sources import BytesRead, documents, listing, total_b
 
 
 def read(*inputs: object, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
-    made = Reading(**reading)  # type: ignore[arg-type]
-    return list(documents([str(name) for name in inputs], made, counts or Counts()))
+    options = Reading(**reading)  # type: ignore[arg-type]
+    return list(documents([str(name) for name in inputs], options, counts or Counts()))
 
 
 def texts(*inputs: object, counts: Counts | None = None, **reading: str) -> list[str]:
@@ -197,9 +197,9 @@ def test_standard_input(
     stream = io.BytesIO(content)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stream))
     assert total_bytes(["-"]) is None
-    found = read("-", layout="prose")
-    assert [document.text for document in found] == expected
-    assert found[0].name.startswith("standard input:")
+    documents_read = read("-", layout="prose")
+    assert [document.text for document in documents_read] == expected
+    assert documents_read[0].name.startswith("standard input:")
     assert not stream.closed
 
 
@@ -280,13 +280,13 @@ def test_listing_and_sizes(tmp_path: Path) -> None:
     os.utime(first, ns=(5, 7))
     size = (tmp_path / "a.txt.gz").stat().st_size
     named = [str(first), str(tmp_path)]
-    found = listing(named, Reading())
-    assert [(Path(name).name, size) for name, size, _ in found] == [
+    sizes = listing(named, Reading())
+    assert [(Path(name).name, size) for name, size, _ in sizes] == [
         ("b.txt", 3),
         ("a.txt.gz", size),
         ("b.txt", 3),
     ]
-    assert found[0][2] == 7
+    assert sizes[0][2] == 7
     assert total_bytes(named) == 6 + size
 
 
@@ -294,11 +294,15 @@ def test_listing_and_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl.xz", "a.jsonl.zst", "a.parquet"])
 def test_progress_runs_from_nothing_to_every_byte(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    words = [" ".join(str(n * k * 7919) for k in range(400)) for n in range(300)]
+    documents_of_numbers = [" ".join(str(n * k * 7919) for k in range(400)) for n in range(300)]
     if name.endswith("parquet"):
-        pq.write_table(pa.table({"text": words}), path)
+        pq.write_table(pa.table({"text": documents_of_numbers}), path)
     else:
-        content = jsonl(*({"text": text} for text in words)) if "json" in name else "\n".join(words)
+        content = (
+            jsonl(*({"text": text} for text in documents_of_numbers))
+            if "json" in name
+            else "\n".join(documents_of_numbers)
+        )
         write(path, PACK.get(path.suffix, bytes)(content.encode()))
     progress = BytesRead()
     seen = [
@@ -319,8 +323,8 @@ def test_progress_runs_from_nothing_to_every_byte(tmp_path: Path, name: str) -> 
 
 def test_prose_joins_wrapped_lines_and_keeps_paragraphs(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "  One line\n and more.  \n\n \n Two\ntwo.\fThree\n")
-    found = read(path, layout="prose")
-    assert found == [RawDocument("One line and more.\nTwo two.\nThree", f"{path}:1")]
+    documents_read = read(path, layout="prose")
+    assert documents_read == [RawDocument("One line and more.\nTwo two.\nThree", f"{path}:1")]
 
 
 def test_prose_joins_chinese_lines_without_a_space(tmp_path: Path) -> None:
@@ -390,12 +394,12 @@ def test_the_layout_is_guessed(text: str, expected: tuple[str, bool]) -> None:
 
 def test_the_guess_is_said_aloud(tmp_path: Path) -> None:
     counts = Counts()
-    one = write(tmp_path / "a.txt", "\n".join(SENTENCES))
-    two = write(tmp_path / "b.txt", textwrap.fill(" ".join(STORY), 60))
-    found = read(one, two, counts=counts)
-    assert [document.is_split for document in found] == [True, False]
-    assert counts.places == {"read as sentences": str(one), "read as prose": str(two)}
-    assert found[1].text == " ".join(STORY)
+    lines_file = write(tmp_path / "a.txt", "\n".join(SENTENCES))
+    wrapped = write(tmp_path / "b.txt", textwrap.fill(" ".join(STORY), 60))
+    documents_read = read(lines_file, wrapped, counts=counts)
+    assert [document.is_split for document in documents_read] == [True, False]
+    assert counts.places == {"read as sentences": str(lines_file), "read as prose": str(wrapped)}
+    assert documents_read[1].text == " ".join(STORY)
 
 
 def test_only_the_front_of_a_long_text_decides(tmp_path: Path) -> None:
@@ -422,10 +426,10 @@ def test_a_long_document_is_cut_at_the_best_boundary(
     monkeypatch.setattr(layouts, "LIMIT", 100)
     counts = Counts()
     path = write(tmp_path / "a.txt", "\n\n".join(["word " * 9 + "end."] * 7))
-    found = read(path, counts=counts, layout="prose")
-    assert [len(document.text) for document in found] == [99, 99, 99, 49]
-    assert all(document.text.endswith("end.") for document in found)
-    assert [document.name for document in found[:2]] == [f"{path}:1", f"{path}:5"]
+    documents_read = read(path, counts=counts, layout="prose")
+    assert [len(document.text) for document in documents_read] == [99, 99, 99, 49]
+    assert all(document.text.endswith("end.") for document in documents_read)
+    assert [document.name for document in documents_read[:2]] == [f"{path}:1", f"{path}:5"]
     assert counts.numbers == {"documents over 4 M characters cut": 1}
     record = write(tmp_path / "b.jsonl", jsonl({"text": "word " * 50}, {"text": "x" * 250}))
     pieces = texts(record, counts=counts)
@@ -441,9 +445,9 @@ def test_a_line_that_comes_in_pieces_is_one_line(
     monkeypatch.setattr("clozelab.text.reading.lines._PIECE", 8)
     path = write(tmp_path / "a.txt", "12345678\none two three four\n\nfive\n")
     joint = {"prose": " ", "sentences": "\n", "lines": "|"}[layout]
-    found = "|".join(texts(path, layout=layout))
+    text = "|".join(texts(path, layout=layout))
     end = "\n" if layout == "prose" else "|"
-    assert found == f"12345678{joint}one two three four{end}five"
+    assert text == f"12345678{joint}one two three four{end}five"
     bad = write(tmp_path / "b.txt", b"fine\n" * 40 + b"\xe9 one two three \xe9 four \xe9\n")
     counts = Counts()
     read(bad, counts=counts, layout=layout)
@@ -462,8 +466,8 @@ def _peak(run: Callable[[], int]) -> tuple[int, float]:
 
 
 def _size(path: Path, **reading: str) -> int:
-    made = Reading(**reading)  # type: ignore[arg-type]
-    return sum(len(document.text) for document in documents([str(path)], made, Counts()))
+    options = Reading(**reading)  # type: ignore[arg-type]
+    return sum(len(document.text) for document in documents([str(path)], options, Counts()))
 
 
 @pytest.mark.thorough
@@ -572,8 +576,8 @@ def test_a_few_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path: Path) 
     lines[90] = b"\xff\xff\xff\n"
     path = write(tmp_path / "a.txt", b"".join(lines))
     counts = Counts()
-    found = texts(path, counts=counts, layout="lines")
-    assert found[40] == "caf\ufffd \ufffd x"
+    lines_read = texts(path, counts=counts, layout="lines")
+    assert lines_read[40] == "caf\ufffd \ufffd x"
     assert counts.numbers == {"lines with invalid UTF-8": 2}
     assert counts.places == {"lines with invalid UTF-8": f"{path}:41"}
 
@@ -617,8 +621,8 @@ def test_nul_bytes_go_and_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "some words here\nfine\0 and\0 so on, long enough\n")
     records = write(tmp_path / "a.jsonl", jsonl({"text": "a\0b"}))
     counts = Counts()
-    found = texts(path, records, counts=counts, layout="lines")
-    assert found == ["some words here", "fine and so on, long enough", "ab"]
+    lines = texts(path, records, counts=counts, layout="lines")
+    assert lines == ["some words here", "fine and so on, long enough", "ab"]
     assert counts.numbers == {"NUL bytes removed": 3}
     assert counts.places == {"NUL bytes removed": f"{path}:2"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
+from support.hypothesis_settings import max_examples
 from support.texts import (
     MADE,
     copy,
@@ -16,7 +17,6 @@ from support.texts import (
     real,
     tokenizer,
 )
-from support.tries import tries
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Mark
@@ -40,10 +40,10 @@ def normal(known: Tokenizer, text: str) -> str:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("variant", MADE)
 @each_kind
-def test_the_pieces_of_every_word_spell_it(kind: str, made: str) -> None:
-    known = tokenizer(kind, made)
+def test_the_pieces_of_every_word_spell_it(kind: str, variant: str) -> None:
+    known = tokenizer(kind, variant)
     pieces, shared = spelled(known), encoder(known)
     unknown = describe(known).roles["unk"]
     checked = 0
@@ -65,7 +65,7 @@ def test_the_pieces_of_every_word_spell_it(kind: str, made: str) -> None:
 def test_bytes_spell_any_text() -> None:
     plain, pieces = literal(tokenizer("byte_bpe")), spelled(tokenizer("byte_bpe"))
 
-    @tries(200)
+    @max_examples(200)
     @given(hard)
     def check(text: str) -> None:
         ids = plain.encode(text, add_special_tokens=False).ids
@@ -98,11 +98,11 @@ def test_lettered_tells_words_from_signs(kind: str) -> None:
     known, has = tokenizer(kind), lettered(tokenizer(kind))
     assert has.shape == (describe(known).size,)
 
-    def one(text: str) -> list[bool]:
+    def has_letters(text: str) -> list[bool]:
         ids = known.encode(text, add_special_tokens=False).ids
         return [bool(has[n]) for n in ids]
 
-    assert any(one("the"))
-    assert any(one("1"))
+    assert any(has_letters("the"))
+    assert any(has_letters("1"))
     for sign in (",", ".", "?", "("):
-        assert not any(one(sign))
+        assert not any(has_letters(sign))

@@ -29,7 +29,7 @@ TEXTS = [*texts(40), "Ein Wort: naïve café.\nZweiter Absatz 你好世界。他
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def byte_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("made")
     return build(write(folder / "a.jsonl", TEXTS), folder / "c", held_out=0)
 
@@ -39,28 +39,28 @@ def sizes(corpus: Corpus, split: str = "train") -> list[int]:
     return np.diff(corpus.documents(split).documents).tolist()
 
 
-def test_documents_decode_to_their_text_under_bytes(made: Corpus) -> None:
-    assert decoded(made) == [text.strip() for text in TEXTS]
+def test_documents_decode_to_their_text_under_bytes(byte_corpus: Corpus) -> None:
+    assert decoded(byte_corpus) == [text.strip() for text in TEXTS]
 
 
 def test_documents_decode_to_the_normalised_text_under_wordpiece(tmp_path: Path) -> None:
     plain = [text for text in TEXTS if text.isascii()]
     corpus = build(write(tmp_path / "a.jsonl", plain), tmp_path / "c", Wordpiece(2000), held_out=0)
     normal = corpus.tokenizer.normalizer.normalize_str
-    for found, text in zip(decoded(corpus), plain, strict=True):
-        assert "".join(found.split()) == "".join(normal(text).split())
+    for decoded_text, text in zip(decoded(corpus), plain, strict=True):
+        assert "".join(decoded_text.split()) == "".join(normal(text).split())
 
 
-def test_sentences_are_the_splitters(made: Corpus) -> None:
-    documents, split = made.documents(), splitter()
+def test_sentences_are_the_splitters(byte_corpus: Corpus) -> None:
+    documents, split = byte_corpus.documents(), splitter()
     pieces = [split.split(text) for text in TEXTS]
-    assert sizes(made) == [len(sentences) for sentences in pieces]
+    assert sizes(byte_corpus) == [len(sentences) for sentences in pieces]
     starts = documents.sentences.tolist()
-    found = [
-        made.tokenizer.decode(documents.ids[a:b].tolist())
+    sentences_read = [
+        byte_corpus.tokenizer.decode(documents.ids[a:b].tolist())
         for a, b in zip(starts[:-1], starts[1:], strict=True)
     ]
-    assert found == [sentence for sentences in pieces for sentence in sentences]
+    assert sentences_read == [sentence for sentences in pieces for sentence in sentences]
 
 
 def test_word_marks_begin_the_words_of_the_text(tmp_path: Path) -> None:
@@ -79,14 +79,14 @@ def test_word_marks_begin_the_words_of_the_text(tmp_path: Path) -> None:
     assert len(known) > 0.99 * len(words)
 
 
-def test_the_first_token_of_a_sentence_begins_every_unit(made: Corpus) -> None:
-    documents = made.documents()
+def test_the_first_token_of_a_sentence_begins_every_unit(byte_corpus: Corpus) -> None:
+    documents = byte_corpus.documents()
     assert (documents.marks[documents.sentences[:-1]] == Mark.ALL).all()
 
 
-def test_small_vocabularies_take_two_bytes_an_id(made: Corpus) -> None:
-    assert made.documents().ids.dtype == np.uint16
-    assert isinstance(made.documents().ids, np.memmap)
+def test_small_vocabularies_take_two_bytes_an_id(byte_corpus: Corpus) -> None:
+    assert byte_corpus.documents().ids.dtype == np.uint16
+    assert isinstance(byte_corpus.documents().ids, np.memmap)
 
 
 @pytest.mark.thorough
@@ -114,15 +114,21 @@ def test_counts_are_of_train(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("share", "moved"), [(0.4, 0), (0.3, 6)])
 def test_a_document_keeps_its_side(share: float, moved: int, tmp_path: Path) -> None:
     """All but a few, where those that a hash draws would miss the share."""
-    told = texts(150)
+    documents = texts(150)
     tokenizer = build(write(tmp_path / "t.jsonl", TEXTS), tmp_path / "t").tokenizer
-    few = build(write(tmp_path / "a.jsonl", told[:100]), tmp_path / "a", tokenizer, held_out=share)
-    many = build(write(tmp_path / "b.jsonl", told[::-1]), tmp_path / "b", tokenizer, held_out=share)
+    few = build(
+        write(tmp_path / "a.jsonl", documents[:100]), tmp_path / "a", tokenizer, held_out=share
+    )
+    larger = build(
+        write(tmp_path / "b.jsonl", documents[::-1]), tmp_path / "b", tokenizer, held_out=share
+    )
     held = set(decoded(few, "held_out"))
-    again = set(decoded(many, "held_out")) & {text.strip() for text in told[:100]}
+    again = set(decoded(larger, "held_out")) & {text.strip() for text in documents[:100]}
     assert 20 <= len(held) < 50
     assert again <= held and len(held - again) == moved
-    assert sorted(decoded(many) + decoded(many, "held_out")) == sorted(t.strip() for t in told)
+    assert sorted(decoded(larger) + decoded(larger, "held_out")) == sorted(
+        t.strip() for t in documents
+    )
 
 
 def long(count: int) -> list[str]:
@@ -139,12 +145,12 @@ def share(corpus: Corpus) -> float:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [5, 3, 1])
-@pytest.mark.parametrize("asked", [0.01, 0.2])
+@pytest.mark.parametrize("share_asked", [0.01, 0.2])
 def test_a_few_long_documents_give_the_share_asked_for(
-    tmp_path: Path, count: int, asked: float
+    tmp_path: Path, count: int, share_asked: float
 ) -> None:
-    corpus = build(write(tmp_path / "a.jsonl", long(count)), tmp_path / "c", held_out=asked)
-    assert share(corpus) == pytest.approx(asked, rel=0.15)
+    corpus = build(write(tmp_path / "a.jsonl", long(count)), tmp_path / "c", held_out=share_asked)
+    assert share(corpus) == pytest.approx(share_asked, rel=0.15)
     assert corpus.manifest["held_out"]["parts"] > 0
     line = " ".join(" ".join(decoded(corpus) + decoded(corpus, "held_out")).split())
     assert sorted(line) == sorted(" ".join(" ".join(long(count)).split()))  # nothing is lost
@@ -154,8 +160,8 @@ def test_what_is_cut_is_cut_between_sentences(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", long(3))
     whole = build(file, tmp_path / "whole", held_out=0)
     corpus = build(file, tmp_path / "c", whole.tokenizer, held_out=0.05)
-    found = sentences(corpus, "train") + sentences(corpus, "held_out")
-    assert sorted(found) == sorted(sentences(whole, "train"))
+    all_sentences = sentences(corpus, "train") + sentences(corpus, "held_out")
+    assert sorted(all_sentences) == sorted(sentences(whole, "train"))
 
 
 def sentences(corpus: Corpus, split: str) -> list[bytes]:
@@ -167,8 +173,8 @@ def sentences(corpus: Corpus, split: str) -> list[bytes]:
 
 @pytest.mark.thorough
 def test_equal_documents_are_cut_alike(tmp_path: Path) -> None:
-    one, two = long(2)
-    corpus = build(write(tmp_path / "a.jsonl", [one, two, one, one]), tmp_path / "c")
+    first, second = long(2)
+    corpus = build(write(tmp_path / "a.jsonl", [first, second, first, first]), tmp_path / "c")
     assert share(corpus) == pytest.approx(0.01, rel=0.5)
     held = sentences(corpus, "held_out")
     assert held and not set(held) & set(sentences(corpus, "train"))
@@ -188,16 +194,16 @@ def test_a_single_sentence_is_trained_on(tmp_path: Path) -> None:
 
 def test_many_documents_stay_whole(tmp_path: Path) -> None:
     """As they were parted before any were cut: by the second digest alone."""
-    told = texts(150)
-    corpus = build(write(tmp_path / "a.jsonl", told), tmp_path / "c", held_out=0.25)
-    drawn = [text.strip() for text in told if text_digest(text)[1] < 2**62]
+    documents = texts(150)
+    corpus = build(write(tmp_path / "a.jsonl", documents), tmp_path / "c", held_out=0.25)
+    drawn = [text.strip() for text in documents if text_digest(text)[1] < 2**62]
     assert decoded(corpus, "held_out") == drawn
     assert corpus.manifest["held_out"] == {"whole": len(drawn), "parts": 0}
 
 
-def test_nothing_is_held_out_where_nothing_is_asked(made: Corpus) -> None:
-    assert len(made.documents("held_out")) == 0
-    assert len(made.documents("train")) == len(TEXTS)
+def test_nothing_is_held_out_where_nothing_is_asked(byte_corpus: Corpus) -> None:
+    assert len(byte_corpus.documents("held_out")) == 0
+    assert len(byte_corpus.documents("train")) == len(TEXTS)
 
 
 def test_repeats_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -232,45 +238,45 @@ def test_the_words_vocabulary_counts_the_words_kept(tmp_path: Path, unique: str 
     )
     normal = corpus.tokenizer.normalizer.normalize_str
     cut = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-    kept = plain if unique else plain + plain[:5]
-    expected = Counter(word for text in kept for word, _ in cut(normal(text)))
+    counted = plain if unique else plain + plain[:5]
+    expected = Counter(word for text in counted for word, _ in cut(normal(text)))
     lines = (tmp_path / "c" / "words.txt").read_text(encoding="utf-8").splitlines()
-    found = {line.rsplit("\t", 1)[0]: int(line.rsplit("\t", 1)[1]) for line in lines}
-    assert len(found) == 50
-    assert list(found.values()) == sorted(expected.values(), reverse=True)[:50]
-    assert all(expected[word] == number for word, number in found.items())
+    word_counts = {line.rsplit("\t", 1)[0]: int(line.rsplit("\t", 1)[1]) for line in lines}
+    assert len(word_counts) == 50
+    assert list(word_counts.values()) == sorted(expected.values(), reverse=True)[:50]
+    assert all(expected[word] == number for word, number in word_counts.items())
 
 
-def test_a_words_number_is_its_line(made: Corpus) -> None:
-    spelling = made.spelling
-    lines = (made.path / "words.txt").read_text(encoding="utf-8").splitlines()
+def test_a_words_number_is_its_line(byte_corpus: Corpus) -> None:
+    spelling = byte_corpus.spelling
+    lines = (byte_corpus.path / "words.txt").read_text(encoding="utf-8").splitlines()
     assert (np.diff(spelling.words.astype(object)) > 0).all()
     assert sorted(set(spelling.numbers.tolist())) == list(range(3, 3 + len(lines)))
     assert len({line.rsplit("\t", 1)[0] for line in lines}) == len(lines)
 
 
-def test_a_word_is_one_word_with_and_without_its_space(made: Corpus) -> None:
-    encoder = CachedTokenizer(made.tokenizer, segment=False, counts=Counts())
+def test_a_word_is_one_word_with_and_without_its_space(byte_corpus: Corpus) -> None:
+    encoder = CachedTokenizer(byte_corpus.tokenizer, segment=False, counts=Counts())
     encoded = encoder.encode(["the", " the"])
     keys = fold(encoded.ids, encoded.starts[:-1])
     assert keys[0] != keys[1]  # byte BPE has two tokens for it
-    at = np.searchsorted(made.spelling.words, keys)
-    assert (made.spelling.words[at] == keys).all()
-    assert made.spelling.numbers[at[0]] == made.spelling.numbers[at[1]]
+    at = np.searchsorted(byte_corpus.spelling.words, keys)
+    assert (byte_corpus.spelling.words[at] == keys).all()
+    assert byte_corpus.spelling.numbers[at[0]] == byte_corpus.spelling.numbers[at[1]]
 
 
-def test_the_manifest_tells_what_was_made(made: Corpus) -> None:
-    told = json.loads((made.path / "manifest.json").read_text(encoding="utf-8"))
-    documents = made.documents()
-    assert told["splits"]["train"] == {
+def test_the_manifest_tells_what_was_made(byte_corpus: Corpus) -> None:
+    manifest = json.loads((byte_corpus.path / "manifest.json").read_text(encoding="utf-8"))
+    documents = byte_corpus.documents()
+    assert manifest["splits"]["train"] == {
         "documents": len(TEXTS),
         "sentences": len(documents.sentences) - 1,
         "tokens": len(documents.ids),
     }
-    assert told["vocabulary"] == made.tokenizer.get_vocab_size()
-    assert set(told["files"]) == digests(made.path).keys() - {"manifest.json"}
-    assert told["inputs"][0].endswith("a.jsonl")
-    assert told["options"]["held_out"] == 0 and "workers" not in told["options"]
+    assert manifest["vocabulary"] == byte_corpus.tokenizer.get_vocab_size()
+    assert set(manifest["files"]) == digests(byte_corpus.path).keys() - {"manifest.json"}
+    assert manifest["inputs"][0].endswith("a.jsonl")
+    assert manifest["options"]["held_out"] == 0 and "workers" not in manifest["options"]
 
 
 @pytest.mark.parametrize(
@@ -306,8 +312,8 @@ def test_the_fingerprint_is_of_nothing_else(
     assert other.manifest["fingerprint"] == built.manifest["fingerprint"]
     shorter = build(lines[:-2], tmp_path / "d", built.tokenizer)
     cased = build(lines, tmp_path / "e", ByteBpe(vocabulary=500))
-    found = {one.manifest["fingerprint"] for one in (built, shorter, cased)}
-    assert len(found) == 3
+    fingerprints = {each.manifest["fingerprint"] for each in (built, shorter, cased)}
+    assert len(fingerprints) == 3
 
 
 @pytest.fixture(scope="module")
@@ -344,8 +350,8 @@ def test_given_spans_become_units(tmp_path: Path) -> None:
 
 
 def test_phrases_are_mined(tmp_path: Path) -> None:
-    told = [f"The word{n} of machine learning came word{n + 1}." for n in range(30)]
-    corpus = build(write(tmp_path / "a.jsonl", told), tmp_path / "c", Wordpiece(500), phrases=True)
+    lines = [f"The word{n} of machine learning came word{n + 1}." for n in range(30)]
+    corpus = build(write(tmp_path / "a.jsonl", lines), tmp_path / "c", Wordpiece(500), phrases=True)
     corpus.needs("phrase")
     documents = corpus.documents()
     inside = np.flatnonzero((documents.marks & (Mark.PHRASE | Mark.WORD)) == Mark.WORD)
@@ -405,5 +411,5 @@ def test_a_second_build_is_kept_out_and_leaves_the_first_alone(tmp_path: Path) -
 
 def test_no_lock_of_one_system_alone_is_needed() -> None:
     """What Windows does not have is not imported."""
-    told = "import sys; sys.modules['fcntl'] = None; import clozelab.text.store.build"
-    assert run_process([sys.executable, "-c", told], check=False).returncode == 0
+    script = "import sys; sys.modules['fcntl'] = None; import clozelab.text.store.build"
+    assert run_process([sys.executable, "-c", script], check=False).returncode == 0

@@ -20,8 +20,8 @@ from clozelab.text.reading.sources import documents
 
 
 def read(path: Path, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
-    made = Reading(**reading)  # type: ignore[arg-type]
-    return list(documents([str(path)], made, counts or Counts()))
+    options = Reading(**reading)  # type: ignore[arg-type]
+    return list(documents([str(path)], options, counts or Counts()))
 
 
 def texts(path: Path, counts: Counts | None = None, **reading: str) -> list[str]:
@@ -47,14 +47,14 @@ QUOTED = 'id,text\r\n1,"One, two.\r\n\r\nA ""second"" paragraph."\r\n2,Three.\r\
 
 def test_a_row_of_a_csv_is_a_document(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", QUOTED)
-    found = read(path)
-    assert [document.text for document in found] == [
+    documents_read = read(path)
+    assert [document.text for document in documents_read] == [
         'One, two.\n\nA "second" paragraph.',
         "Three.",
         "Four.",
     ]
-    assert [document.name for document in found] == [f"{path}:2", f"{path}:5", f"{path}:7"]
-    assert not any(document.is_split for document in found)
+    assert [document.name for document in documents_read] == [f"{path}:2", f"{path}:5", f"{path}:7"]
+    assert not any(document.is_split for document in documents_read)
     assert texts(path, field="id") == ["1", "2", "3"]
 
 
@@ -66,8 +66,8 @@ def test_in_a_tsv_a_quotation_mark_is_a_character(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
 def test_encodings_and_byte_order_marks(tmp_path: Path, encoding: str) -> None:
     path = put(tmp_path / "a.csv", "text,id\nCafé.,1\n".encode(encoding))
-    told = "utf-8" if encoding == "utf-8-sig" else encoding
-    assert texts(path, encoding=told) == ["Café."]
+    name = "utf-8" if encoding == "utf-8-sig" else encoding
+    assert texts(path, encoding=name) == ["Café."]
 
 
 def test_bytes_that_do_not_decode_end_well(tmp_path: Path) -> None:

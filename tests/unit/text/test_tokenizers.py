@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
+from support.hypothesis_settings import max_examples
 from support.texts import KINDS, chinese, corpus, each_kind, hard, spec, tokenizer
-from support.tries import tries
 from tokenizers import Tokenizer, models, trainers
 
 from clozelab.errors import UserError
@@ -57,9 +57,9 @@ def test_training_twice_gives_the_same_bytes() -> None:
         )
         for seed in ("1", "2")
     ]
-    one, two = (run.communicate()[0].splitlines() for run in runs)
-    assert len(one) == len(KINDS)
-    assert one == two
+    first, second = (run.communicate()[0].splitlines() for run in runs)
+    assert len(first) == len(KINDS)
+    assert first == second
 
 
 @each_kind
@@ -111,9 +111,9 @@ def test_specials_without_an_unknown_are_refused() -> None:
 @pytest.mark.parametrize("texts", [[], [""], [" \n"], ["a"]])
 def test_next_to_no_text_trains_to_next_to_nothing(kind: str, texts: list[str]) -> None:
     trained = spec(kind, vocabulary=400).train(iter(texts))
-    given = FIXED.get(kind, 5 + (256 if kind == "byte_bpe" else 0))
-    learned = trained.get_vocab_size() - given
-    assert 0 <= learned <= 2
+    fixed = FIXED.get(kind, 5 + (256 if kind == "byte_bpe" else 0))
+    learned_tokens = trained.get_vocab_size() - fixed
+    assert 0 <= learned_tokens <= 2
 
 
 class Text(str):
@@ -138,7 +138,7 @@ def test_training_holds_few_texts_at_a_time(kind: str) -> None:
     assert (most > 0) == (kind not in FIXED)  # which read none
 
 
-@tries(150)
+@max_examples(150)
 @given(hard)
 def test_byte_bpe_gives_any_text_back(text: str) -> None:
     known = tokenizer("byte_bpe", "small")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from support.hypothesis_settings import max_examples
 from support.texts import ATOMS, copy, each_learned, hard, real
-from support.tries import tries
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from clozelab.contracts import Ints
@@ -33,11 +33,11 @@ def used(tokenizer: Tokenizer, texts: list[str]) -> Usage:
 
 
 @cache
-def made(kind: str) -> tuple[Tokenizer, Tokenizer, dict[int, int]]:
+def trimmed_tokenizer(kind: str) -> tuple[Tokenizer, Tokenizer, dict[int, int]]:
     """A tokenizer, what a part of the text leaves of it, and the new ids of the old ones."""
     old = copy(kind)
-    found = used(old, list(real()[::9]))
-    new = trimmed(old, found.counts, unknown=found.unknown)
+    token_usage = used(old, list(real()[::9]))
+    new = trimmed(old, token_usage.counts, unknown=token_usage.unknown)
     names, table = old.get_vocab(), new.get_vocab()
     return old, new, {number: table[name] for name, number in names.items() if name in table}
 
@@ -48,7 +48,7 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 @each_learned
 def test_the_text_itself_is_read_as_before(kind: str) -> None:
-    old, new, numbers = made(kind)
+    old, new, numbers = trimmed_tokenizer(kind)
     assert len(numbers) < 0.8 * old.get_vocab_size()
     assert sorted(new.get_vocab().values()) == [*range(new.get_vocab_size())]
     for text in real()[::9]:
@@ -57,8 +57,8 @@ def test_the_text_itself_is_read_as_before(kind: str) -> None:
 
 def test_a_sentence_may_stand_alone_later() -> None:
     old = copy("byte_bpe")
-    found = used(old, ["It was wide. The river was slow."])
-    new = trimmed(old, found.counts)
+    token_usage = used(old, ["It was wide. The river was slow."])
+    new = trimmed(old, token_usage.counts)
     assert old.encode("The").tokens[1] == "The" and old.encode("In").tokens[1] == "In"
     for text in ("The river was slow.", "It was wide. The river was slow."):
         assert new.encode(text).tokens == old.encode(text).tokens
@@ -67,7 +67,7 @@ def test_a_sentence_may_stand_alone_later() -> None:
 
 @each_learned
 def test_other_text_without_the_removed_pieces_is_read_as_before(kind: str) -> None:
-    old, new, numbers = made(kind)
+    old, new, numbers = trimmed_tokenizer(kind)
     unknown = describe(old).roles.get("unk")
     compared = 0
 
@@ -84,7 +84,7 @@ def test_other_text_without_the_removed_pieces_is_read_as_before(kind: str) -> N
     for atom in ATOMS:
         check(f"the {atom} and{atom}")
 
-    @tries(60)
+    @max_examples(60)
     @given(hard)
     def any_text(text: str) -> None:
         check(text)
@@ -94,7 +94,7 @@ def test_other_text_without_the_removed_pieces_is_read_as_before(kind: str) -> N
 
 @each_learned
 def test_special_tokens_and_marks_have_their_new_ids(kind: str) -> None:
-    old, new, numbers = made(kind)
+    old, new, numbers = trimmed_tokenizer(kind)
     roles = describe(old).roles
     assert describe(new).roles == {role: numbers[number] for role, number in roles.items()}
     text = real()[0]
@@ -105,7 +105,7 @@ def test_special_tokens_and_marks_have_their_new_ids(kind: str) -> None:
 
 @each_learned
 def test_any_text_can_still_be_read(kind: str) -> None:
-    old, new, _ = made(kind)
+    old, new, _ = trimmed_tokenizer(kind)
     for text in (*ATOMS, *real()[1::50]):
         assert not (was := ids(old, text)) or ids(new, text), was
         if kind == "byte_bpe":
@@ -116,15 +116,15 @@ def test_any_text_can_still_be_read(kind: str) -> None:
 @each_learned
 def test_a_size_keeps_the_most_frequent(kind: str) -> None:
     old = copy(kind)
-    found = used(old, list(real()[::9]))
+    token_usage = used(old, list(real()[::9]))
     size = 280
-    new = trimmed(old, found.counts, size=size)
+    new = trimmed(old, token_usage.counts, size=size)
     assert size - 5 <= new.get_vocab_size() <= size
     assert describe(new).roles.keys() == describe(old).roles.keys()
     with pytest.raises(UserError, match=r"--size 3: the special tokens .* give it at least that"):
-        trimmed(old, found.counts, size=3)
-    rare = trimmed(old, found.counts, least=20)
-    assert rare.get_vocab_size() < trimmed(old, found.counts).get_vocab_size()
+        trimmed(old, token_usage.counts, size=3)
+    rare = trimmed(old, token_usage.counts, least=20)
+    assert rare.get_vocab_size() < trimmed(old, token_usage.counts).get_vocab_size()
 
 
 def test_a_text_that_uses_all_leaves_nothing_to_trim() -> None:
@@ -140,20 +140,20 @@ def counts(tokenizer: Tokenizer, *texts: str) -> Ints:
 
 def wordpiece(*names: str) -> Tokenizer:
     table = {name: number for number, name in enumerate(["[UNK]", *names])}
-    made = Tokenizer(models.WordPiece(table, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return made
+    tokenizer = Tokenizer(models.WordPiece(table, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
 
 
 def test_a_word_that_was_unknown_stays_so_where_it_is_of_the_text() -> None:
     old = wordpiece("ab", "a", "##bc", "##x")
     assert ids(old, "abc") == [0]  # led astray by "ab"
     text = ["a abc a", "abc"]
-    found = used(old, text)
-    assert found.unknown == {"abc"}
+    token_usage = used(old, text)
+    assert token_usage.unknown == {"abc"}
     rest = np.array([1, 0, 1, 1, 0])  # the others occur
-    kept = trimmed(old, rest, unknown=found.unknown)
-    assert ids(kept, "abc") == [0] and kept.token_to_id("##x") is None
+    trimmed_again = trimmed(old, rest, unknown=token_usage.unknown)
+    assert ids(trimmed_again, "abc") == [0] and trimmed_again.token_to_id("##x") is None
     assert ids(trimmed(old, rest), "abc") != [0]
 
 
@@ -202,5 +202,5 @@ def test_marks_around_a_text_have_their_new_ids_in_any_file(processor: Any) -> N
 def test_the_first_ids_may_be_asked_to_stay() -> None:
     old = wordpiece("x", "y", "[PAD]", "a", "b")
     assert trimmed(old, counts(old, "a")).get_vocab() == {"[UNK]": 0, "[PAD]": 1, "a": 2}
-    kept = trimmed(old, counts(old, "a"), first=4)
-    assert kept.token_to_id("[PAD]") == old.token_to_id("[PAD]")
+    trimmed_again = trimmed(old, counts(old, "a"), first=4)
+    assert trimmed_again.token_to_id("[PAD]") == old.token_to_id("[PAD]")

@@ -44,9 +44,9 @@ def entities(kind: str, names: list[str], text: str) -> list[str]:
     runs = gazetteer(names, known, Counts())
     encoded = known.encode([text], characters=True)
     units = (encoded.ids, encoded.marks, encoded.starts)
-    found = len(mark_ngrams(*units, ngrams=runs, bit=Mark.ENTITY))
+    count = len(mark_ngrams(*units, ngrams=runs, bit=Mark.ENTITY))
     marked = cut(text, encoded, Mark.ENTITY)
-    assert found >= len(marked)  # a name of one token is found, and nothing changes
+    assert count >= len(marked)  # a name of one token is found, and nothing changes
     return marked
 
 
@@ -73,8 +73,8 @@ def test_a_name_is_found_with_and_without_its_space(kind: str) -> None:
 def test_chinese_names_are_found_among_ideographs() -> None:
     for kind in ("chars", "wordpiece"):
         text = "我在北京大学读书，北京很大"
-        found = entities(kind, ["北京大学", "北京", "大学"], text)
-        assert found == ["北京大学", "北京"]
+        names_found = entities(kind, ["北京大学", "北京", "大学"], text)
+        assert names_found == ["北京大学", "北京"]
 
 
 def test_names_too_long_or_empty_are_counted_once() -> None:
@@ -202,8 +202,8 @@ def mined(ids: Ints, starts: Ints, signs: set[int]) -> Keys:
     return mine(counted[0], counted[1], pieces=iter(again))
 
 
-def pair(one: int, two: int) -> int:
-    keys = fold([one, two], np.arange(2))
+def pair(first: int, second: int) -> int:
+    keys = fold([first, second], np.arange(2))
     return int(mix(keys[0], keys[1]))
 
 
@@ -211,8 +211,8 @@ def test_collocations_are_mined_and_frequent_neighbours_are_not() -> None:
     ids, starts = collocated()
     together = Counter(zip(ids[:-1].tolist(), ids[1:].tolist(), strict=True))
     assert together[OFTEN, COMMON] > together[ONE, TWO] > LEAST_COUNT
-    found = set(mined(ids, starts, {SIGN}).tolist())
-    assert found == {pair(ONE, TWO), pair(TWO, THREE)}
+    phrases = set(mined(ids, starts, {SIGN}).tolist())
+    assert phrases == {pair(ONE, TWO), pair(TWO, THREE)}
 
 
 def test_signs_and_sentence_ends_make_no_phrase() -> None:

@@ -127,9 +127,9 @@ def test_a_bpe_over_characters_is_gpt_s(tmp_path: Path) -> None:
 def named(*names: str) -> Tokenizer:
     """A tokenizer with some specials and one word."""
     pieces = {name: number for number, name in enumerate([*names, "word"])}
-    made = Tokenizer(models.WordPiece(pieces, unk_token=names[0]))
-    made.add_special_tokens([AddedToken(name, special=True) for name in names])
-    return made
+    word_piece = Tokenizer(models.WordPiece(pieces, unk_token=names[0]))
+    word_piece.add_special_tokens([AddedToken(name, special=True) for name in names])
+    return word_piece
 
 
 def test_roles_of_every_family_are_found() -> None:

@@ -7,8 +7,8 @@ import pytest
 import rjieba
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hypothesis_settings import max_examples
 from support.texts import KINDS, chinese, each_of_text, encoder, real, tokenizer
-from support.tries import tries
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from clozelab.contracts import Counts, Mark
@@ -57,10 +57,10 @@ def test_every_tokenizer_begins_the_words_of_the_text(kind: str) -> None:
         encoded = known.encode([text], characters=True)
         assert encoded.firsts is not None and encoded.stops is not None
         wanted = word_starts(text)
-        found = encoded.firsts[(encoded.marks & Mark.WORD) > 0].tolist()
-        assert len(set(found)) == len(found)
-        lost = wanted.difference(found)
-        assert wanted.issuperset(found)
+        starts = encoded.firsts[(encoded.marks & Mark.WORD) > 0].tolist()
+        assert len(set(starts)) == len(starts)
+        lost = wanted.difference(starts)
+        assert wanted.issuperset(starts)
         assert lost.isdisjoint(encoded.firsts.tolist())
         swallowed, total = swallowed + len(lost), total + len(wanted)
     assert total > 30_000
@@ -118,8 +118,8 @@ def test_byte_bpe_begins_a_word_with_or_without_its_space() -> None:
         encoded = encoder(tokenizer("byte_bpe")).encode([text], characters=True)
         assert encoded.firsts is not None
         marked = set(encoded.firsts[(encoded.marks & Mark.WORD) > 0].tolist())
-        found = [at for at in range(len(text)) if text.startswith("zymurgy", at)]
-        assert marked.issuperset(found)
+        starts = [at for at in range(len(text)) if text.startswith("zymurgy", at)]
+        assert marked.issuperset(starts)
         assert len(encoded.ids) > len(marked)  # the word takes several pieces
 
 
@@ -142,7 +142,7 @@ def test_chinese_is_one_word_an_ideograph() -> None:
     assert words("chars", text) == [letter for letter in text if not letter.isspace()]
 
 
-@tries(200)
+@max_examples(200)
 @given(st.characters(exclude_categories=["Cs"]))
 def test_kinds_of_characters_are_the_librarys(character: str) -> None:
     parts = SPLIT.pre_tokenize_str(f"a{character}b")
@@ -163,8 +163,8 @@ def test_segmented_words_are_all_or_nothing() -> None:
     for text in chinese()[:60]:
         for line in filter(str.strip, text.split("\n")):
             wanted = [w for w in rjieba.cut(line) if any(kind(c) == "ideograph" for c in w)]
-            found = words("chars", line, bit=Mark.SEGMENT)
-            assert [w for w in found if any(kind(c) == "ideograph" for c in w)] == wanted
+            segments = words("chars", line, bit=Mark.SEGMENT)
+            assert [w for w in segments if any(kind(c) == "ideograph" for c in w)] == wanted
 
 
 def test_a_segmented_word_may_hold_letters() -> None:
@@ -229,11 +229,11 @@ def test_a_text_is_cut_into_its_words_without_a_tokenizer() -> None:
 
 
 @given(st.text(max_size=40))
-@tries(200)
+@max_examples(200)
 def test_every_character_but_space_is_in_one_word(text: str) -> None:
-    found = text_words.words(text)
-    inside = [at for start, stop in found for at in range(start, stop)]
-    assert inside == sorted({*inside}) and all(start < stop for start, stop in found)
-    assert {at for at, one in enumerate(text) if kind(one) != "space"} <= {*inside}
-    for start, stop in found:
+    spans = text_words.words(text)
+    inside = [at for start, stop in spans for at in range(start, stop)]
+    assert inside == sorted({*inside}) and all(start < stop for start, stop in spans)
+    assert {at for at, letter in enumerate(text) if kind(letter) != "space"} <= {*inside}
+    for start, stop in spans:
         assert kind(text[start]) != "space" and kind(text[stop - 1]) != "space"

@@ -22,8 +22,8 @@ from clozelab.training.budget import Budget, parse, steps
     ],
 )
 def test_a_number_and_its_unit_are_a_budget(word: str, kind: str, amount: float) -> None:
-    found = parse(word)
-    assert (found.kind, found.amount) == (kind, amount)
+    budget = parse(word)
+    assert (budget.kind, budget.amount) == (kind, amount)
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,13 @@ def tensors(seed: int) -> dict[str, Tensor]:
 
 def write(folder: Path, step: int, *, keep: int = 0, **other: Any) -> Path:
     """A checkpoint whose every part depends on the step."""
-    given: dict[str, Any] = {
+    contents: dict[str, Any] = {
         "weights": tensors(step),
         "tensors": {"memory": tensors(step + 1)["heads.b"]},
         "state": {"step": step, "cursor": [step, 3], "seed": 2**63 + step},
         "texts": TEXTS,
     }
-    return save(folder, step, **(given | other), keep=keep)
+    return save(folder, step, **(contents | other), keep=keep)
 
 
 def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
@@ -59,22 +59,22 @@ def listed(folder: Path) -> list[str]:
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     path = write(tmp_path / "checkpoints", 1200)
     assert path == tmp_path / "checkpoints" / "step-00001200"
-    found = open_checkpoint(path)
-    assert found.step == 1200
-    assert same(found.weights(), tensors(1200))
-    assert same(found.tensors(), {"memory": tensors(1201)["heads.b"]})
-    assert found.state() == {"step": 1200, "cursor": [1200, 3], "seed": 2**63 + 1200}
-    assert {name: found.text(name) for name in TEXTS} == TEXTS
+    opened = open_checkpoint(path)
+    assert opened.step == 1200
+    assert same(opened.weights(), tensors(1200))
+    assert same(opened.tensors(), {"memory": tensors(1201)["heads.b"]})
+    assert opened.state() == {"step": 1200, "cursor": [1200, 3], "seed": 2**63 + 1200}
+    assert {name: opened.text(name) for name in TEXTS} == TEXTS
     listing = json.loads((path / "checksums.json").read_text())["files"]
     assert sorted(listing) == sorted(FILES)
     assert listed(path) == sorted([*TEXTS, "checksums.json", "model.safetensors", "state"])
 
 
 def test_weights_alone_have_no_state(tmp_path: Path) -> None:
-    found = open_checkpoint(write(tmp_path, 0, tensors={}, state={}))
-    assert not (found.path / "state").exists()
-    assert (found.tensors(), found.state(), found.step) == ({}, {}, 0)
-    assert same(found.weights(), tensors(0))
+    opened = open_checkpoint(write(tmp_path, 0, tensors={}, state={}))
+    assert not (opened.path / "state").exists()
+    assert (opened.tensors(), opened.state(), opened.step) == ({}, {}, 0)
+    assert same(opened.weights(), tensors(0))
 
 
 def test_a_moved_checkpoint_knows_its_step(tmp_path: Path) -> None:
@@ -84,10 +84,10 @@ def test_a_moved_checkpoint_knows_its_step(tmp_path: Path) -> None:
 
 def test_views_and_parameters_are_saved_as_they_look(tmp_path: Path) -> None:
     weight = nn.Parameter(torch.arange(12.0).view(3, 4))
-    found = open_checkpoint(
+    opened = open_checkpoint(
         write(tmp_path, 1, weights={"turned": weight.t(), "kept": weight[1:].clone()})
     )
-    assert found.weights()["turned"].tolist() == weight.t().tolist()
+    assert opened.weights()["turned"].tolist() == weight.t().tolist()
 
 
 def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_a_damaged_checkpoint_is_told_and_passed_over(tmp_path: Path, name: str,
     for step in (9, 10, 100):
         write(tmp_path, step)
     harm(tmp_path / "step-00000100" / name)
-    found, passed = newest(tmp_path)
-    assert found is not None and found.step == 10
-    assert same(found.weights(), tensors(10))
+    newest_checkpoint, passed = newest(tmp_path)
+    assert newest_checkpoint is not None and newest_checkpoint.step == 10
+    assert same(newest_checkpoint.weights(), tensors(10))
     assert len(passed) == 1 and "step-00000100" in passed[0] and name in passed[0]
     with pytest.raises(UserError, match=name):
         open_checkpoint(tmp_path / "step-00000100")
@@ -138,8 +138,8 @@ def test_a_checkpoint_without_readable_checksums_is_damaged(
     write(tmp_path, 1)
     sums = write(tmp_path, 2) / "checksums.json"
     sums.unlink() if text is None else sums.write_text(text)
-    found, passed = newest(tmp_path)
-    assert found is not None and found.step == 1
+    newest_checkpoint, passed = newest(tmp_path)
+    assert newest_checkpoint is not None and newest_checkpoint.step == 1
     assert len(passed) == 1 and "checksums.json" in passed[0]
 
 
@@ -149,8 +149,8 @@ def test_a_checksum_that_does_not_match_is_damage(tmp_path: Path) -> None:
     held["files"]["recipe.toml"]["sha256"] = "0" * 64
     held["seal"] = checkpoint._seal(1, held["files"])
     sums.write_text(json.dumps(held))
-    found, passed = newest(tmp_path)
-    assert found is None and "recipe.toml" in passed[0]
+    newest_checkpoint, passed = newest(tmp_path)
+    assert newest_checkpoint is None and "recipe.toml" in passed[0]
 
 
 def test_no_flipped_bit_of_the_checksums_passes_unseen(tmp_path: Path) -> None:
@@ -158,10 +158,10 @@ def test_no_flipped_bit_of_the_checksums_passes_unseen(tmp_path: Path) -> None:
     whole = sums.read_bytes()
     for place in range(len(whole)):
         sums.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        found, passed = newest(tmp_path)
+        newest_checkpoint, passed = newest(tmp_path)
         blank = whole[place : place + 1].isspace()
-        assert blank or (found is None and "checksums.json" in passed[0]), place
-        assert found is None or found.step == 12
+        assert blank or (newest_checkpoint is None and "checksums.json" in passed[0]), place
+        assert newest_checkpoint is None or newest_checkpoint.step == 12
 
 
 # --- crashes ---
@@ -171,8 +171,8 @@ def test_a_half_written_folder_is_no_checkpoint_and_goes_with_the_next(tmp_path:
     write(tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / ".step-00000002.part")
     (tmp_path / ".step-00000002.part" / "checksums.json").unlink()
-    found, passed = newest(tmp_path)
-    assert found is not None and (found.step, passed) == (1, [])
+    newest_checkpoint, passed = newest(tmp_path)
+    assert newest_checkpoint is not None and (newest_checkpoint.step, passed) == (1, [])
     write(tmp_path, 2)
     assert listed(tmp_path) == ["step-00000001", "step-00000002"]
     assert open_checkpoint(tmp_path / "step-00000002").step == 2
@@ -200,9 +200,9 @@ def test_a_crash_at_any_rename_leaves_a_whole_checkpoint_of_the_same_step(
                 write(tmp_path, 5, weights=tensors(99))
         else:
             write(tmp_path, 5, weights=tensors(99))
-    found, passed = newest(tmp_path)
-    assert found is not None and (found.step, passed) == (5, [])
-    assert same(found.weights(), tensors(99 if before == 2 else 5))
+    newest_checkpoint, passed = newest(tmp_path)
+    assert newest_checkpoint is not None and (newest_checkpoint.step, passed) == (5, [])
+    assert same(newest_checkpoint.weights(), tensors(99 if before == 2 else 5))
     write(tmp_path, 6)
     open_checkpoint(tmp_path / "step-00000006")
     assert not [name for name in listed(tmp_path) if name.startswith(".")]
@@ -248,11 +248,11 @@ def test_writing_before_a_damaged_checkpoint_keeps_what_is_written(tmp_path: Pat
     write(tmp_path, 10)
     flip(write(tmp_path, 20) / "model.safetensors")
     write(tmp_path, 15, keep=1)
-    found, passed = newest(tmp_path)
-    assert found is not None and found.step == 15 and len(passed) == 1
+    newest_checkpoint, passed = newest(tmp_path)
+    assert newest_checkpoint is not None and newest_checkpoint.step == 15 and len(passed) == 1
     write(tmp_path, 20, keep=1)
-    found, passed = newest(tmp_path)
-    assert found is not None and (found.step, passed) == (20, [])
+    newest_checkpoint, passed = newest(tmp_path)
+    assert newest_checkpoint is not None and (newest_checkpoint.step, passed) == (20, [])
     assert listed(tmp_path) == ["step-00000020"]
 
 
@@ -317,16 +317,16 @@ def test_three_steps_saved_and_three_more_are_six(tmp_path: Path, name: str) -> 
         texts={},
         keep=1,
     )
-    found = open_checkpoint(tmp_path / "step-00000003")
+    opened = open_checkpoint(tmp_path / "step-00000003")
 
     second = Model(1)
-    second.load_state_dict(found.weights())
+    second.load_state_dict(opened.weights())
     built = part.build(second.named_parameters())
-    restore(built, names(second), found.tensors())
+    restore(built, names(second), opened.tensors())
     train(second, built, range(3, 6))
     assert same(second.state_dict(), straight.state_dict())
     fresh = Model(1)  # and it is the moments that did it
-    fresh.load_state_dict(found.weights())
+    fresh.load_state_dict(opened.weights())
     train(fresh, part.build(fresh.named_parameters()), range(3, 6))
     assert not same(fresh.state_dict(), straight.state_dict())
 
@@ -335,23 +335,23 @@ def test_moments_are_named_by_optimiser_parameter_and_key() -> None:
     model = Model(0)
     built = PARTS["muon"](learning_rate=1e-2).build(model.named_parameters())
     train(model, built, range(1))
-    found = dict(moments(built, names(model)))
-    assert "0/ffn.1.weight/momentum_buffer" in found
+    by_name = dict(moments(built, names(model)))
+    assert "0/ffn.1.weight/momentum_buffer" in by_name
     assert {"1/words.weight/exp_avg", "1/words.weight/exp_avg_sq", "1/words.weight/step"} <= {
-        *found
+        *by_name
     }
-    assert not any("idle" in name for name in found)
+    assert not any("idle" in name for name in by_name)
 
 
 def test_restored_moments_are_copies() -> None:
     model = Model(0)
     built = PARTS["lamb"](learning_rate=1e-2).build(model.named_parameters())
     train(model, built, range(1))
-    kept = {name: value.clone() for name, value in moments(built, names(model))}
-    given = {name: value.clone() for name, value in kept.items()}
-    restore(built, names(model), given)
+    saved = {name: value.clone() for name, value in moments(built, names(model))}
+    copies = {name: value.clone() for name, value in saved.items()}
+    restore(built, names(model), copies)
     train(model, built, range(1, 3))
-    assert same(given, kept)
+    assert same(copies, saved)
 
 
 def test_moments_of_another_model_are_refused() -> None:
@@ -384,10 +384,10 @@ def test_sharded_moments_are_sharded_again_or_whole(
     weight.grad = distribute_tensor(torch.randn(6, 4), mesh, [Shard(0)])
     built[0].step()
     shards.write(tmp_path, dict(moments(built, called)))
-    found = shards.read(tmp_path, lambda _: None if whole else weight)
-    assert any(isinstance(value, DTensor) for value in found.values()) is not whole
+    by_name = shards.read(tmp_path, lambda _: None if whole else weight)
+    assert any(isinstance(value, DTensor) for value in by_name.values()) is not whole
     fresh = PARTS[name](learning_rate=0.1).build([("ffn.0.weight", weight)])
-    restore(fresh, called, found)
+    restore(fresh, called, by_name)
     for key, value in built[0].state[weight].items():
         again = fresh[0].state[weight][key]
         assert type(again) is type(value)

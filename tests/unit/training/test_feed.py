@@ -20,18 +20,18 @@ def ours() -> list[str]:
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_results_come_in_order_and_each_is_made_once(workers: int) -> None:
-    made: Counter[int] = Counter()
+    calls: Counter[int] = Counter()
 
     def job(number: int) -> Callable[[], int]:
         def work() -> int:
             time.sleep(0.002 * (number % 3 == 0))  # so that later ones are done sooner
-            made[number] += 1
+            calls[number] += 1
             return number
 
         return work
 
     assert list(ahead((job(n) for n in range(40)), workers=workers)) == list(range(40))
-    assert made == Counter(range(40))
+    assert calls == Counter(range(40))
     assert not ours()
 
 
@@ -63,12 +63,12 @@ def test_jobs_that_fail_to_be_made_raise_after_those_before(workers: int) -> Non
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_closing_early_ends_the_threads_and_makes_little_ahead(workers: int) -> None:
-    made: list[int] = []
+    calls: list[int] = []
 
     def jobs() -> Iterator[Callable[[], None]]:
         number = 0
         while True:
-            yield lambda number=number: made.append(number)  # type: ignore[misc]
+            yield lambda number=number: calls.append(number)  # type: ignore[misc]
             number += 1
 
     feed = ahead(jobs(), workers=workers, depth=2)
@@ -76,4 +76,4 @@ def test_closing_early_ends_the_threads_and_makes_little_ahead(workers: int) -> 
     time.sleep(0.05)
     feed.close()
     assert not ours()
-    assert len(made) <= 1 + workers * 2 + 2
+    assert len(calls) <= 1 + workers * 2 + 2

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import HERE, MACHINE, RECIPES, assert_close, doubled, steps_of, task
+from support.pretrain_runs import (
+    HERE,
+    MACHINE,
+    RECIPES,
+    assert_close,
+    double_precision_trainer,
+    pretrain_job,
+    steps_of,
+)
 from torch import Tensor
 from torch.nn import Module
 
@@ -31,21 +39,21 @@ def weights(trainer: PretrainTrainer) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_losses_begin_at_chance(name: str) -> None:
-    trainer = PretrainTrainer(task(name, batch_size=16), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job(name, batch_size=16), MACHINE, HERE)
     job = next(iter(trainer.steps.jobs(0, trainer.steps.start())))
-    found = means(measure(trainer.model, [job()], HERE))
-    for objective, one in found.items():
+    losses = means(measure(trainer.model, [job()], HERE))
+    for objective, metrics in losses.items():
         if objective in TWO_CLASSES:
-            assert one["loss"] == pytest.approx(math.log(2), abs=0.1)
+            assert metrics["loss"] == pytest.approx(math.log(2), abs=0.1)
         elif objective == "bidirectional_lm":
             words = len(trainer.model.heads["bidirectional_lm"].bias)  # type: ignore[arg-type]
-            assert one["loss"] == pytest.approx(math.log(words), abs=0.3)
+            assert metrics["loss"] == pytest.approx(math.log(words), abs=0.3)
         elif objective == "contrastive":  # without dropout a twin is the same, and beats the rest
-            assert 0 < one["loss"] < math.log(16)
+            assert 0 < metrics["loss"] < math.log(16)
         elif objective not in ("distillation", "relations"):
             size = trainer.recipe.tokenizer.vocabulary
             assert size > (50 if name == "dna" else 500)
-            assert one["loss"] == pytest.approx(math.log(size), abs=0.3)
+            assert metrics["loss"] == pytest.approx(math.log(size), abs=0.3)
 
 
 @pytest.mark.parametrize(
@@ -56,47 +64,49 @@ def test_losses_begin_at_chance(name: str) -> None:
     ],
 )
 def test_no_split_of_a_step_changes_its_losses_or_what_is_learned(name: str) -> None:
-    found = []
+    results = []
     more = ["objectives.0.samples=32768"] if name == "elmo" else []
     more += ["schedule.causal=[[0.5, 1.0]]"] if name == "gpt_bert" else []
     for micro in (4, 2, 1):
-        given = task(name, *more, steps=3)
-        trainer = doubled(given, replace(MACHINE, micro_batch=micro))
+        whole_job = pretrain_job(name, *more, steps=3)
+        trainer = double_precision_trainer(whole_job, replace(MACHINE, micro_batch=micro))
         jobs = [job() for job in trainer.steps.jobs(0, trainer.steps.start())]
-        assert max(len(one.batches) for one in jobs) >= {4: 1, 2: 2, 1: 3}[micro]
+        assert max(len(prepared.batches) for prepared in jobs) >= {4: 1, 2: 2, 1: 3}[micro]
         steps = list(train(trainer.train_state, jobs, HERE))
-        found.append((steps, weights(trainer)))
-    for steps, after in found[1:]:
-        for mine, other in zip(steps, found[0][0], strict=True):
+        results.append((steps, weights(trainer)))
+    for steps, after in results[1:]:
+        for mine, other in zip(steps, results[0][0], strict=True):
             assert mine.norm == pytest.approx(other.norm, rel=1e-9)
             for objective, sums in other.sums.items():
                 assert mine.sums[objective] == pytest.approx(sums, rel=1e-9, abs=1e-9)
-        assert_close(after, found[0][1])
+        assert_close(after, results[0][1])
 
 
 def gradient(trainer: PretrainTrainer) -> dict[str, Tensor]:
     """The gradients of the first step, caught before the optimisers use them."""
-    found: dict[str, Tensor] = {}
+    grads_by_name: dict[str, Tensor] = {}
     names = {parameter: name for name, parameter in trainer.model.named_parameters()}
 
     def note(optimiser: torch.optim.Optimizer, *_: object) -> None:
         for group in optimiser.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    found[names[parameter]] = parameter.grad.clone()
+                    grads_by_name[names[parameter]] = parameter.grad.clone()
 
-    hooks = [one.register_step_pre_hook(note) for one in trainer.train_state.optimisers]
+    hooks = [optimiser.register_step_pre_hook(note) for optimiser in trainer.train_state.optimisers]
     steps_of(trainer)
     for hook in hooks:
         hook.remove()
-    return found
+    return grads_by_name
 
 
 def test_an_objective_of_weight_nothing_teaches_nothing_and_is_still_measured() -> None:
-    both = doubled(task("bert", "objectives.1.weight=0", "optimiser.clip=0", steps=1))
-    given = task("bert", "optimiser.clip=0", steps=1)
-    first = replace(given.recipe, objectives=given.recipe.objectives[:1])
-    alone = doubled(replace(given, recipe=first))
+    both = double_precision_trainer(
+        pretrain_job("bert", "objectives.1.weight=0", "optimiser.clip=0", steps=1)
+    )
+    job = pretrain_job("bert", "optimiser.clip=0", steps=1)
+    first = replace(job.recipe, objectives=job.recipe.objectives[:1])
+    alone = double_precision_trainer(replace(job, recipe=first))
     alone.model.load_state_dict(
         {k: v for k, v in both.model.state_dict().items() if k in alone.model.state_dict()}
     )
@@ -104,28 +114,32 @@ def test_an_objective_of_weight_nothing_teaches_nothing_and_is_still_measured() 
     more = set(mine) - set(other)
     assert more and all("next_sentence" in name and not mine[name].any() for name in more)
     assert_close({name: mine[name] for name in other}, other)
-    trained = gradient(doubled(task("bert", "optimiser.clip=0", steps=1)))
+    trained = gradient(double_precision_trainer(pretrain_job("bert", "optimiser.clip=0", steps=1)))
     assert any(not torch.equal(trained[name], other[name]) for name in other)
-    measured = doubled(task("bert", "objectives.1.weight=0", steps=1))
-    assert means(steps_of(measured)[0].sums)["next_sentence"]["loss"] > 0
+    unweighted = double_precision_trainer(pretrain_job("bert", "objectives.1.weight=0", steps=1))
+    assert means(steps_of(unweighted)[0].sums)["next_sentence"]["loss"] > 0
 
 
 def test_gradients_are_clipped_to_the_asked_norm_and_the_norm_before_is_told() -> None:
-    found = {}
+    norms = {}
     for clip in (0.0, 0.01):
-        trainer = doubled(task("bert", f"optimiser.clip={clip}", steps=1))
+        trainer = double_precision_trainer(pretrain_job("bert", f"optimiser.clip={clip}", steps=1))
         grads = gradient(trainer)
-        found[clip] = sum(float((one**2).sum()) for one in grads.values()) ** 0.5
-        told = steps_of(doubled(task("bert", f"optimiser.clip={clip}", steps=1)))[0].norm
-        assert told > 0.1
+        norms[clip] = sum(float((grad**2).sum()) for grad in grads.values()) ** 0.5
+        norm = steps_of(
+            double_precision_trainer(pretrain_job("bert", f"optimiser.clip={clip}", steps=1))
+        )[0].norm
+        assert norm > 0.1
         if not clip:
-            assert found[clip] == pytest.approx(told, rel=1e-9)
-    assert found[0.01] == pytest.approx(0.01, rel=1e-3)
+            assert norms[clip] == pytest.approx(norm, rel=1e-9)
+    assert norms[0.01] == pytest.approx(0.01, rel=1e-3)
 
 
 def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
     trainer = PretrainTrainer(
-        task("bert", "schedule.warmup=2", "optimiser.learning_rate=0.01", steps=6), MACHINE, HERE
+        pretrain_job("bert", "schedule.warmup=2", "optimiser.learning_rate=0.01", steps=6),
+        MACHINE,
+        HERE,
     )
     schedule = trainer.recipe.schedule
     assert [step.learning_rate for step in steps_of(trainer)] == pytest.approx(
@@ -137,13 +151,13 @@ def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
 def test_a_loss_that_is_no_number_names_its_step_and_objective(
     objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = PretrainTrainer(task("bert", steps=5), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("bert", steps=5), MACHINE, HERE)
     head = trainer.model.heads[objective]
     calls = []
 
-    def broken(*given: object) -> dict[str, Tensor]:
+    def broken(*batch: object) -> dict[str, Tensor]:
         calls.append(1)
-        sums = type(head).forward(head, *given)
+        sums = type(head).forward(head, *batch)
         return sums if len(calls) < 3 else {**sums, "loss": sums["loss"] * math.nan}
 
     monkeypatch.setattr(head, "forward", broken)
@@ -158,7 +172,7 @@ def test_a_loss_that_is_no_number_names_its_step_and_objective(
 def test_gradients_that_are_no_numbers_are_never_told_of_as_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trainer = PretrainTrainer(task("bert", steps=2), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("bert", steps=2), MACHINE, HERE)
     parameter = next(trainer.model.parameters())
     parameter.register_hook(lambda gradient: gradient * math.inf)
     jobs = (job() for job in trainer.steps.jobs(0, trainer.steps.start()))
@@ -168,19 +182,18 @@ def test_gradients_that_are_no_numbers_are_never_told_of_as_a_step(
 
 def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
     def losses(seed: int) -> list[float]:
-        given = task("bert", "encoder.dropout=0.5", steps=3, seed=seed)
+        job = pretrain_job("bert", "encoder.dropout=0.5", steps=3, seed=seed)
         torch.manual_seed(99)
         torch.rand(seed + 1)
         return [
-            step.sums["masked_lm"]["loss"]
-            for step in steps_of(PretrainTrainer(given, MACHINE, HERE))
+            step.sums["masked_lm"]["loss"] for step in steps_of(PretrainTrainer(job, MACHINE, HERE))
         ]
 
     assert losses(0) == losses(0) != losses(1)
 
 
 def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() -> None:
-    trainer = doubled(task("xlnet", steps=2))
+    trainer = double_precision_trainer(pretrain_job("xlnet", steps=2))
     jobs = trainer.steps.jobs(0, trainer.steps.start())
     first, second = (replace(job(), factor=0.0) for job in jobs)
     assert first.fresh and not second.fresh
@@ -199,12 +212,14 @@ def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() ->
 
 def test_sums_that_a_replayed_graph_overwrites_are_added_up_all_the_same() -> None:
     """Every batch of a CUDA graph leaves its sums in the same memory."""
-    trainer = PretrainTrainer(task("diffusion", steps=1), replace(MACHINE, micro_batch=1), HERE)
+    trainer = PretrainTrainer(
+        pretrain_job("diffusion", steps=1), replace(MACHINE, micro_batch=1), HERE
+    )
     (job,) = [job() for job in trainer.steps.jobs(0, trainer.steps.start())]
     assert len(job.batches) > 1
     left: dict[tuple[str, str], Tensor] = {}
 
-    def overwriting(model: Module, given: object, result: Any) -> Any:
+    def overwriting(model: Module, batch: object, result: Any) -> Any:
         sums, after = result
         for name, values in sums.items():
             for what, value in values.items():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tries import tries
+from support.hypothesis_settings import max_examples
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -35,8 +35,8 @@ def take(part: Optimiser, named: dict[str, nn.Parameter], gradients: list[Tensor
     """Steps with the same gradient for every parameter."""
     built = part.build(named.items())
     for gradient in gradients:
-        for one in named.values():
-            one.grad = gradient.clone().to(one.dtype)
+        for weight in named.values():
+            weight.grad = gradient.clone().to(weight.dtype)
         for optimiser in built:
             optimiser.step()
 
@@ -52,22 +52,22 @@ def model(query_biases: bool = False) -> nn.Module:
         attention_dropout=0,
     )
     torch.manual_seed(0)
-    found = nn.Module()
-    found.encoder = shape.build(20)
-    found.heads = nn.ModuleDict({"pair": nn.Linear(8, 2)})
+    module = nn.Module()
+    module.encoder = shape.build(20)
+    module.heads = nn.ModuleDict({"pair": nn.Linear(8, 2)})
     if query_biases:
-        found.encoder.attention[0].content_bias = nn.Parameter(torch.zeros(2, 4))
-    return found
+        module.encoder.attention[0].content_bias = nn.Parameter(torch.zeros(2, 4))
+    return module
 
 
 def by_name(part: Optimiser, whole: nn.Module) -> dict[str, dict[str, object]]:
     """Each parameter's group, with the kind of its optimiser."""
-    names = {one: name for name, one in whole.named_parameters()}
+    names = {weight: name for name, weight in whole.named_parameters()}
     return {
-        names[one]: {**group, "by": type(optimiser).__name__}
+        names[weight]: {**group, "by": type(optimiser).__name__}
         for optimiser in part.build(whole.named_parameters())
         for group in optimiser.param_groups
-        for one in group["params"]
+        for weight in group["params"]
     }
 
 
@@ -78,14 +78,14 @@ def test_two_steps_of_berts_adam_are_those_worked_out_by_hand() -> None:
     theta = parameter([1.0, -2.0])
     part = BertAdam(learning_rate=0.1, betas=(0.9, 0.99), epsilon=0.01, weight_decay=0.5)
     take(part, {MATRIX: theta}, [torch.tensor([[2.0, -4.0]]), torch.tensor([[1.0, 3.0]])])
-    found = []
+    values = []
     for value, first, second in ((1.0, 2.0, 1.0), (-2.0, -4.0, 3.0)):
         m, v = 0.1 * first, 0.01 * first**2
         value -= 0.1 * (m / (sqrt(v) + 0.01) + 0.5 * value)
         m, v = 0.9 * m + 0.1 * second, 0.99 * v + 0.01 * second**2
         value -= 0.1 * (m / (sqrt(v) + 0.01) + 0.5 * value)
-        found.append(value)
-    assert theta.detach().tolist()[0] == pytest.approx(found, rel=1e-12)
+        values.append(value)
+    assert theta.detach().tolist()[0] == pytest.approx(values, rel=1e-12)
     # And in plain numbers: the first step moves 1.0 by 0.1 · (0.2 / 0.21 + 0.5).
     theta = parameter([1.0])
     take(part, {MATRIX: theta}, [torch.tensor([[2.0]])])
@@ -93,7 +93,7 @@ def test_two_steps_of_berts_adam_are_those_worked_out_by_hand() -> None:
 
 
 @given(st.floats(1e-2, 1e3), st.sampled_from([-1.0, 1.0]))
-@tries(30)
+@max_examples(30)
 def test_the_first_step_of_berts_adam_is_3_16_rates_long(size: float, sign: float) -> None:
     theta = parameter([0.0])
     part = BertAdam(learning_rate=1e-3, epsilon=1e-12, weight_decay=0.0)
@@ -102,7 +102,7 @@ def test_the_first_step_of_berts_adam_is_3_16_rates_long(size: float, sign: floa
 
 
 @given(st.floats(1e-2, 1e3), st.sampled_from([-1.0, 1.0]))
-@tries(30)
+@max_examples(30)
 def test_the_first_step_of_adamw_is_one_rate_long(size: float, sign: float) -> None:
     theta = parameter([0.0])
     take(
@@ -142,7 +142,7 @@ def test_two_steps_of_lamb_are_those_worked_out_by_hand() -> None:
 
 
 @given(st.floats(0.01, 100), st.integers(0, 99))
-@tries(30)
+@max_examples(30)
 def test_scaling_a_matrix_scales_lambs_step_alike(scale: float, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     start, gradient = (torch.randn(3, 4, generator=draw, dtype=torch.float64) for _ in range(2))
@@ -239,17 +239,17 @@ def test_many_matrices_at_once_step_as_torchs_muon_has_each_of_them(
 ) -> None:
     shapes = [(8, 8), (24, 8), (8, 24), (8, 8), (24, 8)]
     start = [torch.randn(shape, generator=torch.Generator().manual_seed(9)) for shape in shapes]
-    ours, theirs = ([nn.Parameter(one.clone()) for one in start] for _ in range(2))
+    ours, theirs = ([nn.Parameter(matrix.clone()) for matrix in start] for _ in range(2))
     names = [f"encoder.ffn.{number}.inner.weight" for number in range(len(shapes))]
     (mine,) = Muon(learning_rate=1e-3, matrix_learning_rate=0.03, weight_decay=0.1).build(
         zip(names, ours, strict=True)
     )
     steps_of(mine, ours)
     steps_of(torch.optim.Muon(theirs, lr=0.03, weight_decay=0.1, momentum=0.95), theirs)
-    for one, other in zip(ours, theirs, strict=True):
+    for own, other in zip(ours, theirs, strict=True):
         # Theirs rounds to bfloat16 in every iteration.
         rounding = 0.01 if precision is torch.bfloat16 else 0.02
-        torch.testing.assert_close(one, other, rtol=0, atol=rounding * 0.03 * 3)
+        torch.testing.assert_close(own, other, rtol=0, atol=rounding * 0.03 * 3)
 
 
 def test_queries_keys_and_values_are_each_made_orthogonal() -> None:
@@ -275,8 +275,8 @@ def test_muon_takes_the_layers_matrices_and_adam_the_rest() -> None:
 
 
 def test_muon_without_matrices_is_adam_alone() -> None:
-    (one,) = Muon(learning_rate=1e-3).build({"words.weight": parameter([1.0, 2.0])}.items())
-    assert isinstance(one, torch.optim.AdamW)
+    (optimiser,) = Muon(learning_rate=1e-3).build({"words.weight": parameter([1.0, 2.0])}.items())
+    assert isinstance(optimiser, torch.optim.AdamW)
     with pytest.raises(UserError, match="iterations = 100"):
         Muon(learning_rate=1e-3, iterations=100)
 
@@ -293,11 +293,11 @@ def test_biases_norms_and_vectors_decay_only_if_everything_does(
     whole = model(query_biases=True)
     groups = by_name(part, whole)
     assert set(groups) == {name for name, _ in whole.named_parameters()}
-    for one, group in groups.items():
-        spared = one.endswith("bias") or "norm." in one
-        assert group["weight_decay"] == (0.07 if everything or not spared else 0.0), one
+    for parameter_name, group in groups.items():
+        spared = parameter_name.endswith("bias") or "norm." in parameter_name
+        assert group["weight_decay"] == (0.07 if everything or not spared else 0.0), parameter_name
         assert group["lr"] == group["peak"]
-    decayed = {one for one, group in groups.items() if group["weight_decay"]}
+    decayed = {parameter_name for parameter_name, group in groups.items() if group["weight_decay"]}
     assert {"encoder.embeddings.words.weight", "encoder.attention.1.qkv.weight"} <= decayed
     assert ("encoder.attention.0.content_bias" in decayed) is everything
 
@@ -306,15 +306,19 @@ def test_biases_norms_and_vectors_decay_only_if_everything_does(
 def test_what_does_not_train_is_left_out(name: str) -> None:
     whole = model()
     whole.encoder.embeddings.requires_grad_(False)  # type: ignore[union-attr]
-    found = by_name(PARTS[name](learning_rate=1e-3), whole)
-    assert found and not any("embeddings" in one for one in found)
+    groups_by_name = by_name(PARTS[name](learning_rate=1e-3), whole)
+    assert groups_by_name and not any(
+        "embeddings" in parameter_name for parameter_name in groups_by_name
+    )
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_parameter_without_a_gradient_stays_as_it_is(name: str) -> None:
     whole = model()
     built = PARTS[name](learning_rate=1e-1).build(whole.named_parameters())
-    before = {one: value.detach().clone() for one, value in whole.named_parameters()}
+    before = {
+        parameter_name: value.detach().clone() for parameter_name, value in whole.named_parameters()
+    }
     moving = "encoder.ffn.1.inner.weight"
     dict(whole.named_parameters())[moving].grad = torch.ones(16, 8)
     for optimiser in built:
@@ -349,20 +353,20 @@ TUNING = FinetuneConfig(
 
 def tuned(shape: Transformer = DEEP) -> nn.Module:
     torch.manual_seed(0)
-    found = nn.Module()
-    found.encoder = shape.build(20)
-    found.heads = nn.ModuleDict({"classify": nn.Linear(8, 2)})
-    return found.double()
+    module = nn.Module()
+    module.encoder = shape.build(20)
+    module.heads = nn.ModuleDict({"classify": nn.Linear(8, 2)})
+    return module.double()
 
 
 def layered(
     tuning: FinetuneConfig, whole: nn.Module, *, shared: bool = False
 ) -> torch.optim.Optimizer:
-    (found,) = tuning.optimiser_part().build(
+    (optimiser,) = tuning.optimiser_part().build(
         whole.named_parameters(),
         scale=lambda name: tuning.scale(name, DEEP.layers, shared=shared),
     )
-    return found
+    return optimiser
 
 
 def first_steps(tuning: FinetuneConfig, *, shared: bool = False) -> dict[str, float]:
@@ -438,14 +442,15 @@ def test_groups_are_split_by_decay_and_by_rate_and_hold_each_parameter_once(name
     part, whole = PARTS[name](learning_rate=1e-3, weight_decay=0.07), tuned()
     tuning = replace(TUNING, layer_decay=0.5, head_learning_rate=4e-3)
     (built,) = part.build(  # type: ignore[call-arg]
-        whole.named_parameters(), scale=lambda one: tuning.scale(one, DEEP.layers)
+        whole.named_parameters(),
+        scale=lambda parameter_name: tuning.scale(parameter_name, DEEP.layers),
     )
     groups = [(g["spared"], g["weight_decay"], g["lr"], g["peak"]) for g in built.param_groups]
     peaks = [1e-3, 4e-3, 5e-4, 2.5e-4, 1.25e-4]  # the settings' own rate first, which is reported
     assert [group[:2] for group in groups] == [(False, 0.07)] * 5 + [(True, 0.0)] * 5
     assert [group[2] for group in groups] == pytest.approx(peaks * 2)
     assert [group[3] for group in groups] == [group[2] for group in groups]
-    held = [one for group in built.param_groups for one in group["params"]]
+    held = [weight for group in built.param_groups for weight in group["params"]]
     assert len(held) == len({*held}) == len([*whole.parameters()])
     assert {*held} == {*whole.parameters()}
 
@@ -454,23 +459,23 @@ def test_groups_are_split_by_decay_and_by_rate_and_hold_each_parameter_once(name
 def test_without_rates_of_their_own_the_groups_are_what_checkpoints_hold(name: str) -> None:
     """The order of groups and of their members is that of the optimiser's saved state."""
     whole = model()
-    names = {one: found for found, one in whole.named_parameters()}
+    names = {weight: parameter_name for parameter_name, weight in whole.named_parameters()}
     one_rate = {"scale": lambda _: 1.0}
-    for words in ({}, {"scale": None}, one_rate):
-        (built,) = PARTS[name](learning_rate=1e-3).build(whole.named_parameters(), **words)  # type: ignore[call-arg]
+    for scaling in ({}, {"scale": None}, one_rate):
+        (built,) = PARTS[name](learning_rate=1e-3).build(whole.named_parameters(), **scaling)  # type: ignore[call-arg]
         matrices = ["qkv.weight", "output.weight"]
         vectors = ["qkv.bias", "output.bias", "norm.weight", "norm.bias"]
-        inner = [one.replace("qkv", "inner") for one in matrices + vectors]
+        inner = [part_name.replace("qkv", "inner") for part_name in matrices + vectors]
         table = ["words", "positions", "types", "projection"]
-        decays = [f"embeddings.{one}.weight" for one in table]
+        decays = [f"embeddings.{part_name}.weight" for part_name in table]
         spared = ["embeddings.norm.weight", "embeddings.norm.bias", "embeddings.projection.bias"]
         for half, kinds in (("attention", matrices + vectors), ("ffn", inner)):
             for number in (0, 1):
-                decays += [f"{half}.{number}.{one}" for one in kinds[:2]]
-                spared += [f"{half}.{number}.{one}" for one in kinds[2:]]
-        assert [[names[one] for one in group["params"]] for group in built.param_groups] == [
-            [*(f"encoder.{one}" for one in decays), "heads.pair.weight"],
-            [*(f"encoder.{one}" for one in spared), "heads.pair.bias"],
+                decays += [f"{half}.{number}.{part_name}" for part_name in kinds[:2]]
+                spared += [f"{half}.{number}.{part_name}" for part_name in kinds[2:]]
+        assert [[names[weight] for weight in group["params"]] for group in built.param_groups] == [
+            [*(f"encoder.{part_name}" for part_name in decays), "heads.pair.weight"],
+            [*(f"encoder.{part_name}" for part_name in spared), "heads.pair.bias"],
         ]
         assert {group["peak"] for group in built.param_groups} == {1e-3}
 
@@ -479,16 +484,16 @@ def test_without_rates_of_their_own_the_groups_are_what_checkpoints_hold(name: s
 
 
 def gradients(*lists: list[float]) -> list[nn.Parameter]:
-    found = [parameter(*([0.0] * len(one))) for one in lists]
-    for one, values in zip(found, lists, strict=True):
-        one.grad = torch.tensor(values, dtype=torch.float64)
-    return found
+    parameters = [parameter(*([0.0] * len(row))) for row in lists]
+    for weight, values in zip(parameters, lists, strict=True):
+        weight.grad = torch.tensor(values, dtype=torch.float64)
+    return parameters
 
 
 def test_clipping_is_by_the_norm_over_all_parameters() -> None:
     held = gradients([3.0], [0.0, 4.0])
     assert clip([*held, parameter(1.0)], 1.0).item() == pytest.approx(5.0)
-    assert [one.grad.tolist() for one in held] == [  # type: ignore[union-attr]
+    assert [weight.grad.tolist() for weight in held] == [  # type: ignore[union-attr]
         pytest.approx([0.6], rel=1e-6),
         pytest.approx([0.0, 0.8], rel=1e-6),
     ]
@@ -498,7 +503,7 @@ def test_small_gradients_and_a_limit_of_nought_change_nothing() -> None:
     for most in (0.0, 6.0):
         held = gradients([3.0], [4.0])
         assert clip(held, most).item() == pytest.approx(5.0)
-        assert [one.grad.item() for one in held] == [3.0, 4.0]  # type: ignore[union-attr]
+        assert [weight.grad.item() for weight in held] == [3.0, 4.0]  # type: ignore[union-attr]
     assert clip([parameter(1.0)], 1.0).item() == 0.0
 
 
@@ -521,21 +526,21 @@ def test_sharded_parameters_step_as_whole_ones_do(
     for sharded in (False, True):
         draw = torch.Generator().manual_seed(0)
         named, grads = {}, {}
-        for one, shape in ((MATRIX, (6, 4)), ("encoder.ffn.0.inner.bias", (6,))):
+        for parameter_name, shape in ((MATRIX, (6, 4)), ("encoder.ffn.0.inner.bias", (6,))):
             value = torch.randn(shape, generator=draw)
-            grads[one] = torch.randn(shape, generator=draw)
+            grads[parameter_name] = torch.randn(shape, generator=draw)
             if sharded:
                 value = distribute_tensor(value, mesh, [Shard(0)])
-                grads[one] = distribute_tensor(grads[one], mesh, [Shard(0)])
-            named[one] = nn.Parameter(value)
+                grads[parameter_name] = distribute_tensor(grads[parameter_name], mesh, [Shard(0)])
+            named[parameter_name] = nn.Parameter(value)
         built = PARTS[name](learning_rate=0.1).build(named.items())
         for _ in range(2):
-            for one, value in named.items():
-                value.grad = grads[one].clone()
+            for parameter_name, value in named.items():
+                value.grad = grads[parameter_name].clone()
             norm = clip(named.values(), 1.0)
             assert not isinstance(norm, DTensor)
             for optimiser in built:
                 optimiser.step()
-        found = [value.full_tensor() if sharded else value for value in named.values()]  # type: ignore[operator]
-        results.append([norm, *(value.detach() for value in found)])
+        full = [value.full_tensor() if sharded else value for value in named.values()]  # type: ignore[operator]
+        results.append([norm, *(value.detach() for value in full)])
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*results, strict=True))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.learning import doubled, task
-from support.tries import tries
+from support.hypothesis_settings import max_examples
+from support.pretrain_runs import double_precision_trainer, pretrain_job
 
 from clozelab.contracts import Batch, Targets
 from clozelab.packed import offsets
@@ -79,23 +79,23 @@ def real(batch: Batch) -> int:
 
 
 def sizes(batch: Batch) -> dict[str, int]:
-    found = {"tokens": len(batch.input.ids), "blocks": len(batch.input.cu_seqlens) - 1}
-    return found | {name: len(columns["labels"]) for name, columns in batch.targets.items()}
+    counts = {"tokens": len(batch.input.ids), "blocks": len(batch.input.cu_seqlens) - 1}
+    return counts | {name: len(columns["labels"]) for name, columns in batch.targets.items()}
 
 
-@tries(200)
+@max_examples(200)
 @given(packs, rooms)
 def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
     examples: PackedExamples, shape: BatchShape
 ) -> None:
     ids, labels, pairs, met = [], [], [], 0
     for batch in shape.batches(examples):
-        given = batch.input
-        ids += given.ids[: real(batch)].tolist()
-        lengths = given.cu_seqlens.diff()
-        assert int(given.cu_seqlens[-1]) == len(given.ids) and int(lengths.max()) <= LONGEST
-        begins = torch.repeat_interleave(given.cu_seqlens[:-1], lengths)
-        assert (given.position_ids == torch.arange(len(given.ids)) - begins).all()
+        inputs = batch.input
+        ids += inputs.ids[: real(batch)].tolist()
+        lengths = inputs.cu_seqlens.diff()
+        assert int(inputs.cu_seqlens[-1]) == len(inputs.ids) and int(lengths.max()) <= LONGEST
+        begins = torch.repeat_interleave(inputs.cu_seqlens[:-1], lengths)
+        assert (inputs.position_ids == torch.arange(len(inputs.ids)) - begins).all()
         columns = batch.targets["words"]
         there = columns["labels"] != Targets.IGNORED
         labels += columns["labels"][there].tolist()
@@ -105,37 +105,37 @@ def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
         wanted = examples.starts[rows] + examples.targets["words"].columns["at"] + 1
         mine = wanted[met : met + int(there.sum())]
         met += int(there.sum())
-        assert given.ids[columns["at"][there]].tolist() == mine.tolist()
-        kept = batch.targets["pair"]["labels"] != Targets.IGNORED
-        pairs += batch.targets["pair"]["labels"][kept].tolist()
-        assert (given.ids[real(batch) :] == 0).all()
+        assert inputs.ids[columns["at"][there]].tolist() == mine.tolist()
+        labelled = batch.targets["pair"]["labels"] != Targets.IGNORED
+        pairs += batch.targets["pair"]["labels"][labelled].tolist()
+        assert (inputs.ids[real(batch) :] == 0).all()
     assert ids == list(range(1, examples.tokens + 1))
     assert labels == list(range(examples.counts()["words"]))
     assert pairs == [number % 2 for number in range(len(examples))]
 
 
-@tries(200)
+@max_examples(200)
 @given(packs, rooms)
 def test_no_micro_batch_of_several_blocks_overflows_its_room(
     examples: PackedExamples, shape: BatchShape
 ) -> None:
     for part, batch in zip(shape.divide(examples), shape.batches(examples), strict=True):
-        found = sizes(batch)
+        counts = sizes(batch)
         if part.stop - part.start > 1:
-            assert found["tokens"] <= shape.tokens and found["blocks"] <= shape.blocks
+            assert counts["tokens"] <= shape.tokens and counts["blocks"] <= shape.blocks
             most = {name: shape.slots[name] for name in examples.targets}
             if shape.constant:
                 limits = {"tokens": shape.tokens, "blocks": shape.blocks}
-                assert found == {**limits, **most}
-            for name, one in examples.targets.items():
+                assert counts == {**limits, **most}
+            for name, target in examples.targets.items():
                 # Where there is nothing to predict each block has an idle slot.
-                none = one.starts[part.stop] == one.starts[part.start]
-                assert found[name] <= most[name] or (none and found[name] == found["blocks"])
+                none = target.starts[part.stop] == target.starts[part.start]
+                assert counts[name] <= most[name] or (none and counts[name] == counts["blocks"])
         if not shape.constant:
-            assert real(batch) == found["tokens"]
+            assert real(batch) == counts["tokens"]
 
 
-@tries(100)
+@max_examples(100)
 @given(packs, rooms)
 def test_dense_is_said_of_full_blocks_and_of_nothing_else(
     examples: PackedExamples, shape: BatchShape
@@ -146,16 +146,16 @@ def test_dense_is_said_of_full_blocks_and_of_nothing_else(
         assert batch.input.dense == full
 
 
-@tries(100)
+@max_examples(100)
 @given(packs, st.integers(LONGEST, 200), st.integers(1, 40))
 def test_a_room_made_for_blocks_gives_them_constant_shapes(
     examples: PackedExamples, tokens: int, blocks: int
 ) -> None:
     shape = batch_shape(examples, tokens=tokens, blocks=blocks, max_seqlen=LONGEST, constant=True)
-    found = [
+    shapes = [
         sizes(batch) for batch in [*shape.batches(examples), shape.collate(examples, slice(0, 0))]
     ]
-    assert all(one == found[0] for one in found)
+    assert all(counts == shapes[0] for counts in shapes)
     assert LONGEST <= shape.tokens <= max(tokens, LONGEST)
 
 
@@ -205,15 +205,15 @@ def test_shares_join_end_to_end_and_rows_of_one_size_stay_even() -> None:
 
 def content(examples: PackedExamples) -> dict[str, list[float]]:
     """All of a share, by name."""
-    found = {name: values.tolist() for name, values in examples.columns.items()}
+    contents = {name: values.tolist() for name, values in examples.columns.items()}
     for name, targets in examples.targets.items():
-        found[f"{name} starts"] = targets.starts.tolist()
-        found |= {f"{name} {column}": v.tolist() for column, v in targets.columns.items()}
-    found["reverse"] = [] if examples.reverse is None else examples.reverse.tolist()
-    return {**found, "starts": examples.starts.tolist(), "units": examples.units.tolist()}
+        contents[f"{name} starts"] = targets.starts.tolist()
+        contents |= {f"{name} {column}": v.tolist() for column, v in targets.columns.items()}
+    contents["reverse"] = [] if examples.reverse is None else examples.reverse.tolist()
+    return {**contents, "starts": examples.starts.tolist(), "units": examples.units.tolist()}
 
 
-@tries(100)
+@max_examples(100)
 @given(groups, st.randoms(use_true_random=False))
 def test_groups_picked_in_another_order_and_back_are_what_they_were(
     examples: PackedExamples, chance: Random
@@ -223,18 +223,18 @@ def test_groups_picked_in_another_order_and_back_are_what_they_were(
     turned = examples.select(np.array(order))
     assert content(turned.select(np.argsort(order))) == content(examples)
     for place, number in enumerate(order):
-        one, other = examples.select(np.array([number])), turned.select(np.array([place]))
-        assert content(one) == content(other)
+        own, other = examples.select(np.array([number])), turned.select(np.array([place]))
+        assert content(own) == content(other)
         first, stop = examples.units[number], examples.units[number + 1]
-        assert len(one) == stop - first and one.units.tolist() == [0, stop - first]
-        assert one.columns["ids"].tolist() == list(
+        assert len(own) == stop - first and own.units.tolist() == [0, stop - first]
+        assert own.columns["ids"].tolist() == list(
             range(examples.starts[first] + 1, examples.starts[stop] + 1)
         )
     none = examples.select(np.zeros(0, dtype=np.int64))
     assert len(none) == none.tokens == 0 and none.units.tolist() == [0]
 
 
-@tries(200)
+@max_examples(200)
 @given(groups, rooms)
 def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
     examples: PackedExamples, shape: BatchShape
@@ -246,7 +246,7 @@ def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
     assert parts[-1].stop == len(examples)
     assert all(part.start in edges and part.stop in edges for part in parts)
     for part, batch in zip(parts, shape.batches(examples), strict=True):
-        found = sizes(batch)
+        counts = sizes(batch)
         alone = sum(part.start <= edge < part.stop for edge in edges) == 1
         for name, targets in examples.targets.items():
             mine = slice(targets.starts[part.start], targets.starts[part.stop])
@@ -254,11 +254,11 @@ def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
             labels = targets.columns["labels"][mine]
             assert batch.targets[name]["labels"][there].tolist() == labels.tolist()
             assert bool(there[: len(labels)].all()), "behind them is nothing but filler"
-            assert alone or found[name] <= shape.slots[name]
-        assert alone or (found["tokens"] <= shape.tokens and found["blocks"] <= shape.blocks)
+            assert alone or counts[name] <= shape.slots[name]
+        assert alone or (counts["tokens"] <= shape.tokens and counts["blocks"] <= shape.blocks)
 
 
-@tries(100)
+@max_examples(100)
 @given(groups, st.integers(LONGEST, 120), st.integers(1, 40))
 @example(grouped([[(LONGEST, LONGEST)] * 4, *[[(LONGEST, 0)]] * 30]), LONGEST, 1)
 @example(grouped([[(1, 0)] * 20, *[[(11, 0)]] * 30]), LONGEST, 1)
@@ -267,38 +267,38 @@ def test_a_room_made_for_groups_holds_each_of_them_in_constant_shapes(
     examples: PackedExamples, tokens: int, blocks: int
 ) -> None:
     shape = batch_shape(examples, tokens=tokens, blocks=blocks, max_seqlen=LONGEST, constant=True)
-    found = [
+    shapes = [
         sizes(batch) for batch in [*shape.batches(examples), shape.collate(examples, slice(0, 0))]
     ]
-    assert all(one == found[0] for one in found)
+    assert all(counts == shapes[0] for counts in shapes)
 
 
-@tries(100)
+@max_examples(100)
 @given(groups, rooms)
 def test_constant_shapes_have_the_content_of_free_ones_before_their_filler(
     examples: PackedExamples, shape: BatchShape
 ) -> None:
     full, free = (replace(shape, constant=constant) for constant in (True, False))
     assert full.divide(examples) == free.divide(examples)
-    for part, one, other in zip(
+    for part, own, other in zip(
         free.divide(examples), full.batches(examples), free.batches(examples), strict=True
     ):
         tokens, blocks = real(other), part.stop - part.start
-        assert real(one) == tokens == len(other.input.ids)
+        assert real(own) == tokens == len(other.input.ids)
         for name in ("ids", "position_ids", "segments"):
-            mine, theirs = (getattr(batch.input, name) for batch in (one, other))
+            mine, theirs = (getattr(batch.input, name) for batch in (own, other))
             assert torch.equal(mine[:tokens], theirs)
-        assert torch.equal(one.input.cu_seqlens[: blocks + 1], other.input.cu_seqlens)
-        assert one.input.reverse is not None and other.input.reverse is not None
-        assert torch.equal(one.input.reverse[:blocks], other.input.reverse)
+        assert torch.equal(own.input.cu_seqlens[: blocks + 1], other.input.cu_seqlens)
+        assert own.input.reverse is not None and other.input.reverse is not None
+        assert torch.equal(own.input.reverse[:blocks], other.input.reverse)
         for name, targets in examples.targets.items():
-            many = int(targets.starts[part.stop] - targets.starts[part.start])
+            count = int(targets.starts[part.stop] - targets.starts[part.start])
             for column, values in other.targets[name].items():
-                filled = one.targets[name][column]
+                filled = own.targets[name][column]
                 assert filled.dtype == values.dtype
-                assert torch.equal(filled[:many], values[:many])
+                assert torch.equal(filled[:count], values[:count])
                 fill = Targets.IGNORED if column == "labels" else 0
-                assert (filled[many:] == fill).all() and (values[many:] == fill).all()
+                assert (filled[count:] == fill).all() and (values[count:] == fill).all()
 
 
 def test_numbers_that_are_not_whole_stay_as_they_are() -> None:
@@ -325,11 +325,11 @@ def test_shares_that_join_keep_their_groups() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "albert", "spanbert", "gpt", "distilbert", "elmo"])
 def test_the_sums_are_the_same_for_every_room_and_with_dummies(name: str) -> None:
-    setup = doubled(task(name, batch_size=7))
+    setup = double_precision_trainer(pretrain_job(name, batch_size=7))
     source = setup.sources(0)[0]
     examples = source.examples(0, source.order(0)[:7], progress=0.0)
     setup.model.eval()
-    found = []
+    results = []
     for tokens, constant in ((1024, False), (32, False), (96, True), (1024, True)):
         shape = batch_shape(examples, tokens=tokens, blocks=7, max_seqlen=32, constant=constant)
         total: dict[tuple[str, str], torch.Tensor] = {}
@@ -338,8 +338,8 @@ def test_the_sums_are_the_same_for_every_room_and_with_dummies(name: str) -> Non
                 for what, value in sums.items():
                     before = total.get((objective, what), torch.zeros(()))
                     total[objective, what] = before + value.detach().double()
-        found.append(total)
-    for one in found[1:]:
-        assert one.keys() == found[0].keys()
-        for key in one:
-            torch.testing.assert_close(one[key], found[0][key], rtol=1e-9, atol=1e-9)
+        results.append(total)
+    for result in results[1:]:
+        assert result.keys() == results[0].keys()
+        for key in result:
+            torch.testing.assert_close(result[key], results[0][key], rtol=1e-9, atol=1e-9)

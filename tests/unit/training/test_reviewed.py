@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.learning import HERE, MACHINE, QUIET, shrunk, task
+from support.pretrain_runs import HERE, MACHINE, QUIET, pretrain_job, shrunk
 
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
@@ -46,7 +46,7 @@ def test_what_filled_the_memory_is_gone_before_the_step_is_taken_again(
         return forward(self, batch)
 
     def look(self: PretrainTrainer) -> str:
-        assert [one() for one in held] == [None] * len(held)
+        assert [reference() for reference in held] == [None] * len(held)
         return shrink(self)
 
     monkeypatch.setattr(PretrainingModel, "forward", tight)
@@ -54,7 +54,9 @@ def test_what_filled_the_memory_is_gone_before_the_step_is_taken_again(
     gc.disable()  # a cycle would be freed only when the collector happens to run
     try:
         machine = Machine(device="cpu", workers=0, micro_batch=8)
-        list(pretrain(task("roberta", batch_size=8), tmp_path, machine=machine, saving=QUIET))
+        list(
+            pretrain(pretrain_job("roberta", batch_size=8), tmp_path, machine=machine, saving=QUIET)
+        )
     finally:
         gc.enable()
     assert len(held) == 2
@@ -75,12 +77,12 @@ def test_steps_overlap_only_where_no_other_process_could_come_to_another_place(
 def test_a_blank_batch_is_sent_to_the_device_only_where_it_is_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    trainer = PretrainTrainer(task("bert", steps=1), MACHINE, HERE)
+    trainer = PretrainTrainer(pretrain_job("bert", steps=1), MACHINE, HERE)
     (job,) = trainer.steps.jobs(0, trainer.steps.start())
     prepared = job()
     sent: list[Any] = []
     on = loop.moved
-    monkeypatch.setattr(loop, "moved", lambda one, _: sent.append(one) or on(one, HERE.device))
+    monkeypatch.setattr(loop, "moved", lambda each, _: sent.append(each) or on(each, HERE.device))
     monkeypatch.setattr(World, "all_reduce_max", lambda self, value: value + self.rank)
     there = loop._sent(prepared, torch.device("meta"))
     assert len(loop._batches(there, World(0, 2, HERE.device))) == len(prepared.batches)
@@ -89,11 +91,11 @@ def test_a_blank_batch_is_sent_to_the_device_only_where_it_is_needed(
     assert sent[-1] is prepared.blank
 
 
-@pytest.mark.parametrize("asked", [None, True, False])
-def test_sharded_weights_are_not_compiled_unless_asked(asked: bool | None) -> None:
+@pytest.mark.parametrize("requested", [None, True, False])
+def test_sharded_weights_are_not_compiled_unless_asked(requested: bool | None) -> None:
     recipe = shrunk("bert")
-    assert Machine(compile=asked, shard=True).compiles(CUDA, recipe) is bool(asked)
-    assert Machine(compile=asked).compiles(CUDA, recipe) is (asked is not False)
+    assert Machine(compile=requested, shard=True).compiles(CUDA, recipe) is bool(requested)
+    assert Machine(compile=requested).compiles(CUDA, recipe) is (requested is not False)
 
 
 @pytest.mark.parametrize("reuse", [8, 15, 20])
@@ -110,9 +112,9 @@ def test_a_memory_needs_the_same_rows_in_every_step() -> None:
 
 
 def test_stores_are_mixed_by_sizes_that_are_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = task("bert", batch_size=4, steps=40)
-    (one,) = given.stores
-    steps = Steps(given.recipe, [one, one], seed=0, tokens=256, gpu=False)
+    job = pretrain_job("bert", batch_size=4, steps=40)
+    (only_store,) = job.stores
+    steps = Steps(job.recipe, [only_store, only_store], seed=0, tokens=256, gpu=False)
     sources = steps.sources(0, 32)
     shares = [steps._mixed(sources, step, 8).tolist() for step in range(3)]
     monkeypatch.setattr(type(sources[0]), "plan", None)  # a plan of old epochs is not made again
@@ -124,8 +126,8 @@ def test_muon_leaves_a_heads_projection_to_adam() -> None:
     matrices = [(name, torch.nn.Parameter(torch.ones(4, 4))) for name in names]
     first, second = Muon(learning_rate=1e-3).build(matrices)
     assert [
-        one.param_groups[0]["params"][0] is p
-        for one, (_, p) in zip((first, second), matrices, strict=True)
+        optimiser.param_groups[0]["params"][0] is p
+        for optimiser, (_, p) in zip((first, second), matrices, strict=True)
     ] == [True, True]
 
 
@@ -136,5 +138,5 @@ def test_of_several_processes_one_speaks(
     monkeypatch.setenv("RANK", str(rank))
     events = iter([Said("the corpus repeats"), Ended(3, True, {"tokens": 9})])
     follow_run(events, Path("run"), Watch())
-    told = capsys.readouterr().err
-    assert ("repeats" in told, "3 steps" in told) == (rank == 0, rank == 0)
+    output = capsys.readouterr().err
+    assert ("repeats" in output, "3 steps" in output) == (rank == 0, rank == 0)

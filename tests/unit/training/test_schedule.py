@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.tries import tries
+from support.hypothesis_settings import max_examples
 
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
@@ -46,8 +46,8 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 @pytest.mark.parametrize("decay", DECAYS)
 def test_the_rate_rises_from_nought_in_equal_steps(decay: str) -> None:
-    found = schedule(decay=decay)
-    assert [found.factor(step) for step in range(10)] == [step / 10 for step in range(10)]
+    fitted = schedule(decay=decay)
+    assert [fitted.factor(step) for step in range(10)] == [step / 10 for step in range(10)]
     assert schedule(decay=decay, warmup=0).factor(0) == 1
 
 
@@ -75,77 +75,77 @@ def test_the_rate_rises_from_nought_in_equal_steps(decay: str) -> None:
 def test_the_rate_falls_as_its_decay_says(
     settings: dict[str, Any], factors: dict[int, float]
 ) -> None:
-    found = schedule(**settings)
-    assert {step: found.factor(step) for step in factors} == pytest.approx(factors, abs=1e-12)
+    fitted = schedule(**settings)
+    assert {step: fitted.factor(step) for step in factors} == pytest.approx(factors, abs=1e-12)
 
 
 @given(schedules())
-@tries(200)
-def test_the_rate_is_never_stuck_at_nought_and_ends_where_it_should(found: Schedule) -> None:
-    factors = [found.factor(step) for step in range(found.steps + 1)]
+@max_examples(200)
+def test_the_rate_is_never_stuck_at_nought_and_ends_where_it_should(fitted: Schedule) -> None:
+    factors = [fitted.factor(step) for step in range(fitted.steps + 1)]
     assert all(0 < factor <= 1 for factor in factors[1:-1])
-    assert factors[-1] == (1 if found.decay == "constant" else found.final)
-    assert found.factor(found.steps + 7) == factors[-1]
-    assert factors[0] == 0 or not found.warmup
-    falling = factors[found.warmup :]
+    assert factors[-1] == (1 if fitted.decay == "constant" else fitted.final)
+    assert fitted.factor(fitted.steps + 7) == factors[-1]
+    assert factors[0] == 0 or not fitted.warmup
+    falling = factors[fitted.warmup :]
     assert falling == sorted(falling, reverse=True)
 
 
 def test_berts_rate_is_above_nought_all_through_its_second_phase() -> None:
     for steps in (1_000_000, 2_000, 20):
-        found = read("bert").schedule.fitted(steps)
-        phase = found.phase(steps - 1)
+        fitted = read("bert").schedule.fitted(steps)
+        phase = fitted.phase(steps - 1)
         assert phase.length == 512 and phase.number == 1
         assert phase.last - phase.first + 1 == steps // 10
-        assert all(found.factor(step) > 0 for step in range(phase.first, phase.last + 1))
+        assert all(fitted.factor(step) > 0 for step in range(phase.first, phase.last + 1))
 
 
 @given(schedules())
-@tries(200)
-def test_every_step_is_in_one_phase(found: Schedule) -> None:
-    each = [found.phase(step) for step in range(found.steps)]
+@max_examples(200)
+def test_every_step_is_in_one_phase(fitted: Schedule) -> None:
+    each = [fitted.phase(step) for step in range(fitted.steps)]
     runs = [(phase, len(list(steps))) for phase, steps in groupby(each)]
     after = 0
     for phase, count in runs:
         assert (phase.first, phase.last) == (after, after + count - 1)
         after += count
-    assert after == found.steps
-    assert found.phase(found.steps + 3) == each[-1]
-    if not found.phases:
-        assert each[0] == Phase(None, 0, found.steps - 1, 0)
+    assert after == fitted.steps
+    assert fitted.phase(fitted.steps + 3) == each[-1]
+    if not fitted.phases:
+        assert each[0] == Phase(None, 0, fitted.steps - 1, 0)
         return
-    assert all(phase.length == found.phases[phase.number][0] for phase, _ in runs)
-    if found.steps >= len(found.phases):
-        assert [phase.number for phase, _ in runs] == list(range(len(found.phases)))
-    if found.steps >= 10 * len(found.phases) ** 2 / min(share for _, share in found.phases):
-        for (_, share), (_, count) in zip(found.phases, runs, strict=True):
-            assert abs(count - share * found.steps) <= 1
+    assert all(phase.length == fitted.phases[phase.number][0] for phase, _ in runs)
+    if fitted.steps >= len(fitted.phases):
+        assert [phase.number for phase, _ in runs] == list(range(len(fitted.phases)))
+    if fitted.steps >= 10 * len(fitted.phases) ** 2 / min(share for _, share in fitted.phases):
+        for (_, share), (_, count) in zip(fitted.phases, runs, strict=True):
+            assert abs(count - share * fitted.steps) <= 1
 
 
 def test_phases_are_their_shares_of_the_steps() -> None:
-    found = schedule(steps=1000, phases=((128, 0.9), (512, 0.1)))
-    assert found.phase(899) == Phase(128, 0, 899, 0)
-    assert found.phase(900) == Phase(512, 900, 999, 1)
+    fitted = schedule(steps=1000, phases=((128, 0.9), (512, 0.1)))
+    assert fitted.phase(899) == Phase(128, 0, 899, 0)
+    assert fitted.phase(900) == Phase(512, 900, 999, 1)
     assert schedule(steps=2, warmup=0, phases=((128, 0.99), (512, 0.01))).phase(1).length == 512
     assert schedule(steps=2, warmup=0, phases=((128, 0.01), (512, 0.99))).phase(0).length == 128
     assert schedule(steps=1, warmup=0, phases=((128, 0.9), (512, 0.1))).phase(0).length == 128
 
 
 @given(schedules())
-@tries(200)
-def test_steps_grow_along_the_ramp_to_full_size(found: Schedule) -> None:
-    sizes = [found.batch_size_at(step) for step in range(found.steps)]
+@max_examples(200)
+def test_steps_grow_along_the_ramp_to_full_size(fitted: Schedule) -> None:
+    sizes = [fitted.batch_size_at(step) for step in range(fitted.steps)]
     assert sizes == sorted(sizes)
-    allowed = [size for size, _ in found.ramp] + [found.batch_size]
+    allowed = [size for size, _ in fitted.ramp] + [fitted.batch_size]
     assert set(sizes) <= set(allowed)
-    if found.steps >= len(allowed):
+    if fitted.steps >= len(allowed):
         assert set(sizes) == set(allowed)
-    assert found.batch_size_at(found.steps) == sizes[-1]
+    assert fitted.batch_size_at(fitted.steps) == sizes[-1]
 
 
 def test_a_ramp_takes_its_shares_of_the_steps() -> None:
-    found = schedule(ramp=((2, 0.25), (4, 0.5)))
-    assert [found.batch_size_at(step) for step in (0, 24, 25, 74, 75, 99)] == [2, 2, 4, 4, 8, 8]
+    fitted = schedule(ramp=((2, 0.25), (4, 0.5)))
+    assert [fitted.batch_size_at(step) for step in (0, 24, 25, 74, 75, 99)] == [2, 2, 4, 4, 8, 8]
     assert schedule().batch_size_at(0) == 8
 
 
@@ -153,8 +153,8 @@ def test_a_ramp_takes_its_shares_of_the_steps() -> None:
     ("steps", "warmup"), [(1, 0), (2, 1), (12, 1), (20, 1), (21, 2), (400, 20), (5_000, 250)]
 )
 def test_a_short_run_warms_up_for_one_step_in_twenty(steps: int, warmup: int) -> None:
-    found = read("bert").schedule.fitted(steps)
-    assert (found.steps, found.warmup) == (steps, warmup)
+    fitted = read("bert").schedule.fitted(steps)
+    assert (fitted.steps, fitted.warmup) == (steps, warmup)
 
 
 @pytest.mark.parametrize("decay", ["google_linear", "constant"])
@@ -166,9 +166,9 @@ def test_a_plateau_goes_with_a_decay_that_can_wait(decay: str) -> None:
 
 
 def test_a_plateau_keeps_its_share_of_a_shorter_run_and_of_a_refitted_one() -> None:
-    found = schedule(decay="one_minus_sqrt", decay_share=0.25)
-    assert found.fitted(400).factor(300) == 1 > found.fitted(400).factor(301)
-    late = found.refitted(50, 150)  # the second half of the schedule in twice the steps
+    fitted = schedule(decay="one_minus_sqrt", decay_share=0.25)
+    assert fitted.fitted(400).factor(300) == 1 > fitted.fitted(400).factor(301)
+    late = fitted.refitted(50, 150)  # the second half of the schedule in twice the steps
     assert late.factor(100) == 1 > late.factor(101)
     assert late.factor(150) == 0
 
@@ -178,10 +178,10 @@ def test_a_fitted_warm_up_keeps_its_share_up_to_half() -> None:
     assert schedule(warmup=90).fitted(50).warmup == 25
     assert schedule(warmup=0).fitted(50).warmup == 0
     assert schedule(warmup=1).fitted(1000).warmup == 10  # longer runs are no short runs
-    found = schedule(warmup=1, phases=((64, 0.5), (128, 0.5)), ramp=((4, 0.1),))
-    assert found.fitted(100) == found
-    assert found.fitted(40).phase(20) == Phase(128, 20, 39, 1)
-    assert found.fitted(40).batch_size_at(3) == 4
+    fitted = schedule(warmup=1, phases=((64, 0.5), (128, 0.5)), ramp=((4, 0.1),))
+    assert fitted.fitted(100) == fitted
+    assert fitted.fitted(40).phase(20) == Phase(128, 20, 39, 1)
+    assert fitted.fitted(40).batch_size_at(3) == 4
 
 
 def test_progress_is_the_share_of_the_steps() -> None:
@@ -192,34 +192,34 @@ def test_progress_is_the_share_of_the_steps() -> None:
 
 
 @given(schedules(), st.data())
-@tries(60)
+@max_examples(60)
 def test_a_refit_keeps_the_share_done_and_goes_on_to_the_end(
-    found: Schedule, data: st.DataObject
+    fitted: Schedule, data: st.DataObject
 ) -> None:
-    at = data.draw(st.integers(0, found.steps - 1))
+    at = data.draw(st.integers(0, fitted.steps - 1))
     total = data.draw(st.integers(at + 1, at + 400))
-    refit = found.refitted(at, total)
+    refit = fitted.refitted(at, total)
     for step in range(at + 1):  # what was done stays as it was
-        assert refit.factor(step) == pytest.approx(found.factor(step), abs=1e-12)
-        assert refit.batch_size_at(step) == found.batch_size_at(step)
-        assert refit.phase(step).number == found.phase(step).number
+        assert refit.factor(step) == pytest.approx(fitted.factor(step), abs=1e-12)
+        assert refit.batch_size_at(step) == fitted.batch_size_at(step)
+        assert refit.phase(step).number == fitted.phase(step).number
     shares = [refit.progress(step) for step in range(total + 1)]
     assert shares == sorted(shares) and shares[-1] == 1 and shares[-2] < 1
-    assert refit.total == total and refit.factor(total) == found.factor(found.steps)
+    assert refit.total == total and refit.factor(total) == fitted.factor(fitted.steps)
     # The learning rate is the same function of the share done.
     for step in range(at, total, max(1, (total - at) // 7)):
-        place = refit.progress(step) * found.steps
+        place = refit.progress(step) * fitted.steps
         low, high = int(place), int(place) + 1
-        near = sorted((found.factor(low), found.factor(high)))
-        jump = 1e-9 + abs(found.factor(max(found.warmup - 1, 0)) - found.factor(found.warmup))
+        near = sorted((fitted.factor(low), fitted.factor(high)))
+        jump = 1e-9 + abs(fitted.factor(max(fitted.warmup - 1, 0)) - fitted.factor(fitted.warmup))
         assert near[0] - jump <= refit.factor(step) <= near[1] + jump
 
 
 def test_refits_of_refits_go_on_from_where_they_stand() -> None:
-    found = schedule(warmup=0).refitted(20, 60).refitted(40, 50)
-    shares = {step: found.progress(step) for step in (20, 30, 40, 45, 50, 70)}
+    fitted = schedule(warmup=0).refitted(20, 60).refitted(40, 50)
+    shares = {step: fitted.progress(step) for step in (20, 30, 40, 45, 50, 70)}
     assert shares == pytest.approx({20: 0.2, 30: 0.4, 40: 0.6, 45: 0.8, 50: 1, 70: 1})
-    assert found.total == 50 and found.fitted(30).refits is None
+    assert fitted.total == 50 and fitted.fitted(30).refits is None
 
 
 @pytest.mark.parametrize("refits", [((5, 5),), ((100, 120),), ((30, 60), (20, 50)), ((-1, 5),)])
@@ -229,12 +229,12 @@ def test_refits_out_of_place_are_refused(refits: tuple[tuple[int, int], ...]) ->
 
 
 @given(schedules())
-@tries(40)
-def test_stretches_cover_what_is_left(found: Schedule) -> None:
+@max_examples(40)
+def test_stretches_cover_what_is_left(fitted: Schedule) -> None:
     for first in (0.0, 0.37):
-        stretches = [*found.stretches(first)]
+        stretches = [*fitted.stretches(first)]
         assert sum(share for share, *_ in stretches) == pytest.approx(1 - first)
-        assert {phase for _, phase, _ in stretches} <= set(range(max(1, len(found.phases))))
+        assert {phase for _, phase, _ in stretches} <= set(range(max(1, len(fitted.phases))))
     assert [size for *_, size in schedule(ramp=((2, 0.25), (4, 0.5))).stretches(0.5)] == [4, 8]
 
 
@@ -251,13 +251,13 @@ def test_stretches_cover_what_is_left(found: Schedule) -> None:
 def test_a_share_of_the_blocks_is_read_causally(
     causal: tuple[tuple[float, float], ...], runs: list[tuple[float, int]]
 ) -> None:
-    found = schedule(causal=causal)
-    shares = [found.causal_share(step) for step in range(100)]
+    fitted = schedule(causal=causal)
+    shares = [fitted.causal_share(step) for step in range(100)]
     assert [(share, len([*group])) for share, group in groupby(shares)] == runs
-    assert found.causal_share(1000) == shares[-1]
-    assert found.mean_causal_share == pytest.approx(sum(shares) / 100, abs=0.01)
-    longer = found.fitted(1000)  # shares stay shares
+    assert fitted.causal_share(1000) == shares[-1]
+    assert fitted.mean_causal_share == pytest.approx(sum(shares) / 100, abs=0.01)
+    longer = fitted.fitted(1000)  # shares stay shares
     assert longer.causal_share(10 * runs[0][1] - 1) == runs[0][0]
-    later = found.refitted(10, 190)  # half as fast: what is left takes twice the steps
+    later = fitted.refitted(10, 190)  # half as fast: what is left takes twice the steps
     assert later.causal_share(10 + 2 * (runs[0][1] - 10) - 1) == runs[0][0]
     assert "causal" not in read("roberta").to_toml().split("[schedule]")[1]

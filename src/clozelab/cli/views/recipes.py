@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 def shown(
-    found: tuple[Recipe, Sequence[MixtureShare]] | None, values: Values
+    recipe_and_mixture: tuple[Recipe, Sequence[MixtureShare]] | None, values: Values
 ) -> Iterator[RenderableType]:
     """The recipes there are; or one, for people or as a file, and the corpora it would read."""
-    if found is None:
+    if recipe_and_mixture is None:
         names = recipes.names()
         width = max(map(len, names)) + 2
         for name in names:
             yield Text.assemble((f"{name:{width}}", "bold"), recipes.read(name).title)
         return
-    recipe, parts = found
+    recipe, parts = recipe_and_mixture
     if values.get("toml"):
         yield recipe.to_toml()
         return

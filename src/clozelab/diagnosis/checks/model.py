@@ -63,15 +63,15 @@ def masked_share(case: Case) -> CheckResult | None:
     """The share of the tokens that is hidden, beside what was asked for."""
     if case.recipe is None or not case.predicts_masks:
         return None
-    asked = getattr(case.recipe.masking, "mask_rate", None)
-    share = case.masked_share if case.masked_share is not None else asked
+    mask_rate = getattr(case.recipe.masking, "mask_rate", None)
+    share = case.masked_share if case.masked_share is not None else mask_rate
     if share is None:
         return None
     masks = case.recipe.corruption.mask
     said = f"{share:.1%} of the tokens are hidden"
-    said += f" (asked for {asked:.1%})" if asked is not None else ""
+    said += f" (asked for {mask_rate:.1%})" if mask_rate is not None else ""
     said += f", {masks:.0%} of them as a mask"
-    if asked is not None and (share < _FEWEST or share > _MOST):
+    if mask_rate is not None and (share < _FEWEST or share > _MOST):
         few = share < _FEWEST
         return ill(
             f"too {'few' if few else 'many'} tokens are hidden",
@@ -87,14 +87,14 @@ def masked_share(case: Case) -> CheckResult | None:
             cause="copying what is left as it is lowers the loss, and teaches nothing",
             remedy="--set corruption.mask=0.8 corruption.same=0.1",
         )
-    if asked is not None and abs(share - asked) > _MISSED * asked:
+    if mask_rate is not None and abs(share - mask_rate) > _MISSED * mask_rate:
         return caution(
             "another share of the tokens is hidden than was asked for",
             said,
             cause="a cap, whole units that do not fit, or very short blocks",
             remedy="look at it: clozelab mask",
         )
-    if asked is not None and not _USUAL[0] <= share <= _USUAL[1]:
+    if mask_rate is not None and not _USUAL[0] <= share <= _USUAL[1]:
         return caution(
             "an unusual share of the tokens is hidden",
             said,

@@ -17,21 +17,21 @@ _THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_ro
 
 def inward(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config with the published keys, and `bias`; refused where ours has no such encoder."""
-    found = {**config, **_thetas(config), "bias": _bias(config)}
+    known = {**config, **_thetas(config), "bias": _bias(config)}
     types = typed.words(config, "layer_types")
     if types:
-        found["global_attn_every_n_layers"] = _every(types)
-    if found.get("global_attn_every_n_layers") == 1:
-        found["local_attention"] = 0
-    window = typed.whole(found, "local_attention", 128, least=0) or 0
-    found["local_attention"] = window // 2 * 2  # half on either side, which transformers rounds
+        known["global_attn_every_n_layers"] = _every(types)
+    if known.get("global_attn_every_n_layers") == 1:
+        known["local_attention"] = 0
+    window = typed.whole(known, "local_attention", 128, least=0) or 0
+    known["local_attention"] = window // 2 * 2  # half on either side, which transformers rounds
     activation = typed.word(config, "hidden_activation", "gelu")
     head = typed.word(config, "classifier_activation", "gelu")
     if head != activation:
         raise typed.wrong(
             "classifier_activation", head, f"must be hidden_activation = {activation!r} here"
         )
-    return found
+    return known
 
 
 def outward(encoder: Any) -> dict[str, Any]:
@@ -71,11 +71,11 @@ def _thetas(config: Mapping[str, Any]) -> dict[str, Any]:
     """The bases of the angles, which are not stretched."""
     if config.get("rope_scaling") is not None:
         raise typed.wrong("rope_scaling", config["rope_scaling"], "is not available here")
-    tables, found = typed.table(config, "rope_parameters"), {}
+    tables, thetas = typed.table(config, "rope_parameters"), {}
     for kind, key in _THETAS.items():
         table = typed.table(tables, kind)
         if typed.word(table, "rope_type", "default") != "default":
             raise typed.wrong(f"rope_parameters.{kind}", table["rope_type"], "must be 'default'")
         if table.get("rope_theta") is not None:
-            found[key] = table["rope_theta"]
-    return found
+            thetas[key] = table["rope_theta"]
+    return thetas

@@ -60,8 +60,8 @@ def _of(kind: Any, config: Table, key: str, default: T, *, must: str) -> T:
     value = config.get(key)
     if value is not None and not isinstance(value, kind):
         raise wrong(key, value, f"must {must}")
-    found: T = default if value is None else value
-    return found
+    result: T = default if value is None else value
+    return result
 
 
 def wrong(key: str, value: object, problem: str) -> UserError:

@@ -18,4 +18,4 @@ def script(name: str) -> str:
     """A script without its comments and most of its spaces, to be carried in every page."""
     lines = (line.split(" // ")[0].strip() for line in text_of(name).splitlines())
     code = "\n".join(line for line in lines if line and not line.startswith("//"))
-    return _CODE.sub(lambda found: found[1] or found[2], code) + "\n"
+    return _CODE.sub(lambda match: match[1] or match[2], code) + "\n"

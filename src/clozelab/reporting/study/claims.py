@@ -173,9 +173,9 @@ def _forest(judgement: Judgement) -> Iterator[Part]:
     means = [one for one in judgement.decisive if one not in judgement.measures]
     for unit in dict.fromkeys(finding.unit for finding in judgement.measures):
         rows = [
-            DotRow(one.name, [found.value], found.low, found.high, COLOURS[one.verdict])
+            DotRow(one.name, [advantage.value], advantage.low, advantage.high, COLOURS[one.verdict])
             for one in (*judgement.measures, *means)
-            if one.unit == unit and (found := one.advantage) is not None
+            if one.unit == unit and (advantage := one.advantage) is not None
         ]
         if rows:
             across, marks = f"advantage of {claim.better} over {claim.against}, in {unit}", [0.0]

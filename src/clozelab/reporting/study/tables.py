@@ -129,11 +129,11 @@ def _digits(measure: str) -> int:
 def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
     """The mean of a variant less that of the first, as measured: of a loss, lower is better."""
     first, kind = record.variants[0].name, unit(measure)
-    found, theirs = advantage(record, variant, first, measure), record.scores(first, measure)
+    estimate, theirs = advantage(record, variant, first, measure), record.scores(first, measure)
     sign = -1 if is_loss(measure) else 1
-    if found is not None:
-        text = difference_text(sign * found.value, kind, sign=True)
-        return NumberCell(f"{text} ± {difference_text(found.half, kind)}", sign * found.value)
+    if estimate is not None:
+        text = difference_text(sign * estimate.value, kind, sign=True)
+        return NumberCell(f"{text} ± {difference_text(estimate.half, kind)}", sign * estimate.value)
     ours = record.scores(variant, measure)
     common = ours.keys() & theirs.keys()
     if not common:

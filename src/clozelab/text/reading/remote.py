@@ -13,17 +13,17 @@ from urllib.parse import urlsplit
 
 from clozelab.errors import UserError
 from clozelab.remote import access
-from clozelab.remote.access import RemoteFile, asked, shown, tried
+from clozelab.remote.access import RemoteFile, call_with_retries, shown, tried
 from clozelab.text.reading.lines import TextFile
 
 
-def found(url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
+def find_texts(url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
     """The file at a URL, or the `wanted` ones of a folder or a pattern, sorted by name."""
     system, path = access.system_of(url)
     if "*" not in path:
         texts = _under(system, path, url, wanted)
     else:
-        names = sorted(asked(url, system, "glob", path))
+        names = sorted(call_with_retries(url, system, "glob", path))
         shown_names = [name for name in names if not PurePosixPath(name).name.startswith(".")]
         if not shown_names:
             raise UserError(f"no file matches {shown(url)}: check the name")
@@ -36,14 +36,18 @@ def found(url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
 def _under(system: Any, path: str, url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
     """A file, or the wanted ones of a folder; that of a web server ends in a slash."""
     if not path.endswith("/"):
-        info = asked(url, system, "info", path)
+        info = call_with_retries(url, system, "info", path)
         if info["type"] != "directory":
             return [_file(system, path, info)]
     infos = tried(partial(access.call, system, "find", path, detail=True), url)
     texts = []
     for name, info in sorted(infos.items()):
         if wanted(name):
-            known = info if info.get("size") is not None else asked(url, system, "info", name)
+            known = (
+                info
+                if info.get("size") is not None
+                else call_with_retries(url, system, "info", name)
+            )
             texts.append(_file(system, name, known))
     return texts
 

@@ -241,7 +241,7 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     if name == _STDIN:
         return [_Item(name)]
     if access.is_url(name):
-        return [_Item(text.name, text) for text in remote.found(name, _is_read)]
+        return [_Item(text.name, text) for text in remote.find_texts(name, _is_read)]
     if name.startswith("hf:"):
         return [_hub_item(name)]
     try:

@@ -119,8 +119,8 @@ def add(
             (name, files.sha256(Path(name)) if Path(name).parent == folder else (size, changed))
             for name, size, changed in listing(inputs, options.reading)
         ]
-        asked = repr([read, asdict(replace(options, workers=None, on=None))])
-        note, request = folder / _ADDING, blake2b(asked.encode(), digest_size=16).hexdigest()
+        request_text = repr([read, asdict(replace(options, workers=None, on=None))])
+        note, request = folder / _ADDING, blake2b(request_text.encode(), digest_size=16).hexdigest()
         before = note.read_text(encoding="utf-8").split() if note.exists() else []
         if before == [request, parent.manifest.get("parent")]:  # it was killed at its very end
             files.remove_folder(folder, last=_ADDING)

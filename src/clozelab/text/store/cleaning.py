@@ -76,9 +76,9 @@ def _without_those_of(parent: Corpus, plan: ShardPlan, *, counts: Counts) -> Sha
     """Without documents of which a corpus has all tokens in one document already."""
     known = np.sort(np.concatenate([_document_keys(parent.documents(split)) for split in SPLITS]))
     new = [~contains(known, _document_keys(shard)) for shard in plan.shards()]
-    kept = np.concatenate(new)
-    counts.add("documents left out that are in the corpus", number=int((~kept).sum()))
-    return plan.only("documents", kept)
+    keep = np.concatenate(new)
+    counts.add("documents left out that are in the corpus", number=int((~keep).sum()))
+    return plan.only("documents", keep)
 
 
 def _document_keys(text: Documents | Shard) -> Keys:
@@ -108,7 +108,7 @@ def _without_near_duplicates(
     if not total:
         shutil.rmtree(folder)
         return plan
-    kept = np.ones(total, dtype=bool)
+    keep = np.ones(total, dtype=bool)
     signatures = np.memmap(folder / "signatures", np.uint32, "r", shape=(total, near.HASHES))
     closest: list[tuple[float, int, int]] = []  # similarity, a document, and an earlier one
     for band in range(count):
@@ -116,21 +116,21 @@ def _without_near_duplicates(
         keys = np.memmap(folder / f"band-{band}", np.uint64, "r", shape=(total, 1))
         tables = (np.array(keys[first : first + PART]) for first in range(0, total, PART))
         for numbers, rows in in_parts(tables, total=total, folder=plan.folder / "parts"):
-            of_band = numbers[kept[numbers]], rows[kept[numbers], 0]
+            of_band = numbers[keep[numbers]], rows[keep[numbers], 0]
             for pairs in _similar(*of_band, signatures=signatures, threshold=threshold):
-                kept[[document for _, document, _ in pairs]] = False
+                keep[[document for _, document, _ in pairs]] = False
                 closest = sorted([*closest, *pairs])[: Counts.EXAMPLES]
     texts = _texts(plan, {*chain.from_iterable(pair[1:] for pair in closest)}, level="documents")
     what = "documents left out as near-duplicates"
     counts.expect(what)
     counts.add(
         what,
-        number=int((~kept).sum()),
+        number=int((~keep).sum()),
         examples=[f"{share:.2f}: {texts[one]} | {texts[other]}" for share, one, other in closest],
     )
     del signatures  # which is mapped
     shutil.rmtree(folder)
-    return plan.only("documents", kept)
+    return plan.only("documents", keep)
 
 
 def _write_signatures(plan: ShardPlan, folder: Path, threshold: float) -> tuple[int, int]:
@@ -162,10 +162,10 @@ def _similar(
         for first in range(0, len(numbers), _PAIRS):
             some = slice(first, first + _PAIRS)
             alike[some] = near.similarities(signatures[leaders[some]], signatures[numbers[some]])
-        found = alike >= threshold
-        pairs = (alike[found].tolist(), numbers[found].tolist(), leaders[found].tolist())
+        similar = alike >= threshold
+        pairs = (alike[similar].tolist(), numbers[similar].tolist(), leaders[similar].tolist())
         yield list(zip(*pairs, strict=True))
-        numbers, keys = numbers[~found], keys[~found]
+        numbers, keys = numbers[~similar], keys[~similar]
 
 
 def _texts(plan: ShardPlan, numbers: set[int], *, level: str) -> dict[int, str]:

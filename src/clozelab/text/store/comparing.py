@@ -86,9 +86,11 @@ class _Words(NamedTuple):
     @classmethod
     def of(cls, cut: list[list[str]]) -> _Words:
         """Those of some documents' sentences."""
-        found = [words(sentence) for sentences in cut for sentence in sentences]
-        flat = list(chain.from_iterable(found))
-        sentence = np.repeat(np.arange(len(found)), [len(some) for some in found])
+        words_by_sentence = [words(sentence) for sentences in cut for sentence in sentences]
+        flat = list(chain.from_iterable(words_by_sentence))
+        sentence = np.repeat(
+            np.arange(len(words_by_sentence)), [len(some) for some in words_by_sentence]
+        )
         document = np.repeat(np.arange(len(cut)), [len(sentences) for sentences in cut])
         return cls(flat, WordKeys().of(flat), sentence, document[sentence])
 

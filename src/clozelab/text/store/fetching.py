@@ -70,8 +70,8 @@ def fetched(
 
 def _texts(url: str) -> Iterator[tuple[str, dict[str, Any], bytes]]:
     """Where each manifest lies, from the newest on; what it says; and its bytes."""
-    name, found = NAME, True
-    while found:
+    name, has_parent = NAME, True
+    while has_parent:
         at = joined(url, name)
         try:
             text = access.content(at)
@@ -84,7 +84,7 @@ def _texts(url: str) -> Iterator[tuple[str, dict[str, Any], bytes]]:
             return
         manifest = manifests.parsed(text, shown(at))
         yield name, manifest, text
-        found = "parent" in manifest
+        has_parent = "parent" in manifest
         name = f"{manifest.get('folder', '')}/{PARENT}"
 
 

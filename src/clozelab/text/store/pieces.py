@@ -61,7 +61,7 @@ class SharedPieces:
         assert piece is not None, f"{stage} {number} was made"
         return piece
 
-    def made(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
         """All pieces of a stage: first those that no other process makes, then the others."""
         for wait in (False, True):
             for number in range(count):

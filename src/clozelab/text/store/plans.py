@@ -62,7 +62,7 @@ def listed(corpus: Corpus) -> list[KeptPlan]:
     return sorted(map(_described, folders), key=lambda plan: plan.used, reverse=True)
 
 
-def kept(
+def load_or_write(
     corpus: Corpus, purpose: Mapping[str, Any], stretches: Program, *, helper: Helper | None = None
 ) -> PlanStretch:
     """The columns for a purpose, mapped; where there are none, or damaged ones, they are written.
@@ -120,10 +120,10 @@ def _clear(folder: Path) -> None:
 
 def _described(folder: Path) -> KeptPlan:
     entry = columns.read(folder)
-    found = [file.stat() for file in folder.rglob("*")]
-    used = datetime.fromtimestamp(max(stat.st_mtime for stat in found), UTC)
+    stats = [file.stat() for file in folder.rglob("*")]
+    used = datetime.fromtimestamp(max(stat.st_mtime for stat in stats), UTC)
     purpose = {} if entry is None else entry["purpose"]
-    return KeptPlan(folder, purpose, sum(stat.st_size for stat in found), used)
+    return KeptPlan(folder, purpose, sum(stat.st_size for stat in stats), used)
 
 
 @contextmanager

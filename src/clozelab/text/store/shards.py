@@ -122,16 +122,16 @@ class Shard:
         """The digests of the documents or of their pieces."""
         return self.digests if level == "documents" else self.piece_digests
 
-    def only(self, level: str, kept: Bools) -> Shard:
+    def only(self, level: str, keep: Bools) -> Shard:
         """The same without some documents, pieces or sentences of them.
 
         It is as if they had never been there (units and words aside); but a document stays, empty,
         where all that is in it goes.
         """
-        if kept.all():
+        if keep.all():
             return self
-        documents = kept if level == "documents" else np.ones(len(self.digests), dtype=bool)
-        sentences = np.repeat(kept, np.diff(self.bounds_of(level)))
+        documents = keep if level == "documents" else np.ones(len(self.digests), dtype=bool)
+        sentences = np.repeat(keep, np.diff(self.bounds_of(level)))
         before = offsets(sentences)  # each, of those that stay
         size = np.diff(self.sentences)[sentences]
         token = ranges(self.sentences[:-1][sentences], size)
@@ -179,9 +179,9 @@ class ShardPlan:
         """The tokenizer of all shards."""
         return Tokenizer.from_str(self.settings.tokenizer)
 
-    def only(self, level: str, kept: Bools) -> ShardPlan:
+    def only(self, level: str, keep: Bools) -> ShardPlan:
         """The same without some of the documents that it still has, or pieces of them."""
-        return replace(self, kept=(*self.kept, (level, kept)))
+        return replace(self, kept=(*self.kept, (level, keep)))
 
     def shards(self) -> Iterator[Shard]:
         """Read them one by one, without what is left out."""
@@ -190,9 +190,9 @@ class ShardPlan:
             shard = load(self.folder / f"{name}.npz")
             if len(shard.excluded):
                 shard = shard.only("sentences", ~shard.excluded)
-            for step, (level, kept) in enumerate(self.kept):
+            for step, (level, keep) in enumerate(self.kept):
                 last = first[step] + len(shard.digests_of(level))
-                shard = shard.only(level, kept[first[step] : last])
+                shard = shard.only(level, keep[first[step] : last])
                 first[step] = last
             yield shard
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from support.learning import STORES, shrunk, store
-from support.peers import shaken
+from support.peer_models import shaken
+from support.pretrain_runs import STORES, shrunk, store
 
 from clozelab.models.build import build
 from clozelab.models.model import Model
@@ -24,7 +24,7 @@ TEXTS = [
 
 def corpus(recipe: str) -> Corpus:
     """The store that a recipe is trained on, to which the words of a text are single tokens."""
-    return Corpus.open(store(STORES[recipe], made="embedded"))
+    return Corpus.open(store(STORES[recipe], variant="embedded"))
 
 
 @cache

@@ -65,7 +65,7 @@ _SHAPES = {
 
 
 @cache
-def store(kind: str, *, documents: int = 60, skip: int = 0, made: str = "small") -> str:
+def store(kind: str, *, documents: int = 60, skip: int = 0, variant: str = "small") -> str:
     """A store of the embedded text, built once for all tests; its folder.
 
     With a small vocabulary: most of the time of a shrunk run goes by its size.
@@ -81,7 +81,7 @@ def store(kind: str, *, documents: int = 60, skip: int = 0, made: str = "small")
         build(str(data.chinese()), out, known, held_out=0.1, phrases=True, entities=names)
     else:
         file = write(folder / "text.jsonl", corpus()[skip : skip + documents])
-        build(file, out, tokenizer(kind, made), held_out=0.1)
+        build(file, out, tokenizer(kind, variant), held_out=0.1)
     return str(out)
 
 
@@ -101,39 +101,41 @@ def shrunk(name: str, *overrides: str, steps: int = 4, batch_size: int = 4) -> R
     if name == "xlnet":
         settings |= {"blocks.reuse": 16, "blocks.rows": batch_size}
     settings |= {"schedule.steps": steps, "schedule.warmup": 0, "schedule.batch_size": batch_size}
-    words = [f"{key}={value}" for key, value in settings.items()]
-    return read(name, size="tiny", overrides=[*words, *overrides])
+    shrinking = [f"{key}={value}" for key, value in settings.items()]
+    return read(name, size="tiny", overrides=[*shrinking, *overrides])
 
 
-def task(
-    name: str, *overrides: str, seed: int = 0, made: str = "small", **shape: int
+def pretrain_job(
+    name: str, *overrides: str, seed: int = 0, variant: str = "small", **shape: int
 ) -> PretrainJob:
-    """A run of a shrunk recipe on its store; a student's under a small teacher."""
+    """The job of a shrunk recipe on its store; a student learns from a small teacher."""
     recipe = shrunk(name, *overrides, **shape)
-    data = [store(STORES[name], made=made)]
+    data = [store(STORES[name], variant=variant)]
     if any(part.needs_teacher for part in recipe.objectives):
-        return starting.taught(recipe, teacher(made), data=data, seed=seed, sized=True)
+        return starting.taught(recipe, teacher(variant), data=data, seed=seed, sized=True)
     return starting.fresh(recipe, data=data, seed=seed)
 
 
 @cache
-def teacher(made: str = "small") -> str:
+def teacher(variant: str = "small") -> str:
     """A small BERT that was trained for a few steps; its folder."""
     folder = Path(tempfile.mkdtemp(prefix="clozelab-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    job = task("bert", "encoder.layers=2", made=made)
+    job = pretrain_job("bert", "encoder.layers=2", variant=variant)
     list(pretrain(job, folder / "run", machine=MACHINE, saving=QUIET))
     return str(folder / "run")
 
 
-def doubled(given: PretrainJob, machine: Machine = MACHINE, world: World = HERE) -> PretrainTrainer:
-    """A task set up in double precision, in which splits can be compared."""
-    if given.teacher is not None:
-        given.teacher.double()
+def double_precision_trainer(
+    job: PretrainJob, machine: Machine = MACHINE, world: World = HERE
+) -> PretrainTrainer:
+    """A trainer in double precision, in which splits can be compared."""
+    if job.teacher is not None:
+        job.teacher.double()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        trainer = PretrainTrainer(given, machine, world)
+        trainer = PretrainTrainer(job, machine, world)
     finally:
         torch.set_default_dtype(before)
     assert all(p.dtype == torch.float64 for p in trainer.model.parameters())
@@ -141,7 +143,7 @@ def doubled(given: PretrainJob, machine: Machine = MACHINE, world: World = HERE)
 
 
 def steps_of(trainer: PretrainTrainer) -> list[Step]:
-    """Every step of a set-up task."""
+    """Every step of a job."""
     jobs = trainer.steps.jobs(0, trainer.steps.start())
     return list(train(trainer.train_state, (job() for job in jobs), trainer.world))
 
@@ -155,23 +157,23 @@ def assert_detects(name: str, *, steps: int) -> None:
         "encoder.layers=2",
     ]
     recipe = shrunk(name, *width, "optimiser.learning_rate=3e-3", steps=steps, batch_size=16)
-    few = store(STORES[name], documents=3, made="embedded")  # a text that it can learn by heart
+    few = store(STORES[name], documents=3, variant="embedded")  # a text that it can learn by heart
     trainer = PretrainTrainer(starting.fresh(recipe, data=[few], seed=0), MACHINE, HERE)
     last = [means(step.sums)["replaced_token"] for step in steps_of(trainer)[-10:]]
     share = recipe.masking.mask_rate  # type: ignore[attr-defined]
     chance = -share * math.log(share) - (1 - share) * math.log(1 - share)
-    assert fmean(one["loss"] for one in last) < 0.8 * chance
-    assert fmean(one["accuracy_replaced"] for one in last) > 0.4
+    assert fmean(metrics["loss"] for metrics in last) < 0.8 * chance
+    assert fmean(metrics["accuracy_replaced"] for metrics in last) > 0.4
 
 
-def went(
-    given: PretrainJob, out: Path, machine: Machine = MACHINE, saving: SaveOptions = QUIET
+def run_pretraining(
+    job: PretrainJob, out: Path, machine: Machine = MACHINE, saving: SaveOptions = QUIET
 ) -> list[Event]:
-    """The events of a run."""
-    return list(pretrain(given, out, machine=machine, saving=saving))
+    """Run a job to its end; the events."""
+    return list(pretrain(job, out, machine=machine, saving=saving))
 
 
-def of(kind: type, events: Sequence[Any]) -> list[Any]:
+def of_kind(kind: type, events: Sequence[Any]) -> list[Any]:
     """The events of a kind."""
     return [event for event in events if isinstance(event, kind)]
 

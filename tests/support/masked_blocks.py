@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
-from support.made import SPECIAL, vocabulary
+from support.synthetic_documents import SPECIAL, vocabulary
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Mark, Masking
 
@@ -15,7 +15,7 @@ WORDS = vocabulary(1000)
 STRAY = -1  # among word lengths: a piece that begins no word
 
 
-def lay(words: list[list[int]], *, bare: bool = False, seed: int = 0) -> Blocks:
+def make_blocks(words: list[list[int]], *, bare: bool = False, seed: int = 0) -> Blocks:
     """`[CLS] words [SEP]` blocks, or bare words: lengths in tokens, 0 one more [SEP], or STRAY."""
     ids, marks, starts = [], [], [0]
     for block in words:
@@ -42,14 +42,14 @@ def lay(words: list[list[int]], *, bare: bool = False, seed: int = 0) -> Blocks:
 
 def repeat(words: list[int], times: int, *, bare: bool = False) -> Blocks:
     """One block many times over, under different numbers."""
-    one = lay([words], bare=bare)
-    size = len(one.ids)
+    block = make_blocks([words], bare=bare)
+    size = len(block.ids)
     return Blocks(
-        ids=np.tile(one.ids, times),
+        ids=np.tile(block.ids, times),
         starts=np.arange(times + 1) * size,
-        marks=np.tile(one.marks, times),
-        segments=np.tile(one.segments, times),
-        fixed=np.tile(one.fixed, times),
+        marks=np.tile(block.marks, times),
+        segments=np.tile(block.segments, times),
+        fixed=np.tile(block.fixed, times),
         numbers=np.arange(times),
     )
 
@@ -105,7 +105,7 @@ def ragged(draw: st.DrawFn) -> Blocks:
                 "mixed": [*prose[:100], 0, 40, *short, 0, 90, 25],
             }[kind]
         )
-    batch = with_units(lay(words, bare=draw(st.booleans()), seed=1), seed=2)
+    batch = with_units(make_blocks(words, bare=draw(st.booleans()), seed=1), seed=2)
     reverse = rng.random(len(batch)) < 0.5 if draw(st.booleans()) else None
     return replace(batch, numbers=rng.permutation(1000)[: len(batch)], reverse=reverse)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from support.labelled import write
+from support.labelled_files import write
 
 NOUNS = ("house", "garden", "letter", "sister", "morning", "carriage", "door", "friend", "town")
 

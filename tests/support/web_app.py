@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from support.learning import store
-from support.processes import started
+from support.pretrain_runs import store
+from support.processes import start_process
 
 import clozelab
 
@@ -37,17 +37,17 @@ def runs() -> Path:
 
 
 @contextmanager
-def serving(folders: Sequence[Path | str], *words: str) -> Iterator[tuple[str, list[str]]]:
+def serving(folders: Sequence[Path | str], *options: str) -> Iterator[tuple[str, list[str]]]:
     """The address of a server in a process of its own, and what it said; Ctrl-C ends it."""
-    command = [sys.executable, "-m", "clozelab", "serve", *map(str, folders), *words]
-    process = started(command)
+    command = [sys.executable, "-m", "clozelab", "serve", *map(str, folders), *options]
+    process = start_process(command)
     assert process.stderr is not None
-    said: list[str] = []
+    messages: list[str] = []
     try:
-        while not (found := re.search(r"http://\S+", "".join(said))):
-            said.append(process.stderr.readline())
-            assert said[-1], said
-        yield found[0], said
+        while not (address := re.search(r"http://\S+", "".join(messages))):
+            messages.append(process.stderr.readline())
+            assert messages[-1], messages
+        yield address[0], messages
     finally:
         if process.poll() is None:
             os.kill(process.pid, signal.SIGINT)

@@ -47,8 +47,8 @@ NAME = "made_for_tests"
 @pytest.fixture(autouse=True)
 def restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What a test registers is gone after it; its module can be imported."""
-    outside = {slot: dict(found) for slot, found in registry._outside.items()}
-    tables = {slot: dict(found) for slot, found in registry._tables.items()}
+    outside = {slot: dict(parts) for slot, parts in registry._outside.items()}
+    tables = {slot: dict(parts) for slot, parts in registry._tables.items()}
     monkeypatch.delenv(registry.IMPORTS, raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.chdir(tmp_path)
@@ -60,6 +60,6 @@ def restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     registry._outside.update(outside)
     registry.load_given.cache_clear()
     registry._failures.clear()
-    for slot, found in tables.items():
+    for slot, parts in tables.items():
         registry._tables[slot].clear()
-        registry._tables[slot].update(found)
+        registry._tables[slot].update(parts)

@@ -25,11 +25,18 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from support import finetuning
-from support.finetuning import STILL, inputs_of, order, sample
-from support.labelled import jsonl, write
-from support.learning import RECIPES, doubled, shrunk, steps_of, store, task
-from support.referring import stories
+from support import finetune_tasks
+from support.coreference import stories
+from support.finetune_tasks import STILL, finetune_request, inputs_of, sample_file
+from support.labelled_files import jsonl, write
+from support.pretrain_runs import (
+    RECIPES,
+    double_precision_trainer,
+    pretrain_job,
+    shrunk,
+    steps_of,
+    store,
+)
 from torch import Tensor, nn
 
 from clozelab.pretraining import starting
@@ -138,14 +145,16 @@ def pretraining(name: str) -> dict[str, Any]:
     if name in ("distilbert", "minilm"):
         teacher, text = str(old() / "run"), [str(old() / "corpus")]
         student = shrunk(recipe, *overrides, steps=steps)
-        trainer = doubled(starting.taught(student, teacher, data=text, seed=0))
+        trainer = double_precision_trainer(starting.taught(student, teacher, data=text, seed=0))
     elif name == "bert, two corpora":
-        whole = store("wordpiece", made="embedded")
-        text = [whole, f"{store('wordpiece', documents=20, skip=60, made='embedded')}:0.5"]
-        given = starting.fresh(shrunk(recipe, *overrides, steps=steps), data=text, seed=0)
-        trainer = doubled(given)
+        whole = store("wordpiece", variant="embedded")
+        text = [whole, f"{store('wordpiece', documents=20, skip=60, variant='embedded')}:0.5"]
+        job = starting.fresh(shrunk(recipe, *overrides, steps=steps), data=text, seed=0)
+        trainer = double_precision_trainer(job)
     else:
-        trainer = doubled(task(recipe, *overrides, steps=steps, made="embedded"))
+        trainer = double_precision_trainer(
+            pretrain_job(recipe, *overrides, steps=steps, variant="embedded")
+        )
     # Muon multiplies in the precision that is fast on a processor.
     with patch.object(muon, "product_dtype", return_value=torch.float64):
         numbers = _numbers(steps_of(trainer), trainer.model)
@@ -155,7 +164,9 @@ def pretraining(name: str) -> dict[str, Any]:
 def dropout(name: str) -> dict[str, Any]:
     """Losses of a recipe with dropout."""
     recipe, overrides, steps = DROPOUT[name]
-    trainer = doubled(task(recipe, *overrides, steps=steps, made="embedded"))
+    trainer = double_precision_trainer(
+        pretrain_job(recipe, *overrides, steps=steps, variant="embedded")
+    )
     return _numbers(steps_of(trainer), trainer.model)
 
 
@@ -163,13 +174,15 @@ def tuning(name: str) -> dict[str, Any]:
     """Losses and batches of a task, from the old run's weights on."""
     kind, source, settings = TUNINGS[name]
     few = 1 if kind == "coreference" else 4
-    words = (f"batch_size={few}", "learning_rate=1e-3", "length=48", "steps=4", "warmup=0", *STILL)
-    given = inputs_of(order(kind, _examples(source), *words, *settings, model=str(old() / "run")))
-    work = finetuning.doubled(given)
+    common = (f"batch_size={few}", "learning_rate=1e-3", "length=48", "steps=4", "warmup=0", *STILL)
+    inputs = inputs_of(
+        finetune_request(kind, _examples(source), *common, *settings, model=str(old() / "run"))
+    )
+    work = finetune_tasks.double_precision_trial(inputs)
     jobs = islice(work.jobs(0, work.start()), PREPARED)
-    made = {f"step {number}": job().batches for number, job in enumerate(jobs)}
-    found = {place: digests(value) for place, value in made.items()}
-    return {**_numbers(finetuning.steps_of(work), work.model), "digests": found}
+    batches = {f"step {number}": job().batches for number, job in enumerate(jobs)}
+    batch_digests = {place: digests(value) for place, value in batches.items()}
+    return {**_numbers(finetune_tasks.steps_of(work), work.model), "digests": batch_digests}
 
 
 def result(name: str) -> dict[str, Any]:
@@ -188,7 +201,7 @@ def result(name: str) -> dict[str, Any]:
         runs = gather([folder])[0]
     for run in runs:
         costs += [run.steps, run.tokens, run.seconds]
-        scores += [value for measured in run.last.values() for value in measured.values()]
+        scores += [value for metrics in run.last.values() for value in metrics.values()]
     points = [value for run in runs for value in _curves(run)]
     values = {"scores": scores, "costs": costs, "points": points}
     return {
@@ -205,7 +218,11 @@ SECTIONS: dict[str, tuple[Callable[[str], dict[str, Any]], Sequence[str]]] = {
     "fine-tuning": (tuning, [*TUNINGS]),
     "results": (
         result,
-        sorted(one.name for one in RESULTS.iterdir() if one.is_dir() and one.name not in OTHERS),
+        sorted(
+            result_dir.name
+            for result_dir in RESULTS.iterdir()
+            if result_dir.is_dir() and result_dir.name not in OTHERS
+        ),
     ),
 }
 
@@ -240,32 +257,34 @@ def _loss(sums: Mapping[str, float]) -> float:
 def _batches(trainer: PretrainTrainer) -> dict[str, dict[str, str]]:
     """Digests of what the data path makes: the first steps, blocks of some epochs, the text."""
     steps = trainer.steps
-    made: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for number, job in enumerate(islice(steps.jobs(0, steps.start()), PREPARED)):
-        made[f"step {number}"] = job().batches
+        contents[f"step {number}"] = job().batches
     for number, source in enumerate(steps.sources(0, steps.recipe.blocks.length)):
         for epoch in EPOCHS:
             visited = source.order(epoch)
-            made[f"corpus {number}, epoch {epoch}"] = {
+            contents[f"corpus {number}, epoch {epoch}"] = {
                 "order": visited,
                 "blocks": source.plan(epoch).blocks(visited[:BLOCKS]),
                 "hidden": source.examples(epoch, visited[:BLOCKS], progress=0.5),
             }
-        made[f"corpus {number}"] = source.documents
-    return {name: digests(value) for name, value in made.items()}
+        contents[f"corpus {number}"] = source.documents
+    return {name: digests(value) for name, value in contents.items()}
 
 
 def _examples(source: str) -> str:
     """A file of a few examples."""
     if source == "stories":
         records = [story._asdict() for story in stories()[:6]]
-        return str(write(finetuning.folder() / "stories.jsonl", jsonl(*records)))
+        return str(write(finetune_tasks.shared_folder() / "stories.jsonl", jsonl(*records)))
     if source == "lengths":  # of definitions
-        lines = Path(sample("definitions", 16)).read_text(encoding="utf-8").splitlines()[1:]
+        lines = Path(sample_file("definitions", 16)).read_text(encoding="utf-8").splitlines()[1:]
         texts = [line.split("\t")[0] for line in lines]
         rows = "".join(f"{text}\t{len(text.split()) / 5}\n" for text in texts)
-        return str(write(finetuning.folder() / "lengths.tsv", "sentence\tscore\n" + rows))
-    return sample(source, 16)
+        return str(
+            write(finetune_tasks.shared_folder() / "lengths.tsv", "sentence\tscore\n" + rows)
+        )
+    return sample_file(source, 16)
 
 
 def _curves(run: RunRecord) -> Iterator[float]:

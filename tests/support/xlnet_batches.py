@@ -59,27 +59,27 @@ def batch(
 def slots(kinds: Tensor, starts: Tensor) -> Tensor:
     """[B, T] packed positions of the targets; a block with fewer repeats its first place."""
     bounds = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
-    found = [[at for at in range(a, b) if kinds[at] == TARGET] for a, b in bounds]
-    most = max(1, max(len(each) for each in found))
-    rows = zip(found, bounds, strict=True)
+    positions = [[at for at in range(a, b) if kinds[at] == TARGET] for a, b in bounds]
+    most = max(1, max(len(each) for each in positions))
+    rows = zip(positions, bounds, strict=True)
     return torch.tensor([each + [a] * (most - len(each)) for each, (a, _) in rows])
 
 
-def plain(given: Input) -> Input:
+def plain(batch_input: Input) -> Input:
     """The same blocks as a task reads them."""
-    return given._replace(order=None, kinds=None, reverse=None, queries=None, memory=None)
+    return batch_input._replace(order=None, kinds=None, reverse=None, queries=None, memory=None)
 
 
-def sees(given: Input, block: int) -> Tensor:
+def sees(batch_input: Input, block: int) -> Tensor:
     """[L, L] who sees whom in a block before anyone sees itself: card by card, pair by pair."""
-    assert given.order is not None and given.kinds is not None
-    a, b = int(given.cu_seqlens[block]), int(given.cu_seqlens[block + 1])
+    assert batch_input.order is not None and batch_input.kinds is not None
+    a, b = int(batch_input.cu_seqlens[block]), int(batch_input.cu_seqlens[block + 1])
     length, first = b - a, (b - a + 1) // 2
     out = torch.zeros(length, length, dtype=torch.bool)
     for i in range(length):
         for j in range(length):
-            kind_i, kind_j = int(given.kinds[a + i]), int(given.kinds[a + j])
-            before = bool(given.order[a + j] < given.order[a + i])
+            kind_i, kind_j = int(batch_input.kinds[a + i]), int(batch_input.kinds[a + j])
+            before = bool(batch_input.order[a + j] < batch_input.order[a + i])
             if (i < first) != (j < first):
                 out[i, j] = j < first
             elif kind_j == PLAIN:

@@ -32,8 +32,8 @@ def _scan(scan: Any, inputs: tuple[Any, ...]) -> list[Any]:
     columns = zip(*(np.moveaxis(each.handle.data, scan.axis, 0) for each in inputs), strict=True)
     steps: list[tuple[Any, ...]] = []
     for column in columns:
-        here = [scan.to_tensor(x, each.dtype) for x, each in zip(column, inputs, strict=True)]
-        steps.append(scan.combine_fn.fn(*steps[-1], *here) if steps else tuple(here))
+        values = [scan.to_tensor(x, each.dtype) for x, each in zip(column, inputs, strict=True)]
+        steps.append(scan.combine_fn.fn(*steps[-1], *values) if steps else tuple(values))
     return [
         scan.to_tensor(np.stack([x.handle.data for x in line], axis=scan.axis), each.dtype)
         for line, each in zip(zip(*steps, strict=True), inputs, strict=True)

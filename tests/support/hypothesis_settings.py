@@ -8,7 +8,7 @@ QUICK = "CLOZELAB_QUICK" in os.environ
 USUAL = 100  # of a test that does not say
 
 
-def tries(count: int) -> settings:
+def max_examples(count: int) -> settings:
     """So many, or in `make quick` a fifth of them, but at least five."""
     return settings(max_examples=max(min(count, 5), count // 5) if QUICK else count)
 
@@ -16,5 +16,5 @@ def tries(count: int) -> settings:
 # The same examples every time, however long each takes.
 settings.register_profile("clozelab", deadline=None, derandomize=True, database=None)
 settings.load_profile("clozelab")
-settings.register_profile("clozelab", settings(), max_examples=tries(USUAL).max_examples)
+settings.register_profile("clozelab", settings(), max_examples=max_examples(USUAL).max_examples)
 settings.load_profile("clozelab")

@@ -102,18 +102,20 @@ class Letters:
         return Row(columns, slice(begin, begin + len(first["ids"])), slice(0, 0), 0)
 
 
-def batch(laid: TokenizedExamples, group: int, *, idle: int = 0) -> tuple[Input, dict[str, Tensor]]:
+def batch(
+    tokenized: TokenizedExamples, group: int, *, idle: int = 0
+) -> tuple[Input, dict[str, Tensor]]:
     """One group as a micro-batch, with so many dummy tokens and slots behind."""
-    lengths = np.diff(laid.starts)
-    places = np.arange(laid.starts[-1]) - np.repeat(laid.starts[:-1], lengths)
+    lengths = np.diff(tokenized.starts)
+    places = np.arange(tokenized.starts[-1]) - np.repeat(tokenized.starts[:-1], lengths)
     share = PackedExamples(
-        {**laid.columns, "position_ids": places}, laid.starts, {"task": laid.targets}
+        {**tokenized.columns, "position_ids": places}, tokenized.starts, {"task": tokenized.targets}
     )
-    part = slice(int(laid.groups[group]), int(laid.groups[group + 1]))
-    tokens = int(laid.starts[part.stop] - laid.starts[part.start]) + idle
-    slots = int(laid.targets.starts[part.stop] - laid.targets.starts[part.start]) + idle
+    part = slice(int(tokenized.groups[group]), int(tokenized.groups[group + 1]))
+    tokens = int(tokenized.starts[part.stop] - tokenized.starts[part.start]) + idle
+    slots = int(tokenized.targets.starts[part.stop] - tokenized.targets.starts[part.start]) + idle
     blocks = part.stop - part.start + idle
     longest = int(lengths.max(initial=1))
     room = BatchShape(tokens, blocks, {"task": slots}, max_seqlen=longest, constant=bool(idle))
-    made = room.collate(share, part)
-    return made.input, made.targets["task"]
+    micro_batch = room.collate(share, part)
+    return micro_batch.input, micro_batch.targets["task"]

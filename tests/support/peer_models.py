@@ -55,19 +55,21 @@ def shaken(module: nn.Module, seed: int = 0) -> nn.Module:
     return module
 
 
-def made(encoder: Encoder, heads: tuple[str, ...], *, transform: bool = False) -> Model:
+def random_model(encoder: Encoder, heads: tuple[str, ...], *, transform: bool = False) -> Model:
     """A model of ours with random weights."""
     model = shaken(Model(encoder, heads, transform=transform))
     assert isinstance(model, Model)
     return model
 
 
-def sized(encoder: Encoder, heads: tuple[str, ...], vocabulary: int) -> Model:
+def sized_model(encoder: Encoder, heads: tuple[str, ...], vocabulary: int) -> Model:
     """A model of ours for that many words."""
     return Model(encoder, heads, vocabulary=vocabulary)
 
 
-def loaded(encoder: Encoder, heads: tuple[str, ...], weights: Mapping[str, Tensor]) -> Model:
+def model_with_weights(
+    encoder: Encoder, heads: tuple[str, ...], weights: Mapping[str, Tensor]
+) -> Model:
     """A model of ours with those weights, all of them but a pooler of no head."""
     model = Model(encoder, heads, transform="heads.causal_lm.dense.weight" in weights)
     own = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
@@ -106,16 +108,16 @@ def ours(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Every layer's states, and the logits of every head."""
     inside = packed(batch)
     encoded: Encoded = model.encoder(inside, keep=True)
-    found = {f"layer {number}": states for number, states in enumerate(encoded.layers)}
+    outputs = {f"layer {number}": states for number, states in enumerate(encoded.layers)}
     first = inside.cu_seqlens[:-1].long()
     for name, head in model.heads.items():
         if name in ("next_sentence", "sentence_order"):
-            found[name] = head.logits(encoded.hidden_states, first)
+            outputs[name] = head.logits(encoded.hidden_states, first)
         elif name == "replaced_token":
-            found[name] = head.logits(encoded.hidden_states).squeeze(1)
+            outputs[name] = head.logits(encoded.hidden_states).squeeze(1)
         else:
-            found["words"] = head.all_logits(encoded)
-    return found
+            outputs["words"] = head.all_logits(encoded)
+    return outputs
 
 
 @torch.no_grad()
@@ -124,13 +126,13 @@ def theirs(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     _widen(model)
     real = batch["attention_mask"].bool()
     out = model(**batch, output_hidden_states=True)
-    found = {f"layer {number}": x[real] for number, x in enumerate(out.hidden_states)}
+    outputs = {f"layer {number}": x[real] for number, x in enumerate(out.hidden_states)}
     for key in ("logits", "prediction_logits"):
         if key in out:
             detects = out[key].dim() == 2  # a score a token
-            found["replaced_token" if detects else "words"] = out[key][real]
+            outputs["replaced_token" if detects else "words"] = out[key][real]
     pairs = {"seq_relationship_logits": "next_sentence", "sop_logits": "sentence_order"}
-    return found | {name: out[key] for key, name in pairs.items() if key in out}
+    return outputs | {name: out[key] for key, name in pairs.items() if key in out}
 
 
 def _widen(model: nn.Module) -> None:

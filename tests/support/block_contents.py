@@ -1,16 +1,16 @@
-"""Blocks of `made.placed` documents read back: which tokens of the store lie where."""
+"""Blocks of `synthetic_documents.placed` read back: which tokens of the store lie where."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-from support.made import PLACED
+from support.synthetic_documents import PLACED
 
 from clozelab.contracts import Blocks, Bools, Documents, Ints, Plan
 
 
-def everything(plan: Plan) -> Blocks:
+def all_blocks(plan: Plan) -> Blocks:
     """All blocks of a plan."""
     return plan.blocks(np.arange(len(plan)))
 
@@ -21,11 +21,11 @@ def runs(blocks: Blocks) -> list[list[Ints]]:
     goes_on = plain[1:] & plain[:-1] & neighbours(blocks)
     first = np.flatnonzero(plain & ~np.append(False, goes_on))
     last = np.flatnonzero(plain & ~np.append(goes_on, False))
-    found: list[list[Ints]] = [[] for _ in blocks.starts[1:]]
+    stretches: list[list[Ints]] = [[] for _ in blocks.starts[1:]]
     for row, begin, end in zip(rows[first], first, last + 1, strict=True):
         if places[begin] >= 0:
-            found[row].append(places[begin:end])
-    return found
+            stretches[row].append(places[begin:end])
+    return stretches
 
 
 def pairs(blocks: Blocks) -> list[tuple[Ints, Ints]]:
@@ -50,13 +50,13 @@ def whole(documents: Documents, places: Ints) -> bool:
     return bool(np.isin([places[0], places[-1] + 1], documents.sentences).all())
 
 
-def same(one: Blocks, two: Blocks) -> bool:
+def same(first: Blocks, second: Blocks) -> bool:
     """Whether two gatherings hold the same values everywhere."""
     arrays = ("ids", "starts", "marks", "segments", "fixed", "numbers", "labels", "reverse")
-    pairs = [(getattr(one, field), getattr(two, field)) for field in arrays]
-    if one.words is not None and two.words is not None:
+    pairs = [(getattr(first, field), getattr(second, field)) for field in arrays]
+    if first.words is not None and second.words is not None:
         fields = ("starts", "ids", "characters")
-        pairs += [(getattr(one.words, f), getattr(two.words, f)) for f in fields]
+        pairs += [(getattr(first.words, f), getattr(second.words, f)) for f in fields]
     return all((a is None and b is None) or np.array_equal(a, b) for a, b in pairs)
 
 

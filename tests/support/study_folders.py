@@ -91,21 +91,21 @@ def study(
     """The folder; cells without scores are not done, those `begun` have half of a run."""
     folder.mkdir(parents=True)
     (folder / STUDY).write_text(text, encoding="utf-8")
-    asked = studies.read(folder / STUDY)
+    spec = studies.read(folder / STUDY)
     planned, cells = [], []
     for seed in range(seeds):
-        for variant in asked.variants:
+        for variant in spec.variants:
             place = f"cells/{variant.name}/seed-{seed}"
             cell = {"variant": variant.name, "seed": seed}
             planned.append({**cell, "folder": place, "predicted_seconds": 60})
-            found = scores.get(variant.name, [])
-            mine = found[seed] if seed < len(found) else None
+            variant_scores = scores.get(variant.name, [])
+            mine = variant_scores[seed] if seed < len(variant_scores) else None
             why = (failed or {}).get((variant.name, seed))
             if mine is not None:
                 loss = mine.get("held_out.masked_lm", 3.0)
-                pretraining(folder / place, asked.recipe_of(variant, size="tiny"), seed, loss)
+                pretraining(folder / place, spec.recipe_of(variant, size="tiny"), seed, loss)
             elif (variant.name, seed) in begun:
-                recipe = asked.recipe_of(variant, size="tiny")
+                recipe = spec.recipe_of(variant, size="tiny")
                 pretraining(folder / place, recipe, seed, 3.5, share=0.5)
             if mine is not None or why is not None:
                 cells.append({**cell, "scores": mine or {}, "failed": why, **cost(seed)})
@@ -116,14 +116,14 @@ def study(
     plan |= {"tokens_a_cell": 4_000_000, "steps": 40, "at_once": 1, "cells": planned}
     (folder / PLAN).write_text(json.dumps(plan), encoding="utf-8")
     if cells:
-        Run(folder).write_result({"study": asked.name, "cells": cells})
+        Run(folder).write_result({"study": spec.name, "cells": cells})
     return folder
 
 
 def cost(seed: int) -> dict[str, float]:
     """What a cell took."""
-    made = {"tokens": 4_000_000, "steps": 40, "seconds": 90.0 + seed}
-    return {**made, "flops": 2.4e15, "parameters": 4_400_000}
+    totals = {"tokens": 4_000_000, "steps": 40, "seconds": 90.0 + seed}
+    return {**totals, "flops": 2.4e15, "parameters": 4_400_000}
 
 
 def pretraining(
@@ -134,8 +134,8 @@ def pretraining(
     run = Run.create(folder, recipe_toml=recipes.to_toml(recipe), machine=facts)
     for step in range(1, round(40 * share) + 1):
         now = {"loss": loss + 6 / step + 0.02 * seed}
-        made = {"tokens": 100_000, "seconds": 2.0, "masked_lm": now}
-        run.append({"kind": "step", "step": step, **made})
+        metrics = {"tokens": 100_000, "seconds": 2.0, "masked_lm": now}
+        run.append({"kind": "step", "step": step, **metrics})
         if step % 4 == 0:
             run.append({"kind": "held_out", "step": step, "masked_lm": now})
     if share == 1:

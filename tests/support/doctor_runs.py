@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
-from support.learning import shrunk, store
+from support.pretrain_runs import shrunk, store
 from support.texts import tokenizer
 
 import clozelab
@@ -49,7 +49,7 @@ def run(
     data: str | None = None,
 ) -> str:
     """A run of RoBERTa that was never computed; its folder."""
-    text = data or store("wordpiece", documents=60, made="embedded")
+    text = data or store("wordpiece", documents=60, variant="embedded")
     settings = ("optimiser.learning_rate=2e-3", f"schedule.warmup={steps // 20}", *changes)
     recipe = shrunk("roberta", *settings, steps=steps)
     recipe = recipe.override({"tokenizer.vocabulary": 8000})
@@ -69,8 +69,10 @@ def run(
         times = {"waited": waited, "slack": 0.0, "starved": 0.0}
         writer.step(Step(number, sums, size, rate, 100_000, 0.1, **times))
         if number % (steps // 10) == 0:
-            measured = {"loss": (held_out or loss)(share) + 0.05}
-            writer.measured("held_out", number, {"masked_lm": measured | _accuracies(right)})
+            held_out_metrics = {"loss": (held_out or loss)(share) + 0.05}
+            writer.measured(
+                "held_out", number, {"masked_lm": held_out_metrics | _accuracies(right)}
+            )
     writer.close()
     if ended:
         patient.write_result({"steps": steps, "tokens": 100_000 * steps, "seconds": 0.1 * steps})
@@ -124,7 +126,7 @@ def trainer(
 
 def weights(
     folder: Path,
-    words: np.ndarray[Any, Any],
+    table: np.ndarray[Any, Any],
     layer: float,
     positions: np.ndarray[Any, Any] | None = None,
 ) -> None:
@@ -134,24 +136,24 @@ def weights(
     folder.mkdir(parents=True, exist_ok=True)
     prefix = "bert.embeddings"
     tensors = {
-        f"{prefix}.word_embeddings.weight": words,
+        f"{prefix}.word_embeddings.weight": table,
         f"{prefix}.position_embeddings.weight": positions,
         "bert.encoder.layer.0.output.dense.weight": np.full((4, 4), layer, dtype=np.float32),
     }
     save_file(tensors, folder / "model.safetensors")
 
 
-def examined(place: str | None = None, **options: Any) -> Diagnosis:
+def diagnose(place: str | None = None, **options: Any) -> Diagnosis:
     """What the doctor says."""
     return clozelab.doctor(place, **options, progress=False)
 
 
-def found(diagnosis: Diagnosis, level: str = "ill") -> dict[str, CheckResult]:
+def findings(diagnosis: Diagnosis, level: str = "ill") -> dict[str, CheckResult]:
     """The findings of a level, by check; each says what it saw and what to do."""
-    results = {one.check: one for one in diagnosis.findings if one.level == level}
-    for one in results.values():
-        assert one.title and one.evidence
-        assert level == "healthy" or (one.cause and one.remedy), one
+    results = {result.check: result for result in diagnosis.findings if result.level == level}
+    for result in results.values():
+        assert result.title and result.evidence
+        assert level == "healthy" or (result.cause and result.remedy), result
     return results
 
 

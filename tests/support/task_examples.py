@@ -81,32 +81,34 @@ def number_of(piece: str) -> int:
     return 3 + crc32(piece.encode()) % (SIZE - 3)
 
 
-def share(laid: TokenizedExamples, name: str) -> PackedExamples:
-    """TokenizedExamples examples as what is packed."""
-    lengths = np.diff(laid.starts)
-    places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
-    columns = {**laid.columns, "position_ids": places}
-    return PackedExamples(columns, laid.starts, {name: laid.targets}, groups=laid.groups)
+def share(tokenized: TokenizedExamples, name: str) -> PackedExamples:
+    """Tokenized examples, packed."""
+    lengths = np.diff(tokenized.starts)
+    places = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
+    columns = {**tokenized.columns, "position_ids": places}
+    return PackedExamples(
+        columns, tokenized.starts, {name: tokenized.targets}, groups=tokenized.groups
+    )
 
 
-def batch(laid: TokenizedExamples, name: str, *, idle: int = 0) -> Batch:
+def batch(tokenized: TokenizedExamples, name: str, *, idle: int = 0) -> Batch:
     """All blocks in one batch; `idle` adds dummy blocks, empty ones and idle slots."""
-    given = share(laid, name)
-    longest = int(np.diff(laid.starts).max())
+    packed = share(tokenized, name)
+    longest = int(np.diff(tokenized.starts).max())
     room = BatchShape(
-        tokens=given.tokens + idle * longest - min(idle, 1),
-        blocks=len(given) + 2 * idle,
-        slots={name: int(laid.targets.starts[-1]) + idle},
+        tokens=packed.tokens + idle * longest - min(idle, 1),
+        blocks=len(packed) + 2 * idle,
+        slots={name: int(tokenized.targets.starts[-1]) + idle},
         max_seqlen=longest + idle,
         constant=True,
     )
-    return room.collate(given, slice(0, len(given)))
+    return room.collate(packed, slice(0, len(packed)))
 
 
-def rows(laid: TokenizedExamples, name: str, found: Any) -> list[Any]:
-    """What was found for each slot, group by group."""
-    cuts = laid.targets.starts[laid.groups].tolist()
-    values = found.detach().numpy()
+def rows(tokenized: TokenizedExamples, predictions: Any) -> list[Any]:
+    """The predictions of each slot, group by group."""
+    cuts = tokenized.targets.starts[tokenized.groups].tolist()
+    values = predictions.detach().numpy()
     return [values[first:last] for first, last in zip(cuts[:-1], cuts[1:], strict=True)]
 
 
@@ -129,24 +131,24 @@ class Small(nn.Module):
         self.name = kind.name
         self.double().eval()
 
-    def encoded(self, given: Batch) -> Encoded:
-        out: Encoded = self.encoder(given.input)
+    def encoded(self, micro_batch: Batch) -> Encoded:
+        out: Encoded = self.encoder(micro_batch.input)
         return out
 
-    def logits(self, given: Batch) -> tuple[torch.Tensor, ...]:
-        found: tuple[torch.Tensor, ...] = self.head.logits(
-            self.encoded(given), given.input, given.targets[self.name]
+    def logits(self, micro_batch: Batch) -> tuple[torch.Tensor, ...]:
+        logits: tuple[torch.Tensor, ...] = self.head.logits(
+            self.encoded(micro_batch), micro_batch.input, micro_batch.targets[self.name]
         )
-        return found
+        return logits
 
-    def predict(self, given: Batch) -> torch.Tensor:
-        found: torch.Tensor = self.head.predict(
-            self.encoded(given), given.input, given.targets[self.name]
+    def predict(self, micro_batch: Batch) -> torch.Tensor:
+        predictions: torch.Tensor = self.head.predict(
+            self.encoded(micro_batch), micro_batch.input, micro_batch.targets[self.name]
         )
-        return found
+        return predictions
 
-    def forward(self, given: Batch) -> dict[str, torch.Tensor]:
+    def forward(self, micro_batch: Batch) -> dict[str, torch.Tensor]:
         sums: dict[str, torch.Tensor] = self.head(
-            self.encoded(given), given.input, given.targets[self.name]
+            self.encoded(micro_batch), micro_batch.input, micro_batch.targets[self.name]
         )
         return sums

@@ -51,11 +51,11 @@ def documents(
 
 def placed(shape: list[list[int]], *, seed: int = 0) -> Documents:
     """The same documents, but a token's id tells its place in the store: see `PLACED`."""
-    made = documents(shape, seed=seed)
-    total = len(made.ids)
+    plain = documents(shape, seed=seed)
+    total = len(plain.ids)
     size = total + PLACED
     ids = np.arange(PLACED, size, dtype=np.uint32)
-    known = np.unique(fold(ids, np.flatnonzero(made.marks & Mark.WORD)))[::2]
+    known = np.unique(fold(ids, np.flatnonzero(plain.marks & Mark.WORD)))[::2]
     letters = np.arange(size, dtype=np.int64) % 7 + 1
     spelling = Spelling(
         letters=(np.arange(letters.sum()) % 256).astype(np.uint8),
@@ -63,7 +63,7 @@ def placed(shape: list[list[int]], *, seed: int = 0) -> Documents:
         words=known,
         numbers=np.arange(3, 3 + len(known), dtype=np.int32),
     )
-    return replace(made, ids=ids, vocabulary=vocabulary(size), spelling=spelling)
+    return replace(plain, ids=ids, vocabulary=vocabulary(size), spelling=spelling)
 
 
 def prose(count: int = 200, *, seed: int = 1, size: int = 1000) -> Documents:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support.finetuning import folder, sample
-from support.learning import MACHINE, store
+from support.finetune_tasks import sample_file, shared_folder
+from support.pretrain_runs import MACHINE, store
 
 from clozelab.runs.events import drained
 from clozelab.runs.session import SaveOptions
@@ -49,15 +49,15 @@ BROKEN = {  # the store has no entities
 
 def reviews() -> str:
     """A task of one's own, in a folder."""
-    place = folder() / "reviews"
+    place = shared_folder() / "reviews"
     if not place.exists():
         place.mkdir()
         for split in ("train", "dev"):
-            shutil.copy(sample("definitions", 16), place / f"{split}.tsv")
+            shutil.copy(sample_file("definitions", 16), place / f"{split}.tsv")
     return f"classify={place}"
 
 
-def written(place: Path, *variants: dict[str, Any], **base: Any) -> Path:
+def write_study(place: Path, *variants: dict[str, Any], **base: Any) -> Path:
     """A study in a file."""
     from clozelab.config.toml import written as toml
 
@@ -79,7 +79,7 @@ def written(place: Path, *variants: dict[str, Any], **base: Any) -> Path:
 
 def claim(variants: Sequence[dict[str, Any]]) -> list[str]:
     """One of the second variant over the first."""
-    names = [one["name"] for one in variants]
+    names = [variant["name"] for variant in variants]
     if len(names) < 2:
         return []
     return [
@@ -88,9 +88,9 @@ def claim(variants: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def made(place: Path, *variants: dict[str, Any], **base: Any) -> StudySpec:
+def read_study(place: Path, *variants: dict[str, Any], **base: Any) -> StudySpec:
     """A study, read from a file."""
-    return studies.read(written(place / "masks.toml", *variants, **base))
+    return studies.read(write_study(place / "masks.toml", *variants, **base))
 
 
 def plan_of(
@@ -101,17 +101,17 @@ def plan_of(
     return drained(make_plan(request, MACHINE, out=out, at_once=at_once))
 
 
-def ran(
+def run_study(
     study: StudySpec, out: Path, *, stop_after: int | None = None, **more: Any
 ) -> list[StudyEvent]:
-    """Everything that a study tells; told to stop, it hears no more after so many events."""
-    found: list[StudyEvent] = []
+    """Run a study; its events, or only the first so many, after which it is stopped."""
+    events: list[StudyEvent] = []
     plan = plan_of(study, out, **more)
-    for told in follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS):
-        found.append(told)
-        if stop_after is not None and len(found) == stop_after:
+    for event in follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS):
+        events.append(event)
+        if stop_after is not None and len(events) == stop_after:
             break
-    return found
+    return events
 
 
 def narrowed(study: StudySpec, **changes: Any) -> StudySpec:

@@ -20,7 +20,7 @@ class Server(ThreadingHTTPServer):
     folder: Path
     ranges = True
     troubles: list[str]  # of the next answers, one each
-    asked: list[str]
+    requests: list[str]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, body: bool) -> None:
         file = self.server.folder / self.path.partition("?")[0].strip("/")
-        self.server.asked.append(self.path)
+        self.server.requests.append(self.path)
         if file.is_dir():
             links = "".join(f'<a href="{entry.name}">x</a>' for entry in file.iterdir())
             self.send_response(200)
@@ -55,9 +55,9 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(2)
         whole = file.read_bytes()
         start, end = 0, len(whole)
-        asked = self.headers.get("Range")
-        if asked and self.server.ranges:
-            start, last = map(int, asked.removeprefix("bytes=").split("-"))
+        range_header = self.headers.get("Range")
+        if range_header and self.server.ranges:
+            start, last = map(int, range_header.removeprefix("bytes=").split("-"))
             end = min(last + 1, end)
             self.send_response(206)
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(whole)}")
@@ -80,7 +80,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(access, "PIECE", 10_000)
     monkeypatch.setattr(access, "WAIT", 0.01)
     server = Server(("127.0.0.1", 0), Handler)
-    server.folder, server.troubles, server.asked = tmp_path, [], []
+    server.folder, server.troubles, server.requests = tmp_path, [], []
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield server
     server.shutdown()

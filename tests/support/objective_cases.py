@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from support.hiding import WORDS
-from support.reading import cut_out
+from support.block_contents import cut_out
+from support.masked_blocks import WORDS
 from torch import Tensor, nn
 
 from clozelab.contracts import (
@@ -58,8 +58,8 @@ class Case:
     corrupted: Corrupted
 
     def targets(self, part: Any) -> Targets:
-        found: Targets = part.targets(self.blocks, self.hidden, self.corrupted)
-        return found
+        targets: Targets = part.targets(self.blocks, self.hidden, self.corrupted)
+        return targets
 
     def row(self, row: int) -> Case:
         """One block alone."""
@@ -153,14 +153,14 @@ class Alone(nn.Module):
         # Another model's states: a function of the student's, row by row.
         teacher = Encoded(states.detach().flip(1).cos(), self.table.detach())
         assert self.student is not None
-        shown: Sums = self.head(
+        distilled_sums: Sums = self.head(
             encoded,
             teacher,
             targets,
             predict=self.student.logits,
             teach=self.teacher[0].logits,
         )
-        return shown
+        return distilled_sums
 
 
 def states(part: Objective, blocks: Blocks, shape: Shape, *, seed: int = 0) -> Tensor:

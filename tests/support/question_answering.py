@@ -27,17 +27,17 @@ class FakeReader:
     length: int = 24
     passage_first: bool = False
     pattern: str = r"\w{1,3}|[^\w\s]"
-    asked: int = 0  # how often texts were tokenised
+    calls: int = 0  # how often texts were tokenised
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
-        self.asked += 1
-        found = [list(re.finditer(self.pattern, text)) for text in texts]
-        every = [match for some in found for match in some]
+        self.calls += 1
+        matches = [list(re.finditer(self.pattern, text)) for text in texts]
+        every = [match for some in matches for match in some]
         spans = np.array([match.span() for match in every], dtype=np.int64).reshape(-1, 2)
         ids = np.array([10 + sum(map(ord, m.group())) % 50 for m in every], dtype=np.int64)
         nothing = np.zeros(len(ids), dtype=np.int64)
         columns: dict[str, Array] = {"ids": ids, "segments": nothing}
-        return Pieces(columns, offsets([len(s) for s in found]), spans, nothing > 0, nothing)
+        return Pieces(columns, offsets([len(s) for s in matches]), spans, nothing > 0, nothing)
 
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
         raise NotImplementedError
@@ -64,11 +64,11 @@ def ask(passage: str, *answers: str, question: str = "who ?", id: str = "q") -> 
     return Question(id, question, passage, golds)
 
 
-def one_hot(laid: TokenizedExamples) -> list[NDArray[np.float64]]:
+def one_hot(tokenized: TokenizedExamples) -> list[NDArray[np.float64]]:
     """Scores of a span head that knows: 10 at the right start and the right end, else 0."""
     out = []
-    columns = laid.targets.columns
-    for window, (begin, end) in enumerate(pairwise(laid.starts)):
+    columns = tokenized.targets.columns
+    for window, (begin, end) in enumerate(pairwise(tokenized.starts)):
         scores = np.zeros((end - begin, 2))
         scores[columns["left"][window], 0] = 10
         scores[columns["right"][window], 1] = 10
@@ -78,24 +78,26 @@ def one_hot(laid: TokenizedExamples) -> list[NDArray[np.float64]]:
     return out
 
 
-def drawn(laid: TokenizedExamples, seed: int) -> list[NDArray[np.float64]]:
+def drawn(tokenized: TokenizedExamples, seed: int) -> list[NDArray[np.float64]]:
     """Scores at random."""
     rng = np.random.default_rng(seed)
-    return [rng.normal(size=(n, 2)) for n in np.diff(laid.starts)]
+    return [rng.normal(size=(n, 2)) for n in np.diff(tokenized.starts)]
 
 
 def batch(
-    laid: TokenizedExamples, *, blocks: slice | None = None, spare: int = 0, longest: int = 0
+    tokenized: TokenizedExamples, *, blocks: slice | None = None, spare: int = 0, longest: int = 0
 ) -> Batch:
     """Some blocks as the packer lays them, with `spare` tokens, blocks and slots of dummies."""
-    lengths = np.diff(laid.starts)
-    places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
+    lengths = np.diff(tokenized.starts)
+    places = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
     share = PackedExamples(
-        {**laid.columns, "position_ids": places}, laid.starts, {"answer": laid.targets}
+        {**tokenized.columns, "position_ids": places},
+        tokenized.starts,
+        {"answer": tokenized.targets},
     )
     part = blocks or slice(0, len(lengths))
     tokens = int(lengths[part].sum())
-    slots = int(np.diff(laid.targets.starts)[part].sum())
+    slots = int(np.diff(tokenized.targets.starts)[part].sum())
     room = BatchShape(
         tokens=tokens + spare,
         blocks=len(lengths[part]) + spare,
@@ -106,11 +108,11 @@ def batch(
     return room.collate(share, part)
 
 
-def encode(given: Input, width: int, *, table: torch.Tensor | None = None) -> Encoded:
+def encode(batch_input: Input, width: int, *, table: torch.Tensor | None = None) -> Encoded:
     """Vectors that depend on a token and its place alone; padding, id 0, has large ones."""
     generator = torch.Generator().manual_seed(0)
-    words = torch.randn(64, width, generator=generator, dtype=torch.float64)
+    token_table = torch.randn(64, width, generator=generator, dtype=torch.float64)
     places = torch.randn(512, width, generator=generator, dtype=torch.float64)
-    words[0] *= 50
-    states = words[given.ids] + places[given.position_ids]
+    token_table[0] *= 50
+    states = token_table[batch_input.ids] + places[batch_input.position_ids]
     return Encoded(states, table)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.learning import HERE, MACHINE, of, task, went
+from support.pretrain_runs import HERE, MACHINE, of_kind, pretrain_job, run_pretraining
 
 from clozelab import data
 from clozelab.finetuning.finetune import FinetunePlan, Happened, follow, planned
@@ -41,33 +41,41 @@ _SHAPE = {
 
 
 @cache
-def folder() -> Path:
+def shared_folder() -> Path:
     """One for all that is made once."""
-    made = Path(tempfile.mkdtemp(prefix="clozelab-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    path = Path(tempfile.mkdtemp(prefix="clozelab-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
-def base(recipe: str = "bert", *, made: str = "small") -> str:
+def base_model(recipe: str = "bert", *, variant: str = "small") -> str:
     """A small run of that recipe after a few steps, made once; a small vocabulary learns less."""
-    return _base(recipe, made)
+    return _base_model(recipe, variant)
 
 
 @cache
-def _base(recipe: str, made: str) -> str:
-    place = folder() / f"{recipe}-{made}"
+def _base_model(recipe: str, variant: str) -> str:
+    place = shared_folder() / f"{recipe}-{variant}"
     shape = _SHAPE if recipe in ("bert", "gpt") else {}
-    words = [f"encoder.{key}={value}" for key, value in shape.items()]
-    words += ["blocks.reuse=32"] if recipe == "xlnet" else []
-    went(task(recipe, *words, "blocks.length=64", steps=4, batch_size=4, made=made), place)
+    overrides = [f"encoder.{key}={value}" for key, value in shape.items()]
+    overrides += ["blocks.reuse=32"] if recipe == "xlnet" else []
+    run_pretraining(
+        pretrain_job(
+            recipe, *overrides, "blocks.length=64", steps=4, batch_size=4, variant=variant
+        ),
+        place,
+    )
     return str(place)
 
 
 @cache
-def sample(name: str, count: int) -> str:
+def sample_file(name: str, count: int) -> str:
     """The first examples of an embedded task, as a file."""
     source = data.task(name, "train")
-    text, file = source.read_text(encoding="utf-8"), folder() / f"{name}-{count}{source.suffix}"
+    text, file = (
+        source.read_text(encoding="utf-8"),
+        shared_folder() / f"{name}-{count}{source.suffix}",
+    )
     if name == "spans":
         whole = json.loads(text)
         del whole["data"][0]["paragraphs"][count:]
@@ -80,46 +88,46 @@ def sample(name: str, count: int) -> str:
     return str(file)
 
 
-def order(
+def finetune_request(
     kind: str, file: str, *settings: str, model: str | None = None, **more: Any
 ) -> FinetuneRequest:
-    """To learn a file and be judged by it."""
-    given = Data(kind, train=file, dev=more.pop("dev", file))
-    return FinetuneRequest(model or base(), given, settings=settings or QUICK, **more)
+    """A request to learn a file and be judged by it."""
+    data_spec = Data(kind, train=file, dev=more.pop("dev", file))
+    return FinetuneRequest(model or base_model(), data_spec, settings=settings or QUICK, **more)
 
 
-def named(
+def named_request(
     task: str, root: Path, *settings: str, model: str | None = None, **more: Any
 ) -> FinetuneRequest:
-    """To learn a task that goes by name."""
+    """A request to learn a task that goes by name."""
     return FinetuneRequest(
-        model or base(), Data(task, root=str(root)), settings=settings or SHORT, **more
+        model or base_model(), Data(task, root=str(root)), settings=settings or SHORT, **more
     )
 
 
-def tuned(
-    given: FinetuneRequest | FinetunePlan,
+def run_finetuning(
+    request: FinetuneRequest | FinetunePlan,
     out: Path,
     *,
     at_once: int = 1,
     machine: Machine = MACHINE,
 ) -> list[Happened]:
-    """Everything that happens in a fine-tuning."""
-    plan = given if isinstance(given, FinetunePlan) else planned(given)
+    """Fine-tune to the end; everything that happens."""
+    plan = request if isinstance(request, FinetunePlan) else planned(request)
     return list(follow(plan, out, machine=machine, saving=SaveOptions(), at_once=at_once))
 
 
 def events(kind: type, happened: Sequence[Happened]) -> list[Any]:
     """The events of a kind."""
-    return of(kind, [one.event for one in happened])
+    return of_kind(kind, [record.event for record in happened])
 
 
-def doubled(given: FinetuneInputs, machine: Machine = MACHINE) -> Trial:
-    """A lesson set up in double precision, in which splits can be compared."""
+def double_precision_trial(inputs: FinetuneInputs, machine: Machine = MACHINE) -> Trial:
+    """A trial in double precision, in which splits can be compared."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        return Trial(given, machine, HERE)
+        return Trial(inputs, machine, HERE)
     finally:
         torch.set_default_dtype(before)
 
@@ -130,20 +138,20 @@ def steps_of(work: Trial) -> list[Step]:
     return list(train(work.train_state, (job() for job in jobs), work.world))
 
 
-def inputs_of(given: FinetuneRequest, **settings: Any) -> FinetuneInputs:
-    """Its lesson with some settings of the tuning changed."""
-    made = inputs_for(replace(given, protocol="ours"))
-    tuning = replace(made.task.tuning, **settings)
-    return replace(made, task=replace(made.task, tuning=tuning))
+def inputs_of(request: FinetuneRequest, **settings: Any) -> FinetuneInputs:
+    """The inputs of a request, with some settings of the tuning changed."""
+    inputs = inputs_for(replace(request, protocol="ours"))
+    tuning = replace(inputs.task.tuning, **settings)
+    return replace(inputs, task=replace(inputs.task, tuning=tuning))
 
 
 def weights(place: Path) -> dict[str, torch.Tensor]:
     """Those of the newest checkpoint of a run."""
     from clozelab.training.checkpoint import newest
 
-    found, passed = newest(place / "checkpoints")
-    assert found is not None and not passed
-    return found.weights()
+    newest_checkpoint, passed = newest(place / "checkpoints")
+    assert newest_checkpoint is not None and not passed
+    return newest_checkpoint.weights()
 
 
 def equal(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
