@@ -22,6 +22,7 @@ from statistics import median, variance
 
 import holds
 import keep_study
+from marks import replaced
 
 from clozelab.cli import main as clozelab
 from clozelab.config import recipe as recipes
@@ -199,10 +200,8 @@ def counts(judged: list[tuple[str, Judgement]]) -> str:
 
 def between(file: Path, mark: str, lines: list[str]) -> None:
     """Replace what stands between two marks of a page."""
-    text = file.read_text(encoding="utf-8")
-    begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
-    head, rest = text.split(begin)
-    write_text(file, head + begin + "\n".join(lines) + "\n" + end + rest.split(end)[1])
+    page = file.read_text(encoding="utf-8")
+    write_text(file, replaced(page, mark, "\n".join(lines)))
 
 
 def main() -> None:

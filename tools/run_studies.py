@@ -4,7 +4,7 @@
         --minutes 9 --out DIR [--only NAME…]
 
 The queue has a table for each study: its `name`, `size`, `budget`, `seeds`, and whatever else
-`clozelab study` takes (`set`, `variants`, `tasks`, `at_once`); `corpus` names the corpus where
+`clozelab study` takes (`set`, `tune`, `variants`, `tasks`, `at_once`); `corpus` names the corpus where
 there are several. A study that lies in results/unfinished goes on from there: its cells are not
 repeated. CLOZELAB_COMMIT tells the commit where the tree has no history.
 """
@@ -37,7 +37,7 @@ def options(entry: dict[str, Any]) -> list[str]:
         if key in ("name", "study", "corpus"):
             continue
         name = f"--{key.replace('_', '-')}"
-        if isinstance(value, list) and key == "set":
+        if isinstance(value, list) and key in ("set", "tune"):
             command_options += [word for item in value for word in (name, item)]
         elif isinstance(value, list):
             command_options += [name, ",".join(value)] if value else [name]

@@ -9,9 +9,10 @@ far, and says so.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
+
+from marks import replaced
 
 from clozelab.reporting.study.claims import difference_text
 from clozelab.studies import records, spec
@@ -112,11 +113,7 @@ def _level(record: StudyRecord | None, variant: str, measure: str) -> str:
 def page(text: str, results: Path) -> str:
     """The page with its tables."""
     for name in STUDIES:
-        begin, end = f"<!-- {name}: tools/swift_log.py -->", f"<!-- end of {name} -->"
-        body = f"{begin}\n{table(name, results)}\n{end}"
-        text, count = re.subn(f"{begin}.*?{end}", lambda _, b=body: b, text, flags=re.DOTALL)  # type: ignore[misc]
-        if count != 1:
-            raise SystemExit(f"{PAGE}: has no place for {name} ({begin} … {end})")
+        text = replaced(text, name, table(name, results))
     return text
 
 
