@@ -4,7 +4,7 @@
         --minutes 9 --out DIR [--only NAME…]
 
 The queue has a table for each study: its `name`, `size`, `budget`, `seeds`, and whatever else
-`clozelab study` takes (`set`, `tune`, `variants`, `tasks`, `at_once`); `corpus` names the corpus where
+`clozelab study` takes (`set`, `tune`, `variants`, `at_once`); `corpus` names the corpus where
 there are several. A study that lies in results/unfinished goes on from there: its cells are not
 repeated. CLOZELAB_COMMIT tells the commit where the tree has no history.
 """
