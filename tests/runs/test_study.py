@@ -32,6 +32,7 @@ from torch._dynamo.utils import counters
 import clozelab
 from clozelab.errors import UserError
 from clozelab.pretraining import starting
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.reporting.study import write_page
 from clozelab.runs.directory import Run
@@ -336,6 +337,26 @@ def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed:
     spent = sum(plan.seconds(cell.variant) or 0.0 for cell in plan.request.cells())
     assert 0.99 * 600 < spent <= 600
     assert plan.as_json()["tokens_a_cell"] == plan.amount
+
+
+def test_large_steps_are_timed_by_a_few_of_their_blocks_on_a_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def seconds_a_step(trainer: PretrainTrainer, budget: float) -> float:
+        sizes.append(trainer.recipe.schedule.batch_size)
+        return 2.0
+
+    monkeypatch.setattr(PretrainTrainer, "seconds_a_step", seconds_a_step)
+    huge = {"name": "huge", "says": "steps of minutes", "set": ["schedule.batch_size=4096"]}
+    request = make_request(read_study(tmp_path, STATIC, huge), [store("wordpiece")])
+    length = request.recipe("huge").blocks.length
+    blocks = 4096 // length
+    machine = Machine(device="cpu")
+    assert timing.seconds_a_step(request, "huge", machine, budget=1.0) == 2.0 * 4096 / blocks
+    assert timing.seconds_a_step(request, "static", machine, budget=1.0) == 2.0
+    assert sizes == [blocks, request.recipe("static").schedule.batch_size]
 
 
 def test_a_budget_in_time_leaves_room_for_fine_tuning(tmp_path: Path, timed: list[str]) -> None:
