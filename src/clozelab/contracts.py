@@ -10,7 +10,7 @@ block, C characters, R queries, P distances, T target slots. A tensor's name may
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
@@ -180,7 +180,12 @@ class Corrupted:
 
     ids: Ids  # [N]
     decisions: Bytes  # [K] MASK, RANDOM or SAME
-    keys: Keys | None = None  # [N] of what is drawn at each token when the model runs
+    draw: Callable[[], Keys] | None = None  # makes `keys`, which few objectives read
+
+    @cached_property
+    def keys(self) -> Keys | None:
+        """[N] a key for what is drawn at each token when the model runs."""
+        return None if self.draw is None else self.draw()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ on many more inputs.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,7 +171,7 @@ def check_objective(part: Any) -> None:
     chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
     hidden = Hidden(np.stack([chosen, chosen + 1], axis=1))
     decisions = np.zeros(len(hidden.positions), np.uint8)
-    corrupted = Corrupted(blocks.ids, decisions, mix(_places(blocks), 0))
+    corrupted = Corrupted(blocks.ids, decisions, partial(mix, _places(blocks), 0))
     targets: Targets = part.targets(blocks, hidden, corrupted)
     sizes = np.diff(blocks.words.starts) if "words" in part.needs else blocks.lengths  # type: ignore[union-attr]
     _hold(len(targets.starts) == len(blocks) + 1, "starts has one entry more than there are blocks")
@@ -249,7 +250,9 @@ def check_generator(part: Any) -> None:
         some = take(blocks, rows)
         mine = np.flatnonzero(np.isin(_places(some), _places(blocks)[chosen]))
         hidden = Hidden(np.stack([mine, mine + 1], axis=1))
-        corrupted = Corrupted(some.ids, np.zeros(len(mine), np.uint8), mix(_places(some), 0))
+        corrupted = Corrupted(
+            some.ids, np.zeros(len(mine), np.uint8), partial(mix, _places(some), 0)
+        )
         columns = _columns(part.targets(some, hidden, corrupted), some.starts)
         ids = torch.from_numpy(some.ids.astype("i8"))
         batch = _input(some.lengths.tolist())._replace(ids=ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,8 +70,8 @@ class Case:
         at = self.hidden.positions
         decisions = self.corrupted.decisions[(at >= first) & (at < last)]
         keys = self.corrupted.keys
-        keys = None if keys is None else keys[first:last]
-        corrupted = Corrupted(self.corrupted.ids[first:last], decisions, keys)
+        draw = None if keys is None else partial(keys.__getitem__, slice(first, last))
+        corrupted = Corrupted(self.corrupted.ids[first:last], decisions, draw)
         return Case(cut_out(self.blocks, row), Hidden(mine), corrupted)
 
 
@@ -85,8 +86,8 @@ def complete(blocks: Blocks, masking: Masking | None, *, seed: int = 0, words: i
     whole = replace(blocks, labels=labels, words=spelled)
     hidden = masking.hide(blocks, 1, vocabulary=WORDS) if masking else Hidden(np.zeros((0, 2), int))
     decisions = rng.integers(0, 3, len(hidden.positions)).astype(np.uint8)
-    keys = mix(mix(7, blocks.numbers[blocks.rows]), blocks.positions)
-    return Case(whole, hidden, Corrupted(blocks.ids, decisions, keys))
+    draw = partial(mix, mix(7, blocks.numbers[blocks.rows]), blocks.positions)
+    return Case(whole, hidden, Corrupted(blocks.ids, decisions, draw))
 
 
 def lengths(part: Objective, blocks: Blocks) -> Ints:

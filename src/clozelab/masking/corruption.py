@@ -6,6 +6,7 @@ BERT §3.1 decides for each token, SpanBERT §3.1 once for each span; any shares
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -52,7 +53,7 @@ class Corruption(Part):
         """Decide at each chosen position and replace; `key` is another purpose's than hiding's."""
         at = hidden.positions
         leader = self._leaders(blocks, hidden)
-        share = uniform(draws(blocks, key, 0)[leader])
+        share = uniform(draws(blocks, key, 0, leader))
         decisions = np.full(len(at), Corrupted.RANDOM, dtype=np.uint8)
         decisions[share < self.mask + self.same] = Corrupted.SAME
         decisions[share < self.mask] = Corrupted.MASK
@@ -61,8 +62,8 @@ class Corruption(Part):
         if masked.any():
             ids[at[masked]] = vocabulary.role("mask")
         random = at[decisions == Corrupted.RANDOM]
-        ids[random] = self._replacements(draws(blocks, key, 1)[random], vocabulary)
-        return Corrupted(ids, decisions, draws(blocks, key, 2))
+        ids[random] = self._replacements(draws(blocks, key, 1, random), vocabulary)
+        return Corrupted(ids, decisions, partial(draws, blocks, key, 2))
 
     def _leaders(self, blocks: Blocks, hidden: Hidden) -> Ints:
         """[K] the position whose draw decides for each chosen position."""

@@ -87,7 +87,7 @@ class Knowledge(Rated):
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose units; see `Masking`."""
         units = divide(blocks, self.begins(blocks, key))
-        keys = draws(blocks, key, 0)[units.first]
+        keys = draws(blocks, key, 0, units.first)
         if self.choose == "bernoulli":
             chosen = np.asarray(uniform(keys) < self.mask_rate)
         else:

@@ -51,7 +51,7 @@ class Token(Rated):
         """Choose tokens; see `Masking`."""
         free = np.arange(len(blocks.ids)) if self.specials else np.flatnonzero(~blocks.fixed)
         if self.count == "bernoulli":
-            return _single(free[uniform(draws(blocks, key, 0)[free]) < self.mask_rate])
+            return _single(free[uniform(draws(blocks, key, 0, free)) < self.mask_rate])
         available = np.bincount(blocks.rows[free], minlength=len(blocks))
         return _evenly(blocks, key, free, counts=np.minimum(self._wanted(blocks, key), available))
 
@@ -86,7 +86,7 @@ class Rarity(Rated):
         free = np.flatnonzero(~blocks.fixed)
         counts = np.maximum(vocabulary.counts[blocks.ids[free]], 1).astype(np.float64)
         # The smallest of exponentials with rates w is a draw in proportion to w; and so on down.
-        waits = -np.log1p(-uniform(draws(blocks, key, 0)[free])) * counts**self.smoothing
+        waits = -np.log1p(-uniform(draws(blocks, key, 0, free))) * counts**self.smoothing
         rows, places, sizes = blocks.rows[free], blocks.positions[free], blocks.lengths
         if self.scope == "batch":
             rows, places = np.zeros_like(free), np.arange(len(free))
@@ -127,7 +127,7 @@ class NoMasking(Part):
 
 def _evenly(blocks: Blocks, key: int, free: Ints, *, counts: Ints) -> Hidden:
     """So many of each block's free tokens, each as likely as any other."""
-    keys, rows, places = draws(blocks, key, 0)[free], blocks.rows[free], blocks.positions[free]
+    keys, rows, places = draws(blocks, key, 0, free), blocks.rows[free], blocks.positions[free]
     return _single(free[smallest(keys, rows, places, counts=counts)])
 
 

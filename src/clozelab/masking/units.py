@@ -58,10 +58,12 @@ class Rated(Part):
         return replace(self, mask_rate=rate, course=())
 
 
-def draws(blocks: Blocks, key: int, draw: int) -> Keys:
-    """[N] one key per token, for the strategy's draw number `draw`."""
-    keys = np.repeat(mix(key, blocks.numbers), blocks.lengths)
-    return mix(keys, blocks.positions * _DRAWS + draw)
+def draws(blocks: Blocks, key: int, draw: int, at: Ints | None = None) -> Keys:
+    """[N] one key per token, for the strategy's draw number `draw`; or of those `at` [K] alone."""
+    by_block = mix(key, blocks.numbers)
+    if at is None:
+        return mix(np.repeat(by_block, blocks.lengths), blocks.positions * _DRAWS + draw)
+    return mix(by_block[blocks.rows[at]], blocks.positions[at] * _DRAWS + draw)
 
 
 def block_draws(blocks: Blocks, key: int, counter: ArrayLike) -> Keys:

@@ -57,7 +57,7 @@ class WholeWord(Rated):
         begins = (blocks.marks & bit) != 0
         units = divide(blocks, begins, joins_over_specials=self.compat == "google")
         wanted = budget(blocks, self.mask_rate, over=self.over, cap=self.cap)
-        run = take(units, wanted, draws(blocks, key, 0)[units.first])
+        run = take(units, wanted, draws(blocks, key, 0, units.first))
         return Hidden(whole(blocks, units, run, wanted=wanted))
 
 
@@ -82,8 +82,8 @@ class Ngram(Rated):
         units = divide(blocks, (blocks.marks & Mark.WORD) != 0)
         wanted = budget(blocks, self.mask_rate, over=self.over, cap=self.cap)
         table = inverse_lengths(self.longest, reverse=self.favour == "long")
-        lengths = 1 + weighted(draws(blocks, key, 1)[units.first], table)
-        order = draws(blocks, key, 0)[units.first]
+        lengths = 1 + weighted(draws(blocks, key, 1, units.first), table)
+        order = draws(blocks, key, 0, units.first)
         run = take(units, wanted, order, lengths=lengths, straddle=self.compat == "albert")
         return Hidden(whole(blocks, units, run, wanted=wanted))
 

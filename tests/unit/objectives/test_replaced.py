@@ -80,7 +80,7 @@ def batch_of(recipe: recipes.Recipe, *, idle: int = 0, seed: int = 0) -> Batch:
     """Two blocks with every objective's targets, and slots to spare."""
     case = complete(make_blocks([[1, 2, 1, 1], [1, 1, 3, 1, 1]]), Token(mask_rate=0.4), seed=seed)
     keys = mix(seed + 9, np.arange(len(case.blocks.ids)))
-    case = replace(case, corrupted=replace(case.corrupted, keys=keys))
+    case = replace(case, corrupted=replace(case.corrupted, draw=lambda: keys))
     blocks = case.blocks
     targets = {
         name: columns(case.targets(part), blocks.lengths, idle=idle)
