@@ -80,9 +80,10 @@ class MemoryGroup:
             return cls(path, "memory.limit_in_bytes", "memory.max_usage_in_bytes")
         return cls(root / groups[""].lstrip("/"), "memory.max", "memory.peak")
 
-    def enter(self) -> None:
-        """Put this process, and all that it will start, into it."""
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+    def enter(self, *processes: str) -> None:
+        """Put processes, and all that they will start, into it."""
+        for process in processes:
+            (self.path / "cgroup.procs").write_text(process)
 
     @contextmanager
     def part(self, most: float) -> Iterator[MemoryGroup]:
@@ -92,10 +93,10 @@ class MemoryGroup:
         part = MemoryGroup(path, self._limit.name, self._peak.name)
         try:
             part._limit.write_text(str(int(most)))
-            part.enter()
+            part.enter(str(os.getpid()))
             yield part
         finally:
-            self.enter()
+            self.enter(*(path / "cgroup.procs").read_text().split())
             path.rmdir()
 
     def peak(self) -> int:
