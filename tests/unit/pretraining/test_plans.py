@@ -125,6 +125,20 @@ def test_a_damaged_plan_is_planned_again(
     assert planned_again() == 2
 
 
+def test_a_plan_of_another_recipe_is_refused(corpus: Corpus) -> None:
+    """As where folders of plans were renamed, or copied from another corpus."""
+    plain = ids(plan_of(corpus))
+    (kept,) = files_of_plans.listed(corpus)
+    plan_of(corpus, FullSentences(length=33), key=6)
+    (other,) = {plan.path for plan in files_of_plans.listed(corpus)} - {kept.path}
+    shutil.rmtree(kept.path)
+    shutil.copytree(other, kept.path)
+    with pytest.raises(UserError, match=r"something else \(blocks, key differ\), .*--remove"):
+        plan_of(corpus)
+    clozelab.corpus_plans(corpus, remove=True)
+    assert ids(plan_of(corpus)) == plain
+
+
 def test_one_writes_while_the_others_wait(corpus: Corpus, planned_again: Callable[[], int]) -> None:
     found: list[list[int]] = []
     threads = [Thread(target=lambda: found.append(ids(plan_of(corpus)))) for _ in range(4)]
