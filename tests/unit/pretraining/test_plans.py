@@ -27,6 +27,7 @@ from clozelab.errors import UserError
 from clozelab.pretraining import plans
 from clozelab.pretraining.plans import Drawn, planned, visited
 from clozelab.pretraining.source import BlockSource
+from clozelab.text import building
 from clozelab.text.store import Corpus
 from clozelab.text.store import plans as files_of_plans
 from clozelab.text.store.pieces import SharedPieces
@@ -89,6 +90,22 @@ def test_a_run_reads_the_same_from_files(corpus: Corpus, monkeypatch: pytest.Mon
     assert len(files_of_plans.listed(corpus)) == 4  # the pairs and the order of two epochs
     monkeypatch.setattr(plans, "_MANY", 1 << 20)
     assert read() == kept
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell")
+@pytest.mark.parametrize("memory", [0, 1 << 40])
+def test_more_than_memory_holds_is_read_without_reading_ahead(
+    memory: int, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "memory", lambda: memory)
+    found = plan_of(corpus)
+    advised, name = dict[str, bool](), ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name = Path(line.split()[-1]).name if "-" in line.split()[0] else name
+        if line.startswith("VmFlags") and name in ("ids.npy", "marks.npy", "starts.bin"):
+            advised[name] = advised.get(name, False) or "rr" in line.split()
+    assert len(found) and set(advised.values()) == {memory == 0}
+    assert len(advised) == 3
 
 
 def test_what_a_plan_depends_on_makes_another(corpus: Corpus) -> None:
@@ -268,6 +285,7 @@ import os, signal
 from clozelab.blocks import shuffle, visits
 from clozelab.blocks.sentences import FullSentences
 from clozelab.pretraining import plans
+from clozelab.text import building
 from clozelab.text.store import Corpus
 from clozelab.text.store.pieces import SharedPieces
 visits._WINDOW, visits._RELEASE, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
@@ -327,3 +345,21 @@ def test_processes_that_help_write_the_same_bytes(
     assert ids(plan_of(corpus, part)) == alone
     assert columns_of(kept.path) == expected
     assert helped[-1] == ("table" if name == "segment_pair" else "stream")
+
+
+def test_the_memory_of_a_group_is_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = building.memory()
+    assert whole > 1 << 20
+    monkeypatch.setattr(building, "_GROUPS", tmp_path)
+    files = {tmp_path / "memory.max", tmp_path / "memory" / "memory.limit_in_bytes"}
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("max\n")
+    alone = building.memory()
+    assert alone >= whole
+    for file in files:
+        file.write_text("1048576\n")
+    in_groups = Path("/proc/self/cgroup").exists()
+    assert building.memory() == (1 << 20 if in_groups else alone)
