@@ -250,6 +250,31 @@ def measure(corpus: Corpus, name: str, limit: float | None, group: MemoryGroup |
     }
 
 
+def table(rows: list[Row]) -> str:
+    """The figures as Markdown, those of each size one after another."""
+    sizes = sorted({row["millions"] for row in rows})
+    columns = {
+        "million tokens/s of a core": "plan M tokens/s of a core",
+        "MB that two processes hold": "own MB",
+        "GB of the group": "group peak MB",
+        "plan, MB": "plan MB",
+        "first step with a plan, s": "first step with a plan s",
+    }
+    lines = [f"at {', '.join(map(str, sizes))} million tokens", ""]
+    lines += [f"| format | {' | '.join(columns)} |", "|---" + "|--:" * len(columns) + "|"]
+    for name in RECIPES:
+        own = {row["millions"]: row for row in rows if row["format"] == name}
+        cells = []
+        for column in columns.values():
+            values = [own[size].get(column) if size in own else None for size in sizes]
+            digits = 1 if column.endswith(" s") else 2 if column == "group peak MB" else 0
+            scale = 1e-3 if column == "group peak MB" else 1
+            shown = ["–" if value is None else f"{value * scale:,.{digits}f}" for value in values]
+            cells.append(", ".join(shown))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def _family(root: int) -> list[int]:
     """A process and all that it started."""
     found, waiting = [], [root]
@@ -312,6 +337,7 @@ def record(arguments: argparse.Namespace, group: MemoryGroup | None) -> None:
                 out.write_text(text + "\n", encoding="utf-8")
         finally:
             shutil.rmtree(folder)
+    print(table(rows))
 
 
 if __name__ == "__main__":
