@@ -246,7 +246,7 @@ def measure(corpus: Corpus, name: str, limit: float | None, group: MemoryGroup |
         "writers": writers,
         "limit GB": limit,
         "limit of": limit and ("RLIMIT_DATA" if group is None else "control group"),
-        "group peak MB": group and group.peak() / 1e6,
+        "group peak so far MB": group and group.peak() / 1e6,
     }
 
 
@@ -256,7 +256,7 @@ def table(rows: list[Row]) -> str:
     columns = {
         "million tokens/s of a core": "plan M tokens/s of a core",
         "MB that two processes hold": "own MB",
-        "GB of the group": "group peak MB",
+        "limit, GB": "limit GB",
         "plan, MB": "plan MB",
         "first step with a plan, s": "first step with a plan s",
     }
@@ -267,9 +267,8 @@ def table(rows: list[Row]) -> str:
         cells = []
         for column in columns.values():
             values = [own[size].get(column) if size in own else None for size in sizes]
-            digits = 1 if column.endswith(" s") else 2 if column == "group peak MB" else 0
-            scale = 1e-3 if column == "group peak MB" else 1
-            shown = ["–" if value is None else f"{value * scale:,.{digits}f}" for value in values]
+            digits = 1 if column.endswith(" s") else 0
+            shown = ["–" if value is None else f"{value:,.{digits}f}" for value in values]
             cells.append(", ".join(shown))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
