@@ -10,9 +10,10 @@ its first step. The plan is removed before the next format.
 
 Memory is that of all processes together, sampled: what they hold for themselves, and, with pages of
 files that the kernel may drop at any time, what is resident (shared pages counted once). With
---limit no more than so many GB can be held by all of them: each process may have its part of it as
-memory of its own (RLIMIT_DATA), and fails if it asks for more. Pages of files do not count there; a
-limit that counts them, too, is one of the system: systemd-run --scope -p MemoryMax=2G python ….
+--limit no more than so many GB can be held by all of them. Where the system lets this program make
+a memory control group (as root, on Linux), all that it does is in one, with the pages of files that
+it maps, reads or writes, and who asks for more is killed. Elsewhere each process may have its part
+as memory of its own (RLIMIT_DATA), and pages of files do not count. The record says which it was.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,48 @@ RECIPES = {
 }
 SETTINGS: dict[str, dict[str, int]] = {"stream_pair": {"reuse": LENGTH // 2, "rows": BATCH}}
 Row = dict[str, Any]
+
+
+class MemoryGroup:
+    """A memory control group of the system: what a limit is written to, and the peak is read."""
+
+    def __init__(self, path: Path, limit: str, peak: str) -> None:
+        self.path, self._limit, self._peak = path, path / limit, path / peak
+
+    @classmethod
+    def own(cls) -> MemoryGroup:
+        """That of this process."""
+        groups = dict(
+            line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()
+        )
+        root = Path("/sys/fs/cgroup")
+        if "memory" in groups:  # the first version of control groups
+            path = root / "memory" / groups["memory"].lstrip("/")
+            return cls(path, "memory.limit_in_bytes", "memory.max_usage_in_bytes")
+        return cls(root / groups[""].lstrip("/"), "memory.max", "memory.peak")
+
+    def enter(self, *processes: str) -> None:
+        """Put processes, and all that they will start, into it."""
+        for process in processes:
+            (self.path / "cgroup.procs").write_text(process)
+
+    @contextmanager
+    def part(self, most: float) -> Iterator[MemoryGroup]:
+        """A group of so many bytes inside it, which this process is in meanwhile."""
+        path = self.path / f"clozelab-scale-{os.getpid()}"
+        path.mkdir()
+        part = MemoryGroup(path, self._limit.name, self._peak.name)
+        try:
+            part._limit.write_text(str(int(most)))
+            part.enter(str(os.getpid()))
+            yield part
+        finally:
+            self.enter(*(path / "cgroup.procs").read_text().split())
+            path.rmdir()
+
+    def peak(self) -> int:
+        """Bytes that were in it at most, pages of files included."""
+        return int(self._peak.read_text())
 
 
 def sentence_sizes(tokens: int) -> Iterator[Any]:
@@ -155,13 +199,13 @@ def read_steps(folder: Path, name: str) -> Row:
     }
 
 
-def measure(corpus: Corpus, name: str, limit: float | None) -> Row:
+def measure(corpus: Corpus, name: str, limit: float | None, group: MemoryGroup | None) -> Row:
     """One format on one corpus, in so many GB of memory."""
     command = [sys.executable, __file__, "--child", name, "--folder", str(corpus.path)]
     writers = min(cores(), _WRITERS)  # of which one is among the two processes that read
 
     def limited() -> None:
-        if limit:
+        if limit and group is None:
             most = int(limit * 1e9 / (1 + writers))
             resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
@@ -201,7 +245,33 @@ def measure(corpus: Corpus, name: str, limit: float | None) -> Row:
         "plan MB": size / 1e6,
         "writers": writers,
         "limit GB": limit,
+        "limit of": limit and ("RLIMIT_DATA" if group is None else "control group"),
+        "group peak so far MB": group and group.peak() / 1e6,
     }
+
+
+def table(rows: list[Row]) -> str:
+    """The figures as Markdown, those of each size one after another."""
+    sizes = sorted({row["millions"] for row in rows})
+    columns = {
+        "million tokens/s of a core": "plan M tokens/s of a core",
+        "MB that two processes hold": "own MB",
+        "limit, GB": "limit GB",
+        "plan, MB": "plan MB",
+        "first step with a plan, s": "first step with a plan s",
+    }
+    lines = [f"at {', '.join(map(str, sizes))} million tokens", ""]
+    lines += [f"| format | {' | '.join(columns)} |", "|---" + "|--:" * len(columns) + "|"]
+    for name in RECIPES:
+        own = {row["millions"]: row for row in rows if row["format"] == name}
+        cells = []
+        for column in columns.values():
+            values = [own[size].get(column) if size in own else None for size in sizes]
+            digits = 1 if column.endswith(" s") else 0
+            shown = ["–" if value is None else f"{value:,.{digits}f}" for value in values]
+            cells.append(", ".join(shown))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _family(root: int) -> list[int]:
@@ -238,6 +308,18 @@ def main() -> None:
     if arguments.child:
         print(json.dumps(read_steps(Path(arguments.folder), arguments.child)))
         return
+    with ExitStack() as stack:
+        group = None
+        if arguments.limit:
+            try:
+                group = stack.enter_context(MemoryGroup.own().part(arguments.limit * 1e9))
+            except OSError as error:
+                print(f"no memory control group ({error})", file=sys.stderr)
+        record(arguments, group)
+
+
+def record(arguments: argparse.Namespace, group: MemoryGroup | None) -> None:
+    """Measure, and write what came out after each format."""
     out = Path(arguments.out)
     rows = json.loads(out.read_text())["rows"] if out.is_file() else []
     for millions in arguments.millions:
@@ -245,15 +327,16 @@ def main() -> None:
         try:
             corpus = make_corpus(folder / "corpus", millions * 1_000_000)
             for name in arguments.formats:
-                row = {"millions": millions, **measure(corpus, name, arguments.limit)}
+                row = {"millions": millions, **measure(corpus, name, arguments.limit, group)}
                 same = (millions, name)
                 rows = [r for r in rows if (r["millions"], r["format"]) != same] + [row]
+                row |= {"commit": machine()["commit"], "load": os.getloadavg()[0]}
                 print(json.dumps(row), flush=True)
-                row["commit"] = machine()["commit"]
                 text = json.dumps({"machine": machine(), "rows": rows}, indent=1)
                 out.write_text(text + "\n", encoding="utf-8")
         finally:
             shutil.rmtree(folder)
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -232,8 +232,8 @@ def test_a_run_with_an_s3_server(corpus: Corpus, s3: Any) -> None:
     assert not [name for name, content in files_in(Path()).items() if b"hush" in content]
     clozelab.export("s3://bucket/a", "s3://bucket/hf", progress=False)
     assert clozelab.import_model("s3://bucket/hf", "b", progress=False).path == Path("b")
-    for option, place in (("data", "s3://none/corpus"), ("copy_to", "s3://none/a")):
-        options = {"data": url, "out": "c", **TINY, option: place}
-        with pytest.raises(UserError, match="s3://none/"):
+    for option, sentence in (("data", "no corpus there"), ("copy_to", "there is no such bucket")):
+        options = {"data": url, "out": "c", **TINY, option: "s3://none/a"}
+        with pytest.raises(UserError, match=f"s3://none/a: {sentence}"):
             clozelab.pretrain("bert", **options)
     assert not Path("c").exists()

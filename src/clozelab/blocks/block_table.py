@@ -202,10 +202,11 @@ def tabulate(
     stops = starts + sizes
     if dropped is not None:
         front, back = _in_order(dropped)
-        starts, stops = (
-            starts + np.clip((visits.running[first] + front)[row] - before, 0, sizes),
-            stops - np.clip(before + sizes - (visits.running[last] - back)[row], 0, sizes),
-        )
+        cut = np.flatnonzero((front + back)[row])  # entries of segments that lose tokens
+        of, before, sizes = row[cut], before[cut], sizes[cut]
+        starts[cut] += np.clip(visits.running[first[of]] + front[of] - before, 0, sizes)
+        left = visits.running[last[of]] - back[of]
+        stops[cut] -= np.clip(before + sizes - left, 0, sizes)
         filled = stops > starts
         starts, stops, row, entry = starts[filled], stops[filled], row[filled], entry[filled]
     parted = np.ones(len(row), dtype=bool)  # a segment or a document begins

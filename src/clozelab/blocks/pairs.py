@@ -281,15 +281,14 @@ def trim(first: Ints, second: Ints, *, room: int) -> tuple[Ints, Ints]:
 def fronts(key: int, at: Ints, dropped: Ints) -> Ints:
     """How many of the dropped tokens go at the front: a fair coin for each."""
     front = np.zeros_like(dropped)
-    left = dropped.copy()
-    keys, word = mix(key, at), 0
-    while (left > 0).any():
-        coins = np.clip(left, 0, 64).astype(np.uint64)
-        shift = np.minimum(np.uint64(64) - coins, np.uint64(63))
-        tossed = np.where(coins > 0, mix(keys, word) >> shift, np.uint64(0))
-        front += np.bitwise_count(tossed).astype(np.int64)
-        left = np.maximum(left - 64, 0)
-        word += 1
+    some = np.flatnonzero(dropped)  # often few, or none
+    word = 0
+    while len(some):
+        left = dropped[some] - 64 * word
+        shift = np.uint64(64) - np.minimum(left, 64).astype(np.uint64)
+        tossed = mix(mix(key, at[some]), word) >> shift
+        front[some] += np.bitwise_count(tossed).astype(np.int64)
+        some, word = some[left > 64], word + 1
     return front
 
 

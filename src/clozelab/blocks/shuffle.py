@@ -8,7 +8,7 @@ memory. The order does not depend on the buckets.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -205,8 +205,17 @@ def _at(values: Ints, places: Ints) -> Ints:
 
 def release(*arrays: Any) -> None:
     """Give the pages of mapped arrays back to the kernel; they come again when they are read."""
+    _advise("MADV_DONTNEED", arrays)
+
+
+def read_at_random(*arrays: Any) -> None:
+    """Have the kernel read of mapped arrays what is asked for, and nothing around it."""
+    _advise("MADV_RANDOM", arrays)
+
+
+def _advise(advice: str, arrays: Iterable[Any]) -> None:
     for array in arrays:
         while isinstance(array, np.ndarray):
             array = array.base
-        if isinstance(array, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            array.madvise(mmap.MADV_DONTNEED)
+        if isinstance(array, mmap.mmap) and hasattr(mmap, advice):
+            array.madvise(getattr(mmap, advice))

@@ -24,10 +24,10 @@ import numpy as np
 
 from clozelab.blocks import PARTS
 from clozelab.blocks.planned import PiecesInMemory, PlanPieces, joined
-from clozelab.blocks.shuffle import permutation
+from clozelab.blocks.shuffle import permutation, read_at_random
 from clozelab.config import slots
 from clozelab.contracts import Documents, Format, Ints, Plan, PlanStretch
-from clozelab.text.building import cores
+from clozelab.text.building import cores, memory
 from clozelab.text.store import Corpus, plans
 from clozelab.text.store.pieces import SharedPieces
 
@@ -62,7 +62,10 @@ def planned(
         return blocks.plan(documents, drawn.key)
     settings = {"use": slots.use("blocks", blocks), **asdict(form)}
     purpose = {"blocks": settings, "split": split, **drawn._asdict()}
-    opened: Plan = form.opened(documents, drawn.key, _kept(corpus, purpose, count))
+    table = _kept(corpus, purpose, count)
+    if corpus.bytes > memory() / 2:  # what is read ahead would push out what is needed again
+        read_at_random(documents.ids, documents.marks, *table.columns.values())
+    opened: Plan = form.opened(documents, drawn.key, table)
     return opened
 
 

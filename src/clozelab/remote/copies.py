@@ -67,7 +67,12 @@ def _names_at(url: str) -> set[str]:
         raise UserError(
             f"{shown(url)}: a web server cannot be written; name a bucket, as in s3://bucket/name"
         )
-    return {*access.files_under(url)}
+    try:
+        return {*access.files_under(url)}
+    except access.MissingError:  # a folder that is not there has no files, and is no mistake
+        raise UserError(
+            f"{shown(url)}: there is no such bucket; make it first, or name another place"
+        ) from None
 
 
 class FolderCopy:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from tokenizers import Tokenizer
@@ -24,6 +27,8 @@ VOCABULARY = 30_000  # ids, unless asked otherwise
 _SIMILARITY = Range(lambda value: 0 < value <= 1, "must be a similarity above 0, at most 1")
 
 _LINE = Range(lambda value: value.strip() and value.isprintable(), "must be one line of text")
+
+_GROUPS = Path("/sys/fs/cgroup")
 
 Level = Literal["lines", "paragraphs", "documents"]  # of text that may repeat
 
@@ -122,3 +127,21 @@ def missing(options: BuildOptions) -> list[str]:
 def cores() -> int:
     """Processes to use unless told otherwise: the cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> float:
+    """Bytes of memory that there are: of the machine, or of a group that this process is in."""
+    sizes = [math.inf]
+    with suppress(AttributeError, ValueError, OSError):  # not every system says
+        sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, group = line.split(":", 2)
+            first = "memory" in kinds.split(",")  # the first version of control groups
+            root, name = (
+                (_GROUPS / "memory", "memory.limit_in_bytes") if first else (_GROUPS, "memory.max")
+            )
+            for place in (Path(group), *Path(group).parents):
+                with suppress(OSError, ValueError):  # no such group here, or no limit
+                    sizes.append(int((root / place.relative_to("/") / name).read_text()))
+    return min(sizes)

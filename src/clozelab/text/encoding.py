@@ -1,6 +1,7 @@
 """Sentences → ids and marks, fast: every distinct stretch of text is tokenised once.
 
-A stretch is a word, or a run between spaces, with the white space before it where that counts.
+A stretch is a word, or a run between spaces, with the white space before it where that counts
+(the first group of a pattern, if it has one, is the stretch without it).
 For the tokenizers whose normaliser and pre-tokenizer never look across stretches, encoding them
 apart and joining gives the same ids as encoding the sentence, and natural text repeats its
 stretches; any other tokenizer gets whole sentences.
@@ -31,13 +32,13 @@ _ODD_GAP = r"[^\S\x1c-\x1f \t\n\r]"  # stays inside a stretch: normalisers diffe
 _SOLID = r"[\S\x1c-\x1f]"
 _RUN = rf"{_SOLID}+(?:{_ODD_GAP}+{_SOLID}+)*"
 _SIGN = r"!-/:-@\[-`{-~"
-_WORD = rf"[A-Za-z]+(?=[ \t\n\r{_SIGN}]|\Z)"  # BERT and GPT-2 both cut after letters before a sign
+_CUT = rf"(?=[ \t\n\r{_SIGN}]|\Z)"  # BERT and GPT-2 both cut after letters before a sign
 _LETTER = rf"(?![{_SIGN}{IDEOGRAPH_CLASS}]){_SOLID}"
 _LETTERS = rf"(?:{_LETTER})+(?:{_ODD_GAP}+(?:{_LETTER})+)*"
 
 _SPACED = re.compile(rf"{_GAP}*{_RUN}")
-_BYTES = re.compile(rf"{_GAP}*(?:{_WORD}|{_RUN})")
-_BERT = re.compile(rf"{_GAP}*(?:{_WORD}|[{_SIGN}{IDEOGRAPH_CLASS}]|{_LETTERS})")
+_BYTES = re.compile(rf"{_GAP}*(?:[A-Za-z]+{_CUT}|{_RUN})")
+_BERT = re.compile(rf" ?+{_GAP}*+([0-9A-Za-z]++{_CUT}|[{_SIGN}{IDEOGRAPH_CLASS}]|{_LETTERS})")
 _SENTENCE = re.compile(rf".*{_SOLID}", re.DOTALL)
 _IDEOGRAPH = re.compile(rf"[{IDEOGRAPH_CLASS}]")
 
@@ -79,11 +80,11 @@ class CachedTokenizer:
             for sentence in sentences
         ]
         cuts = [self._pattern.findall(sentence) for sentence in cut]
-        stretch = [piece for pieces in cuts for piece in pieces]
-        number = np.fromiter(map(self._known.__getitem__, stretch), np.int64, len(stretch))
+        pieces = offsets([len(stretches) for stretches in cuts])
+        known = map(self._known.__getitem__, chain.from_iterable(cuts))
+        number = np.fromiter(known, np.int64, int(pieces[-1]))
         self._learn()
         ids, marks, sizes, source = self._tokens(number)
-        pieces = offsets([len(stretches) for stretches in cuts])
         starts = offsets(sums(sizes, pieces))
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
         for at, sentence in enumerate(sentences) if self._segment else ():
@@ -99,7 +100,8 @@ class CachedTokenizer:
     def _characters(self, cut: list[str], sizes: Ints, source: Ints) -> tuple[Ints, Ints]:
         """The characters that tokens of sentences begin at and end before."""
         matches = chain.from_iterable(map(self._pattern.finditer, cut))
-        shift = np.repeat(np.fromiter((match.start() for match in matches), np.int64), sizes)
+        begins = (match.start(self._pattern.groups) for match in matches)
+        shift = np.repeat(np.fromiter(begins, np.int64), sizes)
         firsts = np.frombuffer(self._firsts, np.int32)[source] + shift
         return firsts, np.frombuffer(self._stops, np.int32)[source] + shift
 
@@ -109,10 +111,11 @@ class CachedTokenizer:
         Every stretch begins a word here, also one whose first character has no token (a zero-width
         space): its neighbours are not those of the text, so no word goes on from one to the next.
         """
-        number, times = np.unique(stretches, return_counts=True)
+        times = np.bincount(stretches)
+        number = np.flatnonzero(times)
         ids, marks, sizes, _ = self._tokens(number)
         marks[offsets(sizes)[:-1][sizes > 0]] |= Mark.WORD
-        return ids, marks, np.repeat(times, sizes)
+        return ids, marks, np.repeat(times[number], sizes)
 
     def _tokens(self, number: Ints) -> tuple[Ids, Bytes, Ints, Ints]:
         """The tokens of stretches, how many each has, and where they lie."""
@@ -131,29 +134,50 @@ class CachedTokenizer:
         """Tokenise the stretches just met; remember their ids, marks and characters."""
         learned = len(self._starts) - 1
         new = [*islice(reversed(self._known), len(self._known) - learned)][::-1]
-        encodings = self._tokenizer.encode_batch(new, add_special_tokens=False)
-        ids = [encoding.ids for encoding in encodings]
-        spans = [encoding.offsets for encoding in encodings]
-        starts = offsets([len(encoding) for encoding in encodings])
-        flat = np.fromiter(chain.from_iterable(chain.from_iterable(spans)), np.int32)
+        tokens = self._encoded(new)
+        starts = offsets([len(some) for some in tokens])
+        flat = chain.from_iterable(chain.from_iterable(tokens))
+        ids, begin, stops = np.fromiter(flat, np.int64).reshape(-1, 3).T
         bodies = [text.lstrip(" ") for text in new]
         lead = np.array([len(text) - len(body) for text, body in zip(new, bodies, strict=True)])
-        firsts = np.maximum(flat[::2], np.repeat(lead, np.diff(starts))).astype(np.int32)
+        firsts = np.maximum(begin, np.repeat(lead, np.diff(starts))).astype(np.int32)
         marks = np.full(len(firsts), Mark.ALL if self._word_level else _INSIDE, dtype=np.uint8)
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
         for number, (text, body) in enumerate(zip(new, bodies, strict=True)):
-            if not (body.isascii() and body.isalpha()):  # of a plain word the first token begins it
+            if not _is_plain(body):  # of a plain word the first token begins it
                 span = slice(starts[number], starts[number + 1])
-                firsts[span] = after_space(text, flat[::2][span].tolist())
+                firsts[span] = after_space(text, begin[span].tolist())
                 if not self._word_level:
                     word = begins(text, firsts[span].tolist())
                     marks[span] = np.where(word, Mark.ALL, _INSIDE)
         self._starts.frombytes((starts[1:] + len(self._ids)).tobytes())
-        self._ids.extend(chain.from_iterable(ids))
+        self._ids.frombytes(ids.astype(np.uint32).tobytes())
         self._firsts.frombytes(firsts.tobytes())
-        self._stops.frombytes(flat[1::2].tobytes())
+        self._stops.frombytes(stops.astype(np.int32).tobytes())
         self._marks.extend(marks.tobytes())
         self._letters += sum(map(len, new))
+
+    def _encoded(self, new: list[str]) -> list[list[tuple[int, int, int]]]:
+        """Of the tokens of each stretch the id, and the characters it begins at and ends before.
+
+        BERT's normaliser and pre-tokenizer, which take longer than the model, leave a plain word
+        as it is.
+        """
+        model, bert = self._tokenizer.model, self._pattern is _BERT
+        plain = [
+            bert and _is_plain(text) and not (self._lower and text != text.lower()) for text in new
+        ]
+        others = [text for text, is_plain in zip(new, plain, strict=True) if not is_plain]
+        encodings = iter(self._tokenizer.encode_batch(others, add_special_tokens=False))
+        tokens = []
+        for text, is_plain in zip(new, plain, strict=True):
+            if is_plain:
+                tokens.append([(token.id, *token.offsets) for token in model.tokenize(text)])
+            else:
+                each = next(encodings)
+                spans = zip(each.ids, each.offsets, strict=True)
+                tokens.append([(number, *span) for number, span in spans])
+        return tokens
 
     def _forget(self) -> None:
         self._known = defaultdict[str, int](count().__next__)  # a new stretch gets the next number
@@ -174,6 +198,11 @@ class CachedTokenizer:
 
 # Until phrases and entities are found, every token is a unit of those kinds.
 _INSIDE = Mark.PHRASE | Mark.ENTITY
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is one word for every normaliser and pre-tokenizer, but for its capitals."""
+    return text.isascii() and text.isalnum()
 
 
 def _literal(tokenizer: Tokenizer) -> Tokenizer:

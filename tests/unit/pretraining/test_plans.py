@@ -27,6 +27,7 @@ from clozelab.errors import UserError
 from clozelab.pretraining import plans
 from clozelab.pretraining.plans import Drawn, planned, visited
 from clozelab.pretraining.source import BlockSource
+from clozelab.text import building
 from clozelab.text.store import Corpus
 from clozelab.text.store import plans as files_of_plans
 from clozelab.text.store.pieces import SharedPieces
@@ -95,6 +96,22 @@ def test_a_run_reads_the_same_from_files(corpus: Corpus, monkeypatch: pytest.Mon
     assert read() == from_files
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell")
+@pytest.mark.parametrize("memory", [0, 1 << 40])
+def test_more_than_memory_holds_is_read_without_reading_ahead(
+    memory: int, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "memory", lambda: memory)
+    found = plan_of(corpus)
+    advised, name = dict[str, bool](), ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name = Path(line.split()[-1]).name if "-" in line.split()[0] else name
+        if line.startswith("VmFlags") and name in ("ids.npy", "marks.npy", "starts.bin"):
+            advised[name] = advised.get(name, False) or "rr" in line.split()
+    assert len(found) and set(advised.values()) == {memory == 0}
+    assert len(advised) == 3
+
+
 def test_what_a_plan_depends_on_makes_another(corpus: Corpus) -> None:
     plan_of(corpus)
     plan_of(corpus, key=6, copy=1)
@@ -127,6 +144,20 @@ def test_a_damaged_plan_is_planned_again(
     assert planned_again() == 2
     assert ids(plan_of(corpus)) == plain
     assert planned_again() == 2
+
+
+def test_a_plan_of_another_recipe_is_refused(corpus: Corpus) -> None:
+    """As where folders of plans were renamed, or copied from another corpus."""
+    plain = ids(plan_of(corpus))
+    (kept,) = files_of_plans.listed(corpus)
+    plan_of(corpus, FullSentences(length=33), key=6)
+    (other,) = {plan.path for plan in files_of_plans.listed(corpus)} - {kept.path}
+    shutil.rmtree(kept.path)
+    shutil.copytree(other, kept.path)
+    with pytest.raises(UserError, match=r"something else \(blocks, key differ\), .*--remove"):
+        plan_of(corpus)
+    clozelab.corpus_plans(corpus, remove=True)
+    assert ids(plan_of(corpus)) == plain
 
 
 def test_one_writes_while_the_others_wait(corpus: Corpus, planned_again: Callable[[], int]) -> None:
@@ -258,6 +289,7 @@ import os, signal
 from clozelab.blocks import shuffle, visits
 from clozelab.blocks.sentences import FullSentences
 from clozelab.pretraining import plans
+from clozelab.text import building
 from clozelab.text.store import Corpus
 from clozelab.text.store.pieces import SharedPieces
 visits._WINDOW, visits._RELEASE, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
@@ -317,3 +349,21 @@ def test_processes_that_help_write_the_same_bytes(
     assert ids(plan_of(corpus, part)) == alone
     assert columns_of(plan_files.path) == expected
     assert helped[-1] == ("table" if name == "segment_pair" else "stream")
+
+
+def test_the_memory_of_a_group_is_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = building.memory()
+    assert whole > 1 << 20
+    monkeypatch.setattr(building, "_GROUPS", tmp_path)
+    files = {tmp_path / "memory.max", tmp_path / "memory" / "memory.limit_in_bytes"}
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("max\n")
+    alone = building.memory()
+    assert alone >= whole
+    for file in files:
+        file.write_text("1048576\n")
+    in_groups = Path("/proc/self/cgroup").exists()
+    assert building.memory() == (1 << 20 if in_groups else alone)

@@ -207,6 +207,15 @@ def test_places_that_are_not_its_own_are_refused(run: Path, tmp_path: Path) -> N
         FolderCopy(run, "nothing://a", warn=pytest.fail)
 
 
+def test_a_bucket_that_is_not_there_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(*args: Any, **kwargs: Any) -> None:
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    monkeypatch.setattr(type(MEMORY), "find", find)
+    with pytest.raises(UserError, match=f"^{URL}: there is no such bucket; make it first"):
+        FolderCopy(run, URL, warn=pytest.fail)
+
+
 def test_a_folder_is_put_up_with_its_last_file_last(run: Path, store_calls: list[str]) -> None:
     check_new(URL)
     put_folder(run, URL, last="recipe.toml")

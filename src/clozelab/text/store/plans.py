@@ -73,14 +73,30 @@ def load_or_write(
     purpose = {"version": VERSION, "corpus": corpus.manifest["fingerprint"], **purpose}
     digest = sha256(json.dumps(purpose, sort_keys=True).encode()).hexdigest()
     folder = _home(corpus) / digest[:32]
-    plan = columns.mapped(folder)
+    plan = _found(corpus, folder, purpose)
     if plan is None:
         with _full_disk_said(corpus):
             folder.mkdir(parents=True, exist_ok=True)
             with files.locked(folder, wait=True):
                 files.claim(folder, _KIND)
-                plan = columns.mapped(folder) or _written(folder, purpose, stretches, helper)
+                plan = _found(corpus, folder, purpose)
+                plan = plan or _written(folder, purpose, stretches, helper)
     return plan
+
+
+def _found(corpus: Corpus, folder: Path, purpose: Mapping[str, Any]) -> PlanStretch | None:
+    """The columns in a folder, if they are whole; those for another purpose are refused."""
+    entry = columns.read(folder)
+    if entry is None:
+        return None
+    here, wanted = entry["purpose"], json.loads(json.dumps(purpose))
+    others = [name for name, value in wanted.items() if here.get(name) != value]
+    if others:
+        raise UserError(
+            f"{folder}: holds a plan for something else ({', '.join(others)} differ), put there by"
+            f" hand; remove it: clozelab corpus plans {corpus.name} --remove"
+        )
+    return columns.mapped(folder)
 
 
 def _home(corpus: Corpus) -> Path:
