@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from support.commands import refused
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab import cli
@@ -90,15 +91,6 @@ def config(folder: Path, **changes: Any) -> None:
     file.write_text(
         json.dumps({k: v for k, v in settings.items() if v is not ...}), encoding="utf-8"
     )
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence a mistake is answered with."""
-    capsys.readouterr()
-    assert cli.main([*arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
-    return captured.err
 
 
 # Configs.

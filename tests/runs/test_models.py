@@ -15,6 +15,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from support.commands import refused, run_command
 from support.corpora import texts, write
 from support.pretrain_runs import HERE, MACHINE, pretrain_job, run_pretraining, store
 from tokenizers import Tokenizer
@@ -82,24 +83,6 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for recipe in FAMILIES:
         assert cli.main(["export", str(folder / recipe), str(folder / f"hf-{recipe}")]) == 0
     return folder
-
-
-def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    """What a command puts out, and what it says beside."""
-    capsys.readouterr()
-    assert cli.main([*arguments]) == 0
-    captured = capsys.readouterr()
-    return captured.out, captured.err
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence a mistake is answered with."""
-    capsys.readouterr()
-    assert cli.main([*arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
-    return captured.err
 
 
 # Export and import.

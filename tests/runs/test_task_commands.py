@@ -13,6 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from rich.text import Text
+from support.commands import output_of
 from support.finetune_tasks import SHORT, STILL, base_model, sample_file
 from support.labelled_files import jsonl, write
 from support.processes import run_process
@@ -122,12 +123,6 @@ def answerer(root: Path) -> str:
     return tune("answer", root / "m-answer", "--train", file, "--dev", file)
 
 
-def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    assert cli.main([*arguments]) == 0
-    return capsys.readouterr().out
-
-
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The sentence a mistake is answered with; below it a layout, where data is missing."""
     capsys.readouterr()
@@ -152,13 +147,13 @@ def test_tasks_lists_every_task_with_kind_metrics_and_question(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(out, "width", 200)
-    table = run_command(capsys, "tasks").splitlines()
+    table = output_of(capsys, "tasks").splitlines()
     assert [line.split()[0] for line in table[1:]] == list(NAMED)
     assert "mrpc" in table[3] and "accuracy, f1" in table[3] and "classify" in table[3]
 
 
 def test_a_task_is_told_in_full_with_its_files(capsys: pytest.CaptureFixture[str]) -> None:
-    output = run_command(capsys, "tasks", "mnli")
+    output = output_of(capsys, "tasks", "mnli")
     assert output.startswith("MNLI: ") and "contradiction, entailment, neutral" in output
     files = {line.split()[0]: line.split()[1] for line in output.splitlines() if ".tsv" in line}
     assert files["dev"] == "dev_matched.tsv" and files["test_mismatched"] == "test_mismatched.tsv"
@@ -202,24 +197,24 @@ def test_texts_are_predicted_a_line_each_wherever_they_come_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = [word for text in TEXTS for word in ("--text", text)]
-    wanted = run_command(capsys, "predict", classifier, *options)
+    wanted = output_of(capsys, "predict", classifier, *options)
     fields = [line.split("\t") for line in wanted.splitlines()]
     assert [text for *_, text in fields] == TEXTS
     assert all(label in "01" and 0.5 <= float(chance) <= 1 for label, chance, _ in fields)
     file = write(root / "some.txt", "\n".join([*TEXTS, ""]))
-    assert run_command(capsys, "predict", classifier, "--file", str(file)) == wanted
+    assert output_of(capsys, "predict", classifier, "--file", str(file)) == wanted
     for more in ([], ["--file", "-"]):
         typed(monkeypatch, "\n".join(TEXTS))
-        assert run_command(capsys, "predict", classifier, *more) == wanted
+        assert output_of(capsys, "predict", classifier, *more) == wanted
     table = write(root / "some.tsv", "\n".join(["sentence", *TEXTS, ""]))
-    assert run_command(capsys, "predict", classifier, "--file", str(table)) == wanted
+    assert output_of(capsys, "predict", classifier, "--file", str(table)) == wanted
     odd = write(root / "odd.jsonl", jsonl(*({"wording": text, "label": "x"} for text in TEXTS)))
     named = ["--file", str(odd), "--columns", "first=wording"]
-    assert run_command(capsys, "predict", classifier, *named) == wanted, (
+    assert output_of(capsys, "predict", classifier, *named) == wanted, (
         "a label in the file is no matter"
     )
     out = root / "out.tsv"
-    assert run_command(capsys, "predict", classifier, *options, "--out", str(out)) == ""
+    assert output_of(capsys, "predict", classifier, *options, "--out", str(out)) == ""
     assert out.read_text(encoding="utf-8") == wanted
 
 
@@ -240,7 +235,7 @@ def test_what_was_learned_by_heart_is_predicted_and_json_has_every_probability(
 ) -> None:
     file = root / "SST-2" / "dev.tsv"
     gold = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()[1:]]
-    output = run_command(capsys, "predict", classifier, "--file", str(file), "--json")
+    output = output_of(capsys, "predict", classifier, "--file", str(file), "--json")
     predictions = [json.loads(line) for line in output.splitlines()]
     assert [prediction["id"] for prediction in predictions] == [
         str(number) for number in range(len(gold))
@@ -267,7 +262,7 @@ def test_json_has_what_was_given_beside_what_was_predicted(
 ) -> None:
     def predict_json(model: str, *arguments: str) -> dict[str, Any]:
         prediction: dict[str, Any] = json.loads(
-            run_command(capsys, "predict", model, *arguments, "--json")
+            output_of(capsys, "predict", model, *arguments, "--json")
         )
         return prediction
 
@@ -296,13 +291,11 @@ def test_columns_are_remembered_and_those_given_win(
     options += ["--columns", "first=wording", "--columns", "label=mood"]
     out = tune("classify", tmp_path / "out", *options)
     capsys.readouterr()
-    assert "accuracy" in run_command(capsys, "evaluate", out, str(file))
-    assert len(run_command(capsys, "predict", out, "--file", str(file)).splitlines()) == 8
+    assert "accuracy" in output_of(capsys, "evaluate", out, str(file))
+    assert len(output_of(capsys, "predict", out, "--file", str(file)).splitlines()) == 8
     other = write(tmp_path / "b.tsv", "saying\tlabel\n" + rows)
     assert "looked for" in refused(capsys, "evaluate", out, str(other))
-    assert "accuracy" in run_command(
-        capsys, "evaluate", out, str(other), "--columns", "first=saying"
-    )
+    assert "accuracy" in output_of(capsys, "evaluate", out, str(other), "--columns", "first=saying")
 
 
 def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
@@ -335,7 +328,7 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
 def test_a_text_never_breaks_a_line_of_the_output(
     classifier: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = run_command(
+    output = output_of(
         capsys, "predict", classifier, "--text", "a\tb\nc\u2028d [red]e[/]", "--text", ""
     )
     assert [line.split("\t")[2] for line in output.splitlines()] == ["a b c d [red]e[/]", ""]
@@ -344,10 +337,10 @@ def test_a_text_never_breaks_a_line_of_the_output(
 def test_pairs_are_two_texts_or_parted_by_a_tab(
     pairer: str, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = run_command(capsys, "predict", pairer, "--text", "one", "--text", "two")
+    wanted = output_of(capsys, "predict", pairer, "--text", "one", "--text", "two")
     assert wanted.endswith("one | two\n") and wanted.split("\t")[0] in NLI
     typed(monkeypatch, "one\ttwo\n")
-    assert run_command(capsys, "predict", pairer) == wanted
+    assert output_of(capsys, "predict", pairer) == wanted
     assert "--text: has 1 text, and the model takes two" in refused(
         capsys, "predict", pairer, "--text", "one"
     )
@@ -360,14 +353,14 @@ def test_pairs_are_two_texts_or_parted_by_a_tab(
 def test_words_are_tagged_and_questions_answered(
     tagger: str, answerer: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = run_command(capsys, "predict", tagger, "--text", "He saw \u200b Anna")
+    output = output_of(capsys, "predict", tagger, "--text", "He saw \u200b Anna")
     assert [word.rpartition("/")[0] for word in output.split()] == ["He", "saw", "\u200b", "Anna"]
     file = write(
         root / "asked.jsonl", jsonl({"id": "q7", "question": "who", "context": "Anna came."})
     )
-    (line,) = run_command(capsys, "predict", answerer, "--file", str(file)).splitlines()
+    (line,) = output_of(capsys, "predict", answerer, "--file", str(file)).splitlines()
     assert line.startswith("q7\t") and line[3:] in "Anna came."
-    answer = json.loads(run_command(capsys, "predict", answerer, "--file", str(file), "--json"))
+    answer = json.loads(output_of(capsys, "predict", answerer, "--file", str(file), "--json"))
     assert {"text", "probability", "start"} == {*answer["best"][0]} and answer["null"] is not None
     for candidate in answer["best"]:
         assert "Anna came."[candidate["start"] :].startswith(candidate["text"])
@@ -378,12 +371,12 @@ def test_answer_shows_the_answer_and_its_rivals_or_says_that_there_is_none(
 ) -> None:
     passage = "Anna came home. " * 40
     command = ["answer", answerer, "--question", "who came", "--top", "2"]
-    output = run_command(capsys, *command, "--passage", passage)
+    output = output_of(capsys, *command, "--passage", passage)
     first, *_, second, third = output.splitlines()
     assert first == "the passage does not say" or first in passage
     assert all(line.split()[0].endswith("%") for line in (second, third))
     typed(monkeypatch, passage)
-    assert run_command(capsys, *command, "--passage", "-") == output
+    assert output_of(capsys, *command, "--passage", "-") == output
 
 
 def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
@@ -439,12 +432,12 @@ def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
 def test_a_file_and_a_task_are_scored(
     classifier: str, pairer: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    by_file = run_command(capsys, "evaluate", classifier, str(root / "SST-2" / "dev.tsv"))
-    by_task = run_command(capsys, "evaluate", classifier, "sst2", "--task-data", str(root))
+    by_file = output_of(capsys, "evaluate", classifier, str(root / "SST-2" / "dev.tsv"))
+    by_task = output_of(capsys, "evaluate", classifier, "sst2", "--task-data", str(root))
     assert by_file == by_task
     head, row = by_file.splitlines()
     assert head.split() == ["accuracy"] and row.split()[0] == "dev" and float(row.split()[1]) >= 90
-    lines = run_command(capsys, "evaluate", pairer, "mnli", "--task-data", str(root)).splitlines()
+    lines = output_of(capsys, "evaluate", pairer, "mnli", "--task-data", str(root)).splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["dev", "dev_mismatched"]
     assert len({len(line.rstrip()) for line in lines}) == 1, "numbers end below one another"
 
@@ -455,7 +448,7 @@ def test_scores_are_recorded_with_the_digest_of_what_was_scored(
     file, record = root / "SST-2" / "dev.tsv", tmp_path / "scores.json"
     more = (["--task-data", str(root)], [])
     for what, options in zip(("sst2", str(file)), more, strict=True):
-        printed = run_command(capsys, "evaluate", classifier, what, *options, "--out", str(record))
+        printed = output_of(capsys, "evaluate", classifier, what, *options, "--out", str(record))
         scored = json.loads(record.read_text(encoding="utf-8"))
         assert scored["digests"] == {str(file.resolve()): sha256(file)}
         assert f"{scored['scores']['dev']['accuracy']:.2f}" in printed
@@ -481,11 +474,11 @@ def test_submissions_are_the_files_that_glue_takes(
     out = root / "sent"
     options = ["--task-data", str(root), "--out", str(out)]
     wanted = {"SST-2.tsv": 7, "MNLI-m.tsv": 12, "MNLI-mm.tsv": 7, "AX.tsv": 4, "STS-B.tsv": 12}
-    assert run_command(capsys, "predict", classifier, "--task", "sst2", *options) == ""
-    run_command(capsys, "predict", pairer, "--task", "mnli", *options)
-    run_command(capsys, "predict", pairer, "--task", "mnli", "--split", "test_mismatched", *options)
-    run_command(capsys, "predict", pairer, "--task", "ax", *options)
-    run_command(capsys, "predict", regressor, "--task", "stsb", *options)
+    assert output_of(capsys, "predict", classifier, "--task", "sst2", *options) == ""
+    output_of(capsys, "predict", pairer, "--task", "mnli", *options)
+    output_of(capsys, "predict", pairer, "--task", "mnli", "--split", "test_mismatched", *options)
+    output_of(capsys, "predict", pairer, "--task", "ax", *options)
+    output_of(capsys, "predict", regressor, "--task", "stsb", *options)
     assert {file.name for file in out.iterdir()} == {*wanted}
     labels = {"SST-2.tsv": {"0", "1"}, "MNLI-m.tsv": {*NLI}, "MNLI-mm.tsv": {*NLI}}
     for name, count in wanted.items():

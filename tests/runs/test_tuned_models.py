@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from support.commands import output_of, refused
 from tokenizers import Tokenizer
 
 import clozelab
@@ -165,24 +166,8 @@ def done(*arguments: str) -> None:
     assert cli.main([*arguments]) == 0
 
 
-def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    done(*arguments)
-    return capsys.readouterr().out
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence a mistake is answered with."""
-    capsys.readouterr()
-    assert cli.main([*arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("clozelab: ") and captured.err.count("\n") == 1, captured.err
-    return captured.err
-
-
 def predicted(capsys: pytest.CaptureFixture[str], place: Path, file: str) -> list[dict[str, Any]]:
-    out = run_command(capsys, "predict", str(place), "--file", file, "--json", "--device", "cpu")
+    out = output_of(capsys, "predict", str(place), "--file", file, "--json", "--device", "cpu")
     return [json.loads(line) for line in out.splitlines()]
 
 
@@ -392,7 +377,7 @@ def test_an_exported_model_comes_back_with_its_task(
     alike(mine, predicted(capsys, tmp_path / "run", file), 1e-6)
     assert (tmp_path / "run" / TASK).is_file()
     assert load(str(tmp_path / "run")).task == after
-    outputs = [run_command(capsys, "evaluate", str(place), file, "--device", "cpu")
+    outputs = [output_of(capsys, "evaluate", str(place), file, "--device", "cpu")
             for place in (run, there)]  # fmt: skip
     assert outputs[0] and outputs[0] == outputs[1]
 
@@ -428,11 +413,11 @@ def test_a_model_of_others_is_applied_like_one_of_ours(
             ]
         else:
             alike(mine, predictions)
-        assert run_command(capsys, "evaluate", str(place), file, "--device", "cpu")
+        assert output_of(capsys, "evaluate", str(place), file, "--device", "cpu")
     if kind == "pairs":
         with pytest.raises(UserError, match="has one text and the task takes two"):
             load(str(runs_dir / "roberta-pairs")).predict(["One text alone."])
-        text = run_command(
+        text = output_of(
             capsys, "predict", str(run), "--text", "One text alone.", "--device", "cpu"
         )
         assert text.endswith("One text alone.\n")
