@@ -53,13 +53,17 @@ def _cell(cost: Mapping[str, float] | None) -> str:
     return f"{cost['ms']:.1f}, {cost['ideal']:.1f}" if cost["ideal"] else f"{cost['ms']:.1f}"
 
 
-def main() -> None:
-    """Write the table into the page."""
+def page(text: str) -> str:
+    """The page with the table of today's records."""
     rows: dict[str, Any] = {}
     for record in json.loads(RECORDS.read_text(encoding="utf-8")):
         rows |= record["rows"]
-    page = PAGE.read_text(encoding="utf-8")
-    write_text(PAGE, replaced(page, "roofline", "\n".join(table(rows))))
+    return replaced(text, "roofline", "\n".join(table(rows)))
+
+
+def main() -> None:
+    """Write the table into the page."""
+    write_text(PAGE, page(PAGE.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

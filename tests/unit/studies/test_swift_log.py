@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def log() -> dict[str, Any]:
+def log(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     return runpy.run_path(str(ROOT / "tools" / "swift_log.py"))
 
 
