@@ -52,8 +52,8 @@ MIXED = [20 + (number * 97) % 109 for number in range(2000)]  # 20 to 128, as se
 WRONG = 2e-2 if GPU else 1e-4  # a relative error that is more than rounding
 TILES = {
     "FORWARD": list(itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4))),
-    "QUERIES": list(itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3))),
-    "OTHERS": list(itertools.product((32, 64, 128), (64, 128), (4, 8), (1, 2, 3))),
+    "BACKWARD_DQ": list(itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3))),
+    "BACKWARD_DKDV": list(itertools.product((32, 64, 128), (64, 128), (4, 8), (1, 2, 3))),
 }
 
 Run = Callable[..., tuple[Tensor, ...]]  # of the tensors of an entry
@@ -84,15 +84,15 @@ def blocks_of(kind: str, tokens: int) -> Input:
     """Packed blocks of one length, or of mixed ones."""
     lengths = [int(kind)] * (tokens // int(kind)) if kind != "mixed" else MIXED
     ends = [0, *itertools.accumulate(lengths)]
-    starts = torch.tensor([end for end in ends if end <= tokens], dtype=torch.int32)
-    lengths = starts.diff().tolist()
-    places = torch.cat([torch.arange(length) for length in lengths]).to(DEVICE)
-    ids = torch.zeros_like(places)
-    return Input(ids, places, ids, starts.to(DEVICE), max(lengths), kind != "mixed")
+    cu_seqlens = torch.tensor([end for end in ends if end <= tokens], dtype=torch.int32)
+    lengths = cu_seqlens.diff().tolist()
+    position_ids = torch.cat([torch.arange(length) for length in lengths]).to(DEVICE)
+    ids = torch.zeros_like(position_ids)
+    return Input(ids, position_ids, ids, cu_seqlens.to(DEVICE), max(lengths), kind != "mixed")
 
 
 def attention_entry(
-    tokens: int, *, kind: str, rate: float = 0.0, window: int = 0, turns: bool = False
+    tokens: int, *, kind: str, dropout: float = 0.0, window: int = 0, rotary: bool = False
 ) -> Entry:
     """Attention of packed blocks, from the product of queries, keys and values."""
     length = kind if kind == "mixed" else str(min(int(kind), tokens))
@@ -101,31 +101,36 @@ def attention_entry(
     packed = batch._replace(dense=False)
     count = len(batch.ids)
     qkv = random_tensor(count, 3, HEADS, WIDTH // HEADS)
-    by = rotation(batch.position_ids, WIDTH // HEADS, 10_000.0, torch.float32) if turns else None
+    by = rotation(batch.position_ids, WIDTH // HEADS, 10_000.0, torch.float32) if rotary else None
     seed = torch.tensor(7, device=DEVICE)
 
     def ours(qkv: Tensor, by: Rotation | None = by) -> tuple[Tensor, ...]:
-        settings = {"seed": seed, "max_seqlen": batch.max_seqlen, "rate": rate, "causal": False}
+        settings = {
+            "seed": seed,
+            "max_seqlen": batch.max_seqlen,
+            "dropout": dropout,
+            "causal": False,
+        }
         return (attention.attend(qkv, batch.cu_seqlens, window=window, rotation=by, **settings),)
 
-    def turned(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def rotated(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = qkv.unbind(1)
         return (q, k, v) if by is None else (rotate(q, by), rotate(k, by), v)
 
     def plain(qkv: Tensor, inputs: Input = packed) -> tuple[Tensor, ...]:
         layout = lay_out(inputs, qkv.dtype)
-        return (attend(*turned(qkv), layout, scope=Scope(window), dropout=rate),)
+        return (attend(*rotated(qkv), layout, scope=Scope(window), dropout=dropout),)
 
     others: dict[str, Run] = {}
     if batch.dense and not window:
         others["dense"] = torch.compile(lambda qkv: plain(qkv, batch))
-    if turns:
-        compiled = torch.compile(lambda qkv: torch.stack(turned(qkv), dim=1))
-        others["ours, turned by the compiler"] = lambda qkv: ours(compiled(qkv), None)
-    return Entry((qkv,), ours, plain, others, rate > 0)
+    if rotary:
+        compiled = torch.compile(lambda qkv: torch.stack(rotated(qkv), dim=1))
+        others["ours, rotated by the compiler"] = lambda qkv: ours(compiled(qkv), None)
+    return Entry((qkv,), ours, plain, others, dropout > 0)
 
 
-def distance_attention_entry(tokens: int, *, length: int, rate: float = 0.0) -> Entry:
+def distance_attention_entry(tokens: int, *, length: int, dropout: float = 0.0) -> Entry:
     """DeBERTa's attention of full blocks, from the queries and keys of contents and distances."""
     tokens = tokens if GPU else 64  # the interpreter adds up runs one cell after the other
     length = min(length, tokens)
@@ -136,19 +141,19 @@ def distance_attention_entry(tokens: int, *, length: int, rate: float = 0.0) -> 
     seed = torch.tensor(7, device=DEVICE)
 
     def ours(qkv: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
-        settings = {"seed": seed, "max_seqlen": length, "rate": rate, "causal": False}
+        settings = {"seed": seed, "max_seqlen": length, "dropout": dropout, "causal": False}
         heads = (rows, query, key)
         return (attention.attend(qkv, batch.cu_seqlens, distances=heads, **settings),)
 
     def plain(qkv: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
         layout = lay_out(batch, qkv.dtype, adds=True)
         heads = PositionHeads(rows, query, key)
-        return (attend(*qkv.unbind(1), layout, scope=Scope(), dropout=rate, distances=heads),)
+        return (attend(*qkv.unbind(1), layout, scope=Scope(), dropout=dropout, distances=heads),)
 
-    return Entry((qkv, *tables), ours, plain, {"eager": plain}, rate > 0)
+    return Entry((qkv, *tables), ours, plain, {"eager": plain}, dropout > 0)
 
 
-def rank_attention_entry(tokens: int, *, rate: float = 0.0) -> Entry:
+def rank_attention_entry(tokens: int, *, dropout: float = 0.0) -> Entry:
     """XLNet's content stream: blocks of 512 behind a memory of 384, in an order of their own."""
     rows, memory = (512, 384) if GPU else (24, 10)
     blocks = max(1, tokens // 4 // rows)
@@ -156,38 +161,41 @@ def rank_attention_entry(tokens: int, *, rate: float = 0.0) -> Entry:
     q, k, v = (
         random_tensor(blocks, size, HEADS, WIDTH // HEADS) for size in (rows, columns, columns)
     )
-    far = random_tensor(blocks, HEADS, rows, columns + rows)
+    pos_scores = random_tensor(blocks, HEADS, rows, columns + rows)
     same, other = random_tensor(blocks, HEADS, rows), random_tensor(blocks, HEADS, rows)
-    own = torch.rand(blocks, rows).argsort(1)
-    itself = torch.arange(memory, columns).expand(blocks, rows)
+    query_rank = torch.rand(blocks, rows).argsort(1)
+    own_key = torch.arange(memory, columns).expand(blocks, rows)
     shift = rows - torch.arange(rows).expand(blocks, rows)
-    index = torch.cat([torch.full((blocks, memory), -1), own], 1)
+    key_rank = torch.cat([torch.full((blocks, memory), -1), query_rank], 1)
     segment = (torch.arange(columns) > columns // 2).long().expand(blocks, columns)
-    facts = (own, itself, shift, segment[:, memory:], index, segment)
-    ranks = [fact.to(DEVICE, torch.int32).contiguous() for fact in facts]
+    integers = (query_rank, own_key, shift, segment[:, memory:], key_rank, segment)
+    ranks = [x.to(DEVICE, torch.int32).contiguous() for x in integers]
     seed = torch.tensor(7, device=DEVICE)
 
     def ours(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return (relative.attend(*tensors, ranks=ranks, seed=seed, rate=rate),)
+        return (relative.attend(*tensors, ranks=ranks, seed=seed, dropout=dropout),)
 
     def plain(*tensors: Tensor) -> tuple[Tensor, ...]:
-        q, k, v, far, same, other = tensors
-        own, itself, shift, mine, index, theirs = (fact.long()[:, None] for fact in ranks)
-        number = torch.arange(columns, device=DEVICE)
-        cells = (shift[..., None] + number).expand(-1, HEADS, -1, -1)
-        scores = torch.einsum("brha,bkha->bhrk", q, k) + far.gather(3, cells)
-        agree = mine[..., None] == theirs[..., None, :]
-        scores = scores + torch.where(agree, same[..., None], other[..., None])
-        seen = (own[..., None] > index[..., None, :]) | (itself[..., None] == number)
-        scores = (scores * (WIDTH // HEADS) ** -0.5).masked_fill(~seen, float("-inf"))
-        weights = functional.dropout(scores.float().softmax(-1), rate).to(v.dtype)
+        q, k, v, pos_scores, same, other = tensors
+        query_rank, own_key, shift, query_segment, key_rank, key_segment = (
+            x.long()[:, None] for x in ranks
+        )
+        numbers = torch.arange(columns, device=DEVICE)
+        cells = (shift[..., None] + numbers).expand(-1, HEADS, -1, -1)
+        scores = torch.einsum("brha,bkha->bhrk", q, k) + pos_scores.gather(3, cells)
+        same_segment = query_segment[..., None] == key_segment[..., None, :]
+        scores = scores + torch.where(same_segment, same[..., None], other[..., None])
+        visible = query_rank[..., None] > key_rank[..., None, :]
+        visible = visible | (own_key[..., None] == numbers)
+        scores = (scores * (WIDTH // HEADS) ** -0.5).masked_fill(~visible, float("-inf"))
+        weights = functional.dropout(scores.float().softmax(-1), dropout).to(v.dtype)
         return (torch.einsum("bhrk,bkha->brha", weights, v),)
 
-    return Entry((q, k, v, far, same, other), ours, plain, drops=rate > 0, tiled=relative)
+    return Entry((q, k, v, pos_scores, same, other), ours, plain, drops=dropout > 0, tiled=relative)
 
 
 def add_norm_entry(
-    tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool = True
+    tokens: int, *, dropout: float = 0.0, bias: bool = True, centred: bool = True
 ) -> Entry:
     """The end of a half: of BERT's the norm goes on, of one without biases the sum as well."""
     x, h, weight = random_tensor(tokens, WIDTH), random_tensor(tokens, WIDTH), vector(WIDTH)
@@ -195,21 +203,21 @@ def add_norm_entry(
     seed = torch.tensor(7, device=DEVICE)
 
     def ours(x: Tensor, h: Tensor, weight: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        b, shift = more or (None, None)
-        vectors = {"bias": b, "weight": weight, "shift": shift}
-        both = sums.add_norm(x, h, **vectors, seed=seed, rate=rate, epsilon=1e-5, centred=centred)
+        b, norm_bias = more or (None, None)
+        vectors = {"bias": b, "norm_weight": weight, "norm_bias": norm_bias}
+        both = sums.add_norm(x, h, **vectors, seed=seed, dropout=dropout, eps=1e-5, centred=centred)
         return both[bias:]
 
     def plain(x: Tensor, h: Tensor, weight: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        b, shift = more or (None, None)
-        total = x + drop(h if b is None else h + b.to(h.dtype), rate, True)
+        b, norm_bias = more or (None, None)
+        y = x + drop(h if b is None else h + b.to(h.dtype), dropout, True)
         if centred:
-            normal = functional.layer_norm(total.float(), (WIDTH,), weight, shift, 1e-5)
+            normed = functional.layer_norm(y.float(), (WIDTH,), weight, norm_bias, 1e-5)
         else:
-            normal = functional.rms_norm(total.float(), (WIDTH,), weight, 1e-5)
-        return (total, normal.to(x.dtype))[bias:]
+            normed = functional.rms_norm(y.float(), (WIDTH,), weight, 1e-5)
+        return (y, normed.to(x.dtype))[bias:]
 
-    return Entry((x, h, weight, *more), ours, plain, drops=rate > 0)
+    return Entry((x, h, weight, *more), ours, plain, drops=dropout > 0)
 
 
 def activation_entry(tokens: int, *, kind: str, width: int, gated: bool = False) -> Entry:
@@ -238,11 +246,11 @@ def cross_entropy_entry(tokens: int) -> Entry:
     rows, columns = tokens * 15 // 100, -(-VOCABULARY // 64) * 64
     labels = torch.randint(VOCABULARY, (rows,), device=DEVICE)
 
-    def ours(scores: Tensor) -> tuple[Tensor, ...]:
-        return entropy.entropy(scores, labels, VOCABULARY)[:1]
+    def ours(logits: Tensor) -> tuple[Tensor, ...]:
+        return entropy.cross_entropy(logits, labels, VOCABULARY)[:1]
 
-    def plain(scores: Tensor) -> tuple[Tensor, ...]:
-        exact = scores[:, :VOCABULARY].float()
+    def plain(logits: Tensor) -> tuple[Tensor, ...]:
+        exact = logits[:, :VOCABULARY].float()
         return (functional.cross_entropy(exact, labels, reduction="none"),)
 
     return Entry((random_tensor(rows, columns),), ours, plain)
@@ -251,23 +259,23 @@ def cross_entropy_entry(tokens: int) -> Entry:
 def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
     """Every entry by its name, as a function of the number of tokens."""
     entries: dict[str, Callable[[int], Entry]] = {}
-    for rate in (0.0, 0.1):
+    for dropout in (0.0, 0.1):
         for kind in ("512", "128", "mixed"):
-            entries[f"attention {kind}, dropout {rate}"] = partial(
-                attention_entry, kind=kind, rate=rate
+            entries[f"attention {kind}, dropout {dropout}"] = partial(
+                attention_entry, kind=kind, dropout=dropout
             )
-        entries[f"sum and norm, dropout {rate}"] = partial(add_norm_entry, rate=rate)
+        entries[f"sum and norm, dropout {dropout}"] = partial(add_norm_entry, dropout=dropout)
     entries["bias and gelu"] = partial(activation_entry, kind="gelu", width=4 * WIDTH)
     entries["cross-entropy"] = cross_entropy_entry
     for kind in ("1024", "8192"):
-        block = partial(attention_entry, kind=kind, turns=True)
+        block = partial(attention_entry, kind=kind, rotary=True)
         entries[f"modern: attention {kind}, window 128"] = partial(block, window=128)
         entries[f"modern: attention {kind}"] = block
-    for length, rate in itertools.product((512, 2048), (0.0, 0.1)):
-        entry = partial(distance_attention_entry, length=length, rate=rate)
-        entries[f"distances: attention {length}, dropout {rate}"] = entry
-        entries[f"two streams: attention 512, dropout {rate}"] = partial(
-            rank_attention_entry, rate=rate
+    for length, dropout in itertools.product((512, 2048), (0.0, 0.1)):
+        entry = partial(distance_attention_entry, length=length, dropout=dropout)
+        entries[f"distances: attention {length}, dropout {dropout}"] = entry
+        entries[f"two streams: attention 512, dropout {dropout}"] = partial(
+            rank_attention_entry, dropout=dropout
         )
     entries["modern: sum and layer norm, no biases"] = partial(add_norm_entry, bias=False)
     entries["modern: sum and RMS norm"] = partial(add_norm_entry, bias=False, centred=False)
@@ -316,7 +324,9 @@ def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
         table = getattr(entry.tiled, name)
         before, ranking = dict(table), []
         for choice in choices:
-            table.update(zip(("BM", "BN", "num_warps", "num_stages"), choice, strict=True))
+            table.update(
+                zip(("BLOCK_M", "BLOCK_N", "num_warps", "num_stages"), choice, strict=True)
+            )
             try:
                 spent = time_route(entry.ours, entry.tensors)
             except Exception as problem:  # too much shared memory, most likely

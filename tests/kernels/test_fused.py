@@ -343,8 +343,8 @@ def test_long_blocks_without_dropout_and_window_take_the_library_s_kernel_and_ot
 ) -> None:
     called = []
     kernel = attention.attend
-    monkeypatch.setattr(attention, "SHORT", 8)
-    monkeypatch.setattr(attention, "LONG", 12)
+    monkeypatch.setattr(attention, "SHORT_SEQLEN", 8)
+    monkeypatch.setattr(attention, "LONG_SEQLEN", 12)
     monkeypatch.setattr(attention, "attend", lambda *a, **k: (called.append(1), kernel(*a, **k))[1])
     cases = [
         ("BERT", (9, 5), 0.0, 2),

@@ -1,4 +1,4 @@
-"""Each kernel reckons what the plain arithmetic does, forward and backward, and drops fairly."""
+"""Each kernel computes what the plain arithmetic does, forward and backward, and drops fairly."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from support.triton_interpreter import (
     activation,
     attention,
     distances,
-    draws,
     entropy,
     rotation,
     sums,
 )
+from support.triton_interpreter import dropout as dropout_kernels
 from torch import Tensor
 from torch.nn import functional
 
@@ -41,7 +41,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
     return values.to(DEVICE).requires_grad_()
 
 
-def starts_of(lengths: Sequence[int]) -> Tensor:
+def cu_seqlens_of(lengths: Sequence[int]) -> Tensor:
     return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
 
 
@@ -55,40 +55,47 @@ def assert_same(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
         torch.testing.assert_close(mine.double(), other, rtol=2e-5, atol=2e-5)
 
 
-def grown(rows: int, columns: int, rate: float, *, stream: int = 0) -> Tensor:
-    """What a mask multiplies by, reckoned apart from the kernels."""
-    if not rate:
+def dropout_factors(rows: int, columns: int, dropout: float, *, mask_id: int = 0) -> Tensor:
+    """[rows, columns] 0 or 1 / (1 − dropout), computed apart from the kernels."""
+    if not dropout:
         return torch.ones(rows, columns, dtype=torch.float64, device=DEVICE)
     seed, most = int(SEED), 2**32
 
-    def mixed(x: int) -> int:
+    def hash32(x: int) -> int:
         for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
             x = ((x ^ (x >> shift)) * factor) % most
         return x ^ (x >> 15)
 
-    high = mixed(((seed >> 32) + stream) % most)
-    low = mixed((seed % most) ^ stream)
-    by_row = np.array([mixed((low + row) % most) for row in range(rows)], dtype=np.uint64)
-    by_column = np.array([mixed(high ^ column) for column in range(columns)], dtype=np.uint64)
+    high = hash32(((seed >> 32) + mask_id) % most)
+    low = hash32((seed % most) ^ mask_id)
+    by_row = np.array([hash32((low + row) % most) for row in range(rows)], dtype=np.uint64)
+    by_column = np.array([hash32(high ^ column) for column in range(columns)], dtype=np.uint64)
     drawn = (by_row[:, None] ^ by_column[None, :]) * np.uint64(0x9E3779B1) % np.uint64(most)
-    survives = torch.from_numpy(drawn >= round(rate * most))
-    return survives.double().to(DEVICE) / (1 - rate)
+    survives = torch.from_numpy(drawn >= round(dropout * most))
+    return survives.double().to(DEVICE) / (1 - dropout)
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize(("rows", "width"), [(37, 24), (1, 64), (5, 96)])
 @pytest.mark.parametrize("both", [True, False])
 def test_the_end_of_a_half_is_a_sum_and_its_norm(
-    rows: int, width: int, rate: float, both: bool
+    rows: int, width: int, dropout: float, both: bool
 ) -> None:
     x, h = numbers(rows, width), numbers(rows, width, seed=1)
     vectors = [numbers(width, seed=seed) for seed in (2, 3, 4)]
-    bias, weight, shift = vectors
+    bias, weight, norm_bias = vectors
     total, normal = sums.add_norm(
-        x, h, bias=bias, weight=weight, shift=shift, seed=SEED, rate=rate, epsilon=1e-5
+        x,
+        h,
+        bias=bias,
+        norm_weight=weight,
+        norm_bias=norm_bias,
+        seed=SEED,
+        dropout=dropout,
+        eps=1e-5,
     )
     X, H, B, W, S = wide(x, h, *vectors)  # noqa: N806
-    plain = X + (H + B) * grown(rows, width, rate)
+    plain = X + (H + B) * dropout_factors(rows, width, dropout)
     normed = functional.layer_norm(plain, (width,), W, S, 1e-5)
     assert_same([total, normal], [plain, normed])
     first, second = numbers(rows, width, seed=5).detach(), numbers(rows, width, seed=6).detach()
@@ -103,11 +110,12 @@ def test_what_is_dropped_of_some_rows_goes_by_their_numbers() -> None:
     at = torch.tensor([30, 2, 2, 0, 17], device=DEVICE)
     x, h = numbers(37, 24), numbers(37, 24, seed=1)
     vectors = {
-        name: numbers(24, seed=seed) for seed, name in enumerate(("bias", "weight", "shift"))
+        name: numbers(24, seed=seed)
+        for seed, name in enumerate(("bias", "norm_weight", "norm_bias"))
     }
-    facts = {"seed": SEED, "rate": 0.3, "epsilon": 1e-5}
-    whole = [tensor[at] for tensor in sums.add_norm(x, h, **vectors, **facts)]
-    some = sums.add_norm(x[at], h[at], **vectors, **facts, numbers=at)
+    settings = {"seed": SEED, "dropout": 0.3, "eps": 1e-5}
+    whole = [tensor[at] for tensor in sums.add_norm(x, h, **vectors, **settings)]
+    some = sums.add_norm(x[at], h[at], **vectors, **settings, row_ids=at)
     torch.testing.assert_close([*some], whole)
     tensors, gradients = [x, h, *vectors.values()], []
     for total, normal in (whole, some):
@@ -117,19 +125,19 @@ def test_what_is_dropped_of_some_rows_goes_by_their_numbers() -> None:
 
 
 def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "PROGRAMS", 2)
-    monkeypatch.setattr(sums, "HELD", 64)
+    monkeypatch.setattr(sums, "MAX_PROGRAMS", 2)
+    monkeypatch.setattr(sums, "TILE_ELEMENTS", 64)
     test_the_end_of_a_half_is_a_sum_and_its_norm(37, 24, 0.3, True)
-    test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(False, False, False, 0.3)
+    test_a_norm_may_lack_its_bias_and_its_mean_and_the_sum_its_bias(False, False, False, 0.3)
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize(
-    ("biased", "centred", "shifted"),
+    ("biased", "centred", "has_norm_bias"),
     [(False, True, False), (False, False, False), (True, False, False), (False, True, True)],
 )
-def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
-    biased: bool, centred: bool, shifted: bool, rate: float
+def test_a_norm_may_lack_its_bias_and_its_mean_and_the_sum_its_bias(
+    biased: bool, centred: bool, has_norm_bias: bool, dropout: float
 ) -> None:
     rows, width = 37, 24
     # Far from zero, so that a mean that is not taken away shows.
@@ -137,23 +145,23 @@ def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
     with torch.no_grad():
         x += 2.0
     bias = numbers(width, seed=3) if biased else None
-    shift = numbers(width, seed=4) if shifted else None
-    tensors = [tensor for tensor in (x, h, weight, bias, shift) if tensor is not None]
+    norm_bias = numbers(width, seed=4) if has_norm_bias else None
+    tensors = [tensor for tensor in (x, h, weight, bias, norm_bias) if tensor is not None]
     total, normal = sums.add_norm(
         x,
         h,
         bias=bias,
-        weight=weight,
-        shift=shift,
+        norm_weight=weight,
+        norm_bias=norm_bias,
         seed=SEED,
-        rate=rate,
-        epsilon=1e-5,
+        dropout=dropout,
+        eps=1e-5,
         centred=centred,
     )
     X, H, W, *B = wide(*tensors)  # noqa: N806
-    plain = X + (H + B[0] if biased else H) * grown(rows, width, rate)
+    plain = X + (H + B[0] if biased else H) * dropout_factors(rows, width, dropout)
     norm = functional.layer_norm if centred else functional.rms_norm
-    normed = norm(plain, (width,), W, eps=1e-5) + (B[-1] if shifted else 0)
+    normed = norm(plain, (width,), W, eps=1e-5) + (B[-1] if has_norm_bias else 0)
     assert_same([total, normal], [plain, normed])
     first, second = numbers(rows, width, seed=5).detach(), numbers(rows, width, seed=6).detach()
     ((normal * first).sum() + (total * second).sum()).backward()
@@ -223,30 +231,30 @@ def test_an_activation_has_its_bias_and_that_bias_its_gradient(
     ("rows", "size", "columns"), [(37, 300, 320), (1, 64, 64), (9, 5000, 5056)]
 )
 def test_entropy_and_its_gradients(rows: int, size: int, columns: int) -> None:
-    scores = numbers(rows, columns)
+    logits = numbers(rows, columns)
     labels = torch.arange(rows, device=DEVICE) * 7 % size
     labels[1::5] = -100
-    (S,) = wide(scores)  # noqa: N806
-    ours, best = entropy.entropy(scores, labels, size)
-    theirs = functional.cross_entropy(S[:, :size], labels, ignore_index=-100, reduction="none")
+    (L,) = wide(logits)  # noqa: N806
+    ours, best = entropy.cross_entropy(logits, labels, size)
+    theirs = functional.cross_entropy(L[:, :size], labels, ignore_index=-100, reduction="none")
     assert_same([ours], [theirs])
-    assert torch.equal(best, S[:, :size].argmax(-1))
+    assert torch.equal(best, L[:, :size].argmax(-1))
     by = numbers(rows, seed=2).detach()
     (ours * by).sum().backward()
     (theirs * by).sum().backward()
-    assert_same([scores.grad], [S.grad])
+    assert_same([logits.grad], [L.grad])
 
 
 def test_the_first_of_equal_scores_is_the_best() -> None:
-    scores = torch.zeros(2, 9000, device=DEVICE)
-    scores[0, 5] = scores[0, 5000] = 1.0
-    scores[1, 8500] = 1.0
+    logits = torch.zeros(2, 9000, device=DEVICE)
+    logits[0, 5] = logits[0, 5000] = 1.0
+    logits[1, 8500] = 1.0
     labels = torch.tensor([5, 8500], device=DEVICE)
-    _, best = entropy.entropy(scores, labels, 9000)
+    _, best = entropy.cross_entropy(logits, labels, 9000)
     assert best.tolist() == [5, 8500]
 
 
-def by_distance(
+def plain_scores(
     q: Tensor, k: Tensor, distances: tuple[Tensor, Tensor | None, Tensor | None] | None
 ) -> Tensor:
     """The scores of a block, of up to three terms, a vector of the table to each pair of tokens."""
@@ -263,10 +271,10 @@ def by_distance(
     return sum(terms[1:], terms[0]) / (len(terms) * q.shape[2]) ** 0.5
 
 
-def plainly(
+def plain_attention(
     qkv: Tensor,
     lengths: Sequence[int],
-    rate: float,
+    dropout: float,
     causal: bool,
     window: int = 0,
     distances: tuple[Tensor, Tensor | None, Tensor | None] | None = None,
@@ -276,7 +284,7 @@ def plainly(
     outs, first = [], 0
     for number, length in enumerate(lengths):
         q, k, v = qkv[first : first + length].permute(1, 2, 0, 3)
-        scores = by_distance(q, k, distances)
+        scores = plain_scores(q, k, distances)
         if causal:
             ahead = torch.ones(length, length, dtype=torch.bool, device=DEVICE).triu(1)
             scores = scores.masked_fill(ahead, -torch.inf)
@@ -284,25 +292,33 @@ def plainly(
             places = torch.arange(length, device=DEVICE)
             far = (places - places[:, None]).abs() > window // 2
             scores = scores.masked_fill(far, -torch.inf)
-        masks = [grown(length, length, rate, stream=number * heads + h) for h in range(heads)]
-        shares = scores.softmax(-1) * torch.stack(masks)
-        outs.append((shares @ v).transpose(0, 1).flatten(1))
+        masks = [
+            dropout_factors(length, length, dropout, mask_id=number * heads + h)
+            for h in range(heads)
+        ]
+        p = scores.softmax(-1) * torch.stack(masks)
+        outs.append((p @ v).transpose(0, 1).flatten(1))
         first += length
     return torch.cat(outs)
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [(40, 0, 7, 33), (130, 1, 0, 64)])
 def test_attention_stays_inside_its_block(
-    lengths: tuple[int, ...], causal: bool, rate: float
+    lengths: tuple[int, ...], causal: bool, dropout: float
 ) -> None:
     qkv = numbers(sum(lengths), 3, 2, 16)
     (QKV,) = wide(qkv)  # noqa: N806
     ours = attention.attend(
-        qkv, starts_of(lengths), seed=SEED, max_seqlen=max(lengths), rate=rate, causal=causal
+        qkv,
+        cu_seqlens_of(lengths),
+        seed=SEED,
+        max_seqlen=max(lengths),
+        dropout=dropout,
+        causal=causal,
     )
-    theirs = plainly(QKV, lengths, rate, causal)
+    theirs = plain_attention(QKV, lengths, dropout, causal)
     assert_same([ours], [theirs])
     by = numbers(*ours.shape, seed=1).detach()
     (ours * by).sum().backward()
@@ -310,7 +326,7 @@ def test_attention_stays_inside_its_block(
     assert_same([qkv.grad], [QKV.grad])
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("lengths", "window"),
@@ -323,20 +339,20 @@ def test_attention_stays_inside_its_block(
     ],
 )
 def test_attention_sees_no_further_than_its_window(
-    lengths: tuple[int, ...], window: int, causal: bool, rate: float
+    lengths: tuple[int, ...], window: int, causal: bool, dropout: float
 ) -> None:
     qkv = numbers(sum(lengths), 3, 2, 16)
     (QKV,) = wide(qkv)  # noqa: N806
     ours = attention.attend(
         qkv,
-        starts_of(lengths),
+        cu_seqlens_of(lengths),
         seed=SEED,
         max_seqlen=max(lengths),
-        rate=rate,
+        dropout=dropout,
         causal=causal,
         window=window,
     )
-    theirs = plainly(QKV, lengths, rate, causal, window)
+    theirs = plain_attention(QKV, lengths, dropout, causal, window)
     assert_same([ours], [theirs])
     by = numbers(*ours.shape, seed=1).detach()
     (ours * by).sum().backward()
@@ -350,15 +366,15 @@ def test_tiles_that_no_row_sees_are_not_read() -> None:
     with torch.no_grad():
         qkv[300:] = torch.nan
     ours = attention.attend(
-        qkv, starts_of([600]), seed=SEED, max_seqlen=600, rate=0.0, causal=False, window=8
+        qkv, cu_seqlens_of([600]), seed=SEED, max_seqlen=600, dropout=0.0, causal=False, window=8
     )
     (QKV,) = wide(qkv[:300])  # noqa: N806
-    theirs = plainly(QKV, [300], 0.0, False, 8)
+    theirs = plain_attention(QKV, [300], 0.0, False, 8)
     assert_same([ours[:192]], [theirs[:192]])
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Pairs of elements turned, as complex numbers."""
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs of elements rotated, as complex numbers."""
     first, second = x.chunk(2, dim=-1)
     out = torch.complex(first, second) * torch.complex(cos, sin)[:, None]
     return torch.cat([out.real, out.imag], dim=-1)
@@ -369,7 +385,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     ("heads", "width"), [(2, 16), (3, 32), pytest.param(5, 16, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("lengths", [(40, 0, 7, 33), (130, 1)])
-def test_queries_and_keys_are_turned_and_their_gradients_back(
+def test_queries_and_keys_are_rotated_and_their_gradients_back(
     lengths: tuple[int, ...], heads: int, width: int, window: int
 ) -> None:
     tokens = sum(lengths)
@@ -377,18 +393,18 @@ def test_queries_and_keys_are_turned_and_their_gradients_back(
     (QKV,) = wide(qkv)  # noqa: N806
     ours = attention.attend(
         qkv,
-        starts_of(lengths),
+        cu_seqlens_of(lengths),
         seed=SEED,
         max_seqlen=max(lengths),
-        rate=0.1,
+        dropout=0.1,
         causal=False,
         window=window,
         rotation=(angles.cos()[:, None], angles.sin()[:, None]),
     )
     cos, sin = angles.double().cos(), angles.double().sin()
     q, k, v = QKV.unbind(1)
-    both = torch.stack([turned(q, cos, sin), turned(k, cos, sin), v], dim=1)
-    theirs = plainly(both, lengths, 0.1, False, window)
+    both = torch.stack([rotated(q, cos, sin), rotated(k, cos, sin), v], dim=1)
+    theirs = plain_attention(both, lengths, 0.1, False, window)
     assert_same([ours], [theirs])
     by = numbers(*ours.shape, seed=1).detach()
     (ours * by).sum().backward()
@@ -410,7 +426,7 @@ ALONE, RUNS, FEW = (1,) * 140, (2, 5, 20, 9, 33), (140,)  # distances that share
 
 
 @pytest.mark.parametrize(
-    ("lengths", "terms", "shared", "causal", "window", "rate"),
+    ("lengths", "terms", "shared", "causal", "window", "dropout"),
     [
         ((40, 0, 7), "both", RUNS, False, 0, 0.2),
         ((40, 7), "content_to_position", FEW, False, 0, 0.0),
@@ -428,7 +444,7 @@ def test_distances_add_to_scores_and_have_gradients(
     shared: tuple[int, ...],
     causal: bool,
     window: int,
-    rate: float,
+    dropout: float,
 ) -> None:
     qkv, rows = numbers(sum(lengths), 3, 2, 16), buckets(max(lengths), 3, shared)
     table = int(rows.max()) + 1
@@ -437,10 +453,10 @@ def test_distances_add_to_scores_and_have_gradients(
     tensors = [each for each in (qkv, query, key) if each is not None]
     ours = attention.attend(
         qkv,
-        starts_of(lengths),
+        cu_seqlens_of(lengths),
         seed=SEED,
         max_seqlen=max(lengths),
-        rate=rate,
+        dropout=dropout,
         causal=causal,
         window=window,
         distances=(rows, query, key),
@@ -448,7 +464,7 @@ def test_distances_add_to_scores_and_have_gradients(
     again = wide(*tensors)
     heads = iter(again[1:])
     exact = (rows, None if query is None else next(heads), None if key is None else next(heads))
-    theirs = plainly(again[0], lengths, rate, causal, window, exact)
+    theirs = plain_attention(again[0], lengths, dropout, causal, window, exact)
     assert_same([ours], [theirs])
     by = numbers(*ours.shape, seed=1).detach()
     (ours * by).sum().backward()
@@ -456,76 +472,81 @@ def test_distances_add_to_scores_and_have_gradients(
     assert_same([each.grad for each in tensors], [each.grad for each in again])
 
 
-def test_what_is_turned_back_in_place_is_what_it_was() -> None:
+def test_what_is_rotated_back_in_place_is_what_it_was() -> None:
     x, angles = numbers(70, 3, 3, 16).detach(), numbers(70, 8, seed=1).detach()
     around, cos, sin = x.clone(), angles.cos(), angles.sin()
-    rotation.turn(around, around, cos, sin)
+    rotation.apply_rotary(around, around, cos, sin)
     assert torch.equal(around[:, 2], x[:, 2]) and not torch.allclose(around[:, :2], x[:, :2])
-    rotation.turn(around, around, cos, sin, back=True)
+    rotation.apply_rotary(around, around, cos, sin, inverse=True)
     torch.testing.assert_close(around, x)
 
 
 def test_short_blocks_that_no_program_can_hold_are_taken_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attention, "SHORT", 0)
+    monkeypatch.setattr(attention, "SHORT_SEQLEN", 0)
     test_attention_stays_inside_its_block((40, 0, 7, 33), False, 0.2)
     test_attention_sees_no_further_than_its_window((40, 0, 7, 33), 6, False, 0.2)
 
 
 @pytest.mark.parametrize("short", [0, 128])
-@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_scores_that_are_all_far_below_zero_have_gradients(
-    monkeypatch: pytest.MonkeyPatch, short: int, rate: float
+    monkeypatch: pytest.MonkeyPatch, short: int, dropout: float
 ) -> None:
     """To a softmax they are like any others, and what lies past a block's end still counts not."""
-    monkeypatch.setattr(attention, "SHORT", short)
+    monkeypatch.setattr(attention, "SHORT_SEQLEN", short)
     qkv = numbers(40, 3, 2, 16)
     with torch.no_grad():
         qkv[:, 0, :, 0], qkv[:, 1, :, 0] = 20.0, -20.0
     (QKV,) = wide(qkv)  # noqa: N806
-    starts = torch.tensor([0, 40], dtype=torch.int32, device=DEVICE)
-    ours = attention.attend(qkv, starts, seed=SEED, max_seqlen=40, rate=rate, causal=False)
-    theirs = plainly(QKV, [40], rate, False)
+    cu_seqlens = torch.tensor([0, 40], dtype=torch.int32, device=DEVICE)
+    ours = attention.attend(
+        qkv, cu_seqlens, seed=SEED, max_seqlen=40, dropout=dropout, causal=False
+    )
+    theirs = plain_attention(QKV, [40], dropout, False)
     ours.sum().backward()
     theirs.sum().backward()
     torch.testing.assert_close(qkv.grad.double(), QKV.grad, rtol=2e-4, atol=2e-4)
 
 
-def test_padding_blocks_and_a_longer_longest_change_nothing() -> None:
+def test_padding_blocks_and_a_longer_max_seqlen_change_nothing() -> None:
     qkv, lengths = numbers(90, 3, 1, 16), (60, 30)
-    starts = torch.tensor([0, 60, 90, 90, 90], dtype=torch.int32, device=DEVICE)
-    for longest in (60, 64, 128, 300):
-        ours = attention.attend(qkv, starts, seed=SEED, max_seqlen=longest, rate=0.1, causal=False)
-        assert_same([ours], [plainly(qkv.double(), lengths, 0.1, False)])
+    cu_seqlens = torch.tensor([0, 60, 90, 90, 90], dtype=torch.int32, device=DEVICE)
+    for max_seqlen in (60, 64, 128, 300):
+        ours = attention.attend(
+            qkv, cu_seqlens, seed=SEED, max_seqlen=max_seqlen, dropout=0.1, causal=False
+        )
+        assert_same([ours], [plain_attention(qkv.double(), lengths, 0.1, False)])
 
 
 def test_masks_drop_their_rate_evenly_and_corners_are_not_tied() -> None:
-    rate, size = 0.25, 512
-    mask = grown(size, size, rate) > 0
-    assert abs(float((~mask).double().mean()) - rate) < 4 * (rate / size**2) ** 0.5
+    dropout, size = 0.25, 512
+    mask = dropout_factors(size, size, dropout) > 0
+    assert abs(float((~mask).double().mean()) - dropout) < 4 * (dropout / size**2) ** 0.5
     for way in (0, 1):  # no row or column is dropped much more than another
         shares = (~mask).double().mean(way)
-        assert float((shares - rate).abs().max()) < 5 * (rate * (1 - rate) / size) ** 0.5
+        assert float((shares - dropout).abs().max()) < 5 * (dropout * (1 - dropout) / size) ** 0.5
     signs = mask.double() * 2 - 1
     corners = signs[:-1, :-1] * signs[1:, :-1] * signs[:-1, 1:] * signs[1:, 1:]
-    expected = (1 - 2 * rate) ** 4
+    expected = (1 - 2 * dropout) ** 4
     assert abs(float(corners.mean()) - expected) < 0.02
-    assert draws.threshold(rate) == 2**30 and draws.scale(rate) == pytest.approx(4 / 3)
+    assert dropout_kernels.drop_threshold(dropout) == 2**30
+    assert dropout_kernels.inverse_keep_prob(dropout) == pytest.approx(4 / 3)
 
 
-def test_a_seed_a_stream_and_a_row_each_make_another_mask() -> None:
+def test_a_seed_a_head_and_a_row_each_make_another_mask() -> None:
     qkv = torch.zeros(64, 3, 2, 16, device=DEVICE)
     qkv[:, 2] = torch.eye(64, 16, device=DEVICE)[:, None]
-    starts = torch.tensor([0, 32, 64], dtype=torch.int32, device=DEVICE)
+    cu_seqlens = torch.tensor([0, 32, 64], dtype=torch.int32, device=DEVICE)
 
     def out(seed: int) -> Tensor:
         states: Tensor = attention.attend(
             qkv,
-            starts,
+            cu_seqlens,
             seed=torch.tensor(seed, device=DEVICE),
             max_seqlen=32,
-            rate=0.5,
+            dropout=0.5,
             causal=False,
         )
         return states
@@ -536,34 +557,34 @@ def test_a_seed_a_stream_and_a_row_each_make_another_mask() -> None:
     assert not torch.equal(heads[:, 0], heads[:, 1])
 
 
-@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
-def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None:
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
+def test_the_compiler_is_told_the_truth_about_each_operator(dropout: float) -> None:
     x, h = numbers(6, 16), numbers(6, 16, seed=1)
     vectors = [numbers(16, seed=seed) for seed in (2, 3, 4)]
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    for bias, weight, shift in (vectors, (None, vectors[1], None)):
+    for bias, weight, norm_bias in (vectors, (None, vectors[1], None)):
         for centred in (True, False):
             rows = None if centred else torch.tensor([9, 2, 2, 0, 7, 1], device=DEVICE)
-            arguments = (x, h, bias, weight, shift, SEED, rows, rate, 1e-5, centred)
+            arguments = (x, h, bias, weight, norm_bias, SEED, rows, dropout, 1e-5, centred)
             torch.library.opcheck(sums._add_norm, arguments, test_utils=tests)
         for gated in (False, True):
             torch.library.opcheck(activation._activate, (x, bias, 0, gated), test_utils=tests)
     labels = torch.tensor([3, 0, -100, 9, 1, 2], device=DEVICE)
     torch.library.opcheck(entropy._entropy, (x, labels, 12), test_utils=tests)
-    for longest in (8, 200):
-        qkv, starts = (
+    for max_seqlen in (8, 200):
+        qkv, cu_seqlens = (
             numbers(8, 3, 1, 16),
             torch.tensor([0, 5, 8], dtype=torch.int32, device=DEVICE),
         )
         angles = numbers(8, 8).detach()
-        ahead = distances.rows_ahead(buckets(longest, 2, (3, longest)))
-        tables = [None if longest > 8 else numbers(8, 1, 16), numbers(8, 1, 16, seed=1)]
+        codes = distances.offset_codes(buckets(max_seqlen, 2, (3, max_seqlen)))
+        tables = [None if max_seqlen > 8 else numbers(8, 1, 16), numbers(8, 1, 16, seed=1)]
         for further in (
             (None, None, None, None, None),
             (angles.cos(), angles.sin(), None, None, None),
-            (None, None, ahead, *tables),
+            (None, None, codes, *tables),
         ):
-            arguments = (qkv, starts, *further, SEED, longest, rate, False, 4)
+            arguments = (qkv, cu_seqlens, *further, SEED, max_seqlen, dropout, False, 4)
             torch.library.opcheck(attention._attend, arguments, test_utils=tests)
 
 
@@ -589,13 +610,14 @@ def made(kernel, types, known, **options):
 
 h, f = "*bf16", "*fp32"
 for width in (256, 768, 2048):
-    block, rows, warps = sums._shares(width)
+    block_n, block_m, warps = sums._tile_shape(width)
     for whole in (True, False):
-        known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
-        known |= {"BIASED": whole, "CENTRED": whole, "SHIFTED": whole, "NUMBERED": not whole}
+        known = {"N_COLS": width, "BLOCK_N": block_n, "BLOCK_M": block_m, "HAS_DROPOUT": True}
+        known |= {"HAS_BIAS": whole, "CENTRED": whole, "HAS_NORM_BIAS": whole}
+        known["HAS_ROW_IDS"] = not whole
         types = f"{h} {h} {f} {f} {f} *i64 *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
         made(sums._sums_forward_kernel, types, known, num_warps=warps)
-        known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
+        known |= {"N_PROGRAMS": sums.MAX_PROGRAMS, "HAS_D_Y": True}
         types = f"{h} {h} {h} {f} *i64 *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
         made(sums._sums_backward_kernel, types, known, num_warps=warps)
 
@@ -608,17 +630,18 @@ def plain(kernel, types, settings, **more):
 
 for gated, biased in ((False, True), (True, False), (True, True)):
     for kind in range(len(activation.KINDS)):
-        more = {"WIDTH": 1152, "KIND": kind, "GATED": gated, "BIASED": biased}
+        more = {"N_COLS": 1152, "KIND": kind, "GATED": gated, "HAS_BIAS": biased}
         types = f"{h} {f} {h} i32 i32"
         plain(activation._activation_forward_kernel, types, activation.FORWARD, **more)
         types = f"{h} {h} {f} {h} {f} i32 i32"
         plain(activation._activation_backward_kernel, types, activation.BACKWARD, **more)
-for back in (False, True):
-    more = {"FROM": 2304, "TO": 2304 if back else 1536, "PAIRS": 768, "HALF": 32, "BACK": back}
-    plain(rotation._rotation_turn_kernel, f"{h} {h} {f} {f} i32 i32", rotation.TURN, **more)
+for inverse in (False, True):
+    more = {"IN_STRIDE": 2304, "OUT_STRIDE": 2304 if inverse else 1536, "N_PAIRS": 768}
+    more |= {"HALF_DIM": 32, "INVERSE": inverse}
+    plain(rotation._rotation_kernel, f"{h} {h} {f} {f} i32 i32", rotation.TILES, **more)
 plain(entropy._entropy_forward_kernel, f"{h} *i64 {f} {f} *i64 i32 i32", entropy.FORWARD)
 plain(entropy._entropy_backward_kernel, f"{f} {h} *i64 {f} {h} i32 i32 i32 i32", entropy.BACKWARD)
-known = {"HEADS": 12, "WIDTH": 64, "DROPS": True}
+known = {"HEADS": 12, "HEAD_DIM": 64, "HAS_DROPOUT": True}
 
 
 def tiled(kernel, types, settings, **more):
@@ -627,35 +650,36 @@ def tiled(kernel, types, settings, **more):
 
 
 for window, parts in ((0, 3), (128, 2)):
-    reach = {"PARTS": parts, **attention._reach(window, False)}
-    all_at_once = f"{h} *i32 *i64 i32 fp32 fp32 i32 fp32"
-    whole = {"SIZE": 128, **attention.WHOLE}
-    tiled(attention._attention_by_all_kernel, f"{h} {h} {h} {h} {f} {all_at_once}", whole, **reach)
+    shape = {"QK_PARTS": parts, **attention._window_sizes(window, False)}
+    rest = f"{h} *i32 *i64 i32 fp32 fp32 i32 fp32"
+    block = {"BLOCK_MN": 128, **attention.BACKWARD_BLOCK}
+    types = f"{h} {h} {h} {h} {f} {rest}"
+    tiled(attention._attention_backward_block_kernel, types, block, **shape)
     places = "i32 *i32 *i64 i32 i32 fp32"
     rest = f"{h} {places} fp32 i32 fp32"
-    onward = f"{h} {h} {h} {f} {places} i32 fp32"
-    queries, others = f"{h} {h} {h} {h} {f} {f} {rest}", f"{h} {h} {h} {f} {f} {rest}"
+    forward = f"{h} {h} {h} {f} {places} i32 fp32"
+    dq, dkdv = f"{h} {h} {h} {h} {f} {f} {rest}", f"{h} {h} {h} {f} {f} {rest}"
     attends = {
-        attention._attention_forward_kernel: (onward, attention.FORWARD),
-        attention._attention_by_queries_kernel: (queries, attention.QUERIES),
-        attention._attention_by_others_kernel: (others, attention.OTHERS),
+        attention._attention_forward_kernel: (forward, attention.FORWARD),
+        attention._attention_backward_dq_kernel: (dq, attention.BACKWARD_DQ),
+        attention._attention_backward_dkdv_kernel: (dkdv, attention.BACKWARD_DKDV),
     }
     for kernel, (types, settings) in attends.items():
         tables = [name for name in kernel.arg_names if "c2p" in name or "p2c" in name]
-        tiled(kernel, types, settings, **reach, **dict.fromkeys(tables))
+        tiled(kernel, types, settings, **shape, **dict.fromkeys(tables))
         if "distances" in sys.argv:
-            given = " ".join("*i32" if "rows" in name else h for name in tables)
-            tiled(kernel, types.replace(places, f"{given} {places}"), settings, **reach)
-known |= {"BM": 64, "BN": 64}
+            given = " ".join("*i32" if "codes" in name else h for name in tables)
+            tiled(kernel, types.replace(places, f"{given} {places}"), settings, **shape)
+known |= {"BLOCK_M": 64, "BLOCK_N": 64}
 places = " ".join(["*i32"] * 6 + ["*i64"])
 sizes = "i32 i32 i32 fp32"
 six = " ".join([h] * 6)
-onward = f"{six} {places} {h} {f} {sizes} i32 fp32"
-tiled(relative._relative_forward_kernel, onward, relative.FORWARD)
-queries = f"{h} {six} {places} {h} {f} {f} {h} {h} {h} {h} {sizes} fp32 i32 fp32"
-tiled(relative._relative_by_queries_kernel, queries, relative.QUERIES)
-others = f"{h} {six} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
-tiled(relative._relative_by_others_kernel, others, relative.OTHERS)
+forward = f"{six} {places} {h} {f} {sizes} i32 fp32"
+tiled(relative._relative_forward_kernel, forward, relative.FORWARD)
+dq = f"{h} {six} {places} {h} {f} {f} {h} {h} {h} {h} {sizes} fp32 i32 fp32"
+tiled(relative._relative_backward_dq_kernel, dq, relative.BACKWARD_DQ)
+dkdv = f"{h} {six} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
+tiled(relative._relative_backward_dkdv_kernel, dkdv, relative.BACKWARD_DKDV)
 print("all")
 """
     done = run_process(

@@ -14,14 +14,14 @@ from clozelab.kernels import (
     activation,
     attention,
     distances,
-    draws,
+    dropout,
     entropy,
     relative,
     rotation,
     sums,
 )
 
-__all__ = ["DEVICE", "activation", "attention", "distances", "draws", "entropy", "relative"]
+__all__ = ["DEVICE", "activation", "attention", "distances", "dropout", "entropy", "relative"]
 __all__ += ["rotation", "sums"]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,8 +1,9 @@
-"""The layers of a `Stack` in the fewest passes over memory, for half precision on a GPU.
+"""The layers of a `Stack` by the Triton kernels of `kernels/`, for half precision on a GPU.
 
-The same arithmetic as the plain layers: biases are added, and their gradients added up, in the
-passes of the norms and activations that follow; what is dropped is drawn there, by counter. Queries
-and keys are turned, windows kept, and distances scored inside attention.
+The same arithmetic as the plain layers in fewer passes over memory. The biases of linear layers are
+added, and their gradients summed, by the kernel that follows: the activation, or the residual sum
+with dropout and norm. Rotary embedding, sliding windows and scores by relative position are inside
+the attention kernels. Dropout masks are counter-based: hashes of a seed, drawn for each layer.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer
 
 
-# The values of an encoder's settings that are known here; of settings not named, all are. Other
-# layers are plain ones, and in a layer that is known other attention is.
+# The values of an encoder's settings that the kernels support; of settings not named, all. Other
+# layers are computed plainly; in a supported layer, unsupported attention alone is.
 _LAYERS = {"value_residual": (0.0,)}
 _ATTENTION = {"position_embedding": ("learned", "rotary", "disentangled"), "qk_norm": (False,)}
 
 
 def serves(shape: Transformer) -> bool:
-    """Whether its layers are known here."""
-    return _knows(shape, _LAYERS)
+    """Whether the kernels support an encoder's layers."""
+    return _supports(shape, _LAYERS)
 
 
-def _knows(shape: Transformer, facts: Mapping[str, tuple[Any, ...]]) -> bool:
-    return all(getattr(shape, name) in values for name, values in facts.items())
+def _supports(shape: Transformer, settings: Mapping[str, tuple[Any, ...]]) -> bool:
+    return all(getattr(shape, name) in values for name, values in settings.items())
 
 
 def layers(
@@ -48,22 +49,25 @@ def layers(
     keep: bool,
     at: Tensor | None = None,
 ) -> list[Tensor]:
-    """What the last layer puts out, perhaps `at` some tokens alone; with `keep` what each does."""
+    """[N, W] hidden states of the last layer, behind the last norm; with `keep` of every layer.
+
+    `at` [K] are the tokens whose states are read: the last layer returns only these, [K, W].
+    """
     shape, states = stack.shape, []
     seeds = torch.randint(2**63 - 1, (shape.layers, 3), device=x.device)
-    normal = x if stack.norm is None else stack.halves(0)[0].normalised(x)
+    normed = x if stack.norm is None else stack.halves(0)[0].normalised(x)
     for number, scope in enumerate(scopes):
         last = number == shape.layers - 1
         after = stack.norm if last or stack.norm is None else stack.halves(number + 1)[0].norm
-        inputs = (x, normal, layout, scope, at if last else None, seeds[number])
+        inputs = (x, normed, layout, scope, at if last else None, seeds[number])
         arguments = (stack, stack.halves(number), after, *inputs)
         if stack.recompute and stack.training:
-            x, normal = checkpoint(_layer, *arguments, use_reentrant=False)
+            x, normed = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
-            x, normal = _layer(*arguments)
+            x, normed = _layer(*arguments)
         if keep and not last:
             states.append(x)
-    return [*states, normal]
+    return [*states, normed]
 
 
 def _layer(
@@ -71,46 +75,47 @@ def _layer(
     halves: tuple[Attention, FeedForward],
     after: Norm | None,
     x: Tensor,
-    normal: Tensor,
+    normed: Tensor,
     layout: Layout,
     scope: Scope,
     at: Tensor | None,
     seeds: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """One layer: the sum it leaves, and that sum normalised; in BERT's they are the same.
+    """One layer: the residual stream after it, and its norm for the next layer to read.
 
-    `at` some tokens what follows attention is computed for these alone.
+    In a post-norm stack (`after` is None) both are the same. Given `at` [K], all that follows
+    attention is computed for these tokens alone.
     """
     attention, ffn = halves
-    rate = stack.shape.dropout if stack.training else 0.0
+    dropout = stack.shape.dropout if stack.training else 0.0
     first, second = (attention.norm, ffn.norm) if after is None else (ffn.norm, after)
     assert first is not None, "only the first layer of a pre-norm stack may lack a norm"
-    heads = _attended(stack, attention, normal, layout, scope, seeds[0])
+    heads = _attended(stack, attention, normed, layout, scope, seeds[0])
     if at is not None:
         x, heads = x.index_select(0, at), heads.index_select(0, at)
     attended = _product(attention.output, heads)
-    x, normal = _add_norm(x, attended, attention.output, first, rate, seeds[1], at)
-    x = normal if after is None else x
-    expanded = _expanded(ffn, normal)
-    x, normal = _add_norm(x, expanded, ffn.output, second, rate, seeds[2], at)
-    return (normal, normal) if after is None else (x, normal)
+    x, normed = _add_norm(x, attended, attention.output, first, dropout, seeds[1], at)
+    x = normed if after is None else x
+    expanded = _expanded(ffn, normed)
+    x, normed = _add_norm(x, expanded, ffn.output, second, dropout, seeds[2], at)
+    return (normed, normed) if after is None else (x, normed)
 
 
 def _attended(
     stack: Stack, attention: Attention, x: Tensor, layout: Layout, scope: Scope, seed: Tensor
 ) -> Tensor:
-    """The sums of all heads."""
-    from clozelab.kernels.attention import LONG, SHORT, attend
-    from clozelab.kernels.heads import WIDTHS
+    """[N, W] attention outputs, the heads side by side, before the output projection."""
+    from clozelab.kernels.attention import LONG_SEQLEN, SHORT_SEQLEN, attend
+    from clozelab.kernels.heads import HEAD_DIMS
 
     heads: Tensor
-    rate = attention.rate if attention.training else 0.0
-    # Long blocks without dropout and windows take the library's kernels, which are made for them,
-    # but know no distances.
-    ours = rate or scope.window or scope.relative is not None
-    long = layout.max_seqlen > (SHORT if layout.dense else LONG) and not ours
+    dropout = attention.rate if attention.training else 0.0
+    # Torch's kernels are faster for long blocks without dropout and window; they do not support
+    # scores by relative position.
+    ours = dropout or scope.window or scope.relative is not None
+    long = layout.max_seqlen > (SHORT_SEQLEN if layout.dense else LONG_SEQLEN) and not ours
     masked = layout.dense and layout.attention_mask is not None
-    if long or masked or not _knows(stack.shape, {**_ATTENTION, "head_size": WIDTHS}):
+    if long or masked or not _supports(stack.shape, {**_ATTENTION, "head_size": HEAD_DIMS}):
         heads, _ = attention(x, layout, scope)
         return heads
     heads = attend(
@@ -118,7 +123,7 @@ def _attended(
         layout.cu_seqlens,
         seed=seed,
         max_seqlen=layout.max_seqlen,
-        rate=rate,
+        dropout=dropout,
         causal=layout.causal,
         window=scope.window,
         rotation=scope.rotation,
@@ -128,7 +133,7 @@ def _attended(
 
 
 def _expanded(ffn: FeedForward, x: Tensor) -> Tensor:
-    """The feed-forward layer up to its last product, which lacks its bias."""
+    """[N, W] the output of a feed-forward layer without the bias of its last product."""
     from clozelab.kernels.activation import activate
 
     inner = _product(ffn.inner, x)
@@ -141,27 +146,27 @@ def _add_norm(
     addend: Tensor,
     linear: Linear,
     norm: Norm,
-    rate: float,
+    dropout: float,
     seed: Tensor,
     at: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """What a half adds to x, the bias of its last product included, and the norm of that."""
+    """x plus what a half-layer adds, `addend` and the bias of `linear`; and its norm."""
     from clozelab.kernels.sums import add_norm
 
     return add_norm(
         x,
         addend,
         bias=linear.bias,
-        weight=norm.weight,
-        shift=norm.bias,
+        norm_weight=norm.weight,
+        norm_bias=norm.bias,
         seed=seed,
-        numbers=at,
-        rate=rate,
-        epsilon=norm.eps,
+        row_ids=at,
+        dropout=dropout,
+        eps=norm.eps,
         centred=norm.kind == "layer",
     )
 
 
 def _product(linear: Linear, x: Tensor) -> Tensor:
-    """The product of a dense layer alone."""
+    """The matrix product of a linear layer, without its bias."""
     return functional.linear(x, linear.weight.to(x.dtype))

@@ -98,7 +98,7 @@ class RelativeAttention(nn.Module):
             )
             attended_BRHA = attend(
                 queries, keys, values, by_distance_BHRP, same_BHR, other_BHR,
-                ranks=mask.ranks, seed=seed, rate=self.rate if self.training else 0.0,
+                ranks=mask.ranks, seed=seed, dropout=self.rate if self.training else 0.0,
             )  # fmt: skip
         else:
             scores_BHRK = (content_BHRA @ context.keys.mT).to(self.query.weight.dtype)
@@ -203,9 +203,9 @@ class Streams(nn.Module):
         """What the kernels of both streams drop by in each layer; None where none is taken."""
         if not self.fused:
             return None
-        from clozelab.kernels.heads import WIDTHS
+        from clozelab.kernels.heads import HEAD_DIMS
 
-        if self.shape.hidden_size // self.shape.heads not in WIDTHS:
+        if self.shape.hidden_size // self.shape.heads not in HEAD_DIMS:
             return None
         return torch.randint(2**63 - 1, (len(self.ffn), 2), device=device)
 

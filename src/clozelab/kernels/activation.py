@@ -1,9 +1,12 @@
-"""The activation of a feed-forward layer with the bias before it, and that bias's gradient.
+"""The activation of a feed-forward layer, its bias and its gate in one pass.
 
-Of a gated layer (arXiv:2002.05202) the activation of the first half of a row is multiplied by the
-second, in the same pass. Nothing is kept but what went in: on the way back the activation is
-computed again. There the bias's gradient is added up over the rows in the pass that makes it; there
-may be no bias.
+activation(x + bias), or for a gated layer (GLU variants, arXiv:2002.05202) activation(a) · gate,
+where a and gate are the first and the second half of the columns of x + bias. By hand, so that the
+bias's gradient needs no pass of its own, and because `erf` takes longer than the memory traffic.
+
+Only x is saved: the backward pass computes the activation again. There a program adds up the bias's
+gradient over a chunk of rows, [chunks, columns], and one small sum over the chunks follows. No
+atomic additions, so the result is the same every time.
 """
 
 from __future__ import annotations
@@ -14,172 +17,178 @@ import triton.language as tl
 from torch import Tensor
 
 KINDS = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
-# Tiles and warps; backward, stretches share the rows. benchmarks/kernels.py times them on an H200;
-# unlike those of attention, no sweep of them is recorded.
-FORWARD = {"COLUMNS": 128, "ROWS": 16, "num_warps": 2}
-BACKWARD = {"COLUMNS": 128, "ROWS": 32, "num_warps": 8}
-STRETCHES = 64
+# Tiles and warps. benchmarks/kernels.py times them on an H200; unlike those of attention, no sweep
+# of them is recorded.
+FORWARD = {"BLOCK_N": 128, "BLOCK_M": 16, "num_warps": 2}
+BACKWARD = {"BLOCK_N": 128, "BLOCK_M": 32, "num_warps": 8}
+MAX_ROW_CHUNKS = 64  # of the backward pass: a program has one chunk of rows
 
 
 @triton.jit
-def _biases(bias, column, WIDTH: tl.constexpr, BIASED: tl.constexpr):
-    """Those of some columns."""
-    if BIASED:
-        return tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
+def _load_bias(bias, offs_n, N_COLS: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """[1, BLOCK_N] of the bias, or 0."""
+    if HAS_BIAS:
+        return tl.load(bias + offs_n, mask=offs_n < N_COLS, other=0.0).to(tl.float32)[None, :]
     else:
         return 0.0
 
 
 @triton.jit
-def _value_and_slope(x, KIND: tl.constexpr):
+def _value_and_derivative(x, KIND: tl.constexpr):
+    """The activation of x and its derivative there; KIND is an index of KINDS."""
     if KIND == 0:
         # The normal distribution by formula 7.1.26 of Abramowitz and Stegun, to 1e-7: half the
-        # arithmetic of `erf`, which takes longer than the memory does.
-        bell = tl.exp2(-0.7213475204444817 * x * x)
+        # arithmetic of `erf`.
+        gaussian = tl.exp2(-0.7213475204444817 * x * x)  # exp(−x² / 2)
         t = 1.0 / (1.0 + 0.2316418882 * tl.abs(x))
         tail = 1.061405429 * t - 1.453152027
         tail = (tail * t + 1.421413741) * t - 0.284496736
-        tail = (tail * t + 0.254829592) * t * 0.5 * bell
-        below = tl.where(x < 0, tail, 1.0 - tail)
-        return x * below, below + x * 0.3989422804014327 * bell
+        tail = (tail * t + 0.254829592) * t * 0.5 * gaussian
+        cdf = tl.where(x < 0, tail, 1.0 - tail)
+        return x * cdf, cdf + x * 0.3989422804014327 * gaussian
     elif KIND == 1:
         inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-        turned = 2.0 * tl.sigmoid(2.0 * inner) - 1.0
-        steep = 0.7978845608028654 * (1.0 + 0.134145 * x * x)
-        below = 0.5 * (1.0 + turned)
-        return x * below, below + 0.5 * x * (1.0 - turned * turned) * steep
+        tanh = 2.0 * tl.sigmoid(2.0 * inner) - 1.0
+        d_inner = 0.7978845608028654 * (1.0 + 0.134145 * x * x)
+        cdf = 0.5 * (1.0 + tanh)
+        return x * cdf, cdf + 0.5 * x * (1.0 - tanh * tanh) * d_inner
     elif KIND == 2:
         return tl.maximum(x, 0.0), tl.where(x > 0, 1.0, 0.0)
     elif KIND == 3:
-        above = tl.maximum(x, 0.0)
-        return above * above, 2.0 * above
+        relu = tl.maximum(x, 0.0)
+        return relu * relu, 2.0 * relu
     else:
-        share = tl.sigmoid(x)
-        return x * share, share * (1.0 + x * (1.0 - share))
+        sigmoid = tl.sigmoid(x)
+        return x * sigmoid, sigmoid * (1.0 + x * (1.0 - sigmoid))
 
 
 @triton.jit
 def _activation_forward_kernel(
-    x, bias, out, rows, tiles,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
-    GATED: tl.constexpr, BIASED: tl.constexpr,
+    x, bias, out, n_rows, n_tiles,
+    N_COLS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, KIND: tl.constexpr,
+    GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    here = (row < rows)[:, None] & (column < WIDTH)[None, :]
-    cell = row[:, None] * WIDTH * (1 + GATED) + column[None, :]
-    seen = tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
-    value, _ = _value_and_slope(seen + _biases(bias, column, WIDTH, BIASED), KIND)
+    """A tile of `out`, which has N_COLS columns; x has twice as many if it is gated."""
+    offs_n = tl.program_id(0) % n_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_m = (tl.program_id(0) // n_tiles).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    mask = (offs_m < n_rows)[:, None] & (offs_n < N_COLS)[None, :]
+    offs = offs_m[:, None] * N_COLS * (1 + GATED) + offs_n[None, :]
+    a = tl.load(x + offs, mask=mask, other=0.0).to(tl.float32)
+    value, _ = _value_and_derivative(a + _load_bias(bias, offs_n, N_COLS, HAS_BIAS), KIND)
     if GATED:
-        gate = tl.load(x + WIDTH + cell, mask=here, other=0.0).to(tl.float32)
-        value *= gate + _biases(bias + WIDTH, column, WIDTH, BIASED)
-    cell = row[:, None] * WIDTH + column[None, :]
-    tl.store(out + cell, value.to(out.dtype.element_ty), mask=here)
+        gate = tl.load(x + N_COLS + offs, mask=mask, other=0.0).to(tl.float32)
+        value *= gate + _load_bias(bias + N_COLS, offs_n, N_COLS, HAS_BIAS)
+    offs = offs_m[:, None] * N_COLS + offs_n[None, :]
+    tl.store(out + offs, value.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _activation_backward_kernel(
-    by_out, x, bias, by_x, parts, rows, stretch,
-    WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
-    GATED: tl.constexpr, BIASED: tl.constexpr,
+    d_out, x, bias, d_x, partials, n_rows, chunk_rows,
+    N_COLS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, KIND: tl.constexpr,
+    GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < WIDTH
-    b = _biases(bias, column, WIDTH, BIASED)
+    """A strip of BLOCK_N columns over the `chunk_rows` rows of a chunk, tile by tile."""
+    offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask_n = offs_n < N_COLS
+    a_bias = _load_bias(bias, offs_n, N_COLS, HAS_BIAS)
     if GATED:
-        gate_b = _biases(bias + WIDTH, column, WIDTH, BIASED)
-    by_bias = tl.zeros((ROWS, COLUMNS), tl.float32)
-    by_gate_bias = tl.zeros((ROWS, COLUMNS), tl.float32)
-    begin = tl.program_id(1) * stretch
-    for first in range(begin, tl.minimum(begin + stretch, rows), ROWS):
-        row = (first + tl.arange(0, ROWS)).to(tl.int64)
-        here = (row < rows)[:, None] & inside[None, :]
-        cell = row[:, None] * WIDTH + column[None, :]
-        g = tl.load(by_out + cell, mask=here, other=0.0).to(tl.float32)
-        cell = row[:, None] * WIDTH * (1 + GATED) + column[None, :]
-        seen = tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
-        value, slope = _value_and_slope(seen + b, KIND)
+        gate_bias = _load_bias(bias + N_COLS, offs_n, N_COLS, HAS_BIAS)
+    d_a_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    d_gate_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    chunk_start = tl.program_id(1) * chunk_rows
+    for start_m in range(chunk_start, tl.minimum(chunk_start + chunk_rows, n_rows), BLOCK_M):
+        offs_m = (start_m + tl.arange(0, BLOCK_M)).to(tl.int64)
+        mask = (offs_m < n_rows)[:, None] & mask_n[None, :]
+        offs = offs_m[:, None] * N_COLS + offs_n[None, :]
+        do = tl.load(d_out + offs, mask=mask, other=0.0).to(tl.float32)
+        offs = offs_m[:, None] * N_COLS * (1 + GATED) + offs_n[None, :]
+        a = tl.load(x + offs, mask=mask, other=0.0).to(tl.float32)
+        value, derivative = _value_and_derivative(a + a_bias, KIND)
         if GATED:
-            gate = tl.load(x + WIDTH + cell, mask=here, other=0.0).to(tl.float32)
-            value *= g
-            tl.store(by_x + WIDTH + cell, value.to(by_x.dtype.element_ty), mask=here)
-            slope *= gate + gate_b
-            if BIASED:
-                by_gate_bias += value
-        g *= slope
-        tl.store(by_x + cell, g.to(by_x.dtype.element_ty), mask=here)
-        if BIASED:
-            by_bias += g
-    if BIASED:
-        part = parts + tl.program_id(1) * WIDTH * (1 + GATED) + column
-        tl.store(part, tl.sum(by_bias, 0), mask=inside)
+            gate = tl.load(x + N_COLS + offs, mask=mask, other=0.0).to(tl.float32)
+            d_gate = value * do
+            tl.store(d_x + N_COLS + offs, d_gate.to(d_x.dtype.element_ty), mask=mask)
+            derivative *= gate + gate_bias
+            if HAS_BIAS:
+                d_gate_bias += d_gate
+        d_a = do * derivative
+        tl.store(d_x + offs, d_a.to(d_x.dtype.element_ty), mask=mask)
+        if HAS_BIAS:
+            d_a_bias += d_a
+    if HAS_BIAS:
+        partial = partials + tl.program_id(1) * N_COLS * (1 + GATED) + offs_n
+        tl.store(partial, tl.sum(d_a_bias, 0), mask=mask_n)
         if GATED:
-            tl.store(part + WIDTH, tl.sum(by_gate_bias, 0), mask=inside)
+            tl.store(partial + N_COLS, tl.sum(d_gate_bias, 0), mask=mask_n)
 
 
 @torch.library.custom_op("clozelab::activate", mutates_args=())
 def _activate(x: Tensor, bias: Tensor | None, kind: int, gated: bool) -> Tensor:
     x = x.contiguous()
-    out = _half(x, gated)
-    rows, width = out.shape
-    tiles = triton.cdiv(width, FORWARD["COLUMNS"])
-    programs = tiles * triton.cdiv(rows, FORWARD["ROWS"])
-    _activation_forward_kernel[(programs,)](
-        x, x if bias is None else bias, out, rows, tiles,
-        WIDTH=width, KIND=kind, GATED=gated, BIASED=bias is not None, **FORWARD,
+    out = _empty_output(x, gated)
+    n_rows, width = out.shape
+    n_tiles = triton.cdiv(width, FORWARD["BLOCK_N"])
+    n_programs = n_tiles * triton.cdiv(n_rows, FORWARD["BLOCK_M"])
+    _activation_forward_kernel[(n_programs,)](
+        x, x if bias is None else bias, out, n_rows, n_tiles,
+        N_COLS=width, KIND=kind, GATED=gated, HAS_BIAS=bias is not None, **FORWARD,
     )  # fmt: skip
     return out
 
 
-def _half(x: Tensor, gated: bool) -> Tensor:
-    """Room for what comes out, which of a gated layer is half of what went in."""
+def _empty_output(x: Tensor, gated: bool) -> Tensor:
+    """Uninitialised [N, W]; of a gated layer half as wide as x."""
     return x.new_empty((x.shape[0], x.shape[1] // 2)) if gated else torch.empty_like(x)
 
 
 @_activate.register_fake
 def _(x, bias, kind, gated):
-    return _half(x, gated)
+    return _empty_output(x, gated)
 
 
 @torch.library.custom_op("clozelab::activate_backward", mutates_args=())
 def _activate_backward(
-    by_out: Tensor, x: Tensor, bias: Tensor | None, kind: int, gated: bool
+    d_out: Tensor, x: Tensor, bias: Tensor | None, kind: int, gated: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of what went in, and of the bias, if there is one."""
-    by_out, x = by_out.contiguous(), x.contiguous()
-    rows, width = by_out.shape
-    by_x = torch.empty_like(x)
-    high = BACKWARD["ROWS"]
-    stretch = triton.cdiv(triton.cdiv(rows, STRETCHES), high) * high
-    stretches = triton.cdiv(rows, stretch)
-    parts = x.new_empty((0 if bias is None else stretches, x.shape[1]), dtype=torch.float32)
-    _activation_backward_kernel[(triton.cdiv(width, BACKWARD["COLUMNS"]), stretches)](
-        by_out, x, x if bias is None else bias, by_x, parts, rows, stretch,
-        WIDTH=width, KIND=kind, GATED=gated, BIASED=bias is not None, **BACKWARD,
+    """The gradients of x, and of the bias in single precision, empty if there is none."""
+    d_out, x = d_out.contiguous(), x.contiguous()
+    n_rows, width = d_out.shape
+    d_x = torch.empty_like(x)
+    block_m = BACKWARD["BLOCK_M"]
+    chunk_rows = triton.cdiv(triton.cdiv(n_rows, MAX_ROW_CHUNKS), block_m) * block_m
+    n_chunks = triton.cdiv(n_rows, chunk_rows)
+    partials = x.new_empty((0 if bias is None else n_chunks, x.shape[1]), dtype=torch.float32)
+    _activation_backward_kernel[(triton.cdiv(width, BACKWARD["BLOCK_N"]), n_chunks)](
+        d_out, x, x if bias is None else bias, d_x, partials, n_rows, chunk_rows,
+        N_COLS=width, KIND=kind, GATED=gated, HAS_BIAS=bias is not None, **BACKWARD,
     )  # fmt: skip
-    return by_x, parts if bias is None else parts.sum(0)
+    return d_x, partials if bias is None else partials.sum(0)
 
 
 @_activate_backward.register_fake
-def _(by_out, x, bias, kind, gated):
+def _(d_out, x, bias, kind, gated):
     shape = (0, x.shape[1]) if bias is None else (x.shape[1],)
     return torch.empty_like(x), x.new_empty(shape, dtype=torch.float32)
 
 
-def _keep(ctx, inputs, output):
+def _setup_context(ctx, inputs, output):
     x, bias, ctx.kind, ctx.gated = inputs
     ctx.save_for_backward(x, bias)
 
 
-def _return(ctx, by_out):
+def _backward(ctx, d_out):
     x, bias = ctx.saved_tensors
-    by_x, by_bias = _activate_backward(by_out, x, bias, ctx.kind, ctx.gated)
-    return by_x, None if bias is None else by_bias.to(bias.dtype), None, None
+    d_x, d_bias = _activate_backward(d_out, x, bias, ctx.kind, ctx.gated)
+    return d_x, None if bias is None else d_bias.to(bias.dtype), None, None
 
 
-_activate.register_autograd(_return, setup_context=_keep)
+_activate.register_autograd(_backward, setup_context=_setup_context)
 
 
 def activate(x: Tensor, bias: Tensor | None, kind: str, *, gated: bool = False) -> Tensor:
-    """activation(x + bias) of [N, W]; gated, of the first half of the columns, times the second."""
+    """[N, W] activation(x + bias), of a kind of KINDS.
+
+    If `gated`, x is [N, 2 · W]: the activation of the first W columns, times the other W.
+    """
     return _activate(x, bias, KINDS.index(kind), gated)

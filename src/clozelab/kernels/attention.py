@@ -1,13 +1,28 @@
-"""Attention inside packed blocks with dropout by counter, queries, keys and values as they lie.
+"""FlashAttention-2 (arXiv:2307.08691, §3.1) over packed blocks, straight from the QKV product.
 
-One product makes all three, [N, 3, H, D], and their gradients go back in that shape: nothing is
-permuted, padded or kept but a number for each row. Queries and keys that are turned by their
-positions are kept, too, [N, 2, H, D]. A token sees its whole block, or so many tokens BEFORE and
-AFTER itself: tiles that none of its rows sees are not computed. Distances may add to the scores.
-The softmax is computed in powers of two, and what makes up for the dropped is multiplied in at the
-end.
-Short blocks have their gradients made by one program each, unless distances add to their scores; of
-others, one kernel makes those of the queries, another those of keys and values.
+Forward is its Algorithm 1: a program has one tile of queries of one (block, head) pair, and an
+online softmax over tiles of keys. Backward is its Algorithm 2 without atomic additions: one kernel
+for dQ, summed over keys, and one for dK and dV, summed over queries. A short block has all three
+from a single program that computes its scores once, unless positions add to the scores. Saved for
+the backward pass are the output and the log-sum-exp of each row.
+
+By hand, because queries, keys and values are read from qkv [N, 3, H, D] as one matrix product wrote
+them, and their gradients are written in that shape: nothing is permuted, padded or stacked. Also,
+dropout masks are hashes (dropout.py), tiles outside a sliding window are skipped, and the rotation
+(rotation.py) and scores by relative position (distances.py) are inside.
+
+N is the number of tokens of all blocks, H of heads, D the head size, HIDDEN = H · D. Block b has
+the tokens from cu_seqlens[b] up to cu_seqlens[b + 1]; it may be empty. A `block_head` is a (block,
+head) pair, `hn_start` the index of a block's first token in an [H, N] tensor. Rows of a tile are
+queries (m), columns are keys (n), both counted from the block's start.
+
+Invariants:
+- The softmax is in base 2: scores · softmax_scale · log2 e, and lse = m + log2(l) likewise.
+- A query sees keys from WINDOW_LEFT before to WINDOW_RIGHT after itself; causal attention is
+  WINDOW_RIGHT = 0. So every query of a block sees at least itself.
+- With keep mask Z and r = 1 / (1 − dropout), O = r (Z ∘ P) V. Kernels keep r out of their loops:
+  delta is rowsum(dO ∘ O) / r, hence dS = P ∘ (Z ∘ dP − delta), and r multiplies the results.
+- lse of rows past a block's end is loaded as ∞, so that their P is 0.
 """
 
 from __future__ import annotations
@@ -23,471 +38,500 @@ from torch.nn import functional
 from triton.runtime import driver
 
 from clozelab.kernels.distances import (
-    Products,
-    add_distances,
-    products,
-    rows_ahead,
-    send_back,
-    store_runs,
+    PositionScores,
+    add_position_scores,
+    offset_codes,
+    position_scores,
+    position_scores_backward,
+    store_position_grads,
 )
-from clozelab.kernels.draws import column_keys, keep_mask, row_keys, scale, threshold
-from clozelab.kernels.heads import inverse_root, tile
-from clozelab.kernels.rotation import turn
+from clozelab.kernels.dropout import (
+    column_keys,
+    drop_threshold,
+    inverse_keep_prob,
+    keep_mask,
+    row_keys,
+)
+from clozelab.kernels.heads import inverse_sqrt, load_tile
+from clozelab.kernels.rotation import apply_rotary
 
 # Of longer blocks the gradients are made faster by the library's packed kernel, by its published
-# rates: not measured here.
-LONG = 2048
-SHORT = 128  # blocks up to this have their gradients made in one program, if it can hold them
-_HELD = 120_000  # bytes of shared memory that such a program takes, for heads of 64
+# speeds: not measured here.
+LONG_SEQLEN = 2048
+SHORT_SEQLEN = 128  # blocks up to this have one program for their backward pass, if it fits
+_BLOCK_SHARED_MEMORY = 120_000  # bytes that such a program takes, for heads of 64
 # Tiles and warps, by trial on an H200 (benchmarks/kernels.py --sweep).
-FORWARD = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 3}
-QUERIES = {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 3}
-OTHERS = {"BM": 32, "BN": 64, "num_warps": 4, "num_stages": 2}
-WHOLE = {"num_warps": 8, "num_stages": 1}
-ALL = tl.constexpr(1 << 30)  # more tokens than a block has
+FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
+BACKWARD_DKDV = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+BACKWARD_BLOCK = {"num_warps": 8, "num_stages": 1}
+UNBOUNDED = tl.constexpr(1 << 30)  # of a window: more tokens than a block has
 
 
 @triton.jit
-def _block(starts, stream, HEADS: tl.constexpr):
-    """The head of a stream, and where its block begins and how long it is."""
-    begin = tl.load(starts + stream // HEADS)
-    return stream % HEADS, begin, tl.load(starts + stream // HEADS + 1) - begin
+def _load_seqlen(cu_seqlens, block_head, HEADS: tl.constexpr):
+    """The head of a (block, head) pair; its block's first token and number of tokens."""
+    seq_start = tl.load(cu_seqlens + block_head // HEADS)
+    seqlen = tl.load(cu_seqlens + block_head // HEADS + 1) - seq_start
+    return block_head % HEADS, seq_start, seqlen
 
 
 @triton.jit
-def _span(low, high, length, BEFORE: tl.constexpr, AFTER: tl.constexpr, STEP: tl.constexpr):
-    """From which tile's edge, and to where, tokens are seen by any from `low` to `high`."""
-    return tl.maximum(low - BEFORE, 0) // STEP * STEP, tl.minimum(high + AFTER, length)
+def _window_bounds(start, end, seqlen, LEFT: tl.constexpr, RIGHT: tl.constexpr, STEP: tl.constexpr):
+    """The range within the windows of tokens `start` to `end`; it begins at a multiple of STEP."""
+    return tl.maximum(start - LEFT, 0) // STEP * STEP, tl.minimum(end + RIGHT, seqlen)
 
 
 @triton.jit
-def _visible(row, column, length, BEFORE: tl.constexpr, AFTER: tl.constexpr):
-    """Whether rows see columns, either of which lies on its side."""
-    seen = column < length
-    if AFTER < ALL:
-        seen = seen & (column - row <= AFTER)
-    if BEFORE < ALL:
-        seen = seen & (row - column <= BEFORE)
-    return seen
+def _visible(offs_m, offs_n, seqlen, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr):
+    """True where query m sees key n; the caller broadcasts m and n over the tile."""
+    visible = offs_n < seqlen
+    if WINDOW_RIGHT < UNBOUNDED:
+        visible = visible & (offs_n - offs_m <= WINDOW_RIGHT)
+    if WINDOW_LEFT < UNBOUNDED:
+        visible = visible & (offs_m - offs_n <= WINDOW_LEFT)
+    return visible
 
 
 @triton.jit
-def _gone_on(
-    acc, top, sums, q, base_k, base_v, c2p, c2p_rows, p2c, p2c_rows, P, origin, low, row, first,
-    last, length, row_key, seed, stream, lost, dims, scale2,
-    K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, BN: tl.constexpr,
-    BEFORE: tl.constexpr, AFTER: tl.constexpr, MASKED: tl.constexpr, DROPS: tl.constexpr,
+def _attention_forward_inner(
+    acc, m_i, l_i, q, k_base, v_base, c2p, c2p_codes, p2c, p2c_codes, P, hn_start, start_m, offs_m,
+    lo, hi, seqlen, keys_m, seed, block_head, drop_threshold, offs_d, scale_log2,
+    K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr, MASKED: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """The softmax carried over the columns from `first` to `last`."""
-    for start in range(first, last, BN):
-        column = start + tl.arange(0, BN)
-        k = tile(base_k, column, dims, length, K_STRIDE)
+    """The online softmax over the keys from `lo` to `hi`: acc, running maximum and running sum."""
+    for start_n in range(lo, hi, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        k = load_tile(k_base, offs_n, offs_d, seqlen, K_STRIDE)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        scores = add_distances(
-            scores, c2p, c2p_rows, p2c, p2c_rows, P, origin, low, start, length, length
+        scores = add_position_scores(
+            scores, c2p, c2p_codes, p2c, p2c_codes, P, hn_start, start_m, start_n, seqlen, seqlen
         )
         if MASKED:
-            seen = _visible(row[:, None], column[None, :], length, BEFORE, AFTER)
-            scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1) * scale2)
-        share = tl.exp2(scores * scale2 - higher[:, None])
-        less = tl.exp2(top - higher)
-        sums = sums * less + tl.sum(share, 1)
-        if DROPS:
-            keys = column_keys(seed, stream, column)
-            share = tl.where(keep_mask(row_key[:, None], keys[None, :], lost), share, 0.0)
-        v = tile(base_v, column, dims, length, V_STRIDE)
-        acc = tl.dot(share.to(v.dtype), v, acc * less[:, None], input_precision="ieee")
-        top = higher
-    return acc, top, sums
+            visible = _visible(offs_m[:, None], offs_n[None, :], seqlen, WINDOW_LEFT, WINDOW_RIGHT)
+            scores = tl.where(visible, scores, float("-inf"))
+        m_new = tl.maximum(m_i, tl.max(scores, 1) * scale_log2)
+        p = tl.exp2(scores * scale_log2 - m_new[:, None])
+        alpha = tl.exp2(m_i - m_new)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        if HAS_DROPOUT:
+            keys_n = column_keys(seed, block_head, offs_n)
+            p = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
+        v = load_tile(v_base, offs_n, offs_d, seqlen, V_STRIDE)
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
+        m_i = m_new
+    return acc, m_i, l_i
 
 
 @triton.jit
 def _attention_forward_kernel(
-    qk, qkv, out, logs, c2p, c2p_rows, p2c, p2c_rows, P, starts, seeds, tokens, tiles, scale2, lost,
-    grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
+    qk, qkv, out, lse, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens, seed_ptr, n_tokens, n_tiles,
+    scale_log2, drop_threshold, inv_keep_prob,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(0) // tiles
-    head, begin, length = _block(starts, stream, HEADS)
-    low = tl.program_id(0) % tiles * BM
-    if low >= length:
+    """The output and log-sum-exp of BLOCK_M queries.
+
+    qk is qkv (QK_PARTS 3), or the rotated queries and keys [N, 2, H, D] (QK_PARTS 2).
+    """
+    HIDDEN: tl.constexpr = HEADS * HEAD_DIM
+    block_head = tl.program_id(0) // n_tiles
+    head, seq_start, seqlen = _load_seqlen(cu_seqlens, block_head, HEADS)
+    start_m = tl.program_id(0) % n_tiles * BLOCK_M
+    if start_m >= seqlen:
         return
-    row, dims = low + tl.arange(0, BM), tl.arange(0, WIDTH)
-    base = qk + begin.to(tl.int64) * PARTS * ROW + head * WIDTH
-    values = qkv + begin.to(tl.int64) * 3 * ROW + 2 * ROW + head * WIDTH
-    origin = head.to(tl.int64) * tokens + begin
-    q = tile(base, row, dims, length, PARTS * ROW)
-    seed = tl.load(seeds)
-    row_key = row_keys(seed, stream, row)
-    acc = tl.zeros((BM, WIDTH), tl.float32)
-    top = tl.full((BM,), -1e30, tl.float32)
-    sums = tl.zeros((BM,), tl.float32)
-    first, end = _span(low, low + BM, length, BEFORE, AFTER, BN)
-    # Columns that every row sees need no mask; the rest do, and within a window all.
-    clear = first
-    if BEFORE == ALL:
-        clear = tl.minimum(low + AFTER + 1, length) // BN * BN
-        acc, top, sums = _gone_on(
-            acc, top, sums, q, base + ROW, values, c2p, c2p_rows, p2c, p2c_rows, P, origin, low,
-            row, first, clear, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW,
-            3 * ROW, BN, BEFORE, AFTER, False, DROPS,
+    offs_m, offs_d = start_m + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
+    q_base = qk + seq_start.to(tl.int64) * QK_PARTS * HIDDEN + head * HEAD_DIM
+    v_base = qkv + seq_start.to(tl.int64) * 3 * HIDDEN + 2 * HIDDEN + head * HEAD_DIM
+    hn_start = head.to(tl.int64) * n_tokens + seq_start
+    q = load_tile(q_base, offs_m, offs_d, seqlen, QK_PARTS * HIDDEN)
+    seed = tl.load(seed_ptr)
+    keys_m = row_keys(seed, block_head, offs_m)
+    acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    m_i = tl.full((BLOCK_M,), -1e30, tl.float32)
+    l_i = tl.zeros((BLOCK_M,), tl.float32)
+    lo, hi = _window_bounds(start_m, start_m + BLOCK_M, seqlen, WINDOW_LEFT, WINDOW_RIGHT, BLOCK_N)
+    # Tiles of keys that every row sees need no mask; the others do, and in a window all do.
+    masked_lo = lo
+    if WINDOW_LEFT == UNBOUNDED:
+        masked_lo = tl.minimum(start_m + WINDOW_RIGHT + 1, seqlen) // BLOCK_N * BLOCK_N
+        acc, m_i, l_i = _attention_forward_inner(
+            acc, m_i, l_i, q, q_base + HIDDEN, v_base, c2p, c2p_codes, p2c, p2c_codes, P, hn_start,
+            start_m, offs_m, lo, masked_lo, seqlen, keys_m, seed, block_head, drop_threshold,
+            offs_d, scale_log2, QK_PARTS * HIDDEN, 3 * HIDDEN, BLOCK_N, WINDOW_LEFT, WINDOW_RIGHT,
+            False, HAS_DROPOUT,
         )  # fmt: skip
-    acc, top, sums = _gone_on(
-        acc, top, sums, q, base + ROW, values, c2p, c2p_rows, p2c, p2c_rows, P, origin, low, row,
-        clear, end, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN,
-        BEFORE, AFTER, True, DROPS,
+    acc, m_i, l_i = _attention_forward_inner(
+        acc, m_i, l_i, q, q_base + HIDDEN, v_base, c2p, c2p_codes, p2c, p2c_codes, P, hn_start,
+        start_m, offs_m, masked_lo, hi, seqlen, keys_m, seed, block_head, drop_threshold, offs_d,
+        scale_log2, QK_PARTS * HIDDEN, 3 * HIDDEN, BLOCK_N, WINDOW_LEFT, WINDOW_RIGHT, True,
+        HAS_DROPOUT,
     )  # fmt: skip
-    acc *= (grown / sums)[:, None]  # past the end, where nothing may be seen, nothing is stored
-    inside = row < length
-    at = (begin.to(tl.int64) + row) * ROW + head * WIDTH
-    tl.store(out + at[:, None] + dims[None, :], acc.to(out.dtype.element_ty), inside[:, None])
-    tl.store(logs + origin + row, top + tl.log2(sums), inside)
+    # Rows past the end may have l_i = 0, hence NaN: they are not stored.
+    acc *= (inv_keep_prob / l_i)[:, None]
+    mask_m = offs_m < seqlen
+    out_offs = (seq_start.to(tl.int64) + offs_m) * HIDDEN + head * HEAD_DIM
+    out_ptrs = out + out_offs[:, None] + offs_d[None, :]
+    tl.store(out_ptrs, acc.to(out.dtype.element_ty), mask_m[:, None])
+    tl.store(lse + hn_start + offs_m, m_i + tl.log2(l_i), mask_m)
 
 
 @triton.jit
-def _attention_by_queries_kernel(
-    by_out, qk, qkv, out, logs, deltas, by_qkv, by_c2p, c2p, c2p_rows, p2c, p2c_rows, P, starts,
-    seeds, tokens, tiles, scale2, scaled, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
+def _attention_backward_dq_kernel(
+    d_out, qk, qkv, out, lse, delta, d_qkv, d_c2p, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens,
+    seed_ptr, n_tokens, n_tiles, scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of queries and of their products with distances, and deltas for the others.
-
-    A delta is what a row's weights pull back by.
-    """
-    ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(0) // tiles
-    head, begin, length = _block(starts, stream, HEADS)
-    low = tl.program_id(0) % tiles * BM
-    if low >= length:
+    """dQ of BLOCK_M queries, the gradient of their c2p scores, and delta for dK and dV."""
+    HIDDEN: tl.constexpr = HEADS * HEAD_DIM
+    block_head = tl.program_id(0) // n_tiles
+    head, seq_start, seqlen = _load_seqlen(cu_seqlens, block_head, HEADS)
+    start_m = tl.program_id(0) % n_tiles * BLOCK_M
+    if start_m >= seqlen:
         return
-    row, dims = low + tl.arange(0, BM), tl.arange(0, WIDTH)
-    inside = row < length
-    base = qk + begin.to(tl.int64) * PARTS * ROW + head * WIDTH
-    values = qkv + begin.to(tl.int64) * 3 * ROW + 2 * ROW + head * WIDTH
-    plain = begin.to(tl.int64) * ROW + head * WIDTH
-    q = tile(base, row, dims, length, PARTS * ROW)
-    g = tile(by_out + plain, row, dims, length, ROW)
-    was = tile(out + plain, row, dims, length, ROW)
-    delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1) / grown
-    origin = head.to(tl.int64) * tokens + begin
-    tl.store(deltas + origin + row, delta, inside)
-    log = tl.load(logs + origin + row, inside, other=float("inf"))
-    seed = tl.load(seeds)
-    row_key = row_keys(seed, stream, row)
-    acc = tl.zeros((BM, WIDTH), tl.float32)
-    begun = tl.zeros((BM,), tl.float32)
-    first, end = _span(low, low + BM, length, BEFORE, AFTER, BN)
-    for start in range(first, end, BN):
-        column = start + tl.arange(0, BN)
-        k = tile(base + ROW, column, dims, length, PARTS * ROW)
-        v = tile(values, column, dims, length, 3 * ROW)
+    offs_m, offs_d = start_m + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
+    mask_m = offs_m < seqlen
+    q_base = qk + seq_start.to(tl.int64) * QK_PARTS * HIDDEN + head * HEAD_DIM
+    v_base = qkv + seq_start.to(tl.int64) * 3 * HIDDEN + 2 * HIDDEN + head * HEAD_DIM
+    out_start = seq_start.to(tl.int64) * HIDDEN + head * HEAD_DIM
+    q = load_tile(q_base, offs_m, offs_d, seqlen, QK_PARTS * HIDDEN)
+    do = load_tile(d_out + out_start, offs_m, offs_d, seqlen, HIDDEN)
+    o = load_tile(out + out_start, offs_m, offs_d, seqlen, HIDDEN)
+    delta_m = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1) / inv_keep_prob
+    hn_start = head.to(tl.int64) * n_tokens + seq_start
+    tl.store(delta + hn_start + offs_m, delta_m, mask_m)
+    lse_m = tl.load(lse + hn_start + offs_m, mask_m, other=float("inf"))
+    seed = tl.load(seed_ptr)
+    keys_m = row_keys(seed, block_head, offs_m)
+    dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    carry = tl.zeros((BLOCK_M,), tl.float32)
+    lo, hi = _window_bounds(start_m, start_m + BLOCK_M, seqlen, WINDOW_LEFT, WINDOW_RIGHT, BLOCK_N)
+    for start_n in range(lo, hi, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        k = load_tile(q_base + HIDDEN, offs_n, offs_d, seqlen, QK_PARTS * HIDDEN)
+        v = load_tile(v_base, offs_n, offs_d, seqlen, 3 * HIDDEN)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        scores = add_distances(
-            scores, c2p, c2p_rows, p2c, p2c_rows, P, origin, low, start, length, end
+        scores = add_position_scores(
+            scores, c2p, c2p_codes, p2c, p2c_codes, P, hn_start, start_m, start_n, seqlen, hi
         )
-        share = tl.exp2(scores * scale2 - log[:, None])
-        # Past the end scores are 0, which may be far above the others: that is no share at all.
-        seen = _visible(row[:, None], column[None, :], length, BEFORE, AFTER)
-        share = tl.where(seen, share, 0.0)
-        pull = tl.dot(g, tl.trans(v), input_precision="ieee")
-        dropped = share
-        if DROPS:
-            keys = column_keys(seed, stream, column)
-            dropped = tl.where(keep_mask(row_key[:, None], keys[None, :], lost), share, 0.0)
-        pull = dropped * pull - share * delta[:, None]
-        acc = tl.dot(pull.to(k.dtype), k, acc, input_precision="ieee")
-        if by_c2p is not None:
-            begun = store_runs(
-                by_c2p, pull * (scaled * grown), begun, c2p_rows, P, origin, low, start, length, end
+        p = tl.exp2(scores * scale_log2 - lse_m[:, None])
+        # Keys past the end have score 0, and exp2(0 − lse) may even overflow: P is 0 there.
+        visible = _visible(offs_m[:, None], offs_n[None, :], seqlen, WINDOW_LEFT, WINDOW_RIGHT)
+        p = tl.where(visible, p, 0.0)
+        dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+        p_kept = p
+        if HAS_DROPOUT:
+            keys_n = column_keys(seed, block_head, offs_n)
+            p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
+        ds = p_kept * dp - p * delta_m[:, None]
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
+        if d_c2p is not None:
+            carry = store_position_grads(
+                d_c2p, ds * (softmax_scale * inv_keep_prob), carry, c2p_codes, P, hn_start, start_m,
+                start_n, seqlen, hi,
             )  # fmt: skip
-    at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH
-    acc *= scaled * grown
-    tl.store(at[:, None] + dims[None, :], acc.to(by_qkv.dtype.element_ty), inside[:, None])
+    d_qkv_rows = d_qkv + (seq_start.to(tl.int64) + offs_m) * 3 * HIDDEN + head * HEAD_DIM
+    dq *= softmax_scale * inv_keep_prob
+    d_qkv_ptrs = d_qkv_rows[:, None] + offs_d[None, :]
+    tl.store(d_qkv_ptrs, dq.to(d_qkv.dtype.element_ty), mask_m[:, None])
 
 
 @triton.jit
-def _attention_by_others_kernel(
-    by_out, qk, qkv, logs, deltas, by_qkv, by_p2c, c2p, c2p_rows, p2c, p2c_rows, P, starts, seeds,
-    tokens, tiles, scale2, scaled, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
+def _attention_backward_dkdv_kernel(
+    d_out, qk, qkv, lse, delta, d_qkv, d_p2c, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens,
+    seed_ptr, n_tokens, n_tiles, scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of keys, of their products with distances, and of values.
+    """dK and dV of BLOCK_N keys, and the gradient of their p2c scores.
 
-    Everything lies on its side, a column to each row.
+    Tiles are transposed, [BLOCK_N, BLOCK_M]: scores, p, dp and ds here are Sᵀ, Pᵀ, dPᵀ and dSᵀ.
     """
-    ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(0) // tiles
-    head, begin, length = _block(starts, stream, HEADS)
-    low = tl.program_id(0) % tiles * BN
-    if low >= length:
+    HIDDEN: tl.constexpr = HEADS * HEAD_DIM
+    block_head = tl.program_id(0) // n_tiles
+    head, seq_start, seqlen = _load_seqlen(cu_seqlens, block_head, HEADS)
+    start_n = tl.program_id(0) % n_tiles * BLOCK_N
+    if start_n >= seqlen:
         return
-    column, dims = low + tl.arange(0, BN), tl.arange(0, WIDTH)
-    base = qk + begin.to(tl.int64) * PARTS * ROW + head * WIDTH
-    values = qkv + begin.to(tl.int64) * 3 * ROW + 2 * ROW + head * WIDTH
-    plain = begin.to(tl.int64) * ROW + head * WIDTH
-    k = tile(base + ROW, column, dims, length, PARTS * ROW)
-    v = tile(values, column, dims, length, 3 * ROW)
-    seed = tl.load(seeds)
-    keys = column_keys(seed, stream, column)
-    by_k = tl.zeros((BN, WIDTH), tl.float32)
-    by_v = tl.zeros((BN, WIDTH), tl.float32)
-    begun = tl.zeros((BN,), tl.float32)
-    origin = head.to(tl.int64) * tokens + begin
-    # A row sees so many after itself: so many before it see a column.
-    first, end = _span(low, low + BN, length, AFTER, BEFORE, BM)
-    for start in range(first, end, BM):
-        row = start + tl.arange(0, BM)
-        q = tile(base, row, dims, length, PARTS * ROW)
-        g = tile(by_out + plain, row, dims, length, ROW)
-        # Rows past the end have no share in anything.
-        log = tl.load(logs + origin + row, row < length, other=float("inf"))
-        delta = tl.load(deltas + origin + row, row < length, other=0.0)
+    offs_n, offs_d = start_n + tl.arange(0, BLOCK_N), tl.arange(0, HEAD_DIM)
+    q_base = qk + seq_start.to(tl.int64) * QK_PARTS * HIDDEN + head * HEAD_DIM
+    v_base = qkv + seq_start.to(tl.int64) * 3 * HIDDEN + 2 * HIDDEN + head * HEAD_DIM
+    out_start = seq_start.to(tl.int64) * HIDDEN + head * HEAD_DIM
+    k = load_tile(q_base + HIDDEN, offs_n, offs_d, seqlen, QK_PARTS * HIDDEN)
+    v = load_tile(v_base, offs_n, offs_d, seqlen, 3 * HIDDEN)
+    seed = tl.load(seed_ptr)
+    keys_n = column_keys(seed, block_head, offs_n)
+    dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    carry = tl.zeros((BLOCK_N,), tl.float32)
+    hn_start = head.to(tl.int64) * n_tokens + seq_start
+    # Key n is seen by the queries from WINDOW_RIGHT before to WINDOW_LEFT after it.
+    lo, hi = _window_bounds(start_n, start_n + BLOCK_N, seqlen, WINDOW_RIGHT, WINDOW_LEFT, BLOCK_M)
+    for start_m in range(lo, hi, BLOCK_M):
+        offs_m = start_m + tl.arange(0, BLOCK_M)
+        q = load_tile(q_base, offs_m, offs_d, seqlen, QK_PARTS * HIDDEN)
+        do = load_tile(d_out + out_start, offs_m, offs_d, seqlen, HIDDEN)
+        lse_m = tl.load(lse + hn_start + offs_m, offs_m < seqlen, other=float("inf"))
+        delta_m = tl.load(delta + hn_start + offs_m, offs_m < seqlen, other=0.0)
         scores = tl.dot(k, tl.trans(q), input_precision="ieee")
-        scores = add_distances(
-            scores, p2c, p2c_rows, c2p, c2p_rows, P, origin, low, start, length, end
+        scores = add_position_scores(
+            scores, p2c, p2c_codes, c2p, c2p_codes, P, hn_start, start_n, start_m, seqlen, hi
         )
-        share = tl.exp2(scores * scale2 - log[None, :])
-        if BEFORE < ALL or AFTER < ALL:
-            seen = _visible(row[None, :], column[:, None], length, BEFORE, AFTER)
-            share = tl.where(seen, share, 0.0)
-        pull = tl.dot(v, tl.trans(g), input_precision="ieee")
-        dropped = share
-        if DROPS:
-            keep = keep_mask(row_keys(seed, stream, row)[None, :], keys[:, None], lost)
-            dropped = tl.where(keep, share, 0.0)
-        by_v = tl.dot(dropped.to(g.dtype), g, by_v, input_precision="ieee")
-        pull = dropped * pull - share * delta[None, :]
-        by_k = tl.dot(pull.to(q.dtype), q, by_k, input_precision="ieee")
-        if by_p2c is not None:
-            begun = store_runs(
-                by_p2c, pull * (scaled * grown), begun, p2c_rows, P, origin, low, start, length, end
+        p = tl.exp2(scores * scale_log2 - lse_m[None, :])
+        if WINDOW_LEFT < UNBOUNDED or WINDOW_RIGHT < UNBOUNDED:
+            visible = _visible(offs_m[None, :], offs_n[:, None], seqlen, WINDOW_LEFT, WINDOW_RIGHT)
+            p = tl.where(visible, p, 0.0)
+        dp = tl.dot(v, tl.trans(do), input_precision="ieee")
+        p_kept = p
+        if HAS_DROPOUT:
+            keys_m = row_keys(seed, block_head, offs_m)
+            keep = keep_mask(keys_m[None, :], keys_n[:, None], drop_threshold)
+            p_kept = tl.where(keep, p, 0.0)
+        dv = tl.dot(p_kept.to(do.dtype), do, dv, input_precision="ieee")
+        ds = p_kept * dp - p * delta_m[None, :]
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
+        if d_p2c is not None:
+            carry = store_position_grads(
+                d_p2c, ds * (softmax_scale * inv_keep_prob), carry, p2c_codes, P, hn_start, start_n,
+                start_m, seqlen, hi,
             )  # fmt: skip
-    inside = (column < length)[:, None]
-    at = by_qkv + (begin.to(tl.int64) + column) * 3 * ROW + head * WIDTH
-    cells = at[:, None] + dims[None, :]
-    tl.store(cells + ROW, (by_k * (scaled * grown)).to(by_qkv.dtype.element_ty), inside)
-    tl.store(cells + 2 * ROW, (by_v * grown).to(by_qkv.dtype.element_ty), inside)
+    mask_n = (offs_n < seqlen)[:, None]
+    d_qkv_rows = d_qkv + (seq_start.to(tl.int64) + offs_n) * 3 * HIDDEN + head * HEAD_DIM
+    d_qkv_ptrs = d_qkv_rows[:, None] + offs_d[None, :]
+    dtype = d_qkv.dtype.element_ty
+    tl.store(d_qkv_ptrs + HIDDEN, (dk * (softmax_scale * inv_keep_prob)).to(dtype), mask_n)
+    tl.store(d_qkv_ptrs + 2 * HIDDEN, (dv * inv_keep_prob).to(dtype), mask_n)
 
 
 @triton.jit
-def _attention_by_all_kernel(
-    by_out, qk, qkv, out, logs, by_qkv, starts, seeds, tokens, scale2, scaled, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr,
-    BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
+def _attention_backward_block_kernel(
+    d_out, qk, qkv, out, lse, d_qkv, cu_seqlens, seed_ptr, n_tokens, scale_log2, softmax_scale,
+    drop_threshold, inv_keep_prob,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_MN: tl.constexpr,
+    WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr, HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """All three gradients of a block of at most SIZE tokens."""
-    ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(0)
-    head, begin, length = _block(starts, stream, HEADS)
-    if length == 0:
+    """dQ, dK and dV of a block of at most BLOCK_MN tokens: a single tile of queries and keys."""
+    HIDDEN: tl.constexpr = HEADS * HEAD_DIM
+    block_head = tl.program_id(0)
+    head, seq_start, seqlen = _load_seqlen(cu_seqlens, block_head, HEADS)
+    if seqlen == 0:
         return
-    row, dims = tl.arange(0, SIZE), tl.arange(0, WIDTH)
-    inside = row < length
-    base = qk + begin.to(tl.int64) * PARTS * ROW + head * WIDTH
-    values = qkv + begin.to(tl.int64) * 3 * ROW + 2 * ROW + head * WIDTH
-    plain = begin.to(tl.int64) * ROW + head * WIDTH
-    q = tile(base, row, dims, length, PARTS * ROW)
-    k = tile(base + ROW, row, dims, length, PARTS * ROW)
-    g = tile(by_out + plain, row, dims, length, ROW)
-    was = tile(out + plain, row, dims, length, ROW)
-    delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1) / grown
-    number = head.to(tl.int64) * tokens + begin + row
-    log = tl.load(logs + number, inside, other=float("inf"))
-    share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
-    # Past the end scores are 0, which may be far above the others: that is no share at all.
-    seen = _visible(row[:, None], row[None, :], length, BEFORE, AFTER)
-    share = tl.where(seen, share, 0.0)
-    v = tile(values, row, dims, length, 3 * ROW)
-    pull = tl.dot(g, tl.trans(v), input_precision="ieee")
-    dropped = share
-    if DROPS:
-        seed = tl.load(seeds)
-        rows, columns = row_keys(seed, stream, row), column_keys(seed, stream, row)
-        dropped = tl.where(keep_mask(rows[:, None], columns[None, :], lost), share, 0.0)
-    pull = (dropped * pull - share * delta[:, None]).to(q.dtype)
-    by_v = tl.dot(tl.trans(dropped.to(g.dtype)), g, input_precision="ieee") * grown
-    by_q = tl.dot(pull, k, input_precision="ieee") * (scaled * grown)
-    by_k = tl.dot(tl.trans(pull), q, input_precision="ieee") * (scaled * grown)
-    at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH
-    cells = at[:, None] + dims[None, :]
-    kind = by_qkv.dtype.element_ty
-    tl.store(cells, by_q.to(kind), inside[:, None])
-    tl.store(cells + ROW, by_k.to(kind), inside[:, None])
-    tl.store(cells + 2 * ROW, by_v.to(kind), inside[:, None])
+    offs, offs_d = tl.arange(0, BLOCK_MN), tl.arange(0, HEAD_DIM)
+    mask = offs < seqlen
+    q_base = qk + seq_start.to(tl.int64) * QK_PARTS * HIDDEN + head * HEAD_DIM
+    v_base = qkv + seq_start.to(tl.int64) * 3 * HIDDEN + 2 * HIDDEN + head * HEAD_DIM
+    out_start = seq_start.to(tl.int64) * HIDDEN + head * HEAD_DIM
+    q = load_tile(q_base, offs, offs_d, seqlen, QK_PARTS * HIDDEN)
+    k = load_tile(q_base + HIDDEN, offs, offs_d, seqlen, QK_PARTS * HIDDEN)
+    do = load_tile(d_out + out_start, offs, offs_d, seqlen, HIDDEN)
+    o = load_tile(out + out_start, offs, offs_d, seqlen, HIDDEN)
+    delta_m = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1) / inv_keep_prob
+    hn_offs = head.to(tl.int64) * n_tokens + seq_start + offs
+    lse_m = tl.load(lse + hn_offs, mask, other=float("inf"))
+    p = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2 - lse_m[:, None])
+    # Keys past the end have score 0, and exp2(0 − lse) may even overflow: P is 0 there.
+    visible = _visible(offs[:, None], offs[None, :], seqlen, WINDOW_LEFT, WINDOW_RIGHT)
+    p = tl.where(visible, p, 0.0)
+    v = load_tile(v_base, offs, offs_d, seqlen, 3 * HIDDEN)
+    dp = tl.dot(do, tl.trans(v), input_precision="ieee")
+    p_kept = p
+    if HAS_DROPOUT:
+        seed = tl.load(seed_ptr)
+        keys_m, keys_n = row_keys(seed, block_head, offs), column_keys(seed, block_head, offs)
+        p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
+    ds = (p_kept * dp - p * delta_m[:, None]).to(q.dtype)
+    dv = tl.dot(tl.trans(p_kept.to(do.dtype)), do, input_precision="ieee") * inv_keep_prob
+    dq = tl.dot(ds, k, input_precision="ieee") * (softmax_scale * inv_keep_prob)
+    dk = tl.dot(tl.trans(ds), q, input_precision="ieee") * (softmax_scale * inv_keep_prob)
+    d_qkv_rows = d_qkv + (seq_start.to(tl.int64) + offs) * 3 * HIDDEN + head * HEAD_DIM
+    d_qkv_ptrs = d_qkv_rows[:, None] + offs_d[None, :]
+    dtype = d_qkv.dtype.element_ty
+    tl.store(d_qkv_ptrs, dq.to(dtype), mask[:, None])
+    tl.store(d_qkv_ptrs + HIDDEN, dk.to(dtype), mask[:, None])
+    tl.store(d_qkv_ptrs + 2 * HIDDEN, dv.to(dtype), mask[:, None])
 
 
-def _holds(max_seqlen: int, qkv: Tensor) -> bool:
-    """Whether one program can hold a block: on a desktop's GPU there is no room for that."""
-    short = max_seqlen <= SHORT and qkv.shape[-1] <= 64
-    return short and (not qkv.is_cuda or _room(qkv.device.index) >= _HELD)
+def _fits_one_program(max_seqlen: int, qkv: Tensor) -> bool:
+    """Whether a single program can have a block's backward pass; a desktop's GPU cannot."""
+    short = max_seqlen <= SHORT_SEQLEN and qkv.shape[-1] <= 64
+    return short and (not qkv.is_cuda or _shared_memory(qkv.device.index) >= _BLOCK_SHARED_MEMORY)
 
 
 @cache
-def _room(device: int) -> int:
+def _shared_memory(device: int) -> int:
     """Bytes of shared memory that a program can have on a device."""
-    room: int = driver.active.utils.get_device_properties(device)["max_shared_mem"]
-    return room
+    size: int = driver.active.utils.get_device_properties(device)["max_shared_mem"]
+    return size
 
 
-def _reach(window: int, causal: bool) -> dict[str, int]:
-    """How many tokens before and after itself one sees."""
-    side: int = window // 2 or ALL.value
-    return {"BEFORE": side, "AFTER": 0 if causal else side}
+def _window_sizes(window: int, causal: bool) -> dict[str, int]:
+    """How many tokens to its left and right a token sees."""
+    side: int = window // 2 or UNBOUNDED.value
+    return {"WINDOW_LEFT": side, "WINDOW_RIGHT": 0 if causal else side}
 
 
 @torch.library.custom_op("clozelab::attend", mutates_args=())
 def _attend(
-    qkv: Tensor, starts: Tensor, cos: Tensor | None, sin: Tensor | None, ahead: Tensor | None,
-    query: Tensor | None, key: Tensor | None, seed: Tensor,
-    max_seqlen: int, rate: float, causal: bool, window: int,
+    qkv: Tensor, cu_seqlens: Tensor, cos: Tensor | None, sin: Tensor | None, codes: Tensor | None,
+    pos_query: Tensor | None, pos_key: Tensor | None, seed: Tensor,
+    max_seqlen: int, dropout: float, causal: bool, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """[N, H · D] attended sums, [H, N] the logarithm of each row's sum of weights, turned heads."""
+    """[N, H · D] out, [H, N] lse in base 2, and [N, 2, H, D] rotated queries and keys, if any."""
     qkv = qkv.contiguous()
-    tokens, _, heads, width = qkv.shape
-    out, logs, turned = _results(qkv, cos)
+    n_tokens, _, heads, head_dim = qkv.shape
+    out, lse, rotated = _empty_outputs(qkv, cos)
     if cos is not None and sin is not None:
-        turn(qkv, turned, cos.contiguous(), sin.contiguous())
-    qk = qkv if cos is None else turned
-    by_distance = products(qkv, ahead, query, key)
-    root = inverse_root(by_distance.terms * width)
-    tiles = triton.cdiv(max_seqlen, FORWARD["BM"])
-    _attention_forward_kernel[((len(starts) - 1) * heads * tiles,)](
-        qk, qkv, out, logs, *by_distance, starts, seed, tokens, tiles, root / math.log(2),
-        threshold(rate), scale(rate), HEADS=heads, WIDTH=width, PARTS=qk.shape[1], DROPS=rate > 0,
-        **_reach(window, causal), **FORWARD,
+        apply_rotary(qkv, rotated, cos.contiguous(), sin.contiguous())
+    qk = qkv if cos is None else rotated
+    scores = position_scores(qkv, codes, pos_query, pos_key)
+    softmax_scale = inverse_sqrt(scores.n_terms * head_dim)
+    n_tiles = triton.cdiv(max_seqlen, FORWARD["BLOCK_M"])
+    _attention_forward_kernel[((len(cu_seqlens) - 1) * heads * n_tiles,)](
+        qk, qkv, out, lse, *scores, cu_seqlens, seed, n_tokens, n_tiles,
+        softmax_scale / math.log(2), drop_threshold(dropout), inverse_keep_prob(dropout),
+        HEADS=heads, HEAD_DIM=head_dim, QK_PARTS=qk.shape[1], HAS_DROPOUT=dropout > 0,
+        **_window_sizes(window, causal), **FORWARD,
     )  # fmt: skip
-    return out, logs, turned
+    return out, lse, rotated
 
 
-def _results(qkv: Tensor, cos: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for what comes out."""
-    tokens, _, heads, width = qkv.shape
-    logs = qkv.new_empty((heads, tokens), dtype=torch.float32)
-    turned = qkv.new_empty((0 if cos is None else tokens, 2, heads, width))
-    return qkv.new_empty((tokens, heads * width)), logs, turned
+def _empty_outputs(qkv: Tensor, cos: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Uninitialised out, lse and rotated; without a rotation the last is [0, 2, H, D]."""
+    n_tokens, _, heads, head_dim = qkv.shape
+    lse = qkv.new_empty((heads, n_tokens), dtype=torch.float32)
+    rotated = qkv.new_empty((0 if cos is None else n_tokens, 2, heads, head_dim))
+    return qkv.new_empty((n_tokens, heads * head_dim)), lse, rotated
 
 
 @_attend.register_fake
-def _(qkv, starts, cos, sin, ahead, query, key, seed, max_seqlen, rate, causal, window):
-    return _results(qkv, cos)
+def _(
+    qkv, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed, max_seqlen, dropout, causal, window
+):  # fmt: skip
+    return _empty_outputs(qkv, cos)
 
 
 @torch.library.custom_op("clozelab::attend_backward", mutates_args=())
 def _attend_backward(
-    by_out: Tensor, qkv: Tensor, out: Tensor, logs: Tensor, turned: Tensor, starts: Tensor,
-    cos: Tensor | None, sin: Tensor | None, ahead: Tensor | None, query: Tensor | None,
-    key: Tensor | None, seed: Tensor,
-    max_seqlen: int, rate: float, causal: bool, window: int,
+    d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, rotated: Tensor, cu_seqlens: Tensor,
+    cos: Tensor | None, sin: Tensor | None, codes: Tensor | None, pos_query: Tensor | None,
+    pos_key: Tensor | None, seed: Tensor,
+    max_seqlen: int, dropout: float, causal: bool, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Of heads, and of distances' queries and keys; what there is not has no elements."""
-    by_out, qkv = by_out.contiguous(), qkv.contiguous()
-    qk = qkv if cos is None else turned
-    by_qkv = torch.empty_like(qkv)
-    by_distance = products(qkv, ahead, query, key)
-    by_c2p, by_p2c = _gradients(
-        by_out, qk, qkv, out, logs, by_qkv, by_distance, starts, seed, max_seqlen, rate, causal,
+    """The gradients of qkv, pos_query and pos_key; of an input that is None an empty tensor."""
+    d_out, qkv = d_out.contiguous(), qkv.contiguous()
+    qk = qkv if cos is None else rotated
+    d_qkv = torch.empty_like(qkv)
+    scores = position_scores(qkv, codes, pos_query, pos_key)
+    d_c2p, d_p2c = _launch_backward(
+        d_out, qk, qkv, out, lse, d_qkv, scores, cu_seqlens, seed, max_seqlen, dropout, causal,
         window,
     )  # fmt: skip
     if cos is not None and sin is not None:
-        turn(by_qkv, by_qkv, cos.contiguous(), sin.contiguous(), back=True)
-    by_key = send_back(by_c2p, qkv[:, 0], by_qkv[:, 0], key)
-    by_query = send_back(by_p2c, qkv[:, 1], by_qkv[:, 1], query)
-    return by_qkv, by_query, by_key
+        apply_rotary(d_qkv, d_qkv, cos.contiguous(), sin.contiguous(), inverse=True)
+    d_pos_key = position_scores_backward(d_c2p, qkv[:, 0], d_qkv[:, 0], pos_key)
+    d_pos_query = position_scores_backward(d_p2c, qkv[:, 1], d_qkv[:, 1], pos_query)
+    return d_qkv, d_pos_query, d_pos_key
 
 
-def _gradients(
-    by_out: Tensor, qk: Tensor, qkv: Tensor, out: Tensor, logs: Tensor, by_qkv: Tensor,
-    by_distance: Products, starts: Tensor, seed: Tensor, max_seqlen: int, rate: float,
+def _launch_backward(
+    d_out: Tensor, qk: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, d_qkv: Tensor,
+    scores: PositionScores, cu_seqlens: Tensor, seed: Tensor, max_seqlen: int, dropout: float,
     causal: bool, window: int,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """Write those of the heads as they were attended with, by one kernel or by two.
-
-    Those of the products with distances come back.
-    """
-    tokens, _, heads, width = qkv.shape
-    streams = (len(starts) - 1) * heads
-    root = inverse_root(by_distance.terms * width)
-    numbers = (root / math.log(2), root, threshold(rate), scale(rate))
-    settings = {"HEADS": heads, "WIDTH": width, "PARTS": qk.shape[1], "DROPS": rate > 0}
-    settings |= _reach(window, causal)
-    if by_distance.terms == 1 and _holds(max_seqlen, qkv):
-        size = max(16, triton.next_power_of_2(max_seqlen))
-        _attention_by_all_kernel[(streams,)](
-            by_out, qk, qkv, out, logs, by_qkv, starts, seed, tokens, *numbers,
-            SIZE=size, **settings, **WHOLE,
+    """Write d_qkv, still rotated, by one kernel or by two; the gradients of scores.c2p and .p2c."""
+    n_tokens, _, heads, head_dim = qkv.shape
+    n_block_heads = (len(cu_seqlens) - 1) * heads
+    softmax_scale = inverse_sqrt(scores.n_terms * head_dim)
+    scalars = (
+        softmax_scale / math.log(2), softmax_scale, drop_threshold(dropout),
+        inverse_keep_prob(dropout),
+    )  # fmt: skip
+    constants = {
+        "HEADS": heads, "HEAD_DIM": head_dim, "QK_PARTS": qk.shape[1], "HAS_DROPOUT": dropout > 0
+    }  # fmt: skip
+    constants |= _window_sizes(window, causal)
+    if scores.n_terms == 1 and _fits_one_program(max_seqlen, qkv):
+        block_mn = max(16, triton.next_power_of_2(max_seqlen))
+        _attention_backward_block_kernel[(n_block_heads,)](
+            d_out, qk, qkv, out, lse, d_qkv, cu_seqlens, seed, n_tokens, *scalars,
+            BLOCK_MN=block_mn, **constants, **BACKWARD_BLOCK,
         )  # fmt: skip
         return None, None
-    # What no token is as far from as a row says has no gradient.
-    by_c2p, by_p2c = (
-        None if table is None else torch.zeros_like(table)
-        for table in (by_distance.c2p, by_distance.p2c)
+    # Zeros, because the kernels store only the elements whose relative position occurs in a block.
+    d_c2p, d_p2c = (
+        None if table is None else torch.zeros_like(table) for table in (scores.c2p, scores.p2c)
     )
-    deltas = torch.empty_like(logs)
-    tiles = triton.cdiv(max_seqlen, QUERIES["BM"])
-    _attention_by_queries_kernel[(streams * tiles,)](
-        by_out, qk, qkv, out, logs, deltas, by_qkv, by_c2p, *by_distance, starts, seed, tokens,
-        tiles, *numbers, **settings, **QUERIES,
+    delta = torch.empty_like(lse)
+    n_tiles = triton.cdiv(max_seqlen, BACKWARD_DQ["BLOCK_M"])
+    _attention_backward_dq_kernel[(n_block_heads * n_tiles,)](
+        d_out, qk, qkv, out, lse, delta, d_qkv, d_c2p, *scores, cu_seqlens, seed, n_tokens,
+        n_tiles, *scalars, **constants, **BACKWARD_DQ,
     )  # fmt: skip
-    tiles = triton.cdiv(max_seqlen, OTHERS["BN"])
-    _attention_by_others_kernel[(streams * tiles,)](
-        by_out, qk, qkv, logs, deltas, by_qkv, by_p2c, *by_distance, starts, seed, tokens, tiles,
-        *numbers, **settings, **OTHERS,
+    n_tiles = triton.cdiv(max_seqlen, BACKWARD_DKDV["BLOCK_N"])
+    _attention_backward_dkdv_kernel[(n_block_heads * n_tiles,)](
+        d_out, qk, qkv, lse, delta, d_qkv, d_p2c, *scores, cu_seqlens, seed, n_tokens, n_tiles,
+        *scalars, **constants, **BACKWARD_DKDV,
     )  # fmt: skip
-    return by_c2p, by_p2c
+    return d_c2p, d_p2c
 
 
 @_attend_backward.register_fake
 def _(
-    by_out, qkv, out, logs, turned, starts, cos, sin, ahead, query, key, seed,
-    max_seqlen, rate, causal, window,
+    d_out, qkv, out, lse, rotated, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed,
+    max_seqlen, dropout, causal, window,
 ):  # fmt: skip
-    of_distances = (qkv.new_empty(0 if heads is None else heads.shape) for heads in (query, key))
-    return torch.empty_like(qkv), *of_distances
+    d_positions = (
+        qkv.new_empty(0 if heads is None else heads.shape) for heads in (pos_query, pos_key)
+    )
+    return torch.empty_like(qkv), *d_positions
 
 
-def _keep(ctx, inputs, output):
-    qkv, *tensors, ctx.max_seqlen, ctx.rate, ctx.causal, ctx.window = inputs
-    out, logs, turned = output
-    ctx.mark_non_differentiable(logs, turned)
-    ctx.save_for_backward(qkv, out, logs, turned, *tensors)
+def _setup_context(ctx, inputs, output):
+    qkv, *tensors, ctx.max_seqlen, ctx.dropout, ctx.causal, ctx.window = inputs
+    out, lse, rotated = output
+    ctx.mark_non_differentiable(lse, rotated)
+    ctx.save_for_backward(qkv, out, lse, rotated, *tensors)
 
 
-def _return(ctx, by_out, *_):
-    settings = (ctx.max_seqlen, ctx.rate, ctx.causal, ctx.window)
-    by_qkv, *of_distances = _attend_backward(by_out, *ctx.saved_tensors, *settings)
-    by_query, by_key = (gradient if gradient.numel() else None for gradient in of_distances)
-    return by_qkv, *[None] * 4, by_query, by_key, *[None] * 5
+def _backward(ctx, d_out, *_):
+    settings = (ctx.max_seqlen, ctx.dropout, ctx.causal, ctx.window)
+    d_qkv, *d_positions = _attend_backward(d_out, *ctx.saved_tensors, *settings)
+    d_pos_query, d_pos_key = (grad if grad.numel() else None for grad in d_positions)
+    return d_qkv, *[None] * 4, d_pos_query, d_pos_key, *[None] * 5
 
 
-_attend.register_autograd(_return, setup_context=_keep)
+_attend.register_autograd(_backward, setup_context=_setup_context)
 
 
 def attend(
-    qkv: Tensor, starts: Tensor, *, seed: Tensor, max_seqlen: int, rate: float, causal: bool,
+    qkv: Tensor, cu_seqlens: Tensor, *, seed: Tensor, max_seqlen: int, dropout: float, causal: bool,
     window: int = 0, rotation: tuple[Tensor, Tensor] | None = None,
     distances: tuple[Tensor, Tensor | None, Tensor | None] | None = None,
 ) -> Tensor:  # fmt: skip
-    """[N, 3, H, D] queries, keys and values of packed blocks → [N, H · D].
+    """Self-attention within packed blocks: qkv [N, 3, H, D], cu_seqlens [B + 1] int32 → [N, H · D].
 
-    With a `window` a token sees half as many on either side; `rotation` are the cosines and sines,
-    of as many elements as [N, D / 2], by which queries and keys are turned. `distances` are the
-    rows of a table for all distances, none lower than the one before, and the table's queries and
-    keys, [P, H, D], of which one may be None; nothing is turned then.
+    `seed` is one int64 on the device. With a `window` a token sees half as many tokens on either
+    side, without one its whole block. `rotation` is the cosines and sines of the rotary embedding,
+    N · D / 2 elements each. `distances` is the position table's row of every distance query − key,
+    [2 · positions − 1], none lower than the one before, and the position queries and keys,
+    [P, H, D], one of which may be None; it excludes a rotation.
     """
     cos, sin = rotation or (None, None)
-    rows, *heads = distances or (None, None, None)
-    ahead = None if rows is None else rows_ahead(rows)
-    query, key = (each if each is None else _aligned(each) for each in heads)
+    rows, *pos_heads = distances or (None, None, None)
+    codes = None if rows is None else offset_codes(rows)
+    pos_query, pos_key = (heads if heads is None else _pad_rows(heads) for heads in pos_heads)
     return _attend(
-        qkv, starts, cos, sin, ahead, query, key, seed, max_seqlen, rate, causal, window
+        qkv, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed, max_seqlen, dropout, causal,
+        window,
     )[0]  # fmt: skip
 
 
-def _aligned(table: Tensor) -> Tensor:
-    """With as many rows more as make the library's products fast in half precision."""
+def _pad_rows(table: Tensor) -> Tensor:
+    """With rows of zeros up to a multiple of 8, with which half-precision products are fast."""
     return functional.pad(table, (0, 0, 0, 0, 0, -table.shape[0] % 8))

@@ -1,14 +1,23 @@
-"""What distances add to scores (DeBERTa §3.1), and the gradients of that, in attention's kernels.
+"""Scores by relative position (DeBERTa §3.1) and their gradients, inside the attention kernels.
 
-The products of every content with every row of the table of distances are the library's, [H, N, P]:
-of queries (c2p) and of keys (p2c). A tile of scores takes from them the cells of its distances.
-Far distances share rows with their neighbours. On the way back a program meets the tokens that
-share a row, as seen from one of its own, one after the other: it adds up each such run and stores
-the sum, once, so that it is the same every time. This is no operator by itself: attention has it
-inside, and makes the products again on the way back, which costs less than to keep them.
+The matrix products of every token's content with every row of the position table are torch's, one
+[H, N, P] table of queries with position keys (c2p, content to position) and one of keys with
+position queries (p2c). A tile of scores gathers its elements from them. The tables are not saved:
+the backward pass computes these products again, which costs less than to keep them.
 
-Of two tokens one is `own`, whose content is in a table, and how far the `other` is ahead of it is
-looked up: for keys that is the distance, for queries its negative.
+Both tables are gathered by the same functions. A pair of tokens (i, j) has i, whose content is in
+the table, and j, at the relative offset j − i. In c2p i is the query and j the key, in p2c i is the
+key and j the query. `codes` has an int32 for every offset: 2 · row + 1 if the next offset has
+another row, else 2 · row, where `row` is that of the position table; it points to offset 0.
+
+Distant offsets share a row, and such offsets are consecutive. The gradient of table[i, row] is
+therefore the sum of dS over a run of consecutive j. A program has some i and visits the j in order:
+it adds up runs by a segmented scan along the tile, stores each sum once, at the last j of its run,
+and carries an unfinished sum into the next tile. No atomic additions, so the result is the same
+every time.
+
+Invariants: rows do not decrease with the distance, so that equal rows are consecutive; and a kernel
+visits j tile by tile in ascending order, up to `end_j`.
 """
 
 from __future__ import annotations
@@ -23,123 +32,138 @@ from torch.nn import functional
 
 
 @triton.jit
-def _pairs(rows, own, other, length, end, OWN: tl.constexpr, OTHER: tl.constexpr):
-    """Of OWN tokens from `own` on with OTHER from `other` on: each one's own, and its entry.
+def _load_codes(
+    codes, start_i, start_j, end_i, end_j, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr
+):
+    """[BLOCK_I · BLOCK_J] token i of every pair of a tile, and the code of its offset.
 
-    That is what is looked up, -1 past an end. Pairs are a line, not a tile: so every compiler has
-    neighbours in memory read side by side.
+    The code is -1 for i from `end_i` and j from `end_j` on. Pairs are flat, not a tile: so every
+    version of the compiler coalesces loads of neighbours.
     """
-    pair = tl.arange(0, OWN * OTHER)
-    own += pair // OTHER
-    other += pair % OTHER
-    return own, tl.load(rows + (other - own), (own < length) & (other < end), other=-1)
+    pair = tl.arange(0, BLOCK_I * BLOCK_J)
+    i = start_i + pair // BLOCK_J
+    j = start_j + pair % BLOCK_J
+    return i, tl.load(codes + (j - i), (i < end_i) & (j < end_j), other=-1)
 
 
 @triton.jit
-def _cells(table, P, origin, own, entries):
-    """The product of each own content with the row of the other's distance."""
-    return table + origin * P + (own * P + (entries >> 1))
+def _table_ptrs(table, P, hn_start, i, code):
+    """Where table[i, row of the code] is."""
+    return table + hn_start * P + (i * P + (code >> 1))
 
 
 @triton.jit
-def _added(table, rows, P, origin, own, other, length, end, OWN: tl.constexpr, OTHER: tl.constexpr):
-    """[own, other] what one table adds."""
-    owns, entries = _pairs(rows, own, other, length, end, OWN, OTHER)
-    added = tl.load(_cells(table, P, origin, owns, entries), entries >= 0, other=0.0)
-    return tl.reshape(added, (OWN, OTHER)).to(tl.float32)
+def _gather_scores(
+    table, codes, P, hn_start, start_i, start_j, end_i, end_j,
+    BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
+    """[BLOCK_I, BLOCK_J] what one table adds to the scores of pairs (i, j)."""
+    i, code = _load_codes(codes, start_i, start_j, end_i, end_j, BLOCK_I, BLOCK_J)
+    gathered = tl.load(_table_ptrs(table, P, hn_start, i, code), code >= 0, other=0.0)
+    return tl.reshape(gathered, (BLOCK_I, BLOCK_J)).to(tl.float32)
 
 
 @triton.jit
-def add_distances(scores, table, rows, other_table, other_rows, P, origin, own, other, length, end):
-    """The scores of [own, other] tokens, with what the tables of either add, if there are any.
+def add_position_scores(
+    scores, table, codes, table_t, codes_t, P, hn_start, start_i, start_j, end_i, end_j
+):
+    """[BLOCK_I, BLOCK_J] scores plus what the two tables add to them; either may be None.
 
-    They are those from `own` and from `other` on; `origin` is the place of the block in the tables.
-    Others from `end` on are seen by none.
+    `table` has the contents of the tile's rows i, `table_t` those of its columns j. `hn_start` is
+    the index of the block's first token in [H · N]; i and j count from there.
     """
-    OWN: tl.constexpr = scores.shape[0]
-    OTHER: tl.constexpr = scores.shape[1]
+    BLOCK_I: tl.constexpr = scores.shape[0]
+    BLOCK_J: tl.constexpr = scores.shape[1]
     if table is not None:
-        scores += _added(table, rows, P, origin, own, other, length, end, OWN, OTHER)
-    if other_table is not None:  # read along its rows, then turned
-        added = _added(other_table, other_rows, P, origin, other, own, end, length, OTHER, OWN)
-        scores += tl.trans(added)
+        scores += _gather_scores(
+            table, codes, P, hn_start, start_i, start_j, end_i, end_j, BLOCK_I, BLOCK_J
+        )
+    if table_t is not None:  # gathered along its own rows, then transposed
+        gathered = _gather_scores(
+            table_t, codes_t, P, hn_start, start_j, start_i, end_j, end_i, BLOCK_J, BLOCK_I
+        )
+        scores += tl.trans(gathered)
     return scores
 
 
 @triton.jit
-def _run(sum_before, entry_before, sum_here, entry_here):
-    """A sum goes on where the row is the same."""
-    same = (entry_before >> 1) == (entry_here >> 1)
-    return sum_here + tl.where(same, sum_before, 0.0), entry_here
+def _segmented_sum(sum_left, code_left, sum_right, code_right):
+    """The combining function of a segmented scan: a sum continues while the row is the same."""
+    same_row = (code_left >> 1) == (code_right >> 1)
+    return sum_right + tl.where(same_row, sum_left, 0.0), code_right
 
 
 @triton.jit
-def store_runs(by_table, by_scores, begun, rows, P, origin, own, other, length, end):
-    """Store the sums of the runs that end in a tile, of [own, other]; what is begun of a next.
+def store_position_grads(d_table, ds, carry, codes, P, hn_start, start_i, start_j, end_i, end_j):
+    """Store the sums of dS over the runs that end in this tile; [BLOCK_I] the unfinished ones.
 
-    `begun` is what the tile before began: it goes on with the first others of this one.
+    `carry` [BLOCK_I] are the unfinished sums of the tile before: they belong to the first column.
     """
-    OWN: tl.constexpr = by_scores.shape[0]
-    OTHER: tl.constexpr = by_scores.shape[1]
-    owns, entries = _pairs(rows, own, other, length, end, OWN, OTHER)
-    place = tl.arange(0, OTHER)[None, :]
-    by_scores += tl.where(place == 0, begun[:, None], 0.0)
-    if tl.min(entries & 1) == 0:  # near ones have a row each
-        tile = tl.reshape(entries, (OWN, OTHER))
-        by_scores, _ = tl.associative_scan((by_scores, tile), 1, _run)
-    last = tl.arange(0, OWN * OTHER) % OTHER == end - 1 - other
-    ends = ((entries & 1) == 1) | last
-    sums = tl.reshape(by_scores, (OWN * OTHER,)).to(by_table.dtype.element_ty)
-    tl.store(_cells(by_table, P, origin, owns, entries), sums, (entries >= 0) & ends)
-    done = tl.reshape(ends, (OWN, OTHER)) | (place < OTHER - 1)
-    return tl.sum(tl.where(done, 0.0, by_scores), 1)
+    BLOCK_I: tl.constexpr = ds.shape[0]
+    BLOCK_J: tl.constexpr = ds.shape[1]
+    i, code = _load_codes(codes, start_i, start_j, end_i, end_j, BLOCK_I, BLOCK_J)
+    column = tl.arange(0, BLOCK_J)[None, :]
+    ds += tl.where(column == 0, carry[:, None], 0.0)
+    if tl.min(code & 1) == 0:  # otherwise every run is one offset long, as near ones are
+        code_ij = tl.reshape(code, (BLOCK_I, BLOCK_J))
+        ds, _ = tl.associative_scan((ds, code_ij), 1, _segmented_sum)
+    is_last_j = tl.arange(0, BLOCK_I * BLOCK_J) % BLOCK_J == end_j - 1 - start_j
+    run_ends = ((code & 1) == 1) | is_last_j
+    run_sums = tl.reshape(ds, (BLOCK_I * BLOCK_J,)).to(d_table.dtype.element_ty)
+    tl.store(_table_ptrs(d_table, P, hn_start, i, code), run_sums, (code >= 0) & run_ends)
+    not_carried = tl.reshape(run_ends, (BLOCK_I, BLOCK_J)) | (column < BLOCK_J - 1)
+    return tl.sum(tl.where(not_carried, 0.0, ds), 1)
 
 
-class Products(NamedTuple):
-    """Of contents with every row of a table of distances, as the kernels take them."""
+class PositionScores(NamedTuple):
+    """Products of contents with every row of the position table, as the kernels take them."""
 
-    c2p: Tensor | None = None  # [H, N, P] of the queries
-    c2p_rows: Tensor | None = None  # of keys from the query's own place on; others lie before it
-    p2c: Tensor | None = None  # [H, N, P] of the keys
-    p2c_rows: Tensor | None = None  # of queries from the key's own place on
+    c2p: Tensor | None = None  # [H, N, P] of queries with position keys
+    c2p_codes: Tensor | None = None  # int32, at offset key − query = 0; negative ones lie before it
+    p2c: Tensor | None = None  # [H, N, P] of keys with position queries
+    p2c_codes: Tensor | None = None  # int32, at offset query − key = 0
     P: int = 0
 
     @property
-    def terms(self) -> int:
-        """Of a score, that of two contents among them."""
+    def n_terms(self) -> int:
+        """How many products a score is the sum of, content with content included."""
         return 1 + (self.c2p is not None) + (self.p2c is not None)
 
 
-def rows_ahead(rows: Tensor) -> Tensor:
-    """[2, 2 · positions − 1] for queries and for keys: twice the row of an other so far ahead.
+def offset_codes(rows: Tensor) -> Tensor:
+    """[2, 2 · positions − 1] codes of all offsets j − i, for i a query and for i a key.
 
-    It is one more where the next other has another row. `rows` are those of all distances.
+    `rows` [2 · positions − 1] are the table's rows of all distances query − key, the lowest first.
     """
     both = torch.stack([rows.flip(0), rows])
-    ends = functional.pad(both.diff() != 0, (0, 1), value=True)
-    return (2 * both + ends).int()
+    run_ends = functional.pad(both.diff() != 0, (0, 1), value=True)
+    return (2 * both + run_ends).int()
 
 
-def products(
-    qkv: Tensor, ahead: Tensor | None, query: Tensor | None, key: Tensor | None
-) -> Products:
-    """Those of [N, 3, H, D] heads with [P, H, D] queries and keys of distances, as there are."""
+def position_scores(
+    qkv: Tensor, codes: Tensor | None, pos_query: Tensor | None, pos_key: Tensor | None
+) -> PositionScores:
+    """The products of [N, 3, H, D] heads with [P, H, D] position queries and keys, if given."""
     c2p, p2c = (
-        None if heads is None else contents.transpose(0, 1) @ heads.permute(1, 2, 0)
-        for contents, heads in ((qkv[:, 0], key), (qkv[:, 1], query))
+        None if pos_heads is None else content.transpose(0, 1) @ pos_heads.permute(1, 2, 0)
+        for content, pos_heads in ((qkv[:, 0], pos_key), (qkv[:, 1], pos_query))
     )
     either = p2c if c2p is None else c2p
-    if ahead is None or either is None:
-        return Products()
-    of_queries, of_keys = ahead[:, ahead.shape[1] // 2 :]
-    return Products(c2p, of_queries, p2c, of_keys, either.shape[2])
+    if codes is None or either is None:
+        return PositionScores()
+    c2p_codes, p2c_codes = codes[:, codes.shape[1] // 2 :]
+    return PositionScores(c2p, c2p_codes, p2c, p2c_codes, either.shape[2])
 
 
-def send_back(
-    by_products: Tensor | None, contents: Tensor, by_contents: Tensor, heads: Tensor | None
+def position_scores_backward(
+    d_scores: Tensor | None, content: Tensor, d_content: Tensor, pos_heads: Tensor | None
 ) -> Tensor:
-    """The gradient of distances' heads, or nothing; the contents' is added to what they have."""
-    if by_products is None or heads is None:
-        return contents.new_empty(0)
-    by_contents.transpose(0, 1).baddbmm_(by_products, heads.transpose(0, 1))
-    return (by_products.mT @ contents.transpose(0, 1)).transpose(0, 1).contiguous()
+    """[P, H, D] the gradient of pos_heads, or an empty tensor; adds to d_content in place.
+
+    For one table: `d_scores` is its gradient, [H, N, P], and `content` the [N, H, D] queries (c2p)
+    or keys (p2c) that it was made of.
+    """
+    if d_scores is None or pos_heads is None:
+        return content.new_empty(0)
+    d_content.transpose(0, 1).baddbmm_(d_scores, pos_heads.transpose(0, 1))
+    return (d_scores.mT @ content.transpose(0, 1)).transpose(0, 1).contiguous()

@@ -1,7 +1,12 @@
-"""Cross-entropy over a vocabulary: what the softmax needs in one pass, the gradients in another.
+"""Cross-entropy over a vocabulary: an online softmax forward, softmax minus one-hot backward.
 
-Scores come in rows of a rounded length, which are read whole; columns past the vocabulary count
-for nothing.
+Forward, a program reads a row of logits once, with a running maximum and sum (arXiv:1805.02867,
+§3), and keeps the row's log-sum-exp. Backward reads the logits once more and writes their gradient,
+d_loss · (exp(logit − lse) − [column = label]). By hand, because the compiler's kernel reads a row
+whose length is not aligned one value at a time. So logits come in rows of a rounded length,
+`stride`, which are read whole; columns from `vocab_size` on count as −∞ and have gradient 0.
+
+Unlike attention's, the log-sum-exp here is a natural logarithm.
 """
 
 from __future__ import annotations
@@ -11,116 +16,118 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Columns at a time, rows and warps.
-FORWARD = {"COLUMNS": 4096, "num_warps": 8}
-BACKWARD = {"COLUMNS": 1024, "ROWS": 4, "num_warps": 4}
-_LOG2E = tl.constexpr(1.4426950408889634)  # powers of two take fewer instructions
+# Columns and rows of a tile, and warps.
+FORWARD = {"BLOCK_N": 4096, "num_warps": 8}
+BACKWARD = {"BLOCK_N": 1024, "BLOCK_M": 4, "num_warps": 4}
+_LOG2E = tl.constexpr(1.4426950408889634)  # exp(x) = exp2(x · log2 e) takes fewer instructions
 
 
 @triton.jit
 def _entropy_forward_kernel(
-    scores, labels, losses, logs, best, stride, size, COLUMNS: tl.constexpr
+    logits, labels, losses, lse, argmax, stride, vocab_size, BLOCK_N: tl.constexpr
 ):
+    """One row: its loss, log-sum-exp and first largest column."""
     row = tl.program_id(0)
-    base = scores + row.to(tl.int64) * stride
-    place = tl.zeros((), tl.int32)
-    top = tl.full((), float("-inf"), tl.float32)
-    sums = tl.zeros((COLUMNS,), tl.float32)
-    for first in range(0, size, COLUMNS):
-        column = first + tl.arange(0, COLUMNS)
-        x = tl.load(base + column, mask=column < stride, other=0.0).to(tl.float32)
-        x = tl.where(column < size, x, float("-inf"))
-        peak, where = tl.max(x, 0, return_indices=True)
-        place = tl.where(peak > top, first + where, place)
-        higher = tl.maximum(top, peak)
-        sums = sums * tl.exp2((top - higher) * _LOG2E) + tl.exp2((x - higher) * _LOG2E)
-        top = higher
-    log = top + tl.log(tl.sum(sums, 0))
+    row_ptr = logits + row.to(tl.int64) * stride
+    best = tl.zeros((), tl.int32)
+    m_i = tl.full((), float("-inf"), tl.float32)  # running maximum
+    l_i = tl.zeros((BLOCK_N,), tl.float32)  # running sums of exp(x − m_i), one for each lane
+    for start_n in range(0, vocab_size, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        x = tl.load(row_ptr + offs_n, mask=offs_n < stride, other=0.0).to(tl.float32)
+        x = tl.where(offs_n < vocab_size, x, float("-inf"))
+        tile_max, tile_argmax = tl.max(x, 0, return_indices=True)
+        best = tl.where(tile_max > m_i, start_n + tile_argmax, best)
+        m_new = tl.maximum(m_i, tile_max)
+        l_i = l_i * tl.exp2((m_i - m_new) * _LOG2E) + tl.exp2((x - m_new) * _LOG2E)
+        m_i = m_new
+    row_lse = m_i + tl.log(tl.sum(l_i, 0))
     label = tl.load(labels + row)
-    mine = tl.load(base + label, mask=label >= 0, other=0.0).to(tl.float32)
-    tl.store(losses + row, tl.where(label >= 0, log - mine, 0.0))
-    tl.store(logs + row, log)
-    tl.store(best + row, place.to(tl.int64))
+    label_logit = tl.load(row_ptr + label, mask=label >= 0, other=0.0).to(tl.float32)
+    tl.store(losses + row, tl.where(label >= 0, row_lse - label_logit, 0.0))
+    tl.store(lse + row, row_lse)
+    tl.store(argmax + row, best.to(tl.int64))
 
 
 @triton.jit
 def _entropy_backward_kernel(
-    by_losses, scores, labels, logs, by_scores, rows, tiles, stride, size,
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    d_losses, logits, labels, lse, d_logits, n_rows, n_tiles, stride, vocab_size,
+    BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
-    cell = row.to(tl.int64)[:, None] * stride + column[None, :]
-    here = (row < rows)[:, None] & (column < stride)[None, :]
-    x = tl.load(scores + cell, mask=here, other=0.0).to(tl.float32)
-    label = tl.load(labels + row, mask=row < rows, other=-1)
-    weight = tl.load(by_losses + row, mask=(row < rows) & (label >= 0), other=0.0)
-    log = tl.load(logs + row, mask=row < rows, other=0.0)
-    share = tl.exp2((x - log[:, None]) * _LOG2E)
-    share = tl.where((column < size)[None, :], share, 0.0)
-    g = (share - (column[None, :] == label[:, None]).to(tl.float32)) * weight[:, None]
-    tl.store(by_scores + cell, g.to(by_scores.dtype.element_ty), mask=here)
+    """A tile of the logits' gradient."""
+    offs_n = tl.program_id(0) % n_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_m = tl.program_id(0) // n_tiles * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs = offs_m.to(tl.int64)[:, None] * stride + offs_n[None, :]
+    mask = (offs_m < n_rows)[:, None] & (offs_n < stride)[None, :]
+    x = tl.load(logits + offs, mask=mask, other=0.0).to(tl.float32)
+    label = tl.load(labels + offs_m, mask=offs_m < n_rows, other=-1)
+    d_loss = tl.load(d_losses + offs_m, mask=(offs_m < n_rows) & (label >= 0), other=0.0)
+    lse_m = tl.load(lse + offs_m, mask=offs_m < n_rows, other=0.0)
+    p = tl.exp2((x - lse_m[:, None]) * _LOG2E)
+    p = tl.where((offs_n < vocab_size)[None, :], p, 0.0)
+    dx = (p - (offs_n[None, :] == label[:, None]).to(tl.float32)) * d_loss[:, None]
+    tl.store(d_logits + offs, dx.to(d_logits.dtype.element_ty), mask=mask)
 
 
 @torch.library.custom_op("clozelab::entropy", mutates_args=())
-def _entropy(scores: Tensor, labels: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """[K] losses, the best columns, and the logarithms of the sums."""
-    scores = scores.contiguous()
-    rows, stride = scores.shape
-    losses, logs = (scores.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    best = torch.empty_like(labels)
-    if rows:
-        _entropy_forward_kernel[(rows,)](
-            scores, labels, losses, logs, best, stride, size, **FORWARD
+def _entropy(logits: Tensor, labels: Tensor, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """[K] losses, the columns of the largest logits, and the log-sum-exps."""
+    logits = logits.contiguous()
+    n_rows, stride = logits.shape
+    losses, lse = (logits.new_empty(n_rows, dtype=torch.float32) for _ in range(2))
+    argmax = torch.empty_like(labels)
+    if n_rows:
+        _entropy_forward_kernel[(n_rows,)](
+            logits, labels, losses, lse, argmax, stride, vocab_size, **FORWARD
         )
-    return losses, best, logs
+    return losses, argmax, lse
 
 
 @_entropy.register_fake
-def _(scores, labels, size):
-    losses, logs = (scores.new_empty(len(scores), dtype=torch.float32) for _ in range(2))
-    return losses, torch.empty_like(labels), logs
+def _(logits, labels, vocab_size):
+    losses, lse = (logits.new_empty(len(logits), dtype=torch.float32) for _ in range(2))
+    return losses, torch.empty_like(labels), lse
 
 
 @torch.library.custom_op("clozelab::entropy_backward", mutates_args=())
 def _entropy_backward(
-    by_losses: Tensor, scores: Tensor, labels: Tensor, logs: Tensor, size: int
+    d_losses: Tensor, logits: Tensor, labels: Tensor, lse: Tensor, vocab_size: int
 ) -> Tensor:
-    by_losses, scores = by_losses.contiguous(), scores.contiguous()
-    rows, stride = scores.shape
-    by_scores = torch.empty_like(scores)
-    tiles = triton.cdiv(stride, BACKWARD["COLUMNS"])
-    if rows:
-        _entropy_backward_kernel[(tiles * triton.cdiv(rows, BACKWARD["ROWS"]),)](
-            by_losses, scores, labels, logs, by_scores, rows, tiles, stride, size, **BACKWARD
+    d_losses, logits = d_losses.contiguous(), logits.contiguous()
+    n_rows, stride = logits.shape
+    d_logits = torch.empty_like(logits)
+    n_tiles = triton.cdiv(stride, BACKWARD["BLOCK_N"])
+    if n_rows:
+        _entropy_backward_kernel[(n_tiles * triton.cdiv(n_rows, BACKWARD["BLOCK_M"]),)](
+            d_losses, logits, labels, lse, d_logits, n_rows, n_tiles, stride, vocab_size, **BACKWARD
         )
-    return by_scores
+    return d_logits
 
 
 @_entropy_backward.register_fake
-def _(by_losses, scores, labels, logs, size):
-    return torch.empty_like(scores)
+def _(d_losses, logits, labels, lse, vocab_size):
+    return torch.empty_like(logits)
 
 
-def _keep(ctx, inputs, output):
-    scores, labels, ctx.size = inputs
-    _, best, logs = output
-    ctx.mark_non_differentiable(best, logs)
-    ctx.save_for_backward(scores, labels, logs)
+def _setup_context(ctx, inputs, output):
+    logits, labels, ctx.vocab_size = inputs
+    _, argmax, lse = output
+    ctx.mark_non_differentiable(argmax, lse)
+    ctx.save_for_backward(logits, labels, lse)
 
 
-def _return(ctx, by_losses, *_):
-    scores, labels, logs = ctx.saved_tensors
-    return _entropy_backward(by_losses, scores, labels, logs, ctx.size), None, None
+def _backward(ctx, d_losses, *_):
+    logits, labels, lse = ctx.saved_tensors
+    return _entropy_backward(d_losses, logits, labels, lse, ctx.vocab_size), None, None
 
 
-_entropy.register_autograd(_return, setup_context=_keep)
+_entropy.register_autograd(_backward, setup_context=_setup_context)
 
 
-def entropy(scores: Tensor, labels: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """[K, at least `size`] scores → [K] losses, and which column scores highest, the first of any.
+def cross_entropy(logits: Tensor, labels: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """[K, at least vocab_size] logits → [K] losses, and [K] argmax, the first of equal ones.
 
-    A label below zero asks for nothing: its loss is 0.
+    A label below zero is ignored: its loss is 0, and so is the gradient of its logits.
     """
-    losses, best, _ = _entropy(scores, labels, size)
-    return losses, best
+    losses, argmax, _ = _entropy(logits, labels, vocab_size)
+    return losses, argmax

@@ -1,4 +1,4 @@
-"""What attention's kernels have in common: the rows of a head, and what scores are scaled by."""
+"""What the attention kernels share: head sizes, the softmax scale, and loads of a head's rows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import math
 import triton
 import triton.language as tl
 
-
-def inverse_root(width: int) -> float:
-    """What the scores of heads of a width are multiplied by."""
-    return 1 / math.sqrt(width)
+HEAD_DIMS = (16, 32, 64, 128)  # sizes of a head that the kernels support
 
 
-WIDTHS = (16, 32, 64, 128)  # of a head, that the kernels can have
+def inverse_sqrt(size: int) -> float:
+    """The softmax scale, 1 / √size; size is the head's, times the number of terms of a score."""
+    return 1 / math.sqrt(size)
 
 
 @triton.jit
-def tile(base, rows, dims, length, STRIDE: tl.constexpr):
-    """Some rows of a head, zero past the end."""
-    at = base + rows[:, None].to(tl.int64) * STRIDE + dims[None, :]
-    return tl.load(at, mask=(rows < length)[:, None], other=0.0)
+def load_tile(base, rows, offs_d, end, STRIDE: tl.constexpr):
+    """[rows, HEAD_DIM] of one head; rows from `end` on are zero.
+
+    `base` points to row 0 of the head; consecutive rows are STRIDE elements apart.
+    """
+    ptrs = base + rows[:, None].to(tl.int64) * STRIDE + offs_d[None, :]
+    return tl.load(ptrs, mask=(rows < end)[:, None], other=0.0)

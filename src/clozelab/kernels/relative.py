@@ -1,8 +1,25 @@
-"""XLNet's attention (§2.3, A.1): content, distance and segment scored and hidden in one pass.
+"""XLNet's attention (§2.3, A.1) as FlashAttention-2 computes it (arXiv:2307.08691, §3.1).
 
-Scores by distance come as their product made them, [B, H, R, P]: the cell of row i and column j is
-shift(i) + j, so that nothing is moved. Who sees whom follows from two numbers: i sees j exactly if
-own(i) > index(j), or if j is i itself. A row that sees nothing attends to nothing.
+A score is the sum of three terms: content (q · k), position and segment. Position scores come as
+their matrix product made them, [B, H, R, P], with a column for each relative distance: query i and
+key j meet in column shift(i) + j, so that the relative shift of Transformer-XL moves no memory.
+Segment scores are two numbers for each query, for keys of its own and of another segment. The
+attention mask follows from a rank of each query and key: i sees j exactly if
+query_rank(i) > key_rank(j), or if j is own_key(i), its own token.
+
+By hand, because torch's kernels take position scores, segment scores and mask only as one tensor,
+[B, H, R, K], which would have to be made and its gradient shifted back. Backward is one kernel for
+dQ and the gradients of position and segment scores, and one for dK and dV; no atomic additions.
+
+B blocks, H heads, R queries and K keys of a block, P columns of position scores, D the head size;
+HIDDEN = H · D, and a `block_head` is a (block, head) pair. Blocks are padded to a rectangle here,
+and no query sees padding.
+
+Invariants:
+- The softmax is in base 2, as in attention.py; lse is in base 2, and ∞ for a query that sees
+  nothing: its P is 0, and so are its output and gradients.
+- Every element of the gradient of position scores is written, zero where no key has that distance.
+- delta is rowsum(dO ∘ O), and 1 / (1 − dropout) is inside the loops: unlike in attention.py.
 """
 
 from __future__ import annotations
@@ -15,294 +32,339 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clozelab.kernels.draws import column_keys, keep_mask, row_keys, scale, threshold
-from clozelab.kernels.heads import inverse_root, tile
+from clozelab.kernels.dropout import (
+    column_keys,
+    drop_threshold,
+    inverse_keep_prob,
+    keep_mask,
+    row_keys,
+)
+from clozelab.kernels.heads import inverse_sqrt, load_tile
 
 # Tiles and warps; a first choice, not yet timed (benchmarks/kernels.py --sweep).
-FORWARD = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
-QUERIES = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
-OTHERS = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
+FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+BACKWARD_DKDV = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
 
 
 @triton.jit
-def _about(own, itself, shift, mine, block, row, R):
-    """What is known of some rows."""
-    at, inside = block * R + row, row < R
+def _load_query_ranks(query_rank, own_key, shift, query_segment, block, offs_m, R):
+    """[BLOCK_M] rank, own key, shift and segment of some queries; those from R on see nothing."""
+    offs, mask_m = block * R + offs_m, offs_m < R
     return (
-        tl.load(own + at, inside, other=-(2**30)),
-        tl.load(itself + at, inside, other=-1),
-        tl.load(shift + at, inside, other=0),
-        tl.load(mine + at, inside, other=0),
+        tl.load(query_rank + offs, mask_m, other=-(2**30)),
+        tl.load(own_key + offs, mask_m, other=-1),
+        tl.load(shift + offs, mask_m, other=0),
+        tl.load(query_segment + offs, mask_m, other=0),
     )
 
 
 @triton.jit
-def _scored(
-    q, k, far, same, other, index, theirs, own, itself, shift, mine, stream, block, row, column,
-    R, K, P, scale2,
+def _score_tile(
+    q, k, pos_scores, same_m, other_m, key_rank, key_segment, query_rank_m, own_key_m, shift_m,
+    query_segment_m, block_head, block, offs_m, offs_n, R, K, P, scale_log2,
 ):  # fmt: skip
-    """Scores in powers of two, none of what is hidden; if segments agree; the cells of `far`."""
-    there = column < K
-    first = tl.load(index + block * K + column, there, other=2**30)
-    seen = (own[:, None] > first[None, :]) | (itself[:, None] == column[None, :])
-    seen = seen & there[None, :] & (row < R)[:, None]
-    cell = (stream.to(tl.int64) * R + row[:, None]) * P + shift[:, None] + column[None, :]
-    segment = tl.load(theirs + block * K + column, there, other=0)
-    agree = mine[:, None] == segment[None, :]
-    score = tl.dot(q, tl.trans(k), input_precision="ieee")
-    score += tl.load(far + cell, seen, other=0.0).to(tl.float32)
-    score += tl.where(agree, same[:, None], other[:, None])
-    return tl.where(seen, score * scale2, float("-inf")), agree, cell
+    """[BLOCK_M, BLOCK_N] scores in base 2, −∞ where hidden; same-segment mask; offsets in
+    pos_scores.
+    """
+    mask_n = offs_n < K
+    key_rank_n = tl.load(key_rank + block * K + offs_n, mask_n, other=2**30)
+    visible = query_rank_m[:, None] > key_rank_n[None, :]
+    visible = visible | (own_key_m[:, None] == offs_n[None, :])
+    visible = visible & mask_n[None, :] & (offs_m < R)[:, None]
+    pos_offs = (block_head.to(tl.int64) * R + offs_m[:, None]) * P + shift_m[:, None]
+    pos_offs = pos_offs + offs_n[None, :]
+    key_segment_n = tl.load(key_segment + block * K + offs_n, mask_n, other=0)
+    same_segment = query_segment_m[:, None] == key_segment_n[None, :]
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+    scores += tl.load(pos_scores + pos_offs, visible, other=0.0).to(tl.float32)
+    scores += tl.where(same_segment, same_m[:, None], other_m[:, None])
+    return tl.where(visible, scores * scale_log2, float("-inf")), same_segment, pos_offs
 
 
 @triton.jit
 def _relative_forward_kernel(
-    q, k, v, far, sames, others, own, itself, shift, mine, index, theirs, seeds, out, logs,
-    R, K, P, scale2, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DROPS: tl.constexpr,
+    q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift, query_segment,
+    key_rank, key_segment, seed_ptr, out, lse, R, K, P, scale_log2, drop_threshold, inv_keep_prob,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(1)
-    block, head = stream // HEADS, stream % HEADS
-    row, dims = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, WIDTH)
-    queries = tile(q + block.to(tl.int64) * R * ROW + head * WIDTH, row, dims, R, ROW)
-    base = block.to(tl.int64) * K * ROW + head * WIDTH
-    own_row, itself_row, shift_row, mine_row = _about(own, itself, shift, mine, block, row, R)
-    same = tl.load(sames + stream * R + row, row < R, other=0.0).to(tl.float32)
-    other = tl.load(others + stream * R + row, row < R, other=0.0).to(tl.float32)
-    seed = tl.load(seeds)
-    row_key = row_keys(seed, stream, row)
-    acc = tl.zeros((BM, WIDTH), tl.float32)
-    top = tl.full((BM,), -1e30, tl.float32)
-    sums = tl.zeros((BM,), tl.float32)
-    for start in range(0, K, BN):
-        column = start + tl.arange(0, BN)
-        keys = tile(k + base, column, dims, K, ROW)
-        scores, _, _ = _scored(
-            queries, keys, far, same, other, index, theirs,
-            own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
+    """The output and log-sum-exp of BLOCK_M queries."""
+    HIDDEN: tl.constexpr = HEADS * HEAD_DIM
+    block_head = tl.program_id(1)
+    block, head = block_head // HEADS, block_head % HEADS
+    offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
+    q_start = q + block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
+    q_tile = load_tile(q_start, offs_m, offs_d, R, HIDDEN)
+    kv_start = block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
+    query_rank_m, own_key_m, shift_m, query_segment_m = _load_query_ranks(
+        query_rank, own_key, shift, query_segment, block, offs_m, R
+    )
+    same_m = tl.load(same_scores + block_head * R + offs_m, offs_m < R, other=0.0).to(tl.float32)
+    other_m = tl.load(other_scores + block_head * R + offs_m, offs_m < R, other=0.0).to(tl.float32)
+    seed = tl.load(seed_ptr)
+    keys_m = row_keys(seed, block_head, offs_m)
+    acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    m_i = tl.full((BLOCK_M,), -1e30, tl.float32)
+    l_i = tl.zeros((BLOCK_M,), tl.float32)
+    for start_n in range(0, K, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
+        scores, _, _ = _score_tile(
+            q_tile, k_tile, pos_scores, same_m, other_m, key_rank, key_segment, query_rank_m,
+            own_key_m, shift_m, query_segment_m, block_head, block, offs_m, offs_n, R, K, P,
+            scale_log2,
         )  # fmt: skip
-        higher = tl.maximum(top, tl.max(scores, 1))
-        share = tl.exp2(scores - higher[:, None])
-        less = tl.exp2(top - higher)
-        sums = sums * less + tl.sum(share, 1)
-        if DROPS:
-            drawn = column_keys(seed, stream, column)
-            share = tl.where(keep_mask(row_key[:, None], drawn[None, :], lost), share, 0.0)
-        values = tile(v + base, column, dims, K, ROW)
-        acc = tl.dot(share.to(values.dtype), values, acc * less[:, None], input_precision="ieee")
-        top = higher
-    some = sums > 0
-    acc *= tl.where(some, grown / tl.where(some, sums, 1.0), 0.0)[:, None]
-    at = out + (block.to(tl.int64) * R + row) * ROW + head * WIDTH
-    inside = row < R
-    tl.store(at[:, None] + dims[None, :], acc.to(out.dtype.element_ty), inside[:, None])
-    log = tl.where(some, top + tl.log2(tl.where(some, sums, 1.0)), float("inf"))
-    tl.store(logs + stream * R + row, log, inside)
+        m_new = tl.maximum(m_i, tl.max(scores, 1))
+        p = tl.exp2(scores - m_new[:, None])
+        alpha = tl.exp2(m_i - m_new)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        if HAS_DROPOUT:
+            keys_n = column_keys(seed, block_head, offs_n)
+            p = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
+        v_tile = load_tile(v + kv_start, offs_n, offs_d, K, HIDDEN)
+        acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
+        m_i = m_new
+    sees_any = l_i > 0
+    acc *= tl.where(sees_any, inv_keep_prob / tl.where(sees_any, l_i, 1.0), 0.0)[:, None]
+    out_rows = out + (block.to(tl.int64) * R + offs_m) * HIDDEN + head * HEAD_DIM
+    mask_m = offs_m < R
+    out_ptrs = out_rows[:, None] + offs_d[None, :]
+    tl.store(out_ptrs, acc.to(out.dtype.element_ty), mask_m[:, None])
+    lse_m = tl.where(sees_any, m_i + tl.log2(tl.where(sees_any, l_i, 1.0)), float("inf"))
+    tl.store(lse + block_head * R + offs_m, lse_m, mask_m)
 
 
 @triton.jit
-def _relative_by_queries_kernel(
-    by_out, q, k, v, far, sames, others, own, itself, shift, mine, index, theirs, seeds, out,
-    logs, deltas, by_q, by_far, by_sames, by_others, R, K, P, scale2, scaled, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DROPS: tl.constexpr,
+def _relative_backward_dq_kernel(
+    d_out, q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift,
+    query_segment, key_rank, key_segment, seed_ptr, out, lse, delta, d_q, d_pos_scores,
+    d_same_scores, d_other_scores, R, K, P, scale_log2, softmax_scale, drop_threshold,
+    inv_keep_prob,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of queries and of the scores by distance and segment."""
-    ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(1)
-    block, head = stream // HEADS, stream % HEADS
-    row, dims = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, WIDTH)
-    inside = row < R
-    here = block.to(tl.int64) * R * ROW + head * WIDTH
-    queries = tile(q + here, row, dims, R, ROW)
-    g = tile(by_out + here, row, dims, R, ROW)
-    was = tile(out + here, row, dims, R, ROW)
-    delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1)
-    tl.store(deltas + stream * R + row, delta, inside)
-    log = tl.load(logs + stream * R + row, inside, other=float("inf"))
-    base = block.to(tl.int64) * K * ROW + head * WIDTH
-    own_row, itself_row, shift_row, mine_row = _about(own, itself, shift, mine, block, row, R)
-    same = tl.load(sames + stream * R + row, inside, other=0.0).to(tl.float32)
-    other = tl.load(others + stream * R + row, inside, other=0.0).to(tl.float32)
-    seed = tl.load(seeds)
-    row_key = row_keys(seed, stream, row)
-    acc = tl.zeros((BM, WIDTH), tl.float32)
-    by_same = tl.zeros((BM,), tl.float32)
-    by_other = tl.zeros((BM,), tl.float32)
-    for start in range(0, K, BN):
-        column = start + tl.arange(0, BN)
-        keys = tile(k + base, column, dims, K, ROW)
-        scores, agree, cell = _scored(
-            queries, keys, far, same, other, index, theirs,
-            own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
+    """dQ of BLOCK_M queries, the gradients of their position and segment scores, and delta."""
+    HIDDEN: tl.constexpr = HEADS * HEAD_DIM
+    block_head = tl.program_id(1)
+    block, head = block_head // HEADS, block_head % HEADS
+    offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
+    mask_m = offs_m < R
+    q_start = block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
+    q_tile = load_tile(q + q_start, offs_m, offs_d, R, HIDDEN)
+    do = load_tile(d_out + q_start, offs_m, offs_d, R, HIDDEN)
+    o = load_tile(out + q_start, offs_m, offs_d, R, HIDDEN)
+    delta_m = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
+    tl.store(delta + block_head * R + offs_m, delta_m, mask_m)
+    lse_m = tl.load(lse + block_head * R + offs_m, mask_m, other=float("inf"))
+    kv_start = block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
+    query_rank_m, own_key_m, shift_m, query_segment_m = _load_query_ranks(
+        query_rank, own_key, shift, query_segment, block, offs_m, R
+    )
+    same_m = tl.load(same_scores + block_head * R + offs_m, mask_m, other=0.0).to(tl.float32)
+    other_m = tl.load(other_scores + block_head * R + offs_m, mask_m, other=0.0).to(tl.float32)
+    seed = tl.load(seed_ptr)
+    keys_m = row_keys(seed, block_head, offs_m)
+    dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    d_same = tl.zeros((BLOCK_M,), tl.float32)
+    d_other = tl.zeros((BLOCK_M,), tl.float32)
+    for start_n in range(0, K, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
+        scores, same_segment, pos_offs = _score_tile(
+            q_tile, k_tile, pos_scores, same_m, other_m, key_rank, key_segment, query_rank_m,
+            own_key_m, shift_m, query_segment_m, block_head, block, offs_m, offs_n, R, K, P,
+            scale_log2,
         )  # fmt: skip
-        share = tl.exp2(scores - log[:, None])
-        values = tile(v + base, column, dims, K, ROW)
-        pull = tl.dot(g, tl.trans(values), input_precision="ieee")
-        if DROPS:
-            drawn = column_keys(seed, stream, column)
-            pull = tl.where(keep_mask(row_key[:, None], drawn[None, :], lost), pull * grown, 0.0)
-        by_score = share * (pull - delta[:, None]) * scaled
-        inside_tile = inside[:, None] & (column < K)[None, :]
-        tl.store(by_far + cell, by_score.to(by_far.dtype.element_ty), inside_tile)
-        by_same += tl.sum(tl.where(agree, by_score, 0.0), 1)
-        by_other += tl.sum(tl.where(agree, 0.0, by_score), 1)
-        acc = tl.dot(by_score.to(keys.dtype), keys, acc, input_precision="ieee")
-    # Distances that a row has to none of its keys have no gradient.
-    line = by_far + (stream.to(tl.int64) * R + row[:, None]) * P
-    for start in range(0, P, BN):
-        far_column = start + tl.arange(0, BN)[None, :]
-        apart = (far_column < shift_row[:, None]) | (far_column >= shift_row[:, None] + K)
-        nothing = tl.zeros((BM, BN), by_far.dtype.element_ty)
-        tl.store(line + far_column, nothing, apart & inside[:, None] & (far_column < P))
-    at = by_q + here + row[:, None].to(tl.int64) * ROW + dims[None, :]
-    tl.store(at, acc.to(by_q.dtype.element_ty), inside[:, None])
-    tl.store(by_sames + stream * R + row, by_same.to(by_sames.dtype.element_ty), inside)
-    tl.store(by_others + stream * R + row, by_other.to(by_others.dtype.element_ty), inside)
+        p = tl.exp2(scores - lse_m[:, None])
+        v_tile = load_tile(v + kv_start, offs_n, offs_d, K, HIDDEN)
+        dp = tl.dot(do, tl.trans(v_tile), input_precision="ieee")
+        if HAS_DROPOUT:
+            keys_n = column_keys(seed, block_head, offs_n)
+            keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
+            dp = tl.where(keep, dp * inv_keep_prob, 0.0)
+        ds = p * (dp - delta_m[:, None]) * softmax_scale
+        mask = mask_m[:, None] & (offs_n < K)[None, :]
+        tl.store(d_pos_scores + pos_offs, ds.to(d_pos_scores.dtype.element_ty), mask)
+        d_same += tl.sum(tl.where(same_segment, ds, 0.0), 1)
+        d_other += tl.sum(tl.where(same_segment, 0.0, ds), 1)
+        dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
+    # Columns outside shift(i) to shift(i) + K are the distance of query i to no key: zero.
+    pos_rows = d_pos_scores + (block_head.to(tl.int64) * R + offs_m[:, None]) * P
+    for start_p in range(0, P, BLOCK_N):
+        offs_p = start_p + tl.arange(0, BLOCK_N)[None, :]
+        unused = (offs_p < shift_m[:, None]) | (offs_p >= shift_m[:, None] + K)
+        zeros = tl.zeros((BLOCK_M, BLOCK_N), d_pos_scores.dtype.element_ty)
+        tl.store(pos_rows + offs_p, zeros, unused & mask_m[:, None] & (offs_p < P))
+    dq_ptrs = d_q + q_start + offs_m[:, None].to(tl.int64) * HIDDEN + offs_d[None, :]
+    tl.store(dq_ptrs, dq.to(d_q.dtype.element_ty), mask_m[:, None])
+    dtype = d_same_scores.dtype.element_ty
+    tl.store(d_same_scores + block_head * R + offs_m, d_same.to(dtype), mask_m)
+    dtype = d_other_scores.dtype.element_ty
+    tl.store(d_other_scores + block_head * R + offs_m, d_other.to(dtype), mask_m)
 
 
 @triton.jit
-def _relative_by_others_kernel(
-    by_out, q, k, v, far, sames, others, own, itself, shift, mine, index, theirs, seeds,
-    logs, deltas, by_k, by_v, R, K, P, scale2, scaled, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    DROPS: tl.constexpr,
+def _relative_backward_dkdv_kernel(
+    d_out, q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift,
+    query_segment, key_rank, key_segment, seed_ptr, lse, delta, d_k, d_v, R, K, P, scale_log2,
+    softmax_scale, drop_threshold, inv_keep_prob,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of keys and values."""
-    ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(1)
-    block, head = stream // HEADS, stream % HEADS
-    column, dims = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, WIDTH)
-    base = block.to(tl.int64) * K * ROW + head * WIDTH
-    keys = tile(k + base, column, dims, K, ROW)
-    values = tile(v + base, column, dims, K, ROW)
-    seed = tl.load(seeds)
-    drawn = column_keys(seed, stream, column)
-    here = block.to(tl.int64) * R * ROW + head * WIDTH
-    acc_k = tl.zeros((BN, WIDTH), tl.float32)
-    acc_v = tl.zeros((BN, WIDTH), tl.float32)
-    for start in range(0, R, BM):
-        row = start + tl.arange(0, BM)
-        inside = row < R
-        queries = tile(q + here, row, dims, R, ROW)
-        g = tile(by_out + here, row, dims, R, ROW)
-        own_row, itself_row, shift_row, mine_row = _about(own, itself, shift, mine, block, row, R)
-        same = tl.load(sames + stream * R + row, inside, other=0.0).to(tl.float32)
-        other = tl.load(others + stream * R + row, inside, other=0.0).to(tl.float32)
-        log = tl.load(logs + stream * R + row, inside, other=float("inf"))
-        delta = tl.load(deltas + stream * R + row, inside, other=0.0)
-        scores, _, _ = _scored(
-            queries, keys, far, same, other, index, theirs,
-            own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
+    """dK and dV of BLOCK_N keys."""
+    HIDDEN: tl.constexpr = HEADS * HEAD_DIM
+    block_head = tl.program_id(1)
+    block, head = block_head // HEADS, block_head % HEADS
+    offs_n, offs_d = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, HEAD_DIM)
+    kv_start = block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
+    k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
+    v_tile = load_tile(v + kv_start, offs_n, offs_d, K, HIDDEN)
+    seed = tl.load(seed_ptr)
+    keys_n = column_keys(seed, block_head, offs_n)
+    q_start = block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
+    dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
+    for start_m in range(0, R, BLOCK_M):
+        offs_m = start_m + tl.arange(0, BLOCK_M)
+        mask_m = offs_m < R
+        q_tile = load_tile(q + q_start, offs_m, offs_d, R, HIDDEN)
+        do = load_tile(d_out + q_start, offs_m, offs_d, R, HIDDEN)
+        query_rank_m, own_key_m, shift_m, query_segment_m = _load_query_ranks(
+            query_rank, own_key, shift, query_segment, block, offs_m, R
+        )
+        same_m = tl.load(same_scores + block_head * R + offs_m, mask_m, other=0.0).to(tl.float32)
+        other_m = tl.load(other_scores + block_head * R + offs_m, mask_m, other=0.0).to(tl.float32)
+        lse_m = tl.load(lse + block_head * R + offs_m, mask_m, other=float("inf"))
+        delta_m = tl.load(delta + block_head * R + offs_m, mask_m, other=0.0)
+        scores, _, _ = _score_tile(
+            q_tile, k_tile, pos_scores, same_m, other_m, key_rank, key_segment, query_rank_m,
+            own_key_m, shift_m, query_segment_m, block_head, block, offs_m, offs_n, R, K, P,
+            scale_log2,
         )  # fmt: skip
-        share = tl.exp2(scores - log[:, None])
-        pull = tl.dot(g, tl.trans(values), input_precision="ieee")
-        dropped = share
-        if DROPS:
-            keep = keep_mask(row_keys(seed, stream, row)[:, None], drawn[None, :], lost)
-            dropped = tl.where(keep, share * grown, 0.0)
-            pull = tl.where(keep, pull * grown, 0.0)
-        acc_v = tl.dot(tl.trans(dropped.to(g.dtype)), g, acc_v, input_precision="ieee")
-        pull = (share * (pull - delta[:, None]) * scaled).to(queries.dtype)
-        acc_k = tl.dot(tl.trans(pull), queries, acc_k, input_precision="ieee")
-    inside = (column < K)[:, None]
-    cells = base + column[:, None].to(tl.int64) * ROW + dims[None, :]
-    tl.store(by_k + cells, acc_k.to(by_k.dtype.element_ty), inside)
-    tl.store(by_v + cells, acc_v.to(by_v.dtype.element_ty), inside)
+        p = tl.exp2(scores - lse_m[:, None])
+        dp = tl.dot(do, tl.trans(v_tile), input_precision="ieee")
+        p_dropped = p
+        if HAS_DROPOUT:
+            keys_m = row_keys(seed, block_head, offs_m)
+            keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
+            p_dropped = tl.where(keep, p * inv_keep_prob, 0.0)
+            dp = tl.where(keep, dp * inv_keep_prob, 0.0)
+        dv = tl.dot(tl.trans(p_dropped.to(do.dtype)), do, dv, input_precision="ieee")
+        ds = (p * (dp - delta_m[:, None]) * softmax_scale).to(q_tile.dtype)
+        dk = tl.dot(tl.trans(ds), q_tile, dk, input_precision="ieee")
+    mask_n = (offs_n < K)[:, None]
+    kv_offs = kv_start + offs_n[:, None].to(tl.int64) * HIDDEN + offs_d[None, :]
+    tl.store(d_k + kv_offs, dk.to(d_k.dtype.element_ty), mask_n)
+    tl.store(d_v + kv_offs, dv.to(d_v.dtype.element_ty), mask_n)
 
 
 @torch.library.custom_op("clozelab::relative", mutates_args=())
 def _relative(
-    q: Tensor, k: Tensor, v: Tensor, far: Tensor, same: Tensor, other: Tensor, own: Tensor,
-    itself: Tensor, shift: Tensor, mine: Tensor, index: Tensor, theirs: Tensor, seed: Tensor,
-    rate: float,
+    q: Tensor, k: Tensor, v: Tensor, pos_scores: Tensor, same_scores: Tensor,
+    other_scores: Tensor, query_rank: Tensor, own_key: Tensor, shift: Tensor,
+    query_segment: Tensor, key_rank: Tensor, key_segment: Tensor, seed: Tensor, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """[B, R, H, D] attended sums, and [B, H, R] the logarithm of each row's sum of weights."""
-    q, k, v, far, same, other = (x.contiguous() for x in (q, k, v, far, same, other))
-    ranks = [x.contiguous() for x in (own, itself, shift, mine, index, theirs)]
-    blocks, rows, heads, width = q.shape
+    """[B, R, H, D] out, and [B, H, R] lse in base 2."""
+    q, k, v, pos_scores, same_scores, other_scores = (
+        x.contiguous() for x in (q, k, v, pos_scores, same_scores, other_scores)
+    )
+    integers = (query_rank, own_key, shift, query_segment, key_rank, key_segment)
+    ranks = [x.contiguous() for x in integers]
+    blocks, n_queries, heads, head_dim = q.shape
     out = torch.empty_like(q)
-    logs = q.new_empty((blocks, heads, rows), dtype=torch.float32)
-    _relative_forward_kernel[(triton.cdiv(rows, FORWARD["BM"]), blocks * heads)](
-        q, k, v, far, same, other, *ranks, seed, out, logs,
-        rows, k.shape[1], far.shape[3], inverse_root(width) / math.log(2), threshold(rate),
-        scale(rate),
-        HEADS=heads, WIDTH=width, DROPS=rate > 0, **FORWARD,
+    lse = q.new_empty((blocks, heads, n_queries), dtype=torch.float32)
+    _relative_forward_kernel[(triton.cdiv(n_queries, FORWARD["BLOCK_M"]), blocks * heads)](
+        q, k, v, pos_scores, same_scores, other_scores, *ranks, seed, out, lse,
+        n_queries, k.shape[1], pos_scores.shape[3], inverse_sqrt(head_dim) / math.log(2),
+        drop_threshold(dropout), inverse_keep_prob(dropout),
+        HEADS=heads, HEAD_DIM=head_dim, HAS_DROPOUT=dropout > 0, **FORWARD,
     )  # fmt: skip
-    return out, logs
+    return out, lse
 
 
 @_relative.register_fake
-def _(q, k, v, far, same, other, own, itself, shift, mine, index, theirs, seed, rate):
-    blocks, rows, heads, _ = q.shape
-    logs = q.new_empty((blocks, heads, rows), dtype=torch.float32)
-    return q.new_empty(q.shape), logs
+def _(
+    q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift, query_segment,
+    key_rank, key_segment, seed, dropout,
+):  # fmt: skip
+    blocks, n_queries, heads, _ = q.shape
+    lse = q.new_empty((blocks, heads, n_queries), dtype=torch.float32)
+    return q.new_empty(q.shape), lse
 
 
 @torch.library.custom_op("clozelab::relative_backward", mutates_args=())
 def _relative_backward(
-    by_out: Tensor, out: Tensor, logs: Tensor, q: Tensor, k: Tensor, v: Tensor, far: Tensor,
-    same: Tensor, other: Tensor, own: Tensor, itself: Tensor, shift: Tensor, mine: Tensor,
-    index: Tensor, theirs: Tensor, seed: Tensor, rate: float,
+    d_out: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, pos_scores: Tensor,
+    same_scores: Tensor, other_scores: Tensor, query_rank: Tensor, own_key: Tensor, shift: Tensor,
+    query_segment: Tensor, key_rank: Tensor, key_segment: Tensor, seed: Tensor, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    by_out, q, k, v, far, same, other = (
-        x.contiguous() for x in (by_out, q, k, v, far, same, other)
+    """The gradients of q, k, v, pos_scores, same_scores and other_scores."""
+    d_out, q, k, v, pos_scores, same_scores, other_scores = (
+        x.contiguous() for x in (d_out, q, k, v, pos_scores, same_scores, other_scores)
     )
-    ranks = [x.contiguous() for x in (own, itself, shift, mine, index, theirs)]
-    blocks, rows, heads, width = q.shape
-    by_q, by_k, by_v, by_far, by_same, by_other = (
-        torch.empty_like(x) for x in (q, k, v, far, same, other)
+    integers = (query_rank, own_key, shift, query_segment, key_rank, key_segment)
+    ranks = [x.contiguous() for x in integers]
+    blocks, n_queries, heads, head_dim = q.shape
+    d_q, d_k, d_v, d_pos_scores, d_same_scores, d_other_scores = (
+        torch.empty_like(x) for x in (q, k, v, pos_scores, same_scores, other_scores)
     )
-    deltas = torch.empty_like(logs)
-    streams = blocks * heads
-    sizes = (rows, k.shape[1], far.shape[3])
-    numbers = (inverse_root(width) / math.log(2), inverse_root(width), threshold(rate), scale(rate))
-    settings = {"HEADS": heads, "WIDTH": width, "DROPS": rate > 0}
-    _relative_by_queries_kernel[(triton.cdiv(rows, QUERIES["BM"]), streams)](
-        by_out, q, k, v, far, same, other, *ranks, seed, out, logs, deltas,
-        by_q, by_far, by_same, by_other, *sizes, *numbers, **settings, **QUERIES,
+    delta = torch.empty_like(lse)
+    n_block_heads = blocks * heads
+    sizes = (n_queries, k.shape[1], pos_scores.shape[3])
+    softmax_scale = inverse_sqrt(head_dim)
+    scalars = (
+        softmax_scale / math.log(2), softmax_scale, drop_threshold(dropout),
+        inverse_keep_prob(dropout),
     )  # fmt: skip
-    _relative_by_others_kernel[(triton.cdiv(k.shape[1], OTHERS["BN"]), streams)](
-        by_out, q, k, v, far, same, other, *ranks, seed, logs, deltas, by_k, by_v,
-        *sizes, *numbers, **settings, **OTHERS,
+    constants = {"HEADS": heads, "HEAD_DIM": head_dim, "HAS_DROPOUT": dropout > 0}
+    _relative_backward_dq_kernel[(triton.cdiv(n_queries, BACKWARD_DQ["BLOCK_M"]), n_block_heads)](
+        d_out, q, k, v, pos_scores, same_scores, other_scores, *ranks, seed, out, lse, delta,
+        d_q, d_pos_scores, d_same_scores, d_other_scores, *sizes, *scalars, **constants,
+        **BACKWARD_DQ,
     )  # fmt: skip
-    return by_q, by_k, by_v, by_far, by_same, by_other
+    n_tiles = triton.cdiv(k.shape[1], BACKWARD_DKDV["BLOCK_N"])
+    _relative_backward_dkdv_kernel[(n_tiles, n_block_heads)](
+        d_out, q, k, v, pos_scores, same_scores, other_scores, *ranks, seed, lse, delta, d_k, d_v,
+        *sizes, *scalars, **constants, **BACKWARD_DKDV,
+    )  # fmt: skip
+    return d_q, d_k, d_v, d_pos_scores, d_same_scores, d_other_scores
 
 
 @_relative_backward.register_fake
 def _(
-    by_out, out, logs, q, k, v, far, same, other, own, itself, shift, mine, index, theirs, seed,
-    rate,
+    d_out, out, lse, q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift,
+    query_segment, key_rank, key_segment, seed, dropout,
 ):  # fmt: skip
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, far, same, other))
+    inputs = (q, k, v, pos_scores, same_scores, other_scores)
+    return tuple(x.new_empty(x.shape) for x in inputs)
 
 
-def _keep(ctx, inputs, output):
-    *tensors, ctx.rate = inputs
-    out, logs = output
-    ctx.mark_non_differentiable(logs)
-    ctx.save_for_backward(out, logs, *tensors)
+def _setup_context(ctx, inputs, output):
+    *tensors, ctx.dropout = inputs
+    out, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(out, lse, *tensors)
 
 
-def _return(ctx, by_out, _):
-    return *_relative_backward(by_out, *ctx.saved_tensors, ctx.rate), *[None] * 8
+def _backward(ctx, d_out, _):
+    return *_relative_backward(d_out, *ctx.saved_tensors, ctx.dropout), *[None] * 8
 
 
-_relative.register_autograd(_return, setup_context=_keep)
+_relative.register_autograd(_backward, setup_context=_setup_context)
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, far: Tensor, same: Tensor, other: Tensor, *,
-    ranks: Sequence[Tensor], seed: Tensor, rate: float,
+    q: Tensor, k: Tensor, v: Tensor, pos_scores: Tensor, same_scores: Tensor,
+    other_scores: Tensor, *, ranks: Sequence[Tensor], seed: Tensor, dropout: float,
 ) -> Tensor:  # fmt: skip
     """[B, R, H, D] queries, [B, K, H, D] keys and values → [B, R, H, D].
 
-    `far` are the scores by distance, [B, H, R, P]; `same` and `other`, [B, H, R], those of a column
-    of the row's own segment and of another. `ranks` is six times whole numbers of 32 bits: for each
-    row its own number, the column it is itself (or -1), the shift of its distances and its segment,
-    all [B, R]; for each column its index and its segment, [B, K].
+    `pos_scores` [B, H, R, P] are the scores by relative distance; `same_scores` and `other_scores`
+    [B, H, R] those of a key of the query's own segment and of another. `ranks` are six int32
+    tensors: query_rank, own_key (-1: none), shift and query_segment, [B, R]; key_rank and
+    key_segment, [B, K]. `seed` is one int64 on the device.
     """
-    out, _ = _relative(q, k, v, far, same, other, *ranks, seed, rate)
+    inputs = (q, k, v, pos_scores, same_scores, other_scores)
+    out, _ = _relative(*inputs, *ranks, seed, dropout)
     return out

@@ -1,7 +1,20 @@
-"""The end of half a layer in one pass: x + dropout(h + bias), and its norm.
+"""Residual sum, dropout and norm in one pass: y = x + dropout(h + bias), and norm(y).
 
-The norm is a layer norm or one by the root of the mean square; bias and shift may be missing.
-Backward, one pass makes the gradients of x and h and adds up those of bias, scale and shift.
+x is the residual stream, h the output of a half-layer's last matrix product, without its bias. The
+norm is a layer norm or an RMS norm; `bias` and `norm_bias` may be missing. All of it is memory
+traffic, so each tensor is read or written once in either direction.
+
+Backward is that of a layer norm. With x̂ = (y − mean) · rstd, g = d_normed · weight, and d_y what
+reaches y past the norm,
+
+    dx = rstd · (g − x̂ · mean(g · x̂) − mean(g)) + d_y
+
+(an RMS norm has neither mean of y nor mean(g)), and dh is dx through the dropout mask. By hand,
+because the compiler needs a second pass over the rows for the gradients of weight and biases: here
+every program adds them up over the rows that it has, [programs, vectors, W], and one small sum
+over the programs follows. No atomic additions, so the result is the same every time.
+
+Invariant: mean and rstd are those of y as it is stored, in its rounded precision.
 """
 
 from __future__ import annotations
@@ -11,212 +24,228 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from clozelab.kernels.draws import column_keys, keep_mask, row_keys, scale, threshold
+from clozelab.kernels.dropout import (
+    column_keys,
+    drop_threshold,
+    inverse_keep_prob,
+    keep_mask,
+    row_keys,
+)
 
-HELD = 1024  # numbers that a warp holds, 32 a thread: rows up to this need no exchange of warps
-PROGRAMS = 1056  # that share the rows backward: eight for each of an H200's processors
+TILE_ELEMENTS = 1024  # of a warp, 32 for each thread: a row up to this is reduced within a warp
+MAX_PROGRAMS = 1056  # of the backward pass: eight for each multiprocessor of an H200
 
 
 @triton.jit
 def _sums_forward_kernel(
-    x, h, bias, weight, shift, seed, numbers, total, normal, mean, deviation,
-    rows, epsilon, lost, grown,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DROPS: tl.constexpr,
-    NUMBERED: tl.constexpr, BIASED: tl.constexpr, CENTRED: tl.constexpr, SHIFTED: tl.constexpr,
+    x, h, bias, norm_weight, norm_bias, seed_ptr, row_ids, y, normed, mean, rstd,
+    n_rows, eps, drop_threshold, inv_keep_prob,
+    N_COLS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, HAS_ROW_IDS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    CENTRED: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, BLOCK)
-    here = (row < rows)[:, None] & (column < WIDTH)[None, :]
-    cell = row[:, None] * WIDTH + column[None, :]
-    added = tl.load(h + cell, mask=here, other=0.0).to(tl.float32)
-    if BIASED:
-        added += tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
-    if DROPS:
-        drawn = tl.load(seed)
-        number = row
-        if NUMBERED:
-            number = tl.load(numbers + row, mask=row < rows, other=0)
-        rows_drawn = row_keys(drawn, drawn * 0, number)
-        columns_drawn = column_keys(drawn, drawn * 0, column)
-        keep = keep_mask(rows_drawn[:, None], columns_drawn[None, :], lost)
-        added = tl.where(keep, added * grown, 0.0)
-    # What the norm sees is what is kept for the way back: the sum as it is rounded.
-    added += tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
-    rounded = added.to(total.dtype.element_ty)
-    tl.store(total + cell, rounded, mask=here)
-    away = tl.where(here, rounded.to(tl.float32), 0.0)
+    offs_m = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = tl.arange(0, BLOCK_N)
+    mask = (offs_m < n_rows)[:, None] & (offs_n < N_COLS)[None, :]
+    offs = offs_m[:, None] * N_COLS + offs_n[None, :]
+    acc = tl.load(h + offs, mask=mask, other=0.0).to(tl.float32)
+    if HAS_BIAS:
+        acc += tl.load(bias + offs_n, mask=offs_n < N_COLS, other=0.0).to(tl.float32)[None, :]
+    if HAS_DROPOUT:
+        seed = tl.load(seed_ptr)
+        row_id = offs_m
+        if HAS_ROW_IDS:
+            row_id = tl.load(row_ids + offs_m, mask=offs_m < n_rows, other=0)
+        keys_m = row_keys(seed, seed * 0, row_id)
+        keys_n = column_keys(seed, seed * 0, offs_n)
+        keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
+        acc = tl.where(keep, acc * inv_keep_prob, 0.0)
+    acc += tl.load(x + offs, mask=mask, other=0.0).to(tl.float32)
+    # The norm is that of the rounded sum, which is what the backward pass reads.
+    rounded = acc.to(y.dtype.element_ty)
+    tl.store(y + offs, rounded, mask=mask)
+    diff = tl.where(mask, rounded.to(tl.float32), 0.0)
     if CENTRED:
-        middle = tl.sum(away, 1) / WIDTH
-        away = tl.where(here, away - middle[:, None], 0.0)
-        tl.store(mean + row, middle, mask=row < rows)
-    scaled = 1.0 / tl.sqrt(tl.sum(away * away, 1) / WIDTH + epsilon)
-    tl.store(deviation + row, scaled, mask=row < rows)
-    w = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    out = away * scaled[:, None] * w[None, :]
-    if SHIFTED:
-        out += tl.load(shift + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
-    tl.store(normal + cell, out.to(normal.dtype.element_ty), mask=here)
+        mean_m = tl.sum(diff, 1) / N_COLS
+        diff = tl.where(mask, diff - mean_m[:, None], 0.0)
+        tl.store(mean + offs_m, mean_m, mask=offs_m < n_rows)
+    rstd_m = 1.0 / tl.sqrt(tl.sum(diff * diff, 1) / N_COLS + eps)
+    tl.store(rstd + offs_m, rstd_m, mask=offs_m < n_rows)
+    w = tl.load(norm_weight + offs_n, mask=offs_n < N_COLS, other=0.0).to(tl.float32)
+    out = diff * rstd_m[:, None] * w[None, :]
+    if HAS_NORM_BIAS:
+        out += tl.load(norm_bias + offs_n, mask=offs_n < N_COLS, other=0.0).to(tl.float32)[None, :]
+    tl.store(normed + offs, out.to(normed.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _sums_backward_kernel(
-    by_normal, by_total, total, weight, seed, numbers, mean, deviation, by_x, by_h, parts,
-    rows, lost, grown,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
-    DROPS: tl.constexpr, NUMBERED: tl.constexpr, BOTH: tl.constexpr,
-    BIASED: tl.constexpr, CENTRED: tl.constexpr, SHIFTED: tl.constexpr,
+    d_normed, d_y, y, norm_weight, seed_ptr, row_ids, mean, rstd, d_x, d_h, partials,
+    n_rows, drop_threshold, inv_keep_prob,
+    N_COLS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, N_PROGRAMS: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, HAS_ROW_IDS: tl.constexpr, HAS_D_Y: tl.constexpr,
+    HAS_BIAS: tl.constexpr, CENTRED: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
 ):  # fmt: skip
+    """A program has every N_PROGRAMS-th tile of rows and adds up the gradients of the vectors."""
     program = tl.program_id(0)
-    column = tl.arange(0, BLOCK)
-    inside = column < WIDTH
-    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    by_weight = tl.zeros((ROWS, BLOCK), tl.float32)
-    by_shift = tl.zeros((ROWS, BLOCK), tl.float32)
-    by_bias = tl.zeros((ROWS, BLOCK), tl.float32)
-    drawn = tl.load(seed)
-    columns_drawn = column_keys(drawn, drawn * 0, column)
-    for first in range(program * ROWS, rows, PROGRAMS * ROWS):
-        row = (first + tl.arange(0, ROWS)).to(tl.int64)
-        here = (row < rows)[:, None] & inside[None, :]
-        cell = row[:, None] * WIDTH + column[None, :]
-        g = tl.load(by_normal + cell, mask=here, other=0.0).to(tl.float32)
-        scaled = tl.load(deviation + row, mask=row < rows, other=0.0)
-        seen = tl.load(total + cell, mask=here, other=0.0).to(tl.float32)
+    offs_n = tl.arange(0, BLOCK_N)
+    mask_n = offs_n < N_COLS
+    w = tl.load(norm_weight + offs_n, mask=mask_n, other=0.0).to(tl.float32)
+    d_norm_weight = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    d_norm_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    d_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    seed = tl.load(seed_ptr)
+    keys_n = column_keys(seed, seed * 0, offs_n)
+    for start_m in range(program * BLOCK_M, n_rows, N_PROGRAMS * BLOCK_M):
+        offs_m = (start_m + tl.arange(0, BLOCK_M)).to(tl.int64)
+        mask = (offs_m < n_rows)[:, None] & mask_n[None, :]
+        offs = offs_m[:, None] * N_COLS + offs_n[None, :]
+        g = tl.load(d_normed + offs, mask=mask, other=0.0).to(tl.float32)
+        rstd_m = tl.load(rstd + offs_m, mask=offs_m < n_rows, other=0.0)
+        diff = tl.load(y + offs, mask=mask, other=0.0).to(tl.float32)
         if CENTRED:
-            seen -= tl.load(mean + row, mask=row < rows, other=0.0)[:, None]
-        unit = tl.where(here, seen * scaled[:, None], 0.0)
-        by_weight += g * unit
-        if SHIFTED:
-            by_shift += g
+            diff -= tl.load(mean + offs_m, mask=offs_m < n_rows, other=0.0)[:, None]
+        x_hat = tl.where(mask, diff * rstd_m[:, None], 0.0)
+        d_norm_weight += g * x_hat
+        if HAS_NORM_BIAS:
+            d_norm_bias += g
         g = g * w[None, :]
-        by_sum = g - unit * (tl.sum(g * unit, 1) / WIDTH)[:, None]
+        dx = g - x_hat * (tl.sum(g * x_hat, 1) / N_COLS)[:, None]
         if CENTRED:
-            by_sum -= (tl.sum(g, 1) / WIDTH)[:, None]
-        by_sum *= scaled[:, None]
-        if BOTH:
-            by_sum += tl.load(by_total + cell, mask=here, other=0.0).to(tl.float32)
-        tl.store(by_x + cell, by_sum.to(by_x.dtype.element_ty), mask=here)
-        if DROPS:
-            number = row
-            if NUMBERED:
-                number = tl.load(numbers + row, mask=row < rows, other=0)
-            rows_drawn = row_keys(drawn, drawn * 0, number)
-            keep = keep_mask(rows_drawn[:, None], columns_drawn[None, :], lost)
-            by_sum = tl.where(keep, by_sum * grown, 0.0)
-            tl.store(by_h + cell, by_sum.to(by_h.dtype.element_ty), mask=here)
-        if BIASED:
-            by_bias += tl.where(here, by_sum, 0.0)
-    part = parts + program * (1 + BIASED + SHIFTED) * WIDTH + column
-    tl.store(part, tl.sum(by_weight, 0), mask=inside)
-    if BIASED:
-        tl.store(part + WIDTH, tl.sum(by_bias, 0), mask=inside)
-    if SHIFTED:
-        tl.store(part + (1 + BIASED) * WIDTH, tl.sum(by_shift, 0), mask=inside)
+            dx -= (tl.sum(g, 1) / N_COLS)[:, None]
+        dx *= rstd_m[:, None]
+        if HAS_D_Y:
+            dx += tl.load(d_y + offs, mask=mask, other=0.0).to(tl.float32)
+        tl.store(d_x + offs, dx.to(d_x.dtype.element_ty), mask=mask)
+        dh = dx
+        if HAS_DROPOUT:
+            row_id = offs_m
+            if HAS_ROW_IDS:
+                row_id = tl.load(row_ids + offs_m, mask=offs_m < n_rows, other=0)
+            keys_m = row_keys(seed, seed * 0, row_id)
+            keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
+            dh = tl.where(keep, dx * inv_keep_prob, 0.0)
+            tl.store(d_h + offs, dh.to(d_h.dtype.element_ty), mask=mask)
+        if HAS_BIAS:
+            d_bias += tl.where(mask, dh, 0.0)
+    partial = partials + program * (1 + HAS_BIAS + HAS_NORM_BIAS) * N_COLS + offs_n
+    tl.store(partial, tl.sum(d_norm_weight, 0), mask=mask_n)
+    if HAS_BIAS:
+        tl.store(partial + N_COLS, tl.sum(d_bias, 0), mask=mask_n)
+    if HAS_NORM_BIAS:
+        tl.store(partial + (1 + HAS_BIAS) * N_COLS, tl.sum(d_norm_bias, 0), mask=mask_n)
 
 
-def _shares(width: int) -> tuple[int, int, int]:
-    """The power of two that a row fits in, and the rows and warps of a program."""
-    block = triton.next_power_of_2(width)
-    return block, max(1, HELD // block), max(1, block // 1024)
+def _tile_shape(width: int) -> tuple[int, int, int]:
+    """BLOCK_N, the power of two that a row fits in; BLOCK_M; and the warps of a program."""
+    block_n = triton.next_power_of_2(width)
+    return block_n, max(1, TILE_ELEMENTS // block_n), max(1, block_n // 1024)
 
 
 @torch.library.custom_op("clozelab::add_norm", mutates_args=())
 def _add_norm(
-    x: Tensor, h: Tensor, bias: Tensor | None, weight: Tensor, shift: Tensor | None, seed: Tensor,
-    numbers: Tensor | None, rate: float, epsilon: float, centred: bool,
+    x: Tensor, h: Tensor, bias: Tensor | None, norm_weight: Tensor, norm_bias: Tensor | None,
+    seed: Tensor, row_ids: Tensor | None, dropout: float, eps: float, centred: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """[N, W] sum and norm, and [N] mean and inverse deviation of each row."""
-    rows, width = x.shape
+    """[N, W] y and normed; [N] mean and rstd of each row of y, in single precision."""
+    n_rows, width = x.shape
     x, h = x.contiguous(), h.contiguous()
-    total, normal = torch.empty_like(x), torch.empty_like(x)
-    mean, deviation = _row_facts(x, centred)
-    block, each, warps = _shares(width)
-    _sums_forward_kernel[(triton.cdiv(rows, each),)](
-        x, h, weight if bias is None else bias, weight, weight if shift is None else shift, seed,
-        seed if numbers is None else numbers, total, normal, mean, deviation, rows, epsilon,
-        threshold(rate), scale(rate),
-        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, NUMBERED=numbers is not None,
-        BIASED=bias is not None, CENTRED=centred, SHIFTED=shift is not None, num_warps=warps,
+    y, normed = torch.empty_like(x), torch.empty_like(x)
+    mean, rstd = _empty_statistics(x, centred)
+    block_n, block_m, warps = _tile_shape(width)
+    # A tensor that is missing is never read; any other stands for it.
+    _sums_forward_kernel[(triton.cdiv(n_rows, block_m),)](
+        x, h, norm_weight if bias is None else bias, norm_weight,
+        norm_weight if norm_bias is None else norm_bias, seed,
+        seed if row_ids is None else row_ids, y, normed, mean, rstd, n_rows, eps,
+        drop_threshold(dropout), inverse_keep_prob(dropout),
+        N_COLS=width, BLOCK_N=block_n, BLOCK_M=block_m, HAS_DROPOUT=dropout > 0,
+        HAS_ROW_IDS=row_ids is not None, HAS_BIAS=bias is not None, CENTRED=centred,
+        HAS_NORM_BIAS=norm_bias is not None, num_warps=warps,
     )  # fmt: skip
-    return total, normal, mean, deviation
+    return y, normed, mean, rstd
 
 
-def _row_facts(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
-    """Room for the mean, where there is one, and the inverse deviation of each row."""
-    rows = x.shape[0]
-    mean = x.new_empty(rows if centred else 0, dtype=torch.float32)
-    return mean, x.new_empty(rows, dtype=torch.float32)
+def _empty_statistics(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
+    """Uninitialised [N] mean, empty for an RMS norm, and [N] rstd."""
+    n_rows = x.shape[0]
+    mean = x.new_empty(n_rows if centred else 0, dtype=torch.float32)
+    return mean, x.new_empty(n_rows, dtype=torch.float32)
 
 
 @_add_norm.register_fake
-def _(x, h, bias, weight, shift, seed, numbers, rate, epsilon, centred):
-    return torch.empty_like(x), torch.empty_like(x), *_row_facts(x, centred)
+def _(x, h, bias, norm_weight, norm_bias, seed, row_ids, dropout, eps, centred):
+    return torch.empty_like(x), torch.empty_like(x), *_empty_statistics(x, centred)
 
 
 @torch.library.custom_op("clozelab::add_norm_backward", mutates_args=())
 def _add_norm_backward(
-    by_normal: Tensor, by_total: Tensor | None, total: Tensor, weight: Tensor, seed: Tensor,
-    numbers: Tensor | None, mean: Tensor, deviation: Tensor, rate: float, biased: bool,
-    shifted: bool,
+    d_normed: Tensor, d_y: Tensor | None, y: Tensor, norm_weight: Tensor, seed: Tensor,
+    row_ids: Tensor | None, mean: Tensor, rstd: Tensor, dropout: float, has_bias: bool,
+    has_norm_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x and h (if something is dropped), and of scale, bias and shift as rows."""
-    rows, width = total.shape
-    by_normal = by_normal.contiguous()
-    by_x = torch.empty_like(total)
-    by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
-    block, each, warps = _shares(width)
-    programs = min(PROGRAMS, triton.cdiv(rows, each))
-    parts = total.new_empty((programs, 1 + biased + shifted, width), dtype=torch.float32)
-    _sums_backward_kernel[(programs,)](
-        by_normal, by_normal if by_total is None else by_total.contiguous(), total, weight, seed,
-        seed if numbers is None else numbers, mean, deviation, by_x, by_h, parts, rows,
-        threshold(rate), scale(rate),
-        WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs, DROPS=rate > 0,
-        NUMBERED=numbers is not None, BOTH=by_total is not None, BIASED=biased,
-        CENTRED=len(mean) > 0, SHIFTED=shifted, num_warps=warps,
+    """[N, W] dx; [N, W] dh, empty without dropout, where it is dx; and [1 to 3, W] the gradients
+    of norm_weight, bias and norm_bias, of those that there are.
+    """
+    n_rows, width = y.shape
+    d_normed = d_normed.contiguous()
+    d_x = torch.empty_like(y)
+    d_h = torch.empty_like(y) if dropout > 0 else y.new_empty(0)
+    block_n, block_m, warps = _tile_shape(width)
+    n_programs = min(MAX_PROGRAMS, triton.cdiv(n_rows, block_m))
+    partials = y.new_empty((n_programs, 1 + has_bias + has_norm_bias, width), dtype=torch.float32)
+    _sums_backward_kernel[(n_programs,)](
+        d_normed, d_normed if d_y is None else d_y.contiguous(), y, norm_weight, seed,
+        seed if row_ids is None else row_ids, mean, rstd, d_x, d_h, partials, n_rows,
+        drop_threshold(dropout), inverse_keep_prob(dropout),
+        N_COLS=width, BLOCK_N=block_n, BLOCK_M=block_m, N_PROGRAMS=n_programs,
+        HAS_DROPOUT=dropout > 0, HAS_ROW_IDS=row_ids is not None, HAS_D_Y=d_y is not None,
+        HAS_BIAS=has_bias, CENTRED=len(mean) > 0, HAS_NORM_BIAS=has_norm_bias, num_warps=warps,
     )  # fmt: skip
-    return by_x, by_h, parts.sum(0)
+    return d_x, d_h, partials.sum(0)
 
 
 @_add_norm_backward.register_fake
-def _(by_normal, by_total, total, weight, seed, numbers, mean, deviation, rate, biased, shifted):
-    by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
-    vectors = total.new_empty((1 + biased + shifted, total.shape[1]), dtype=torch.float32)
-    return torch.empty_like(total), by_h, vectors
+def _(
+    d_normed, d_y, y, norm_weight, seed, row_ids, mean, rstd, dropout, has_bias, has_norm_bias
+):  # fmt: skip
+    d_h = torch.empty_like(y) if dropout > 0 else y.new_empty(0)
+    d_vectors = y.new_empty((1 + has_bias + has_norm_bias, y.shape[1]), dtype=torch.float32)
+    return torch.empty_like(y), d_h, d_vectors
 
 
-def _keep(ctx, inputs, output):
-    _, _, bias, weight, shift, seed, numbers, ctx.rate, _, _ = inputs
-    total, _, mean, deviation = output
+def _setup_context(ctx, inputs, output):
+    _, _, bias, norm_weight, norm_bias, seed, row_ids, ctx.dropout, _, _ = inputs
+    y, _, mean, rstd = output
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(mean, deviation)
-    ctx.save_for_backward(total, weight, seed, numbers, mean, deviation)
-    ctx.biased, ctx.shifted = bias is not None, shift is not None
+    ctx.mark_non_differentiable(mean, rstd)
+    ctx.save_for_backward(y, norm_weight, seed, row_ids, mean, rstd)
+    ctx.has_bias, ctx.has_norm_bias = bias is not None, norm_bias is not None
 
 
-def _return(ctx, by_total, by_normal, *_):
-    total, weight, seed, numbers, mean, deviation = ctx.saved_tensors
-    inputs = (by_normal, by_total, total, weight, seed, numbers, mean, deviation)
-    by_x, by_h, vectors = _add_norm_backward(*inputs, ctx.rate, ctx.biased, ctx.shifted)
-    by_weight, *rest = vectors.to(weight.dtype)
-    by_bias = rest.pop(0) if ctx.biased else None
-    by_shift = rest.pop(0) if ctx.shifted else None
-    by_h = by_h if ctx.rate > 0 else by_x
-    return by_x, by_h, by_bias, by_weight, by_shift, None, None, None, None, None
+def _backward(ctx, d_y, d_normed, *_):
+    y, norm_weight, seed, row_ids, mean, rstd = ctx.saved_tensors
+    inputs = (d_normed, d_y, y, norm_weight, seed, row_ids, mean, rstd)
+    d_x, d_h, d_vectors = _add_norm_backward(*inputs, ctx.dropout, ctx.has_bias, ctx.has_norm_bias)
+    d_norm_weight, *d_biases = d_vectors.to(norm_weight.dtype)
+    d_bias = d_biases.pop(0) if ctx.has_bias else None
+    d_norm_bias = d_biases.pop(0) if ctx.has_norm_bias else None
+    d_h = d_h if ctx.dropout > 0 else d_x
+    return d_x, d_h, d_bias, d_norm_weight, d_norm_bias, None, None, None, None, None
 
 
-_add_norm.register_autograd(_return, setup_context=_keep)
+_add_norm.register_autograd(_backward, setup_context=_setup_context)
 
 
 def add_norm(
-    x: Tensor, h: Tensor, *, bias: Tensor | None, weight: Tensor, shift: Tensor | None,
-    seed: Tensor, rate: float, epsilon: float, centred: bool = True, numbers: Tensor | None = None,
+    x: Tensor, h: Tensor, *, bias: Tensor | None, norm_weight: Tensor, norm_bias: Tensor | None,
+    seed: Tensor, dropout: float, eps: float, centred: bool = True, row_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """x + dropout(h + bias), and its norm; `seed` is a 64-bit number on the device.
+    """[N, W] y = x + dropout(h + bias), and [N, W] its norm; `seed` is one int64 on the device.
 
-    `centred` is a layer norm; without it rows are divided by the root of their mean square.
-    `numbers` are those of the rows, where x has only some of a tensor's: draws go by them.
+    The norm is a layer norm if `centred`, an RMS norm otherwise. `row_ids` [N] are the
+    indices of the rows in a whole tensor of which x holds only some: dropout goes by these.
     """
-    inputs = (x, h, bias, weight, shift, seed, numbers)
-    total, normal, _, _ = _add_norm(*inputs, rate, epsilon, centred)
-    return total, normal
+    inputs = (x, h, bias, norm_weight, norm_bias, seed, row_ids)
+    y, normed, _, _ = _add_norm(*inputs, dropout, eps, centred)
+    return y, normed

@@ -136,9 +136,9 @@ def predictions(
     logits_KV = scores[:, :size]
     if not fused:
         return logits_KV, classification_sums(logits_KV, labels_K, decisions_K, weights_K)
-    from clozelab.kernels.entropy import entropy
+    from clozelab.kernels.entropy import cross_entropy
 
-    losses_K, best_K = entropy(scores, labels_K, size)
+    losses_K, best_K = cross_entropy(scores, labels_K, size)
     loss = losses_K.sum() if weights_K is None else _weighted(losses_K, weights_K)
     return logits_KV, _counted(loss, best_K, labels_K, decisions_K, weights_K)
 
