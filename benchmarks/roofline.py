@@ -53,6 +53,7 @@ GROUPS = {
     "attention, backward": r"^_(attention|relative)_|flash_bwd|bprop|dgrad",
     "sums and norms": r"^_sums_",
     "activations": r"^_activation_",
+    "rotation": r"^_rotation_",
     "cross-entropy": r"^_entropy_",
     "optimiser": r"multi_tensor|adam|lpnorm|foreach",
     "copies": r"memcpy|memset|copy_kernel|aten::(copy_|fill_|zero_)$",

@@ -199,6 +199,24 @@ def test_modern_blocks_take_the_kernels(
     assert {name: called.count(name) for name in wanted} == wanted
 
 
+def test_a_loss_of_an_intermediate_layer_alone_has_the_gradients_of_the_plain_layers() -> None:
+    model = stack(norm="pre", layers=3)
+
+    def gradients() -> dict[str, Tensor]:
+        model.zero_grad()
+        middle = model(batch(9, 4), keep=True).layers[2]
+        (
+            middle * torch.linspace(-1, 1, middle.numel(), device=DEVICE).view_as(middle)
+        ).sum().backward()
+        return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    plain = gradients()
+    model.fused = True
+    fused = gradients()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(fused[name], gradient, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("lengths", "memory"),
     [

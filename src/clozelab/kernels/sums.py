@@ -225,6 +225,8 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, d_y, d_normed, *_):
     y, norm_weight, seed, row_ids, mean, rstd = ctx.saved_tensors
+    if d_normed is None:  # only the sum is read on
+        d_normed = torch.zeros_like(y)
     inputs = (d_normed, d_y, y, norm_weight, seed, row_ids, mean, rstd)
     d_x, d_h, d_vectors = _add_norm_backward(*inputs, ctx.dropout, ctx.has_bias, ctx.has_norm_bias)
     d_norm_weight, *d_biases = d_vectors.to(norm_weight.dtype)
