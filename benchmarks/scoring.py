@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -32,9 +31,6 @@ from clozelab.scoring.likelihood import likelihoods
 from clozelab.scoring.pairs import find_pairs
 
 Scores = Callable[[Sequence[str]], list[float]]
-
-# transformers looks for a package named kernels, and would find the script beside this one.
-sys.path = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
 
 
 def run_of(place: Path, data: str, *, size: str, device: str) -> Path:

@@ -35,9 +35,6 @@ from clozelab import data
 from clozelab.files import write_text
 from clozelab.runs.directory import machine_facts
 
-# transformers looks for a package named kernels, and would find the script beside this one.
-sys.path = [place for place in sys.path if Path(place).resolve() != Path(__file__).resolve().parent]
-
 LIMIT = 0.3  # seconds, for 95 % of the fills
 GROWTH = 1.05
 WORDS = ("the", "king", "of", "a", "house", "was", "in", "and", "mother", "night", "old", "dark")

@@ -32,8 +32,6 @@ WARM = 5  # steps that are not counted
 MOST = 100_000  # steps of a schedule; the clock ends it long before
 RATE = 3e-5
 SIDES = ("clozelab", "peer")
-# transformers would take kernels.py beside this file for a package of that name.
-sys.path[:] = [place for place in sys.path if Path(place).resolve() != Path(__file__).parent]
 
 
 def prepare(arguments: argparse.Namespace) -> None:

@@ -695,7 +695,7 @@ print("all")
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_benchmark_finds_every_kernel_right() -> None:
-    script = Path(__file__).parents[2] / "benchmarks" / "kernels.py"
+    script = Path(__file__).parents[2] / "benchmarks" / "kernel_times.py"
     done = run_process(
         [sys.executable, str(script), "--check"],
         env=ENVIRONMENT,

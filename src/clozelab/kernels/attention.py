@@ -60,7 +60,7 @@ from clozelab.kernels.rotation import apply_rotary
 LONG_SEQLEN = 2048
 SHORT_SEQLEN = 128  # blocks up to this have one program for their backward pass, if it fits
 _BLOCK_SHARED_MEMORY = 120_000  # bytes that such a program takes, for heads of 64
-# Tiles and warps, by trial on an H200 (benchmarks/kernels.py --sweep).
+# Tiles and warps, by trial on an H200 (benchmarks/kernel_times.py --sweep).
 FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
 BACKWARD_DKDV = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}

@@ -6,11 +6,11 @@ packed kernel, and for full blocks its dense one; with DeBERTa's distances, its 
 mask. Milliseconds are of one layer, or of one loss, at 65,536 tokens: BERT's block of RoBERTa-base,
 ModernBERT-base's, and the attention of DeBERTa-v3-base; XLNet-base's content stream has 16,384.
 
-    PYTHONPATH=src python benchmarks/kernels.py --out benchmarks/results/kernels.json
-    PYTHONPATH=src python benchmarks/kernels.py --only modern --sweep
-    PYTHONPATH=src python benchmarks/kernels.py --only distances --sweep
-    PYTHONPATH=src python benchmarks/kernels.py --only streams --sweep
-    TRITON_INTERPRET=1 PYTHONPATH=src python benchmarks/kernels.py
+    PYTHONPATH=src python benchmarks/kernel_times.py --out benchmarks/results/kernels.json
+    PYTHONPATH=src python benchmarks/kernel_times.py --only modern --sweep
+    PYTHONPATH=src python benchmarks/kernel_times.py --only distances --sweep
+    PYTHONPATH=src python benchmarks/kernel_times.py --only streams --sweep
+    TRITON_INTERPRET=1 PYTHONPATH=src python benchmarks/kernel_times.py
 
 Without a GPU, as in the last line, Triton's interpreter runs the kernels at a small size, and
 nothing is timed.
