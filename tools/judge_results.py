@@ -3,10 +3,10 @@
     python tools/judge_results.py [--claims]
 
 Writes the noise of each measure (src/clozelab/studies/noise.toml), every study's page.html and
-page.md, the pictures of claims, what the doctor compares runs with, and the tables between the
-marks of README.md, results/README.md and docs/results.md. With --claims, claims that the study
-files of today have beyond a record's own are added to the record, as exploratory ones, where their
-variants and measures were recorded.
+page.md, the pictures of claims, what the doctor compares runs with, the pages of papers and costs,
+and the tables between the marks of README.md, results/README.md and docs/results.md. With --claims,
+claims that the study files of today have beyond a record's own are added to the record, as
+exploratory ones, where their variants and measures were recorded.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def main() -> None:
     for record in records:
         if (record.folder / "loss.svg").exists():
             keep_study.draw(record.folder)
-    for script in ("claims_picture.py", "recorded_runs.py"):
+    for script in ("claims_picture.py", "recorded_runs.py", "paper_pages.py", "costs_page.py"):
         subprocess.run([sys.executable, str(ROOT / "tools" / script)], check=True)
 
 
