@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,11 @@ from support import synthetic_documents
 from support.block_contents import all_blocks, document_of, pairs, runs, sentence_of
 
 from clozelab.blocks import PARTS, visits
-from clozelab.blocks.block_table import Chain
+from clozelab.blocks.block_table import Chain, TableFormat
 from clozelab.blocks.pairs import SegmentPair
+from clozelab.blocks.planned import PiecesInMemory, joined
 from clozelab.blocks.sentences import DocSentences
-from clozelab.blocks.visits import VisitOrder, Window, visit_order
+from clozelab.blocks.visits import Entries, VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Documents, Ints
 
 
@@ -92,6 +95,58 @@ def test_long_sentences_become_full_parts_and_a_rest(longest: int) -> None:
     assert sizes_of(way) == sizes
     assert starts_of(way).tolist() == np.cumsum([0, *sizes[:-1]]).tolist()
     assert way.split == sum(size > longest for size in (10, 3))
+
+
+TABLES = {name: part for name, part in PARTS.items() if issubclass(part, TableFormat)}
+
+
+def apart(way: VisitOrder) -> VisitOrder:
+    """The same visit with the place of each entry in the store."""
+    return replace(way, scattered=starts_of(way))
+
+
+def beyond(way: VisitOrder) -> VisitOrder:
+    """The same visit, as if many tokens came before: counts go through zero on the way."""
+    return replace(way, running=way.running - np.uint32(500))
+
+
+@pytest.mark.parametrize("changed", [apart, beyond])
+@pytest.mark.parametrize("name", TABLES)
+def test_how_a_visit_is_kept_changes_no_plan(
+    name: str, changed: Callable[[VisitOrder], VisitOrder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, part = synthetic_documents.prose(), TABLES[name](length=32)
+    expected = joined(part.stretches(documents, 4))
+    plain = part.visits(documents, 4, PiecesInMemory())
+    monkeypatch.setattr(TABLES[name], "visits", lambda *_: changed(plain))
+    found = joined(part.stretches(documents, 4))
+    assert plain.scattered is None and found.counts == expected.counts
+    for column, values in expected.columns.items():
+        assert np.array_equal(found.columns[column], values), column
+
+
+def test_a_visit_takes_four_bytes_a_sentence(large: Documents) -> None:
+    """Partners are looked up in them at random, so that they must stay in memory."""
+    for order, each in (("documents", 4), ("sentences", 12)):
+        part = SegmentPair(length=128, order=order)
+        way = part.visits(large, 1, PiecesInMemory())
+        columns = [way.running, way.bounds, way.firsts, way.scattered, way.values]
+        held = sum(column.nbytes for column in columns if column is not None)
+        assert held <= each * len(way) + 16 * len(large) + 12
+
+
+def test_gaps_in_documents_are_kept_and_never_overlooked() -> None:
+    documents = synthetic_documents.placed([[3, 1, 4], [1, 5], [2, 6]])
+
+    def without_ones(some: Entries) -> Entries:
+        sizes = np.where(some.sizes == 1, 0, some.sizes)
+        return entries(some.starts, sizes, some.documents)
+
+    way = visit_order(documents, 1, refine=without_ones, gaps=True)
+    places = dict(zip(starts_of(way).tolist(), sizes_of(way), strict=True))
+    assert places == {0: 3, 4: 4, 9: 5, 14: 2, 16: 6}
+    with pytest.raises(AssertionError, match="follow each other in the store"):
+        visit_order(documents, 1, refine=without_ones)
 
 
 def test_shuffled_sentences_keep_the_documents_sizes() -> None:

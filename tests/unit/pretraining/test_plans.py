@@ -277,6 +277,31 @@ def test_an_interrupted_plan_goes_on(
 
 
 @pytest.mark.usefixtures("finely")
+def test_pieces_that_an_earlier_version_left_are_not_used(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ids(plan_of(corpus))
+    files_of_plans.listed(corpus)[0].remove()
+    written = SharedPieces._write
+
+    def stopped(self: Any, stage: str, number: int, make: Any) -> None:
+        if stage == "table":
+            raise KeyboardInterrupt
+        written(self, stage, number, make)
+
+    monkeypatch.setattr(SharedPieces, "_write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        plan_of(corpus)
+    work = files_of_plans.listed(corpus)[0].path / "work"
+    earlier = [PlanStretch({"starts": np.arange(9), "running": np.arange(10)}, {"split": 0})]
+    shutil.rmtree(work / "visit-00000")
+    written(SharedPieces(work), "visit", 0, lambda _: earlier)
+    (work / "version").write_text("1")
+    monkeypatch.setattr(SharedPieces, "_write", written)
+    assert ids(plan_of(corpus)) == plain
+
+
+@pytest.mark.usefixtures("finely")
 def test_a_plan_whose_writer_was_killed_goes_on(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
