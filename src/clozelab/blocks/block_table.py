@@ -208,7 +208,7 @@ def tabulate(
         last = first + 1
     starts = visits.starts(first, document)
     stops = starts + visits.tokens(first, last)
-    if dropped is not None:
+    if dropped is not None and dropped.any():
         front, back = _in_order(dropped)
         cut = np.flatnonzero((front + back)[row])  # parts of segments that lose tokens
         of, sizes = row[cut], (stops - starts)[cut]

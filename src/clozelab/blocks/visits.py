@@ -23,7 +23,7 @@ from clozelab.packed import offsets, ranges
 ShuffleUnit = Literal["documents", "sentences"]
 
 _WINDOW = 1 << 16  # entries planned at a time: their arrays stay in a core's cache
-_RELEASE = 16  # windows after which mapped pages are given back; to map them again takes time
+_PART = 16  # windows in a part, which one process plans
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,11 @@ class VisitOrder:
 
     def parts(self) -> range:
         """Where the parts begin in which blocks are planned; one, if there is no entry."""
-        return range(0, max(len(self), 1), _WINDOW * _RELEASE)
+        return range(0, max(len(self), 1), _WINDOW * _PART)
 
     def part(self, first: int) -> Iterator[Window]:
         """The windows of a part."""
-        yield from self.windows(first, min(first + _WINDOW * _RELEASE, len(self)))
-        release(self.running, self.bounds, self.firsts, self.scattered, self.values)
+        yield from self.windows(first, min(first + _WINDOW * _PART, len(self)))
 
     def windows(self, first: int = 0, last: int | None = None) -> Iterator[Window]:
         """The entries, some at a time; one window without any, if there is none."""

@@ -231,7 +231,7 @@ def columns_of(folder: Path) -> dict[str, bytes]:
 def finely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few hundred entries."""
     monkeypatch.setattr(visits, "_WINDOW", 48)
-    monkeypatch.setattr(visits, "_RELEASE", 2)
+    monkeypatch.setattr(visits, "_PART", 2)
     monkeypatch.setattr(shuffle, "_BUCKET", 64)
     monkeypatch.setattr(shuffle, "_PIECE", 256)
 
@@ -317,7 +317,7 @@ from clozelab.pretraining import plans
 from clozelab.text import building
 from clozelab.text.store import Corpus
 from clozelab.text.store.pieces import SharedPieces
-visits._WINDOW, visits._RELEASE, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
+visits._WINDOW, visits._PART, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
 plain = SharedPieces._write
 def written(self, stage, number, make):
     if (stage, number) == ("table", 5):
