@@ -188,31 +188,38 @@ def tabulate(
 ) -> PlanStretch:
     """Cut the segments of some blocks into contiguous pieces; a separator ends one or a document.
 
-    `segments` is [segments of a block, 2, B]: the first entry of each, and the one after its last;
-    `dropped`, of that shape, how many tokens go at its front and back. A segment may go on in the
-    next document where they are `crossing`. The number of split sentences is added to `counts`.
+    `segments` is [segments of a block, 3, B]: the first entry of each, the one after its last, and
+    its document; `dropped`, [segments of a block, 2, B], how many tokens go at its front and back.
+    A segment may go on in the next document where they are `crossing`. The number of split
+    sentences is added to `counts`.
     """
     visits, (count, _, blocks) = window.visits, segments.shape
-    first, last = _in_order(segments)
-    entry = ranges(first, last - first)
-    row = np.repeat(np.arange(len(first)), last - first)  # the segment of each entry
-    starts = visits.starts[entry]
-    before = visits.running[entry]
-    sizes = visits.running[entry + 1] - before
-    stops = starts + sizes
-    if dropped is not None:
-        front, back = _in_order(dropped)
-        cut = np.flatnonzero((front + back)[row])  # entries of segments that lose tokens
-        of, before, sizes = row[cut], before[cut], sizes[cut]
-        starts[cut] += np.clip(visits.running[first[of]] + front[of] - before, 0, sizes)
-        left = visits.running[last[of]] - back[of]
-        stops[cut] -= np.clip(before + sizes - left, 0, sizes)
-        filled = stops > starts
-        starts, stops, row, entry = starts[filled], stops[filled], row[filled], entry[filled]
-    parted = np.ones(len(row), dtype=bool)  # a segment or a document begins
-    parted[1:] = row[1:] != row[:-1]
+    first, last, document = opened, closed, _ = _in_order(segments)
+    row = np.arange(len(first))  # the segment of each part that is looked at
     if crossing:
-        parted |= visits.begins(entry)
+        parts = np.searchsorted(visits.bounds, last) - document
+        row, document = np.repeat(row, parts), ranges(document, parts)
+        first = np.maximum(first[row], visits.bounds[document])
+        last = np.minimum(last[row], visits.bounds[document + 1])
+    if visits.scattered is not None:
+        parts = last - first
+        row, document = np.repeat(row, parts), np.repeat(document, parts)
+        first = ranges(first, parts)
+        last = first + 1
+    starts = visits.starts(first, document)
+    stops = starts + visits.tokens(first, last)
+    if dropped is not None and dropped.any():
+        front, back = _in_order(dropped)
+        cut = np.flatnonzero((front + back)[row])  # parts of segments that lose tokens
+        of, sizes = row[cut], (stops - starts)[cut]
+        starts[cut] += np.clip(front[of] - visits.tokens(opened[of], first[cut]), 0, sizes)
+        stops[cut] -= np.clip(back[of] - visits.tokens(last[cut], closed[of]), 0, sizes)
+        filled = stops > starts
+        starts, stops, row = starts[filled], stops[filled], row[filled]
+        first, document = first[filled], document[filled]
+    parted = first == visits.bounds[document]  # a segment or a document begins
+    parted[:1] = True
+    parted[1:] |= row[1:] != row[:-1]
     breaks = parted.copy()
     breaks[1:] |= starts[1:] != stops[:-1]
     begin = np.flatnonzero(breaks)
@@ -223,7 +230,7 @@ def tabulate(
         "sizes": (stops[after - 1] - starts[begin]).astype(np.uint32),
         "segments": segment.astype(np.uint8),
         "closes": np.append(parted, True)[after],
-        "pieces": np.bincount(block, minlength=blocks),
+        "pieces": np.bincount(block, minlength=blocks).astype(np.uint32),
     }
     if labels is not None:
         columns["labels"] = labels.astype(np.uint8)
@@ -232,5 +239,5 @@ def tabulate(
 
 
 def _in_order(segments: Ints) -> Ints:
-    """[2, segments of a block · B] block by block."""
-    return segments.transpose(1, 2, 0).reshape(2, -1)
+    """[…, segments of a block · B] block by block."""
+    return segments.transpose(1, 2, 0).reshape(segments.shape[1], -1)

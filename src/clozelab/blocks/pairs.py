@@ -78,21 +78,22 @@ class SegmentPair(TableFormat):
         dropped = trimmed(window.visits, key, at, segments=halves, room=room)
         return tabulate(window, halves, dropped=dropped, labels=labels, counts=counts)
 
-    def _random(self, parts: Chunks, key: int, *, owner: Ints) -> tuple[Ints, Ints]:
+    def _random(self, parts: Chunks, key: int, *, owner: Ints) -> tuple[Ints, Ints, Ints]:
         """A run from elsewhere for each owner, as long as what its chunk has left."""
         window, visits, row = parts.window, parts.window.visits, owner - parts.window.first
         stop = parts.stop[row]
-        wanted = parts.target[row] - (visits.running[parts.cut[row]] - visits.running[owner])
+        wanted = parts.target[row] - visits.tokens(owner, parts.cut[row])
         if self.negatives == "same_document":
             lowest, ends = window.lowest[row], window.ends[row]
             before, after = owner - lowest, ends - stop
             pick = randint(mix(draw(key, "start"), owner), before + after)
             first = np.where(pick < before, lowest + pick, stop + pick - before)
             limit = np.where(pick < before, owner, ends)
+            other = window.documents[row]
         else:
             redraws = _REDRAWS if self.compat == "google" else None
-            first, limit = _elsewhere(window, key, owner, redraws=redraws)
-        return first, _run_from(visits, first, wanted, limit=limit)
+            first, limit, other = _elsewhere(window, key, owner, redraws=redraws)
+        return first, _run_from(visits, first, wanted, limit=limit), other
 
 
 @dataclass(frozen=True)
@@ -130,22 +131,25 @@ class SentencePair(TableFormat):
             random &= window.ends - window.lowest > 2 - ending
             skip |= ending & ~random
         at, labels = window.here[~skip], random[~skip]
-        second = at + 1
-        second[labels] = self._partner(window, key, at[labels])
+        own = window.documents[~skip]
+        pairs = np.array([[at, at + 1, own], [at + 1, at + 2, own]])
+        first, document = self._partner(window, key, at[labels])
+        pairs[1][:, labels] = first, first + 1, document
         counts = {"random": int(labels.sum()), "last sentences skipped": int(skip.sum())}
-        pairs = np.array([[at, at + 1], [second, second + 1]])
         room = self.length - _SPECIALS
         dropped = trimmed(window.visits, key, at, segments=pairs, room=room)
         return tabulate(window, pairs, dropped=dropped, labels=labels, counts=counts)
 
-    def _partner(self, window: Window, key: int, at: Ints) -> Ints:
-        """A random sentence for each: of another document, or of this one but not A or its next."""
+    def _partner(self, window: Window, key: int, at: Ints) -> tuple[Ints, Ints]:
+        """A random sentence for each, and its document: another, or this but not A or its next."""
         if self.negatives == "other_document":
-            return _elsewhere(window, key, at)[0]
-        lowest, ends = window.lowest[at - window.first], window.ends[at - window.first]
+            first, _, document = _elsewhere(window, key, at)
+            return first, document
+        row = at - window.first
+        lowest, ends = window.lowest[row], window.ends[row]
         taken = np.where(at + 1 == ends, 1, 2)
         pick = lowest + randint(mix(draw(key, "start"), at), ends - lowest - taken)
-        return np.where(pick >= at, pick + taken, pick)
+        return np.where(pick >= at, pick + taken, pick), window.documents[row]
 
 
 @dataclass(frozen=True)
@@ -180,10 +184,9 @@ class SentenceOrderPair(TableFormat):
         halves = parts.halves(at)
         if albert:
             alone = at[single]
-            begin, limit = _elsewhere(window, key, alone, redraws=_REDRAWS)
-            sizes = visits.running[alone + 1] - visits.running[alone]
-            wanted = parts.target[alone - window.first] - sizes
-            halves[1][:, single] = begin, _run_from(visits, begin, wanted, limit=limit)
+            begin, limit, other = _elsewhere(window, key, alone, redraws=_REDRAWS)
+            wanted = parts.target[alone - window.first] - visits.tokens(alone, alone + 1)
+            halves[1][:, single] = begin, _run_from(visits, begin, wanted, limit=limit), other
             swapped, labels = swapped & ~single, swapped | single
         halves = np.where(swapped, halves[::-1], halves)
         counts = {
@@ -204,9 +207,10 @@ class Chunks:
     cut: Ints  # [n] the first entry of the second half
 
     def halves(self, at: Ints) -> Ints:
-        """[2, 2, B] first entry, and the entry after the last, of both halves of some chunks."""
-        cut, stop = self.cut[at - self.window.first], self.stop[at - self.window.first]
-        return np.array([[at, cut], [cut, stop]])
+        """[2, 3, B] both halves of some chunks: first entry, the one after the last, document."""
+        row = at - self.window.first
+        cut, stop, document = self.cut[row], self.stop[row], self.window.documents[row]
+        return np.array([[at, cut, document], [cut, stop, document]])
 
 
 def chunks(window: Window, key: int, *, room: int, short: float, by_document: bool) -> Chunks:
@@ -228,8 +232,8 @@ def chunks(window: Window, key: int, *, room: int, short: float, by_document: bo
 
 def _elsewhere(
     window: Window, key: int, at: Ints, *, redraws: int | None = None
-) -> tuple[Ints, Ints]:
-    """A random entry of another document for each entry, and where that document ends.
+) -> tuple[Ints, Ints, Ints]:
+    """A random entry of another document for each entry, where that document ends, and its number.
 
     The document is uniform among the others; or, as published, after some redraws of any.
     """
@@ -244,17 +248,17 @@ def _elsewhere(
             again = randint(mix(mix(draw(key, "document"), at), attempt), count)
             other = np.where(other == own, again, other)
     lowest, limit = bounds[other], bounds[other + 1]
-    return lowest + randint(mix(draw(key, "start"), at), limit - lowest), limit
+    return lowest + randint(mix(draw(key, "start"), at), limit - lowest), limit, other
 
 
 def _run_from(visits: VisitOrder, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
     """The entry at which a run from `first` holds `wanted` tokens (at least one entry)."""
-    tokens = visits.running[first] + np.maximum(wanted, 1)
     # By halves, near the first entry: a search of the whole array would read it from end to end.
-    low, high = first + 1, np.minimum(first + np.maximum(wanted, 1), limit)
+    wanted = np.maximum(wanted, 1)
+    low, high = first + 1, np.asarray(np.minimum(first + wanted, limit))
     while (low < high).any():
         middle = (low + high) // 2
-        enough = visits.running[middle] >= tokens
+        enough = visits.tokens(first, middle) >= wanted
         low = np.where(enough, low, np.minimum(middle + 1, high))
         high = np.where(enough, middle, high)
     return high
@@ -294,7 +298,7 @@ def fronts(key: int, at: Ints, dropped: Ints) -> Ints:
 
 def trimmed(visits: VisitOrder, key: int, at: Ints, *, segments: Ints, room: int) -> Ints:
     """[2, 2, B] tokens to drop at both ends of both segments, to leave `room` together."""
-    sizes = visits.running[segments[:, 1]] - visits.running[segments[:, 0]]
+    sizes = visits.tokens(segments[:, 0], segments[:, 1])
     losses = trim(sizes[0], sizes[1], room=room)
     front = [fronts(draw(key, f"front {side}"), at, loss) for side, loss in enumerate(losses)]
     return np.stack([front, np.subtract(losses, front)], axis=1)

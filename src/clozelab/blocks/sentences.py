@@ -9,8 +9,9 @@ import numpy as np
 
 from clozelab.blocks.block_table import Chain, Length, TableFormat, tabulate
 from clozelab.blocks.planned import PlanPieces
-from clozelab.blocks.visits import ShuffleUnit, VisitOrder, Window, entries, visit_order
+from clozelab.blocks.visits import Entries, ShuffleUnit, VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Bools, Documents, Ints, PlanStretch
+from clozelab.packed import offsets
 
 _SPECIALS = 2
 _LEAD = 1 << 13  # entries, after which chains of blocks have met, wherever they began
@@ -51,8 +52,7 @@ class FullSentences(TableFormat):
         most = running[: len(window)] + opens + room
         fits = window.first + np.searchsorted(running, most, side="right") - 1
         first = chain.follow(window, fits)
-        blocks = np.array([[first, fits[first - window.first]]])
-        return tabulate(window, blocks, crossing=True)
+        return tabulate(window, window.segments(first, fits), crossing=True)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class DocSentences(TableFormat):
             order=self.order,
             longest=None if self.compat == "spanbert" else self.length - _SPECIALS,
             refine=self._refined,
+            gaps=self.compat == "spanbert",
             pieces=pieces,
         )
 
@@ -95,12 +96,12 @@ class DocSentences(TableFormat):
             "documents of one token dropped": visits.dropped if window.is_first else 0,
             "blocks lost": int(lost.sum()),
         }
-        return tabulate(window, np.array([[first[~lost], stop[~lost]]]), counts=counts)
+        return tabulate(window, window.segments(first[~lost], stops), counts=counts)
 
-    def _refined(self, visits: VisitOrder) -> VisitOrder:
+    def _refined(self, visits: Entries) -> Entries:
         """What is left of some documents; the values say of which the unfinished block is lost."""
         document = visits.documents
-        single = np.diff(visits.running[visits.bounds]) <= 1
+        single = np.diff(offsets(visits.sizes)[visits.bounds]) <= 1
         sizes = np.where(single[document], 0, visits.sizes)
         loses = np.zeros(len(visits), dtype=np.int64)
         if self.compat == "spanbert":

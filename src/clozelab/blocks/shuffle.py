@@ -30,7 +30,8 @@ class UnitTable:
     """What is shuffled: units of one or several parts, each part a run of the store's tokens."""
 
     count: int
-    tokens: Callable[[int, int], Ints]  # (p, q) → first tokens of parts p, …, q - 1, then an end
+    # (p, q) → first tokens of parts p, …, q - 1, then an end; None: part p is token p
+    tokens: Callable[[int, int], Ints] | None = None
     bounds: Ints | None = None  # [U + 1] first part of each unit; None: a unit is one part
     values: Callable[[int, int], Ints] | None = None  # (p, q) → a number for each of these parts
 
@@ -43,8 +44,9 @@ class UnitTable:
         """The units from `first` up to `last`, as they lie in the store."""
         numbers = np.arange(first, last + 1)
         bounds = numbers if self.bounds is None else np.asarray(self.bounds[first : last + 1])
-        tokens = np.asarray(self.tokens(int(bounds[0]), int(bounds[-1])))
-        values = self.values and self.values(int(bounds[0]), int(bounds[-1]))
+        first, last = int(bounds[0]), int(bounds[-1])
+        tokens = np.asarray(self.tokens(first, last)) if self.tokens else bounds
+        values = self.values and self.values(first, last)
         return Shuffled(numbers[:-1], np.diff(bounds), tokens[:-1], np.diff(tokens), values)
 
     def cut(self, parts: int) -> list[int]:
@@ -105,8 +107,7 @@ def whole_documents(documents: Documents) -> UnitTable:
 
 def permutation(count: int, key: int, pieces: PlanPieces) -> Iterator[Ints]:
     """The numbers below `count` in the order of their keys, some at a time."""
-    units = UnitTable(count, lambda first, last: np.arange(first, last + 1))
-    shuffle = Shuffle(units, key, pieces)
+    shuffle = Shuffle(UnitTable(count), key, pieces)
 
     def make(number: int) -> Iterator[PlanStretch]:
         for shuffled in shuffle.portion(number):
@@ -168,13 +169,15 @@ class Shuffle:
         edges = offsets(np.bincount(bucket, minlength=1 << self.bits))
         before = offsets(dealt.counts)
         columns: dict[str, Array] = {
-            "numbers": dealt.numbers,
-            "counts": dealt.counts,
-            "starts": _at(dealt.starts, before[:-1]),
-            "sizes": dealt.sizes.astype(np.int32),
+            "numbers": dealt.numbers.astype(np.min_scalar_type(self.units.count)),
             "edges": edges,
             "part_edges": before[edges],
         }
+        if self.units.bounds is not None:
+            columns["counts"] = dealt.counts.astype(np.uint32)
+        if self.units.tokens is not None:
+            columns["starts"] = _at(dealt.starts, before[:-1])
+            columns["sizes"] = dealt.sizes.astype(np.int32)
         if dealt.values is not None:
             columns["values"] = dealt.values.astype(np.int32)
         return PlanStretch(columns, {})
@@ -189,8 +192,12 @@ class Shuffle:
             ]
             return np.concatenate(some).astype(np.int64)
 
-        numbers, counts, first = (rows(name, "edges") for name in ("numbers", "counts", "starts"))
-        sizes = rows("sizes", "part_edges")
+        numbers = rows("numbers", "edges")
+        single = np.ones_like(numbers)
+        counts = single if self.units.bounds is None else rows("counts", "edges")
+        first, sizes = numbers, single
+        if self.units.tokens is not None:
+            first, sizes = rows("starts", "edges"), rows("sizes", "part_edges")
         values = rows("values", "part_edges") if self.units.values else None
         before = np.cumsum(sizes) - sizes
         first = first - _at(before, np.cumsum(counts) - counts)

@@ -12,7 +12,7 @@ import numpy as np
 
 from clozelab.blocks.block_table import Chain, Length, TableFormat, tabulate
 from clozelab.blocks.planned import PlanPieces
-from clozelab.blocks.visits import VisitOrder, Window, entries, visit_order
+from clozelab.blocks.visits import Entries, VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Documents, Ints, Plan, PlanStretch
 from clozelab.errors import UserError
 from clozelab.ranges import PositiveInt, between
@@ -31,7 +31,8 @@ class SingleSentences(TableFormat):
 
     def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
-        return visit_order(documents, key, refine=self._refined, pieces=pieces)
+        gaps = self.shortest > 1
+        return visit_order(documents, key, refine=self._refined, gaps=gaps, pieces=pieces)
 
     def entrances(self, visits: VisitOrder, entry: int) -> Ints:
         """Every entry is a block."""
@@ -45,7 +46,7 @@ class SingleSentences(TableFormat):
             "sentences cut": int((over > 0).sum()),
             self._left_out: window.visits.dropped if window.is_first else 0,
         }
-        segments = np.array([[window.here, window.here + 1]])
+        segments = window.segments(window.here, window.here + 1)
         dropped = np.array([[np.zeros_like(over), over]])
         return tabulate(window, segments, dropped=dropped, counts=counts)
 
@@ -53,7 +54,7 @@ class SingleSentences(TableFormat):
     def _left_out(self) -> str:
         return "short sentences left out"
 
-    def _refined(self, visits: VisitOrder) -> VisitOrder:
+    def _refined(self, visits: Entries) -> Entries:
         """The visit without short sentences."""
         short = visits.sizes < self.shortest
         sizes = np.where(short, 0, visits.sizes)
@@ -86,7 +87,7 @@ class SentenceRows(SingleSentences):
     def _left_out(self) -> str:
         return "documents of too few sentences left out"
 
-    def _refined(self, visits: VisitOrder) -> VisitOrder:
+    def _refined(self, visits: Entries) -> Entries:
         """The visit to the first sentences of documents that have enough of them."""
         whole = super()._refined(visits)
         counts = np.diff(whole.bounds)

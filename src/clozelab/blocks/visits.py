@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozelab.blocks.planned import PiecesInMemory, PlanPieces
 from clozelab.blocks.shuffle import Shuffle, Shuffled, release, sentences_of, single_sentences
@@ -22,15 +23,15 @@ from clozelab.packed import offsets, ranges
 ShuffleUnit = Literal["documents", "sentences"]
 
 _WINDOW = 1 << 16  # entries planned at a time: their arrays stay in a core's cache
-_RELEASE = 16  # windows after which mapped pages are given back; to map them again takes time
+_PART = 16  # windows in a part, which one process plans
 
 
 @dataclass(frozen=True)
-class VisitOrder:
-    """Entries (sentences, or parts of over-long ones) in visiting order; or some of them."""
+class Entries:
+    """Sentences, or parts of over-long ones, of some whole documents in visiting order."""
 
-    starts: Ints  # [M] first token in the documents
-    running: Ints  # [M + 1] tokens before each entry, which has at least one
+    starts: Ints  # [M] first token in the store
+    sizes: Ints  # [M] tokens, at least one
     bounds: Ints  # [D + 1] first entry of each document, which has at least one
     values: Ints | None = None  # [M] what a format knows of each entry
     split: int = 0  # sentences that were split
@@ -38,11 +39,6 @@ class VisitOrder:
 
     def __len__(self) -> int:
         return len(self.starts)
-
-    @property
-    def sizes(self) -> Ints:
-        """[M] tokens of each entry."""
-        return np.diff(self.running)
 
     @property
     def documents(self) -> Ints:
@@ -54,12 +50,42 @@ class VisitOrder:
         """[M] the entry after the last of each entry's document."""
         return self.bounds[self.documents + 1]
 
-    def sizes_of(self, first: int, last: int) -> Ints:
-        """Tokens of some entries."""
-        return np.diff(self.running[first : last + 1])
 
-    def values_of(self, first: int, last: int) -> Ints:
-        """The values of some entries."""
+@dataclass(frozen=True)
+class VisitOrder:
+    """All entries of a visit, in few bytes: partners are looked up in them at random.
+
+    Entries of a document follow each other in the store, too, unless they are scattered. So where
+    one begins is known from where its document does, and from the tokens between.
+    """
+
+    running: NDArray[np.uint32]  # [M + 1] tokens before each entry, modulo 2³²
+    bounds: Ints  # [D + 1] first entry of each document, which has at least one
+    firsts: Ints  # [D] first token in the store of each document
+    scattered: Ints | None = None  # [M] first token of each entry, where they are scattered
+    values: NDArray[np.int32] | None = None  # [M] what a format knows of each entry
+    split: int = 0  # sentences that were split
+    dropped: int = 0  # documents that were left out though they have tokens
+
+    def __len__(self) -> int:
+        return len(self.running) - 1
+
+    def tokens(self, first: Ints, last: Ints) -> Ints:
+        """Tokens from some entries up to others of the same document."""
+        return (self.running[last] - self.running[first]).astype(np.int64)
+
+    def starts(self, entries: Ints, documents: Ints) -> Ints:
+        """First token in the store of some entries, of given documents."""
+        if self.scattered is not None:
+            return self.scattered[entries]
+        return self.firsts[documents] + self.tokens(self.bounds[documents], entries)
+
+    def sizes_of(self, first: int, last: int) -> Ints:
+        """Tokens of some entries in a row."""
+        return np.diff(self.running[first : last + 1]).astype(np.int64)
+
+    def values_of(self, first: int, last: int) -> Array:
+        """The values of some entries in a row."""
         assert self.values is not None
         return self.values[first:last]
 
@@ -69,12 +95,11 @@ class VisitOrder:
 
     def parts(self) -> range:
         """Where the parts begin in which blocks are planned; one, if there is no entry."""
-        return range(0, max(len(self), 1), _WINDOW * _RELEASE)
+        return range(0, max(len(self), 1), _WINDOW * _PART)
 
     def part(self, first: int) -> Iterator[Window]:
         """The windows of a part."""
-        yield from self.windows(first, min(first + _WINDOW * _RELEASE, len(self)))
-        release(self.starts, self.running, self.bounds, self.values)
+        yield from self.windows(first, min(first + _WINDOW * _PART, len(self)))
 
     def windows(self, first: int = 0, last: int | None = None) -> Iterator[Window]:
         """The entries, some at a time; one window without any, if there is none."""
@@ -122,7 +147,15 @@ class Window:
         """[n] the entry after the last of each entry's document."""
         return self.visits.bounds[self.documents + 1]
 
-    def running(self, room: int, sizes: Callable[[int, int], Ints] | None = None) -> Ints:
+    def segments(self, first: Ints, stops: Ints) -> Ints:
+        """[1, 3, B] blocks of one segment that begin in it; `stops` says where each entry's ends.
+
+        First entry, the one after the last, document.
+        """
+        row = first - self.first
+        return np.array([[first, stops[row], self.documents[row]]])
+
+    def running(self, room: int, sizes: Callable[[int, int], Array] | None = None) -> Ints:
         """Tokens before each entry from the window's first on, up to `room` past its last.
 
         Another size than that in tokens may be counted.
@@ -136,7 +169,7 @@ class Window:
             reach *= 2
 
 
-Refine = Callable[[VisitOrder], VisitOrder]  # some whole documents → what is left of them
+Refine = Callable[[Entries], Entries]  # some whole documents → what is left of them
 
 
 def visit_order(
@@ -147,13 +180,16 @@ def visit_order(
     longest: int | None = None,
     values: Callable[[int, int], Ints] | None = None,
     refine: Refine = lambda entries: entries,
+    gaps: bool = False,
     pieces: PlanPieces | None = None,
 ) -> VisitOrder:
     """Lay out the visit; sentences of more than `longest` tokens become several entries.
 
-    `values` gives a number for each of a range of sentences.
+    `values` gives a number for each of a range of sentences. `refine` may leave `gaps` in
+    documents.
     """
     pieces = pieces or PiecesInMemory()
+    scattered = gaps or order == "sentences"
     if pieces.find("visit", 0) is None:
         shuffle = Shuffle(sentences_of(documents, values), key, pieces)
         count = len(shuffle) if order == "documents" else 1
@@ -162,7 +198,7 @@ def visit_order(
             by_document = order == "documents"
             dealt = shuffle.portion(number) if by_document else _dealt_anew(documents, shuffle)
             for some in dealt:
-                yield _columns(refine(_entries_of(some, longest)))
+                yield _columns(refine(_entries_of(some, longest)), scattered=scattered)
                 release(documents.sentences, documents.documents, documents.marks)
 
         visited = pieces.all_pieces("visited", count, make)
@@ -171,22 +207,30 @@ def visit_order(
     whole, counts = pieces.piece("visit", 0, lambda _: ())
     columns: Mapping[str, Any] = whole
     return VisitOrder(
-        columns["starts"],
         columns["running"],
         columns["bounds"],
+        columns["firsts"],
+        columns["starts"] if scattered else None,
         columns["values"],
         split=counts["split"],
         dropped=counts["dropped"],
     )
 
 
-def _columns(some: VisitOrder) -> PlanStretch:
+def _columns(some: Entries, *, scattered: bool) -> PlanStretch:
     """A part of a visit as sizes, which do not depend on what comes before."""
+    none = np.zeros(0, dtype=np.int64)
+    firsts, lasts = some.starts[some.bounds[:-1]], some.bounds[1:] - 1
+    tokens = np.diff(offsets(some.sizes)[some.bounds])
+    assert (tokens < 1 << 32).all(), "differences modulo 2³² would not do"
+    gaps = some.starts[lasts] + some.sizes[lasts] - firsts - tokens
+    assert scattered or not gaps.any(), "sentences of a document follow each other in the store"
     columns: dict[str, Array] = {
-        "starts": some.starts,
-        "sizes": some.sizes,
+        "firsts": firsts,
+        "starts": some.starts if scattered else none,
+        "sizes": some.sizes.astype(np.uint32),
         "entries": np.diff(some.bounds),
-        "values": np.zeros(0, dtype=np.int64) if some.values is None else some.values,
+        "values": (none if some.values is None else some.values).astype(np.int32),
     }
     return PlanStretch(columns, {"split": some.split, "dropped": some.dropped})
 
@@ -198,27 +242,26 @@ def _end_to_end(parts: Sequence[PlanStretch]) -> Iterator[PlanStretch]:
         running = running[-1] + offsets(columns["sizes"])
         bounds = bounds[-1] + offsets(columns["entries"])
         cut = min(number, 1)  # where the last part ended is where this one begins
-        ends = {"running": running[cut:], "bounds": bounds[cut:]}
-        yield PlanStretch(
-            {"starts": columns["starts"], "values": columns["values"], **ends}, counts
-        )
+        whole = running[cut:].astype(np.uint32)
+        kept = {name: columns[name] for name in ("firsts", "starts", "values")}
+        yield PlanStretch({**kept, "running": whole, "bounds": bounds[cut:]}, counts)
         release(*columns.values())
 
 
 def entries(
     starts: Ints, sizes: Ints, document: Ints, *, values: Ints | None = None, split: int = 0
-) -> VisitOrder:
-    """A visit of some entries; empty ones, and documents left without any, are dropped."""
+) -> Entries:
+    """Entries by their documents; empty ones, and documents left without any, are dropped."""
     filled = sizes > 0
     starts, sizes, document = starts[filled], sizes[filled], document[filled]
     new = np.ones(len(document), dtype=bool)
     new[1:] = document[1:] != document[:-1]
     bounds = np.append(np.flatnonzero(new), len(document))
     values = None if values is None else values[filled]
-    return VisitOrder(starts, offsets(sizes), bounds, values, split)
+    return Entries(starts, sizes, bounds, values, split)
 
 
-def _entries_of(dealt: Shuffled, longest: int | None) -> VisitOrder:
+def _entries_of(dealt: Shuffled, longest: int | None) -> Entries:
     """The entries of some documents."""
     starts, sizes, split = dealt.starts, dealt.sizes, 0
     document = np.repeat(np.arange(len(dealt.counts)), dealt.counts)

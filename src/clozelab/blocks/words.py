@@ -11,7 +11,7 @@ import numpy as np
 
 from clozelab.blocks.block_table import Chain, TableFormat, tabulate
 from clozelab.blocks.planned import PlanPieces
-from clozelab.blocks.visits import VisitOrder, Window, entries, visit_order
+from clozelab.blocks.visits import Entries, VisitOrder, Window, entries, visit_order
 from clozelab.contracts import Blocks, Documents, Ints, Mark, Plan, PlanStretch, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold
@@ -74,7 +74,7 @@ class WordSentences(TableFormat):
         fits = window.first + np.searchsorted(running, most, side="right") - 1
         stops = np.minimum(fits, window.ends)
         first = chain.follow(window, stops)
-        return tabulate(window, np.array([[first, stops[first - window.first]]]))
+        return tabulate(window, window.segments(first, stops))
 
     def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
         """The plan that a table is."""
@@ -83,7 +83,7 @@ class WordSentences(TableFormat):
         return WordBlocks(plan, documents.spelling, self.characters)
 
 
-def _by_words(documents: Documents, visits: VisitOrder, *, room: int) -> VisitOrder:
+def _by_words(documents: Documents, visits: Entries, *, room: int) -> Entries:
     """Some documents with sentences of more than `room` words, the values, split at words."""
     assert visits.values is not None
     columns = np.stack([visits.starts, visits.sizes, visits.documents, visits.values])

@@ -40,7 +40,7 @@ def uneven() -> Documents:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows and buckets of a few hundred entries."""
     monkeypatch.setattr(visits, "_WINDOW", 37)
-    monkeypatch.setattr(visits, "_RELEASE", 2)
+    monkeypatch.setattr(visits, "_PART", 2)
     monkeypatch.setattr(shuffle, "_PORTIONS", 4)
     monkeypatch.setattr(shuffle, "_BUCKET", 300)
     monkeypatch.setattr(shuffle, "_PIECE", 1024)

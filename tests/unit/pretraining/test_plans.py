@@ -231,7 +231,7 @@ def columns_of(folder: Path) -> dict[str, bytes]:
 def finely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few hundred entries."""
     monkeypatch.setattr(visits, "_WINDOW", 48)
-    monkeypatch.setattr(visits, "_RELEASE", 2)
+    monkeypatch.setattr(visits, "_PART", 2)
     monkeypatch.setattr(shuffle, "_BUCKET", 64)
     monkeypatch.setattr(shuffle, "_PIECE", 256)
 
@@ -277,6 +277,31 @@ def test_an_interrupted_plan_goes_on(
 
 
 @pytest.mark.usefixtures("finely")
+def test_pieces_that_an_earlier_version_left_are_not_used(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ids(plan_of(corpus))
+    files_of_plans.listed(corpus)[0].remove()
+    written = SharedPieces._write
+
+    def stopped(self: Any, stage: str, number: int, make: Any) -> None:
+        if stage == "table":
+            raise KeyboardInterrupt
+        written(self, stage, number, make)
+
+    monkeypatch.setattr(SharedPieces, "_write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        plan_of(corpus)
+    work = files_of_plans.listed(corpus)[0].path / "work"
+    earlier = [PlanStretch({"starts": np.arange(9), "running": np.arange(10)}, {"split": 0})]
+    shutil.rmtree(work / "visit-00000")
+    written(SharedPieces(work), "visit", 0, lambda _: earlier)
+    (work / "version").write_text("1")
+    monkeypatch.setattr(SharedPieces, "_write", written)
+    assert ids(plan_of(corpus)) == plain
+
+
+@pytest.mark.usefixtures("finely")
 def test_a_plan_whose_writer_was_killed_goes_on(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,7 +317,7 @@ from clozelab.pretraining import plans
 from clozelab.text import building
 from clozelab.text.store import Corpus
 from clozelab.text.store.pieces import SharedPieces
-visits._WINDOW, visits._RELEASE, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
+visits._WINDOW, visits._PART, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
 plain = SharedPieces._write
 def written(self, stage, number, make):
     if (stage, number) == ("table", 5):

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from clozelab.contracts import PlanStretch
 from clozelab.text.store import columns
 
-_VERSION = "1"  # of the pieces: what divides a plan otherwise must count it up
+_VERSION = "2"  # of the pieces: what divides a plan otherwise must count it up
 _VERSION_FILE = "version"
 
 Make = Callable[[int], Iterable[PlanStretch]]
