@@ -17,8 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 KINDS = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
-# Tiles and warps. benchmarks/kernel_times.py times them on an H200; unlike those of attention, no sweep
-# of them is recorded.
+# Tiles and warps. benchmarks/kernel_times.py times them on an H200; unlike those of attention, no
+# sweep of them is recorded.
 FORWARD = {"BLOCK_N": 128, "BLOCK_M": 16, "num_warps": 2}
 BACKWARD = {"BLOCK_N": 128, "BLOCK_M": 32, "num_warps": 8}
 MAX_ROW_CHUNKS = 64  # of the backward pass: a program has one chunk of rows
