@@ -41,8 +41,8 @@ from clozelab.kernels.dropout import (
 )
 from clozelab.kernels.heads import inverse_sqrt, load_tile
 
-# Tiles and warps: of some ten others, timed on an H200, none was 4 % faster (results/tiles.json
-# of benchmarks/).
+# Tiles and warps. Of some ten others, timed on an H200, none was 4 % faster
+# (benchmarks/results/tiles.json).
 FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
 BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
 BACKWARD_DKDV = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
