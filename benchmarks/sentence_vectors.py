@@ -6,14 +6,19 @@ For each seed an encoder is pretrained with masks, its vectors are scored (mean 
 is the rival, and [CLS]), and then those of the same encoder after a short contrastive training on
 the same text. The learning rate and the pooling are chosen on the dev set of STS-B with a seed of
 their own, which is not among those that count; STS-B is left out of a second mean for that reason.
+Runs that do not need one another are trained side by side, so budgets are tokens or steps, never
+seconds. Stopped, the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,6 +29,15 @@ from clozelab.files import write_text
 from clozelab.runs.directory import machine_facts
 
 CHOSEN_ON = "stsb-cosine"
+
+Job = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def side_by_side(jobs: Sequence[Job], arguments: argparse.Namespace) -> list[Any]:
+    """What each job returns, in their order; so many at a time, each in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(arguments.at_once, len(jobs)), mp_context=context) as pool:
+        return [future.result() for future in [pool.submit(job, *given) for job, given in jobs]]
 
 
 def spearman_scores(run: Path, arguments: argparse.Namespace, **options: Any) -> dict[str, float]:
@@ -52,19 +66,17 @@ def train_or_resume(
     return place
 
 
-def pretrain_encoder(
-    seed: int, arguments: argparse.Namespace, *, recipe: str | None = None
-) -> Path:
-    """The encoder of a seed, by the recipe that is compared with or by another."""
+def pretrain_encoder(seed: int, recipe: str, arguments: argparse.Namespace) -> Path:
+    """The encoder of a seed."""
+    place = Path(arguments.work) / f"{recipe}-{seed}"
     options: dict[str, Any] = {"size": arguments.size, "budget": arguments.budget, "seed": seed}
-    place = Path(arguments.work) / f"{recipe or 'base'}-{seed}"
-    return train_or_resume(place, recipe or arguments.recipe, arguments, **options)
+    return train_or_resume(place, recipe, arguments, set=arguments.set, **options)
 
 
 def train_contrastively(
-    base: Path, seed: int, arguments: argparse.Namespace, *, rate: float, pooling: str
-) -> Path:
-    """The same encoder after the contrastive training."""
+    base: Path, seed: int, rate: float, pooling: str, arguments: argparse.Namespace
+) -> dict[str, float]:
+    """The scores of the same encoder after the contrastive training."""
     place = base.with_name(f"{base.name}-{pooling}-{rate:g}")
     settings = {
         "optimiser.learning_rate": rate,
@@ -76,21 +88,39 @@ def train_contrastively(
     }
     overrides = [f"{name}={value}" for name, value in settings.items()]
     options: dict[str, Any] = {"from_": base, "budget": f"{arguments.steps}steps", "seed": seed}
-    return train_or_resume(place, "simcse", arguments, set=overrides, **options)
+    run = train_or_resume(place, "simcse", arguments, set=overrides, **options)
+    return spearman_scores(run, arguments)
 
 
-def choose_setting(arguments: argparse.Namespace) -> tuple[dict[str, Any], dict[str, float]]:
-    """The best setting on the dev set of STS-B, and what each came to."""
-    base, tried = pretrain_encoder(arguments.first_seed - 1, arguments), {}
-    settings = {f"{p} {r:g}": (r, p) for r, p in product(arguments.rates, arguments.poolings)}
-    for name, (rate, pooling) in settings.items():
-        run = train_contrastively(
-            base, arguments.first_seed - 1, arguments, rate=rate, pooling=pooling
-        )
-        tried[name] = spearman_scores(run, arguments)[CHOSEN_ON]
-        print(f"{name}: {CHOSEN_ON} {tried[name]:.2f}", flush=True)
-    rate, pooling = settings[max(tried, key=lambda name: tried[name])]
-    return {"rate": rate, "pooling": pooling}, tried
+def choose_setting(
+    base: Path, seed: int, arguments: argparse.Namespace
+) -> tuple[tuple[float, str], dict[str, float]]:
+    """The best rate and pooling on the dev set of STS-B, and what each came to."""
+    settings = list(product(arguments.rates, arguments.poolings))
+    jobs: list[Job] = [(train_contrastively, (base, seed, *one, arguments)) for one in settings]
+    scores = [one[CHOSEN_ON] for one in side_by_side(jobs, arguments)]
+    tried = {f"{p} {r:g}": score for (r, p), score in zip(settings, scores, strict=True)}
+    for name, score in tried.items():
+        print(f"{name}: {CHOSEN_ON} {score:.2f}", flush=True)
+    return settings[scores.index(max(scores))], tried
+
+
+def measure_seed(
+    seed: int, setting: tuple[float, str], bases: dict[str, Path], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """All scores of a seed: of its encoders as they are, and after contrastive training."""
+    base, (rate, pooling) = bases[arguments.recipe], setting
+    sets = {
+        "mean": spearman_scores(base, arguments, pool="mean"),
+        "cls": spearman_scores(base, arguments, pool="cls"),
+        "simcse": train_contrastively(base, seed, rate, pooling, arguments),
+    }
+    if arguments.beside:  # pretrained for the vector of [CLS], and contrasted after that
+        other = bases[arguments.beside]
+        sets[arguments.beside] = spearman_scores(other, arguments)
+        contrasted = train_contrastively(other, seed, rate, "cls", arguments)
+        sets[f"{arguments.beside}, simcse"] = contrasted
+    return {"seed": seed, "means": {k: means(v) for k, v in sets.items()}, "sets": sets}
 
 
 def main() -> None:
@@ -103,7 +133,8 @@ def main() -> None:
     parser.add_argument("--recipe", default="roberta")
     parser.add_argument("--beside", help="a recipe more, in the same time: retromae")
     parser.add_argument("--size", default="small")
-    parser.add_argument("--budget", default="150s", help="of the pretraining (150s)")
+    parser.add_argument("--budget", default="250Mtok", help="of the pretraining (250Mtok)")
+    parser.add_argument("--set", action="append", default=[], help="of its recipe, KEY=VALUE")
     parser.add_argument("--steps", type=int, default=3000, help="of the contrastive training")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--length", type=int, default=64)
@@ -111,27 +142,25 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--rates", type=float, nargs="+", default=[3e-5, 1e-4])
     parser.add_argument("--poolings", nargs="+", default=["cls", "mean"])
+    parser.add_argument("--at-once", type=int, default=4, help="runs side by side (4)")
     arguments = parser.parse_args()
     began = time.perf_counter()
-    setting, tried = choose_setting(arguments)
-    rows = []
-    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-        base = pretrain_encoder(seed, arguments)
-        run = train_contrastively(base, seed, arguments, **setting)
-        sets = {
-            "mean": spearman_scores(base, arguments, pool="mean"),
-            "cls": spearman_scores(base, arguments, pool="cls"),
-            "simcse": spearman_scores(run, arguments),
-        }
-        if arguments.beside:  # pretrained for the vector of [CLS], and contrasted after that
-            other = pretrain_encoder(seed, arguments, recipe=arguments.beside)
-            sets[arguments.beside] = spearman_scores(other, arguments)
-            contrast = train_contrastively(other, seed, arguments, **{**setting, "pooling": "cls"})
-            sets[f"{arguments.beside}, simcse"] = spearman_scores(contrast, arguments)
-        row = {name: means(scores) for name, scores in sets.items()}
-        rows.append({"seed": seed, "means": row, "sets": sets})
-        gain = row["simcse"]["all"] - row["mean"]["all"]
-        print(f"seed {seed}: {json.dumps(row)}, gain {gain:+.2f}", flush=True)
+    seeds = range(arguments.first_seed - 1, arguments.first_seed + arguments.seeds)
+    recipes = [arguments.recipe] + ([arguments.beside] if arguments.beside else [])
+    # The first seed is for choosing, with the first recipe alone.
+    wanted = [(seed, arguments.recipe) for seed in seeds]
+    wanted += [(seed, name) for name in recipes[1:] for seed in seeds[1:]]
+    jobs: list[Job] = [(pretrain_encoder, (*one, arguments)) for one in wanted]
+    encoders = dict(zip(wanted, side_by_side(jobs, arguments), strict=True))
+    setting, tried = choose_setting(encoders[seeds[0], arguments.recipe], seeds[0], arguments)
+    jobs = [
+        (measure_seed, (seed, setting, {n: encoders[seed, n] for n in recipes}, arguments))
+        for seed in seeds[1:]
+    ]
+    rows = side_by_side(jobs, arguments)
+    for row in rows:
+        gain = row["means"]["simcse"]["all"] - row["means"]["mean"]["all"]
+        print(f"seed {row['seed']}: {json.dumps(row['means'])}, gain {gain:+.2f}", flush=True)
     gains = {
         kind: [row["means"]["simcse"][kind] - row["means"]["mean"][kind] for row in rows]
         for kind in ("all", "unseen")
@@ -139,7 +168,7 @@ def main() -> None:
     record = {
         "machine": machine_facts(),
         "asked": vars(arguments),
-        "chosen": setting,
+        "chosen": dict(zip(("rate", "pooling"), setting, strict=True)),
         "tried": tried,
         "gains": gains,
         "mean_gain": {kind: fmean(values) for kind, values in gains.items()},
