@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from tokenizers import Tokenizer
@@ -41,6 +42,7 @@ WARM = 20  # steps that count as the start
 WINDOWS = 5  # of the steps after; the pace is their median
 MOST = 10_000  # steps of a schedule; the clock ends it long before
 EXAMPLES = (2_000, 10_000, 67_000)  # trainings whose whole time is told
+TRACED = "graphs, not compiled"
 PATIENCE = 100.0  # seconds; a contender that is not done by then is cut off
 
 
@@ -173,7 +175,13 @@ def machines_tried() -> dict[str, Machine]:
     if torch.cuda.is_available():
         machines_to_try["compiled"] = Machine(compile=True, graphs=False, workers=2)
         machines_to_try["graphs"] = Machine(compile=True, workers=2)
+        machines_to_try[TRACED] = Machine(compile=True, workers=2)
     return machines_to_try
+
+
+def trace(model: Any, *, whole: bool = True, replays: bool = False) -> None:
+    """In place of compiling: the operators as they are, replayed as CUDA graphs."""
+    model.compile(fullgraph=whole, dynamic=False, backend="cudagraphs")
 
 
 def texts(example: Any) -> Sequence[str]:
@@ -200,6 +208,7 @@ def main() -> None:
     parser.add_argument("--size", default="12x768", help="LAYERSxHIDDEN (12x768)")
     parser.add_argument("--sequences", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=2.1, help="of a window (2.1)")
+    parser.add_argument("--trainer-compiled", action="store_true", help="it takes minutes")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     layers, width = (int(part) for part in arguments.size.split("x"))
@@ -214,10 +223,12 @@ def main() -> None:
         write_model(place, tokenizer, layers=layers, width=width, labels=labels)
         sides: dict[str, Any] = {}
         for name, machine in machines_tried().items():
-            sides[name] = ours(place, data, **run, machine=machine)
+            compiles = trace if name == TRACED else machines.compile_model
+            with patch.object(machines, "compile_model", compiles):
+                sides[name] = ours(place, data, **run, machine=machine)
             print(name, json.dumps(sides[name]), flush=True)
         sides["trainer"] = theirs(place, data, **run, compiled=False)
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and arguments.trainer_compiled:
             sides["trainer compiled"] = theirs(place, data, **run, compiled=True)
     paced = {name: side for name, side in sides.items() if "cut_off_seconds" not in side}
     rates = {name: side["examples_a_second"] for name, side in paced.items()}

@@ -34,7 +34,9 @@ from clozelab.training.loop import Prepared, Step, TrainState
 from clozelab.training.packing import pinned
 from clozelab.training.world import World, full_tensor
 
-_PAYS = 4000  # steps from which compiling is worth its half minute: 7 ms for each of so many
+# Steps × layers from which compiling pays: it takes 20 s and saves 2 ms a step and layer where
+# launching a kernel is slow (benchmarks/results/finetune.json), some 0.6 ms elsewhere.
+_PAYS = 18_000
 _BEST = "best/"
 
 
@@ -245,8 +247,9 @@ class Trial:
         if self.machine.compile is not None:
             return self.machine.compile
         recurrent = self.inputs.recipe.encoder.recurrent or self.tuning.reader != "linear"
-        pays = self.world.device.type == "cuda" and self.schedule.total >= _PAYS
-        return pays and self.kind.one_graph and not recurrent
+        pays = self.schedule.total * self.inputs.recipe.encoder.layers >= _PAYS
+        able = self.world.device.type == "cuda" and self.kind.one_graph and not recurrent
+        return able and pays
 
     def _model(self) -> Tuned:
         model = build(self.inputs.recipe, self.kind, self.tuning, seed=self.inputs.seed)
