@@ -219,9 +219,10 @@ def power(effect: float, error: float, freedom: float, *, alpha: float = 1 - LEV
     """The chance that a true effect is found, on its own side, by a two-sided test."""
     from scipy.special import nctdtr
 
-    # Beyond 37 standard errors scipy's series underflows to NaN; the power is the same.
-    shift = min(max(effect / error, -37.0), 37.0)
-    return float(1 - nctdtr(freedom, shift, t_interval(1 - alpha, freedom)))
+    shift, reach = effect / error, t_interval(1 - alpha, freedom)
+    below = float(nctdtr(freedom, shift, reach))
+    # Beyond some 37 standard errors scipy's series underflows to NaN: then all are on one side.
+    return 1 - below if below == below else float(shift > reach)
 
 
 def power_within(

@@ -25,6 +25,8 @@ from support.small_studies import (
     SAVE_OPTIONS,
     SMALL,
     STATIC,
+    STUDENT,
+    narrowed,
     plan_of,
     read_study,
     reviews,
@@ -42,6 +44,7 @@ from clozelab.studies.plan import make_plan
 from clozelab.studies.records import PACKED, pack
 from clozelab.studies.request import make_request
 from clozelab.studies.run import CellStarted, follow
+from clozelab.studies.timing import tuning_seconds
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +67,54 @@ def test_what_an_earlier_version_started_goes_on() -> None:
     # As its plan.json has it: a new key that a recipe need not have must not be in it.
     earlier = "3ac618fe9d3f37fdd875b0f78d2308d74d95accd5edb8b76e0c2c5cf8e014f70"
     assert request.fingerprint("dynamic") == earlier
+
+
+@pytest.mark.parametrize(("change", "word"), [("tunings", "finetune"), ("blocks", "held-out")])
+def test_other_tunings_and_held_out_blocks_are_refused(
+    tmp_path: Path, change: str, word: str
+) -> None:
+    plan_of(read_study(tmp_path, tasks=[reviews()])).write(tmp_path / "out")
+    other = read_study(tmp_path, tasks=[reviews()], **{change: 3})
+    with pytest.raises(UserError, match=f"was started with another .*{word}"):
+        plan_of(other, tmp_path / "out")
+
+
+def test_pairs_whose_file_has_changed_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"good": "It rains.", "bad": "It rain."}\n')
+    study = read_study(tmp_path, measures=["held_out.masked_lm", f"pairs.{file}"])
+    plan_of(study).write(tmp_path / "out")
+    plan_of(study, tmp_path / "out")
+    file.write_text('{"good": "It rain.", "bad": "It rains."}\n')
+    with pytest.raises(UserError, match=r"pairs.jsonl.* has changed"):
+        plan_of(study, tmp_path / "out")
+
+
+def test_cells_of_equal_time_go_on_as_many_at_once_as_they_began(tmp_path: Path) -> None:
+    study = read_study(tmp_path, equal="time")
+    plan_of(study, budget="20s", at_once=2).write(tmp_path / "out")
+    assert plan_of(study, tmp_path / "out", budget="20s", at_once=None).at_once == 2
+    with pytest.raises(UserError, match="with --at-once 2; go on so"):
+        plan_of(study, tmp_path / "out", budget="20s", at_once=1)
+
+
+def test_steps_take_the_place_of_epochs_and_tunings_are_counted(tmp_path: Path) -> None:
+    study = read_study(tmp_path, tasks=[reviews()], finetune=["epochs=2", "batch_size=8"])
+    changed = make_request(study.narrowed(tuning=["steps=2"]), [store("wordpiece")])
+    assert "steps=2" in changed.settings("static", "classify")
+    assert "epochs=2" not in changed.settings("static", "classify")
+    seconds = [
+        tuning_seconds(make_request(one, [store("wordpiece")]), "static", 1000.0, gpu=False)
+        for one in (study, narrowed(study, tunings=5))
+    ]
+    assert seconds[1] == pytest.approx(5 * seconds[0])
+
+
+def test_students_that_share_a_pretraining_wait_for_it(tmp_path: Path) -> None:
+    students = [{**STUDENT, "name": name} for name in ("first", "second")]
+    students[1]["finetune"] = ["learning_rate=1e-4"]
+    request = make_request(read_study(tmp_path, STATIC, *students), [store("wordpiece")])
+    assert request.depends_on == {"first": "static", "second": "first"}
 
 
 def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:

@@ -94,7 +94,11 @@ def read_study(place: Path, *variants: dict[str, Any], **base: Any) -> StudySpec
 
 
 def plan_of(
-    study: StudySpec, out: Path | None = None, *, budget: str | None = "3steps", at_once: int = 1
+    study: StudySpec,
+    out: Path | None = None,
+    *,
+    budget: str | None = "3steps",
+    at_once: int | None = 1,
 ) -> StudyPlan:
     """Its plan on the small store."""
     request = make_request(study, [store("wordpiece")], budget=budget)

@@ -13,7 +13,7 @@ from clozelab.api.scoring import score
 from clozelab.api.tasks import finetune
 from clozelab.api.texts import lines_of
 from clozelab.api.training import Budget, Seed, machine_of, trained
-from clozelab.api.watching import Watch
+from clozelab.api.watching import Watch, speaks
 from clozelab.errors import UserError
 from clozelab.files import write_text
 from clozelab.interrupts import Stopped, signal_of
@@ -41,11 +41,11 @@ def adapt(
     replay: Place | None = None,
     general: Place | None = None,
     detour: float = 0.0,
-    patience: Few = 3,
+    patience: Few | None = None,
     tasks: Words = (),
-    seeds: Few = 1,
+    seeds: Few | None = None,
     texts: Place | None = None,
-    seed: Seed = 0,
+    seed: Seed | None = None,
     set: Settings = (),
     resume: LocalFolder | None = None,
     saving: SaveOptions,
@@ -76,7 +76,8 @@ def adapt(
     """
     on = machine_of(machine)
     if resume is not None:
-        if any((model, data, out, budget, replay, general, detour, tasks, texts, set)):
+        asked = (model, data, out, budget, replay, general, detour, tasks, texts, set)
+        if any(asked) or (patience, seeds, seed) != (None, None, None):
             raise UserError(f"{resume}: is resumed as it was started; leave other options out")
         run = Run.open(resume)
         if "adaptation" not in run.machine():
@@ -92,7 +93,7 @@ def adapt(
         raise UserError(
             "adapt needs a model, --data CORPUS and --out DIR; or --resume DIR to go on"
         )
-    request = _request(tasks, seeds, texts, saving)
+    request = _request(tasks, 1 if seeds is None else seeds, texts, saving)
     fetch_corpora([place for place in (data, replay, general) if place], watch)
 
     from clozelab.pretraining.adaptation import adaptation
@@ -103,9 +104,9 @@ def adapt(
         replay=replay,
         general=general,
         detour=detour,
-        patience=patience,
+        patience=3 if patience is None else patience,
         changes=set,
-        seed=seed,
+        seed=seed or 0,
         budget=budget,
         request=request,
     )
@@ -163,6 +164,8 @@ def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
             f" {run.path}",
             signal=signal,
         ) from None
+    if not speaks():  # all of torchrun's processes measure, and one of them writes
+        return run
     record = json.dumps({"rows": [asdict(row) for row in rows]}, indent=1, ensure_ascii=False)
     write_text(run.path / FILE, record + "\n")
     adapted = read_adaptation(run)

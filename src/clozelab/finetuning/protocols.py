@@ -40,7 +40,8 @@ _USUAL = "bert"  # of a recipe that no protocol says it suits
 _SMALL = 768  # a narrower encoder learns faster than the papers' settings were made for
 _TASK = "task."  # what the settings of a kind of task begin with
 _FIELDS = [field.name for field in fields(FinetuneConfig)]
-_RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
+# Settings of which one takes the place of the other.
+RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
 # To try one value upon.
 _LEAST: Table = {"learning_rate": 1e-5, "batch_size": 1, "length": 1, "steps": 1}
 
@@ -199,7 +200,7 @@ def _layered(tables: Table, task: str | None, kind: str | None, *, place: str) -
 
 def _over(below: Table, above: Table) -> Table:
     """One table over another; steps take the place of epochs, and the like."""
-    gone = {_RIVALS[key] for key in above if key in _RIVALS}
+    gone = {RIVALS[key] for key in above if key in RIVALS}
     return {key: value for key, value in below.items() if key not in gone} | above
 
 
@@ -278,8 +279,8 @@ def _lists(
         if len({*lists[name]}) < len(values):
             raise UserError(f"{place}: {key}.{name} lists a value twice; list it once")
     for name in lists:
-        if _RIVALS.get(name) in lists:
-            raise UserError(f"{place}: {key} has {name} and {_RIVALS[name]}; list one of them")
+        if RIVALS.get(name) in lists:
+            raise UserError(f"{place}: {key} has {name} and {RIVALS[name]}; list one of them")
     return lists
 
 

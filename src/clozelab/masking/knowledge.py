@@ -19,7 +19,7 @@ from clozelab.masking.units import (
     budget,
     divide,
     draws,
-    refuse_cap,
+    refuse_with_coins,
     spans,
 )
 from clozelab.ranges import NonNegativeFloat
@@ -55,7 +55,7 @@ class Knowledge(Rated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.choose == "bernoulli":
-            refuse_cap(self.cap)
+            refuse_with_coins(self.cap, self.over)
         for name in self.levels:
             if name not in LEVELS:
                 raise UserError(f"levels.{name}: unknown; the levels are {', '.join(LEVELS)}")

@@ -17,9 +17,10 @@ from clozelab.masking.units import (
     block_draws,
     budget,
     content,
+    counted,
     draws,
     lowest,
-    refuse_cap,
+    refuse_with_coins,
     smallest,
 )
 from clozelab.ranges import Part
@@ -45,7 +46,7 @@ class Token(Rated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.count == "bernoulli":
-            refuse_cap(self.cap)
+            refuse_with_coins(self.cap, self.over)
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""
@@ -59,7 +60,8 @@ class Token(Rated):
         if self.count == "round":
             return budget(blocks, self.mask_rate, over=self.over, cap=self.cap)
         extra = uniform(block_draws(blocks, key, 0))
-        wanted = np.maximum(1, np.floor(self.mask_rate * blocks.lengths + extra).astype(np.int64))
+        count = counted(blocks, self.over)
+        wanted = np.maximum(1, np.floor(self.mask_rate * count + extra).astype(np.int64))
         return wanted if self.cap is None else np.minimum(self.cap, wanted)
 
 

@@ -81,15 +81,21 @@ def budget(blocks: Blocks, rate: float, *, over: Over, cap: int | None) -> Ints:
 
     At least one, at most `cap`; `over` says whether specials count, as they do in BERT's code.
     """
-    count = blocks.lengths if over == "length" else content(blocks)
-    wanted: Ints = np.maximum(1, np.rint(rate * count).astype(np.int64))
+    wanted: Ints = np.maximum(1, np.rint(rate * counted(blocks, over)).astype(np.int64))
     return wanted if cap is None else np.minimum(cap, wanted)
 
 
-def refuse_cap(cap: int | None) -> None:
-    """Refuse a cap where coins are tossed, which would not heed it."""
+def counted(blocks: Blocks, over: Over) -> Ints:
+    """[B] the tokens of each block that a rate is a share of."""
+    return blocks.lengths if over == "length" else content(blocks)
+
+
+def refuse_with_coins(cap: int | None, over: Over) -> None:
+    """Refuse what would not be heeded where a coin is tossed for each token."""
     if cap is not None:
         raise UserError(f"cap = {cap}: a coin for each token knows no cap: leave it out")
+    if over != "length":
+        raise UserError(f"over = {over}: a coin for each token counts none: leave it out")
 
 
 def grid(

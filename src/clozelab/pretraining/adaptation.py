@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import sqrt
+from math import lcm, sqrt
 from typing import Any
 
 from clozelab.config.overrides import keys_set
@@ -28,6 +28,7 @@ from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.passes import PASSES
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.starting import continued
+from clozelab.runs.diagnostics import followed_objective
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import exists, open_stores, weighted
 from clozelab.text.store.mixture import shares
@@ -38,6 +39,7 @@ REPLAY = 0.1  # of the tokens, where no share is given
 _TOKENS = 131_072  # of a step at most: 256 blocks of 512
 _STEPS = 100  # of a pass, where the text has as many steps of
 _LEAST = 8  # blocks
+_SAMPLE = 1024  # held-out blocks that are looked at for targets
 _ANY = 1000  # steps, which a budget replaces
 _WARMUP = 0.06  # of the steps (arXiv:2004.10964)
 _MASK_RATE = 0.15  # at most
@@ -102,6 +104,11 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
     length = own.blocks.length
     batch = max(1, min(_TOKENS // length, max(_LEAST, blocks // _STEPS)))
     batch = min(old.batch_size, batch)
+    form: Any = own.blocks
+    streams = "stream" in form.provides  # whose rows are the blocks of a step
+    # Rows that belong together: of a stream one and its reverse, and groups that are contrasted.
+    together = lcm(2 if streams and form.reverse else 1, *(p.in_batch or 1 for p in own.objectives))
+    batch = max(together, batch - batch % together)
     # Adam's steps should shrink by the root of the batch; a larger one never makes them longer.
     smaller = sqrt(batch / old.batch_size)
     # As it was when pretraining ended: some courses have an end.
@@ -128,8 +135,7 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
         objectives.append(CausalLm(head="shared"))
         fall: dict[str, Any] = {"decay": "one_minus_sqrt", "decay_share": 1 - detour}
         schedule = replace(schedule, causal=((1.0, detour),), **fall)
-    form: Any = own.blocks
-    if "stream" in form.provides:  # whose rows are the blocks of a step
+    if streams:
         form = replace(form, rows=batch)
     try:
         return replace(
@@ -220,7 +226,9 @@ def _check_text(job: PretrainJob, corpus: Corpus) -> None:
     blocks = job.recipe.blocks
     for some, _ in job.stores:
         BlockSource(job.recipe, some, blocks=blocks, split="train", seed=job.seed).plan(0)
-    sample = held_out(job.recipe, corpus, length=blocks.length, count=1)
+    sample = held_out(job.recipe, corpus, length=blocks.length, count=_SAMPLE)
+    if not isinstance(sample, str) and not sample.has_targets(followed_objective(job.recipe)):
+        sample = f"{corpus.name}: no held-out loss, since nothing is hidden in its few blocks"
     if isinstance(sample, str):
         raise UserError(
             f"{sample}; adapt compares held-out text before and after: give more text, or build the"

@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
@@ -40,6 +41,11 @@ class HeldOut:
     def __init__(self, recipe: Recipe, corpus: Corpus, *, blocks: Format, count: int) -> None:
         form: Any = blocks
         rows, documents = count, corpus.documents("held_out")
+        if not len(documents):
+            raise UserError(
+                f"{corpus.name}: has no held-out text; build it with --held-out above 0"
+            )
+        self.name = corpus.name
         # One document has no other to draw a partner from: harder pairs are better than none.
         if "next" in form.provides and len(documents) == 1 and hasattr(form, "negatives"):
             form = replace(form, negatives="same_document")
@@ -66,6 +72,11 @@ class HeldOut:
         few = copy(self)
         few.groups = [self.groups[0][:blocks]]
         return few
+
+    def has_targets(self, objective: str) -> bool:
+        """Whether any block has something for an objective to predict."""
+        alone = World(0, 1, torch.device("cpu"))
+        return any(step.counts[objective] for step in self._feed(alone, TOKENS))
 
     def measure(self, model: nn.Module, world: World, *, tokens: int) -> Measured:
         """Every objective's sums."""
@@ -111,7 +122,7 @@ def held_out(recipe: Recipe, corpus: Corpus, *, length: int, count: int) -> Held
     blocks: Any = recipe.blocks
     try:
         if not len(corpus.documents("held_out")):
-            raise UserError("it has no held-out documents")
+            raise UserError("it has no held-out documents")  # which is no error in training
         return HeldOut(recipe, corpus, blocks=replace(blocks, length=length), count=count)
     except UserError as error:
         return f"{corpus.name}: no held-out loss, since {error}"
@@ -149,7 +160,13 @@ def evaluate(
         heads = {name: head for name, head in whole.heads.items() if name in names}
         model = PretrainingModel(whole.encoder, heads, whole.reads).to(world.device).eval()
         held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
-        return held_out.measure(model, world, tokens=TOKENS)
+        sums = held_out.measure(model, world, tokens=TOKENS)
+    if not any(values["count"] for values in sums.values()):
+        raise UserError(
+            f"{corpus.name}: nothing is hidden in its held-out blocks, so there is no loss; give it"
+            " more text"
+        )
+    return sums
 
 
 def measurable(place: str, corpus: Corpus) -> tuple[Recipe, PretrainingModel]:

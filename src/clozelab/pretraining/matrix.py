@@ -79,6 +79,8 @@ def follow(
     """
     if blocks < 2:
         raise UserError(f"--blocks {blocks}: at least 2")
+    if pairs < 0 or pairs == 1:
+        raise UserError(f"--pairs {pairs}: 0, or at least 2")
     others = {word: strategy(word) for word in masks}
     opened = [measurable(place, corpus) for place in places]
     if not others:
@@ -196,6 +198,11 @@ def _pairs(
 def _measured(held_out: HeldOut, measure: Callable[[HeldOut], Measured]) -> MatrixCell:
     """The sums over parts of the blocks, put together."""
     order = np.concatenate(held_out.groups)
+    if len(order) < 2:
+        raise UserError(
+            f"{held_out.name}: its held-out text is one block, and the errors of a matrix need two:"
+            " give it more text, or build it with a larger --held-out"
+        )
     parts = max(2, min(_PARTS, len(order) // 2))
     losses, rights, counts = [], [], []
     for number in range(parts):

@@ -58,7 +58,7 @@ def pretrain(
             # By which a reader knows whose losses can be compared.
             text = job.stores[0][0].tokenizer.to_str()
             facts["tokenizer_digest"] = sha256(text.encode()).hexdigest()[:16]
-            facts |= _probing(job, saving)
+            facts |= {**_probing(job, saving), **saving.evaluating()}
             Run.create(out, recipe_toml=recipes.to_toml(trainer.recipe), machine=facts)
         world.barrier()
         session = _session(trainer, run, saving, times=Times(setup=watch.read()))
@@ -79,13 +79,16 @@ def resume(
     facts = run.machine()
     recorded = facts.get("keep", saving.checkpoints)  # unless asked otherwise, as many as it had
     saving = replace(saving, keep=recorded if saving.keep is None else saving.keep)
+    given = saving.evaluating()
+    names = ("evaluate_every", "evaluate_blocks")
+    saving = replace(saving, **{name: facts[name] for name in names if name in facts} | given)
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
         _check_schedule(run, job)
         if world.is_main:
             if recorded != saving.keep:
                 run.remember({"keep": saving.keep})
-            if saving.probing():
-                run.remember(_probing(job, saving))
+            if remembered := (_probing(job, saving) if saving.probing() else {}) | given:
+                run.remember(remembered)
             tidy(run.checkpoints, keep=saving.checkpoints if run.result() is None else 0)
         world.barrier()
         checkpoint, passed = newest(run.checkpoints)
@@ -141,7 +144,7 @@ def _session(
             budget.amount,
             times,
             tokens_a_step=lambda share: trainer.steps.tokens_a_step(share),
-            evaluation=trainer.seconds_an_evaluation(saving.evaluate_blocks),
+            evaluation=trainer.seconds_an_evaluation(saving.held_out_blocks),
             refit=trainer.refit,
             done=trainer.schedule.progress(first),
         )

@@ -108,7 +108,7 @@ def drained(following: Generator[Any, None, T]) -> T:
 def means(sums: Measured) -> dict[str, dict[str, float]]:
     """An objective's sums over its targets: loss, accuracy, and accuracies by what was read.
 
-    One without a target has no mean.
+    One without a target has no mean, and what was never read has no accuracy.
     """
     all_means: dict[str, dict[str, float]] = {}
     for name, values in sums.items():
@@ -116,8 +116,8 @@ def means(sums: Measured) -> dict[str, dict[str, float]]:
             continue
         mean = {"loss": values["loss"] / values["count"]}
         for what in ("", "_mask", "_random", "_same", "_replaced"):
-            if f"correct{what}" in values:
-                mean[f"accuracy{what}"] = values[f"correct{what}"] / max(values[f"count{what}"], 1)
+            if values.get(f"count{what}") and f"correct{what}" in values:
+                mean[f"accuracy{what}"] = values[f"correct{what}"] / values[f"count{what}"]
         for what in ("soft", "cosine"):
             if what in values:
                 mean[what] = values[what] / values["count"]

@@ -59,7 +59,7 @@ class SaveOptions(TrackOptions):
     save_every: int | None = option("steps between checkpoints; 0: at the end (total/10)")
     keep: int | None = option("checkpoints to keep, 0 for all (2; of a resumed run as it had)")
     evaluate_every: int | None = option("steps between evaluations on held-out text (total/10)")
-    evaluate_blocks: Count = option("held-out blocks of one evaluation (1,024)", 1024)
+    evaluate_blocks: Count | None = option("held-out blocks of one evaluation (1,024)")
     probe: Words | None = option(
         "tasks that it is probed by as it goes, and blimp; nothing is changed", metavar="TASK,…"
     )
@@ -86,10 +86,23 @@ class SaveOptions(TrackOptions):
         names = ("probe", "probe_every", "probe_examples", "task_data")
         return {name: getattr(self, name) for name in names if self.probe}
 
+    def evaluating(self) -> dict[str, Any]:
+        """What machine.toml records of the evaluations, which a resumed run goes on with.
+
+        They decide when an adaptation stops, and which weights it keeps.
+        """
+        names = ("evaluate_every", "evaluate_blocks")
+        return {name: each for name in names if (each := getattr(self, name)) is not None}
+
     @property
     def checkpoints(self) -> int:
         """How many are kept; 0 is all."""
         return 2 if self.keep is None else self.keep
+
+    @property
+    def held_out_blocks(self) -> int:
+        """Of one evaluation."""
+        return 1024 if self.evaluate_blocks is None else self.evaluate_blocks
 
     def due(self, every: int | None, number: int, schedule: Schedule, *, times: int = 10) -> bool:
         """Whether something that happens every so often, and at the end, happens now.

@@ -321,7 +321,7 @@ class Session:
         self._phase = phase
 
     def _evaluate(self, number: int, log: Log) -> Iterator[Event]:
-        for event in self.trainer.evaluate(number, blocks=self.saving.evaluate_blocks):
+        for event in self.trainer.evaluate(number, blocks=self.saving.held_out_blocks):
             if isinstance(event, Evaluated):
                 self.last[event.of] = means(event.sums)
                 if event.best_step is not None:

@@ -152,8 +152,7 @@ def _scores(job: CellJob) -> dict[str, float]:
     for task in job.request.tasks():
         result = Run(job.folder / TASKS / task).result()
         if result is not None:
-            tunings = [*result["cells"][0]["seeds"].values()]
-            scores |= tuning_scores(task, tunings, job.request.study.measures)
+            scores |= tuning_scores(task, tunings_of(result), job.request.study.measures)
     return scores | dict(read_json(job.folder / MEASURED).get("scores", {}))
 
 
@@ -166,6 +165,13 @@ def _constants(job: CellJob) -> dict[str, float]:
     return scores
 
 
+def tunings_of(result: Mapping[str, Any]) -> list[Mapping[str, float]]:
+    """The scores of each tuning; one that diverged scores as one answer to everything would."""
+    cell = result["cells"][0]
+    lost = [result.get("constant", {})] * cell.get("diverged", 0)
+    return [*cell["seeds"].values(), *lost]
+
+
 def tuning_scores(
     task: str, tunings: Sequence[Mapping[str, float]], measures: Sequence[str]
 ) -> dict[str, float]:
@@ -174,8 +180,9 @@ def tuning_scores(
     for metric in dict.fromkeys(name for one in tunings for name in one):
         values = [one[metric] for one in tunings if metric in one]
         name = f"{task}.{metric}"
-        whole = {"": fmean(values), "best.": max(values), "worst.": min(values)}
-        whole["spread."] = stdev(values) if len(values) > 1 else 0.0
+        whole = {"": fmean(values)}
+        if len(values) > 1:
+            whole |= {"best.": max(values), "worst.": min(values), "spread.": stdev(values)}
         scores |= {f"{k}{name}": v for k, v in whole.items() if not k or f"{k}{name}" in measures}
     return scores
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from clozelab.config.renamed import recorded
 from clozelab.errors import UserError
-from clozelab.files import claim, is_own, kind_of, locked, mark
+from clozelab.files import claim, is_own, kind_of, locked, mark, sha256
 from clozelab.finetuning.request import refuse_changed
 from clozelab.runs.directory import PLAN, STUDY
-from clozelab.studies import spec
+from clozelab.studies import measures, spec
 from clozelab.studies.request import StudyRequest
 from clozelab.studies.scores import named_task
 from clozelab.studies.timing import Pace
@@ -29,7 +29,12 @@ KIND = "study"  # in the marker of the folder
 _FILE = "file "  # begins the name of a task's file among the fingerprints
 _OPTIONS = ("size", "data", "task_data", "budget")
 # What all variants have in common and one folder cannot have twice: the word for it, its fields.
-_COMMON = {"recipe": ("recipe", "set"), "study": ("name", "equal"), "finetune": ("finetune",)}
+_COMMON = {
+    "recipe": ("recipe", "set"),
+    "study": ("name", "equal"),
+    "finetune": ("finetune", "tunings"),
+    "number of held-out blocks": ("blocks",),
+}
 Prints = Mapping[str, str]
 
 
@@ -39,6 +44,7 @@ class SavedPlan:
 
     unit: str
     amount: float
+    at_once: int
     paces: Mapping[str, Pace]
     tuning_seconds: Mapping[str, float]
     fingerprints: Mapping[str, str]
@@ -55,6 +61,8 @@ def fingerprints(request: StudyRequest) -> dict[str, str]:
     prints |= {f"task {named_task(task, place=study.name)}": task for task in study.tasks}
     for data in request.tasks().values():
         prints |= {f"{_FILE}{file}": digest for file, digest in data.digests().items()}
+    for file in measures.own_files(request):
+        prints[f"{_FILE}{file.resolve()}"] = sha256(file)
     for name in names:
         for corpus, _ in open_stores(request.stores(name)):
             prints[f"corpus {corpus.name}"] = corpus.manifest["fingerprint"]
@@ -82,6 +90,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
         saved = SavedPlan(
             plan["equal"],
             float(plan["amount"]),
+            int(plan.get("at_once", 1)),
             {name: _pace(**pace) for name, pace in plan["paces"].items()},
             {name: float(seconds) for name, seconds in plan["tuning_seconds"].items()},
             dict(plan.get("made", {})),

@@ -28,16 +28,17 @@ from clozelab.models.model import Model
 from clozelab.models.reader import Text
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.held_out import evaluate
+from clozelab.remote.cache import local_file
 from clozelab.runs import warm
 from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import drained, means
 from clozelab.scoring import probe as probes
-from clozelab.scoring.facts import find_facts
+from clozelab.scoring.facts import NAMED_FACTS, find_facts
 from clozelab.scoring.frozen import FrozenEncoder
 from clozelab.scoring.joint import KINDS, JointScores, joint
 from clozelab.scoring.likelihood import Nats, TextScorer, scorer
-from clozelab.scoring.pairs import PairFiles, find_pairs
+from clozelab.scoring.pairs import NAMED_PAIRS, PairFiles, find_pairs
 from clozelab.scoring.probed import ProbeTask
 from clozelab.studies.records import packed_items
 from clozelab.studies.request import Cell, StudyRequest
@@ -263,7 +264,7 @@ def _log(cell: Measuring, name: str) -> Value | None:
         norms = [one["norm"] for one in steps if one.get("norm") is not None]
         if len(norms) < 2:
             return None
-        cuts = quantiles(norms, n=100)
+        cuts = quantiles(norms, n=100, method="inclusive")
         return Value(cuts[98] / max(cuts[49], 1e-12))
     losses = [
         next(one[key]["loss"] for key in one if key.endswith("_lm"))
@@ -274,6 +275,13 @@ def _log(cell: Measuring, name: str) -> Value | None:
         loss > fmean(losses[at : at + _WINDOW]) + _SPIKE for at, loss in enumerate(losses[_WINDOW:])
     )
     return Value(float(jumps))
+
+
+def own_files(request: StudyRequest) -> list[Path]:
+    """The files of minimal pairs and facts that are no named sets."""
+    words = [measure.partition(".") for measure in measurable(request)]
+    named = {*NAMED_PAIRS, *NAMED_FACTS}
+    return [local_file(name) for kind, _, name in words if kind in _FILES and name not in named]
 
 
 _FILES: dict[str, Callable[..., Any]] = {"pairs": find_pairs, "facts": find_facts}

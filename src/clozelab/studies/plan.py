@@ -145,8 +145,7 @@ def make_plan(
 
     With `timed`, steps are timed even where no budget of time needs it, to say how long it takes.
     """
-    at_once = _side_by_side(request, machine) if at_once is None else at_once
-    if at_once < 1:
+    if at_once is not None and at_once < 1:
         raise UserError(f"--at-once {at_once}: at least 1")
     budget = None if request.budget is None else budgets.parse(request.budget)
     for variant in request.study.variants:
@@ -160,6 +159,12 @@ def make_plan(
     for measure, why in unmeasurable(request).items():
         yield Said(f"{request.study.name}: {measure} is left out: {why}")
     saved = saved_plan(request, out)
+    at_once = _at_once(request, machine, saved) if at_once is None else at_once
+    if saved and saved.unit == "seconds" and (saved.at_once == 1) != (at_once == 1):
+        raise UserError(
+            f"{out}: its cells were given their seconds with --at-once {saved.at_once}; go on so,"
+            " since cells that are alone keep them otherwise than cells side by side"
+        )
     plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once)
     levels = {one.name: plateau_level(request, one.name) for one in request.study.variants}
     plan = replace(
@@ -203,8 +208,13 @@ def _as_stated(saved: SavedPlan, claim: str, power: Mapping[str, Any]) -> Mappin
     return stated if stated.get("seeds") == power["seeds"] else power
 
 
-def _side_by_side(request: StudyRequest, machine: Machine) -> int:
-    """How many cells a device runs at once: with narrow models a GPU waits for the host."""
+def _at_once(request: StudyRequest, machine: Machine, saved: SavedPlan | None) -> int:
+    """How many cells a device runs at once: with narrow models a GPU waits for the host.
+
+    Where cells are given seconds, as many as when the study was begun.
+    """
+    if saved is not None and saved.unit == "seconds":
+        return saved.at_once
     names = [one.name for one in request.study.variants]
     narrow = all(request.recipe(name).encoder.hidden_size < _WIDE for name in names)
     return max(1, min(_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1

@@ -109,9 +109,12 @@ class StudyRecord:
         if measure == "run.finished":
             return {cell.seed: 100.0 * (cell.failed is None) for cell in cells}
         if measure == "run.left_plateau":
+            limit, ends = self.plateau(variant), self._ends(variant)
+            known = [cell for cell in cells if limit and (cell.failed or cell.seed in ends)]
             behind = self.on_plateau(variant)
-            known = self.plateau(variant) is not None
-            return {cell.seed: 100.0 * (cell.seed not in behind) for cell in cells if known}
+            return {
+                cell.seed: 100.0 * (cell.seed in ends and cell.seed not in behind) for cell in known
+            }
         return {cell.seed: cell.scores[measure] for cell in cells if measure in cell.scores}
 
     def items(
@@ -144,8 +147,13 @@ class StudyRecord:
         limit = self.plateau(variant)
         if limit is None:
             return {}
+        return {seed: x for seed, x in self._ends(variant).items() if x > LEFT * limit}
+
+    def _ends(self, variant: str) -> dict[int, float]:
+        """The losses that a variant's runs ended with, by seed; not of those under way."""
+        over = {cell.seed for cell in self.cells if cell.variant == variant}
         ends = {seed: run.reached for (name, seed), run in self.runs.items() if name == variant}
-        return {seed: x for seed, x in ends.items() if x is not None and x > LEFT * limit}
+        return {seed: loss for seed, loss in ends.items() if loss is not None and seed in over}
 
     @property
     def constant(self) -> dict[str, float]:

@@ -95,11 +95,11 @@ class StudyRequest:
 
     @cached_property
     def depends_on(self) -> dict[str, str]:
-        """The variants that need the run of another: their teacher, or a shared pretraining."""
+        """The variants that need the run of another: a shared pretraining, or their teacher."""
         return {
             variant.name: other
             for variant in self.study.variants
-            if (other := variant.teacher or self.shares_pretraining_with(variant.name)) is not None
+            if (other := self.shares_pretraining_with(variant.name) or variant.teacher) is not None
         }
 
     def seed(self, cell: Cell) -> int:
@@ -178,8 +178,14 @@ def make_request(
 
 
 def _last(words: Sequence[str]) -> tuple[str, ...]:
-    """The last KEY=VALUE for each key."""
-    return tuple({word.partition("=")[0].strip(): word for word in words}.values())
+    """The last KEY=VALUE for each key; steps take the place of epochs, and the like."""
+    last: dict[str, str] = {}
+    for word in words:
+        key = word.partition("=")[0].strip()
+        task, dot, name = key.rpartition(".")
+        last.pop(f"{task}{dot}{protocols.RIVALS.get(name)}", None)
+        last[key] = word
+    return tuple(last.values())
 
 
 def _absolute(word: str) -> str:

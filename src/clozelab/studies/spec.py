@@ -220,7 +220,8 @@ class StudySpec(Base):
         for claim in self.claims:
             on = tuple(s for s in claim.on if s in self.measures or s.partition(".")[0] in scored)
             if on and {claim.better, claim.than} <= {*names, ""}:
-                claims.append(replace(claim, on=on))
+                few = seeds if claim.seeds and seeds and seeds < claim.seeds else claim.seeds
+                claims.append(replace(claim, on=on, seeds=few))
         study = replace(
             self,
             tasks=tasks,

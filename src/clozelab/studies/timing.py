@@ -124,7 +124,7 @@ def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bo
         epochs = max(1.0, steps * batch / max(len(train), 1))
         evaluated = epochs * len(dev) * length / 3  # the forward pass alone
         total += max((steps * batch * length + evaluated) / speed, steps * _LEAST * gpu)
-    return total
+    return total * request.study.tunings
 
 
 def tuning(request: StudyRequest, variant: str, task: str) -> FinetuneConfig:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, cast
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.errors import UserError
@@ -136,7 +138,10 @@ def process_group(backend: str, **options: Any) -> Iterator[None]:
     A wrapped model that outlives its group would free it, holding Python's lock while it waits for
     the group's threads, and one of them may be waiting for that lock to drop a tensor.
     """
-    distributed.init_process_group(backend, **options)
+    store, rank, size = next(rendezvous("env://", **options))
+    # The store keeps what the groups before this one agreed on; each has names of its own there.
+    store = PrefixStore(f"group {len(_GROUPS)}", store)
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size, **options)
     _GROUPS.append(distributed.group.WORLD)
     try:
         yield

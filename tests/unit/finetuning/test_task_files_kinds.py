@@ -87,6 +87,8 @@ def test_an_answer_not_found_counts_for_scoring_but_is_not_trained_on(tmp_path: 
     [
         ([{"text": "cat", "answer_start": 6}], {}),
         ({"text": ["cat"], "answer_start": [6]}, {}),
+        ({"text": "cat", "answer_start": 6}, {}),
+        ({"text": "cat"}, {}),
         (["cat"], {}),
         ("cat", {}),
         ("cat", {"answer_start": 6}),
@@ -225,6 +227,26 @@ def test_choices_come_as_lists_records_or_lists_by_name(tmp_path: Path) -> None:
         row = {"context": "It rains.", "question": "Why?", "choices": way, "answerKey": "B"}
         path = write(tmp_path / "a.jsonl", jsonl(row))
         assert choices(path) == [Choice("0", "It rains.", ("Why? x", "Why? y"), 1)]
+
+
+@pytest.mark.parametrize(("answer", "label"), [("1", 0), ("2", 1), (3, 2)])
+def test_a_choice_is_named_as_its_file_names_it(tmp_path: Path, answer: object, label: int) -> None:
+    named = {"text": ["Mars", "Moon", "Sun"], "label": ["1", "2", "3"]}
+    row = {"question": "What shines?", "choices": named, "answerKey": answer}
+    assert choices(write(tmp_path / "a.jsonl", jsonl(row)))[0].label == label
+
+
+def test_numbered_columns_come_by_their_numbers(tmp_path: Path) -> None:
+    head = "question,choice10,choice2,choice1,label\n"
+    path = write(tmp_path / "a.csv", head + "Which?,ten,two,one,0\n")
+    assert choices(path)[0].seconds == ("one", "two", "ten")
+
+
+@pytest.mark.parametrize("bad", [{"options": [["x", 1]]}, {"options": ["xy"]}, {"questions": [1]}])
+def test_an_article_without_texts_is_refused(tmp_path: Path, bad: dict[str, object]) -> None:
+    article = {"article": "It.", "questions": ["Why?"], "options": [["x", "y"]], "answers": ["A"]}
+    path = write(tmp_path / "a.jsonl", jsonl({**article, **bad}))
+    assert "no two texts as its options" in refusal(lambda: choices(path))
 
 
 def test_choices_that_cannot_be_read_are_refused(tmp_path: Path) -> None:

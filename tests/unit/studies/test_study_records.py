@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import fmean
 
 import pytest
-from support.study_folders import SCORES, study
+from support.study_folders import SCORES, pretraining, study
 
 from clozelab.cli import main
 from clozelab.errors import UserError
+from clozelab.finetuning.finetune import summary
 from clozelab.reporting.study import page
+from clozelab.runs.directory import PLAN, STUDY, Run
+from clozelab.studies import spec as studies
+from clozelab.studies.cells import tuning_scores, tunings_of
 from clozelab.studies.records import PACKED, pack, read, unpack
+from clozelab.studies.verdicts import judge
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -90,3 +96,45 @@ def test_recorded_studies_have_at_most_eight_files() -> None:
     assert len(recorded) > 10
     for folder in recorded:
         assert len([file for file in folder.rglob("*") if file.is_file()]) <= 8, folder
+
+
+def with_plateau(folder: Path, level: float) -> Path:
+    plan = json.loads((folder / PLAN).read_text())
+    plan["plateau"] = dict.fromkeys(SCORES, level)
+    (folder / PLAN).write_text(json.dumps(plan))
+    return folder
+
+
+def test_a_run_under_way_has_not_ended_on_the_plateau(tmp_path: Path) -> None:
+    scores = {name: list(values)[:2] for name, values in SCORES.items()}
+    folder = with_plateau(study(tmp_path / "s", scores=scores), 6.0)
+    before = [finding.verdict for finding in judge(read(folder))]
+    recipe = studies.read(folder / STUDY).recipe_of("single", size="tiny")
+    pretraining(folder / "cells/single/seed-2", recipe, 2, 6.5, share=0.1)
+    assert [finding.verdict for finding in judge(read(folder))] == before
+    assert "not tested" not in before
+
+
+def test_a_cell_that_failed_at_once_has_not_left_the_plateau(tmp_path: Path) -> None:
+    failed = {("single", seed): "the loss is not finite at step 1" for seed in range(3)}
+    folder = study(tmp_path / "s", scores={**SCORES, "single": [None] * 3}, failed=failed)
+    record = read(with_plateau(folder, 6.0))
+    assert record.scores("single", "run.left_plateau") == dict.fromkeys(range(3), 0.0)
+    assert set(record.scores("static", "run.left_plateau").values()) == {100.0}
+
+
+@pytest.mark.parametrize("accuracies", [[70, 69, 68], [70, None, None], [70]])
+def test_a_tuning_that_diverged_counts_as_one_that_learned_nothing(
+    tmp_path: Path, accuracies: list[float | None]
+) -> None:
+    for seed, accuracy in enumerate(accuracies):
+        (tmp_path / f"seed-{seed}").mkdir()
+        done = {"dev": {"step": 1, "accuracy": accuracy}, "selected": accuracy}
+        result = {**done, "constant": {"accuracy": 50.0}}
+        Run(tmp_path / f"seed-{seed}").write_result(result if accuracy else {"diverged": "nan"})
+    names = [f"{kind}.rte.accuracy" for kind in ("spread", "worst")]
+    scores = tuning_scores("rte", tunings_of(summary(tmp_path, "rte", cells=({},))), names)
+    values = [50.0 if accuracy is None else accuracy for accuracy in accuracies]
+    assert scores["rte.accuracy"] == fmean(values)
+    assert scores.get("worst.rte.accuracy") == (min(values) if len(values) > 1 else None)
+    assert ("spread.rte.accuracy" in scores) == (len(values) > 1)

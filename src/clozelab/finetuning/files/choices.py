@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,11 @@ def _race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Choice]:
             raise UserError(f"{place} needs as many answers as questions: fix the article")
         rows = zip(questions, lists, answers, strict=True)
         for number, (question, texts, answer) in enumerate(rows):
+            if not isinstance(question, str) or not _is_texts(texts):
+                raise UserError(
+                    f"{place} has a question that is no text, or no two texts as its options: fix"
+                    " the article"
+                )
             label = _right(answer, texts, place, labelled=options.labelled)
             seconds = tuple(joined(question.strip(), text.strip()) for text in texts)
             yield Choice(f"{name}-{number}", str(article.get("article")), seconds, label)
@@ -84,11 +89,18 @@ def _alike(first: Any, second: Any) -> bool:
     return isinstance(first, list) and isinstance(second, list) and len(first) == len(second)
 
 
+def _is_texts(value: Any) -> bool:
+    """Whether it is a list of two texts or more."""
+    return (
+        isinstance(value, list) and len(value) > 1 and all(isinstance(text, str) for text in value)
+    )
+
+
 def _rows(columns: Columns) -> Iterator[Choice]:
     first, question = columns.sought("first", _FIRST), columns.sought("question", _QUESTION)
     if first is None and question is None:
         raise columns.missing("first", (*_FIRST, *_QUESTION))
-    numbered = tuple(name for name in columns.names if _NUMBERED.fullmatch(name))
+    numbered = sorted((name for name in columns.names if _NUMBERED.fullmatch(name)), key=_number)
     listed = columns.sought("choices", _CHOICES)
     if listed is None and len(numbered) < 2:
         raise columns.missing("choices", (*_CHOICES, "ending0", "ending1"))
@@ -97,11 +109,33 @@ def _rows(columns: Columns) -> Iterator[Choice]:
     for number, row in enumerate(columns.rows):
         texts = _texts(row, listed) if listed else [text_of(row, name) for name in numbered]
         answer = row.values.get(label) if label else None
-        right = _right(answer, texts, row.place, labelled=labelled, counted=label == "label")
+        names = _names(row.values.get(listed)) if listed else []
+        right = _right(
+            answer, texts, row.place, labelled=labelled, counted=label == "label", names=names
+        )
         before = text_of(row, question) if question else ""
         if first is not None:
             before, texts = text_of(row, first), [joined(before, text) for text in texts]
         yield Choice(columns.id(row, number), before, tuple(texts), right)
+
+
+def _number(name: str) -> int:
+    """The place of a numbered column among the others: ending2, choice B."""
+    match = _NUMBERED.fullmatch(name)
+    assert match is not None
+    word = match[2]
+    return int(word) if word.isdecimal() else ord(word.upper()) - ord("A")
+
+
+def _names(value: Any) -> list[str]:
+    """What the choices of a row are called there, as in ARC: A to D, or 1 to 4."""
+    if isinstance(value, Mapping):
+        names = value.get("label")
+    else:
+        items = value if isinstance(value, list) else []
+        names = [item.get("label") for item in items if isinstance(item, Mapping)]
+    names = names if isinstance(names, list) else []
+    return [] if None in names else [str(name).strip() for name in names]
 
 
 def _texts(row: Record, column: str) -> list[str]:
@@ -109,22 +143,33 @@ def _texts(row: Record, column: str) -> list[str]:
     value = row.values.get(column)
     if isinstance(value, Mapping):
         value = value.get("text")
-    if isinstance(value, list) and len(value) > 1:
+    if isinstance(value, list):
         texts = [item.get("text") if isinstance(item, Mapping) else item for item in value]
-        if all(isinstance(text, str) for text in texts):
+        if _is_texts(texts):
             return [str(text).strip() for text in texts]
     raise UserError(f"{row.place} has no two choices in {column!r}: write a list of texts there")
 
 
 def _right(
-    value: Any, texts: list[str], place: str, *, labelled: bool, counted: bool = False
+    value: Any,
+    texts: list[str],
+    place: str,
+    *,
+    labelled: bool,
+    counted: bool = False,
+    names: Sequence[str] = (),
 ) -> int | None:
-    """Which choice is right; `counted`: a text of digits is its number before it is its text."""
+    """Which choice is right: by its name in the file, its number, its text or its letter.
+
+    `counted`: a text of digits is its number before it is its text.
+    """
     if value is None or value == "" or value == -1:
         if labelled:
             raise UserError(f"{place} does not say which choice is right: write its number from 0")
         return None
     word = str(value).strip()
+    if word in names[: len(texts)]:
+        return names.index(word)
     number = int(word) if word.isdecimal() and int(word) < len(texts) else None
     if number is not None and (counted or not isinstance(value, str)):
         return number

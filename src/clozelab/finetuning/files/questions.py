@@ -134,9 +134,10 @@ def _answers(
         return None
     if isinstance(value, str):
         texts, starts = [value], [record.get("answer_start")]
+    elif isinstance(value, dict) and isinstance(value["text"], str):
+        texts, starts = [value["text"]], [value.get("answer_start")]
     elif isinstance(value, dict):
-        texts = value["text"]
-        starts = value.get("answer_start") or [None] * len(texts)
+        texts, starts = value["text"], value.get("answer_start") or [None] * len(value["text"])
     else:
         texts = [item if isinstance(item, str) else item["text"] for item in value]
         starts = [None if isinstance(item, str) else item["answer_start"] for item in value]

@@ -104,21 +104,26 @@ def start_from(
     """The student's state with embeddings, masked_lm head and chosen layers from the teacher.
 
     `choice` gives a teacher layer for every layer of the student. A student without types has the
-    teacher's type 0 added to every position if `fold`; heads the teacher lacks stay the student's.
+    teacher's type 0 added to every position if `fold`, or to every token where there is no table of
+    positions: a tied head's logits rise alike, which is the same distribution. Heads the teacher
+    lacks stay the student's.
     """
     assert len(choice) == student.layers, "one teacher layer for each of the student's"
     _check(teacher_state, student_state, teacher, student)
     # Differs from DistilBERT's code: it drops the types, and with them what every token had.
     folds = fold and teacher.types and not student.types
+    tables = [f"encoder.embeddings.{name}.weight" for name in ("positions", "words")]
+    folded = next((name for name in tables if name in student_state), None)
     state = {}
     for name, old in student_state.items():
         source = _source(name, choice, teacher, student)
         if source is None or source not in teacher_state:
             state[name] = old
-        elif name == "encoder.embeddings.positions.weight":
+        elif name in tables:
             rows = teacher_state[source]
-            shift = teacher_state["encoder.embeddings.types.weight"][0] if folds else 0
-            state[name] = (rows + shift)[: len(old)].to(old)
+            adds = folds and name == folded
+            shift = teacher_state["encoder.embeddings.types.weight"][0] if adds else 0
+            state[name] = (rows + shift)[: len(old)].to(old, copy=True)
         elif name == "encoder.embeddings.types.weight":
             rows = teacher_state[source][: len(old)].to(old)
             state[name] = torch.cat([rows, old[len(rows) :]])
