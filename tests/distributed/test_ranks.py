@@ -171,6 +171,23 @@ def test_a_process_of_several_ends_without_winding_down_and_keeps_its_code() -> 
         assert (done.returncode, done.stdout) == (3, printed), done.stderr
 
 
+JOINED = """
+import os, time
+from clozelab.training.world import exit_process, join
+for _ in range(6):
+    time.sleep(0.2 * int(os.environ["RANK"]))
+    with join("cpu"):
+        pass
+exit_process(0)
+"""
+
+
+def test_processes_that_come_late_join_a_second_time(tmp_path: Path) -> None:
+    script = tmp_path / "joined.py"
+    script.write_text(JOINED)
+    torchrun(str(script))
+
+
 # A model wrapped for a group of one process, freed after the group, a few hundred times.
 FREED = """
 import sys

@@ -173,7 +173,8 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
     again = starting.resumed(halved)
     assert again.adaptation is not None and again.adaptation.patience == 3
     assert again.adaptation.general is not None
-    rest = list(resume(again, halved, machine=MACHINE, saving=OFTEN))
+    # How often it evaluates, and on how much, is on record: it decides where it ends.
+    rest = list(resume(again, halved, machine=MACHINE, saving=SaveOptions(save_every=2, keep=0)))
     (ended,) = of_kind(Ended, rest)
     assert (
         ended.whole and ended.result["best_step"] == of_kind(Ended, events)[0].result["best_step"]
@@ -250,6 +251,8 @@ def test_measures_that_were_stopped_go_on(
             "brings its own encoder",
         ),
         ("adapt @model --resume @model", "is resumed as it was started; leave"),
+        ("adapt --resume @model --patience 7", "is resumed as it was started; leave"),
+        ("adapt --resume @model --seed 0", "is resumed as it was started; leave"),
         ("adapt --resume @model", "is no adaptation; go on with clozelab pretrain --resume"),
     ],
 )

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.corpora import build, write
 from support.pretrain_runs import pretrain_job, run_pretraining, store
+from support.texts import tokenizer
 
 from clozelab import cli
 from clozelab.api.training import _stand
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
+from clozelab.pretraining.adaptation import adaptation
 from clozelab.pretraining.held_out import evaluate
 from clozelab.reporting import board
 from clozelab.runs.directory import Run
@@ -97,3 +100,21 @@ def test_a_run_on_a_gpu_is_told_where_it_would_stand(
     assert f"{loss['masked_lm']['loss']:.3f} nats" in output and "place 2 of 3" in output
     _stand(run, Watch(progress=False))
     assert not capsys.readouterr().err
+
+
+def test_text_without_a_target_or_a_held_out_part_is_told(tmp_path: Path) -> None:
+    rare = ("masking.count=bernoulli", "masking.mask_rate=0.001")
+    run_pretraining(pretrain_job("bert", *rare, steps=1), tmp_path / "run")
+    file = write(tmp_path / "a.jsonl", [f"A word and {number} more." for number in range(8)])
+    words = tokenizer("wordpiece", "small")
+    for share, sentence in ((0.5, "nothing is hidden in its held-out"), (0.0, "has no held-out")):
+        build(file, tmp_path / f"{share}", words, held_out=share)
+        with pytest.raises(UserError, match=sentence):
+            evaluate(str(tmp_path / "run"), str(tmp_path / f"{share}"), device="cpu")
+    with pytest.raises(UserError, match="nothing is hidden in its few blocks"):
+        adaptation(str(tmp_path / "run"), str(tmp_path / "0.5"), budget="1steps")
+
+
+def test_what_was_never_read_has_no_accuracy() -> None:
+    sums = {"loss": 2.0, "count": 4.0, "correct": 1.0, "count_random": 0.0, "correct_random": 0.0}
+    assert means({"masked_lm": sums}) == {"masked_lm": {"loss": 0.5, "accuracy": 0.25}}

@@ -88,6 +88,7 @@ def test_without_names_the_models_own_masks_are_taken(
         (["--masks", "tokem"], "--masks tokem: is neither a strategy nor a recipe; did you mean"),
         (["--masks", "nothing"], "--masks nothing: hides nothing to predict"),
         (["--blocks", "1"], "--blocks 1: at least 2"),
+        (["--pairs", "1"], "--pairs 1: 0, or at least 2"),
         (["--picture", "m.png"], "--picture m.png: is drawn as .svg"),
     ],
 )

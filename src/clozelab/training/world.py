@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 _GROUPS: list[object] = []
+_PATIENCE = timedelta(minutes=10)  # with other processes
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,11 @@ def join(device: str | None = None) -> Iterator[World]:
         yield World(rank, size, chosen)
         return
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    with process_group(backend, timeout=timedelta(minutes=10)):
+    store, rank, size = next(rendezvous("env://", timeout=_PATIENCE))
+    # The store keeps what the groups before this one agreed on; each has names of its own there.
+    store = PrefixStore(f"group {len(_GROUPS)}", store)
+    group = {"store": store, "rank": rank, "world_size": size, "timeout": _PATIENCE}
+    with process_group(backend, **group):
         yield World(rank, size, chosen)
 
 
@@ -138,10 +143,7 @@ def process_group(backend: str, **options: Any) -> Iterator[None]:
     A wrapped model that outlives its group would free it, holding Python's lock while it waits for
     the group's threads, and one of them may be waiting for that lock to drop a tensor.
     """
-    store, rank, size = next(rendezvous("env://", **options))
-    # The store keeps what the groups before this one agreed on; each has names of its own there.
-    store = PrefixStore(f"group {len(_GROUPS)}", store)
-    distributed.init_process_group(backend, store=store, rank=rank, world_size=size, **options)
+    distributed.init_process_group(backend, **options)
     _GROUPS.append(distributed.group.WORLD)
     try:
         yield

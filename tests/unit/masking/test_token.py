@@ -22,6 +22,21 @@ def test_content_leaves_specials_out_of_the_count() -> None:
     assert len(hide(Token(over="length"), blocks).positions) == 8  # .15 × 52
 
 
+def test_floor_counts_what_it_is_told_to() -> None:
+    blocks = repeat([1] * 30 + [0] * 20, 2000)
+    hidden = [
+        len(hide(Token(count="floor", over=over), blocks).positions) / 2000
+        for over in ("content", "length")
+    ]
+    assert hidden == pytest.approx([0.15 * 30, 0.15 * 52], abs=0.05)
+
+
+def test_coins_count_nothing_and_know_no_cap() -> None:
+    for setting in ({"over": "content"}, {"cap": 3}):
+        with pytest.raises(UserError, match="a coin for each token"):
+            Token(count="bernoulli", **setting)  # type: ignore[arg-type]
+
+
 def test_the_count_is_never_above_the_cap_nor_above_the_content() -> None:
     assert len(hide(Token(cap=20), make_blocks([[1] * 510])).positions) == 20
     assert len(hide(Token(mask_rate=0.9), make_blocks([[0] * 20 + [1] * 3])).positions) == 3

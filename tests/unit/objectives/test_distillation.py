@@ -286,6 +286,15 @@ def test_a_student_as_deep_as_its_teacher_starts_as_its_equal(changes: dict[str,
         assert torch.allclose(student.logits(), teacher.logits(), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("positions", ["alibi", "rotary"])
+def test_types_are_folded_into_tokens_where_positions_have_no_table(positions: str) -> None:
+    shape = replace(TEACHER, position_embedding=positions)
+    teacher, student = Model(shape, 1), Model(replace(shape, types=0), 2)
+    student.start(teacher)
+    mine, others = (model.logits().log_softmax(-1) for model in (student, teacher))
+    assert torch.allclose(mine, others, rtol=0, atol=1e-9)
+
+
 def test_types_are_folded_into_positions_unless_told_not_to() -> None:
     teacher, bare = Model(TEACHER, 1), replace(TEACHER, types=0)
     student = Model(bare, 2)

@@ -37,6 +37,15 @@ def test_every_recipe_has_one_to_adapt_by(name: str) -> None:
     assert adaptation.optimiser.learning_rate == pytest.approx(rate, rel=5e-3)
 
 
+@pytest.mark.parametrize("blocks", [950, 1_030, 1_999])
+def test_rows_that_belong_together_stay_so(blocks: int) -> None:
+    """A stream's rows and their reverse, and the rows of a group that are contrasted."""
+    stream: Any = adapted(read("xlnet"), blocks=blocks)
+    assert stream.blocks.rows == stream.schedule.batch_size and stream.blocks.rows % 2 == 0
+    contrasts = read("simcse", overrides=["objectives.0.in_batch=4"])
+    assert adapted(contrasts, blocks=blocks).schedule.batch_size % 4 == 0
+
+
 def test_a_recipe_goes_on_as_it_ended() -> None:
     """Masks, directions and objectives are those of the last steps."""
     modern: Any = adapted(read("modernbert"), blocks=MANY)
