@@ -379,6 +379,25 @@ def test_memory_may_run_out_while_steps_are_timed(tmp_path: Path) -> None:
     assert_same(checkpoint(tmp_path / "a", last), checkpoint(tmp_path / "b", last))
 
 
+def test_a_held_out_loss_that_is_nan_ends_a_run_before_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, evaluations = PretrainingModel.forward, [0]
+
+    def broken(self: PretrainingModel, batch: Any) -> Any:
+        sums, memory = forward(self, batch)
+        evaluations[0] += not self.training
+        if not self.training and evaluations[0] > 1:
+            sums["masked_lm"]["loss"] = sums["masked_lm"]["loss"] * math.nan
+        return sums, memory
+
+    monkeypatch.setattr(PretrainingModel, "forward", broken)
+    saving = SaveOptions(save_every=2, evaluate_every=2, evaluate_blocks=1)
+    with pytest.raises(UserError, match=r"step 4: the held-out loss of .* nan.*step-00000002$"):
+        run_pretraining(pretrain_job("bert", steps=9), tmp_path / "run", saving=saving)
+    assert load(str(tmp_path / "run")).step == 2
+
+
 def test_a_run_that_diverges_names_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,16 @@ def test_an_interrupted_score_leaves_nothing(
     assert not os.listdir(tmp_path)
 
 
+def test_lines_without_a_text_are_left_out_and_counted(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bert, file = str(runs / "bert"), str(tmp_path / "gap.txt")
+    (tmp_path / "gap.txt").write_text("a\n\nb\n")
+    scores = clozelab.score(bert, file=[file], device="cpu")
+    assert len(scores.texts) == 2
+    assert "lines without a text, left out: 1" in capsys.readouterr().err
+
+
 def test_what_cannot_be_scored_is_said_in_a_sentence(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,8 +148,8 @@ def test_what_cannot_be_scored_is_said_in_a_sentence(
     assert "does not know" in fails(capsys, bert, "--text", "\U0001f600")
     (tmp_path / "empty.txt").touch()
     assert "is empty" in fails(capsys, bert, "--file", str(tmp_path / "empty.txt"))
-    (tmp_path / "gap.txt").write_text("a\n\nb\n")
-    assert "gap.txt:2: has no token" in fails(capsys, bert, "--file", str(tmp_path / "gap.txt"))
+    (tmp_path / "blank.txt").write_text("\n \n")
+    assert "is empty" in fails(capsys, bert, "--file", str(tmp_path / "blank.txt"))
     assert "No such file" in fails(capsys, bert, "--file", str(tmp_path / "none.txt"))
     assert "--method original: is for masked" in fails(
         capsys, gpt, "--text", "a", "--method", "original"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.api.corpora import fetch_corpora
-from clozelab.api.scoring import score
+from clozelab.api.scoring import check_texts, score
 from clozelab.api.tasks import finetune
 from clozelab.api.texts import lines_of
 from clozelab.api.training import Budget, Seed, machine_of, trained
@@ -94,6 +94,8 @@ def adapt(
             "adapt needs a model, --data CORPUS and --out DIR; or --resume DIR to go on"
         )
     request = _request(tasks, 1 if seeds is None else seeds, texts, saving)
+    if texts is not None:
+        check_texts(model, texts, watch)
     fetch_corpora([place for place in (data, replay, general) if place], watch)
 
     from clozelab.pretraining.adaptation import adaptation

@@ -142,8 +142,19 @@ def _texts(text: Sequence[str], file: Sequence[str], watch: Watch) -> tuple[list
     for name in file or ["-"]:
         lines = lines_of(name)
         place = STDIN if name == "-" else name
-        if not lines:
+        written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        if not written:
             raise UserError(f"{place}: is empty; give it a text a line")
-        texts += lines
-        places += [f"{place}:{number}" for number in range(1, len(lines) + 1)]
+        if left := len(lines) - len(written):
+            watch.say(f"{place}: lines without a text, left out: {left:,}")
+        texts += [line for _, line in written]
+        places += [f"{place}:{number}" for number, _ in written]
     return texts, places
+
+
+def check_texts(model: ModelLike, file: str, watch: Watch) -> None:
+    """Refuse texts that a model cannot score."""
+    from clozelab.scoring.likelihood import read
+
+    texts, places = _texts((), [file], watch)
+    read(_scorer(model, None, None, watch), texts, places=places.__getitem__)

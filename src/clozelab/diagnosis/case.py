@@ -166,6 +166,13 @@ class Case:
         return schedule is not None and bool(schedule.phases or schedule.causal)
 
     @property
+    def worse_than_guessing(self) -> bool:
+        """Whether the loss is above that of guessing all tokens alike."""
+        uniform = self.losses.get("uniform")
+        known = self.loss is not None and uniform is not None and self.language_model
+        return known and self.loss > 1.02 * uniform  # type: ignore[operator]
+
+    @property
     def losses(self) -> dict[str, float]:
         """What the loss is compared with."""
         known = {

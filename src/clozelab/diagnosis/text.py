@@ -135,7 +135,8 @@ def bigram_entropy(train: Array, test: Array, size: int) -> float | None:
     """Nats a token of `test` for whoever has counted pairs of tokens in `train`.
 
     By Witten and Bell's smoothing: a pair that is new is as likely as the token before it was
-    followed by something new, times the frequency of the token itself.
+    followed by something new, times the frequency of the token itself. Where so few pairs were
+    counted that they tell nothing, it is that of the frequencies alone, or of guessing.
     """
     if len(train) < 2 or len(test) < 2:
         return None
@@ -150,7 +151,8 @@ def bigram_entropy(train: Array, test: Array, size: int) -> float | None:
     total = np.maximum(followed[first] + kinds[first], 1)
     new = np.where(kinds[first] > 0, kinds[first], 1)
     likely = (seen + new * single[second]) / total
-    return float(-np.log(likely).mean())
+    alone = float(-np.log(single[second]).mean())
+    return min(float(-np.log(likely).mean()), alone, float(np.log(size)))
 
 
 def _pairs(ids: Array, size: int) -> Keys:

@@ -40,7 +40,7 @@ from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
-from clozelab.training.memory import raising_one
+from clozelab.training.memory import check_room, raising_one
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
@@ -417,6 +417,8 @@ class PretrainTrainer:
 
     def _model(self) -> PretrainingModel:
         size = self.recipe.tokenizer.vocabulary
+        if not self.machine.shard:
+            check_room(sum(self.recipe.parameters().values()), self.world.device)
         model = build(self.recipe, size, seed=self.seed, teacher=self.job.teacher)
         if self.job.start is not None:
             begin_with(model, self.job.start)

@@ -154,7 +154,9 @@ def _session(
 def _fit(trainer: PretrainTrainer, budget: Budget) -> Iterator[Event]:
     """Fit the schedule; timing steps may show that memory has no room for the micro-batch."""
     if budget.kind == "seconds":
-        yield Said("timing a few steps, to fit the schedule to the budget")
+        schedule, length = trainer.recipe.schedule, trainer.recipe.blocks.length
+        size = f"{schedule.batch_size:,} × {length:,} tokens"
+        yield Said(f"timing a few steps of {size}, to fit the schedule to the budget")
     while True:
         try:
             return trainer.fit(budget)

@@ -223,6 +223,9 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             "it had been lower, so steps are too long: lower optimiser.learning_rate or lengthen"
             " schedule.warmup"
         )
+    if not low <= rate <= high:
+        fix = f"{'raise' if rate < low else 'lower'} it by --set optimiser.learning_rate=…"
+        return f"a learning rate of {rate:g} is unusual: {fix}"
     if repeats >= REPEATED:
         return (
             f"{repeats:.0%} of the text are sentences that were there before: build the corpus"
@@ -233,9 +236,6 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             f"a vocabulary of {recipe.tokenizer.vocabulary} makes tokens that tell little of one"
             " another: build the corpus with a larger --vocabulary"
         )
-    if not low <= rate <= high:
-        fix = f"{'raise' if rate < low else 'lower'} it by --set optimiser.learning_rate=…"
-        return f"a learning rate of {rate:g} is unusual: {fix}"
     length = f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
     post = getattr(encoder, "norm", None) == "post"
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:

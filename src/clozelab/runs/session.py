@@ -36,7 +36,14 @@ from clozelab.runs.options import SaveOptions
 from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.training.checkpoint import newest
 from clozelab.training.feed import Cursor, ahead
-from clozelab.training.loop import DivergedError, Prepared, Step, TrainState, train
+from clozelab.training.loop import (
+    DivergedError,
+    Prepared,
+    Step,
+    TrainState,
+    check_finite,
+    train,
+)
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World
 
@@ -271,12 +278,7 @@ class Session:
                 except torch.OutOfMemoryError:
                     pass  # what filled the memory is held by the error until it is forgotten
                 except DivergedError as error:
-                    if self.trainer.world.is_main:
-                        what = str(error).partition(";")[0]
-                        self.run.append({"kind": "diverged", "step": first + 1, "what": what})
-                    last, _ = newest(self.run.checkpoints)
-                    place = f"the last good checkpoint is {last.path}" if last else "none is saved"
-                    raise DivergedError(f"{error}; {place}") from None
+                    raise self._diverged(error, first + 1) from None
             if self.pacer is None or not total:
                 yield Said(self.trainer.shrink())
                 list(self.settle(first))  # which has just been said
@@ -320,6 +322,15 @@ class Session:
                 self.pacer.see(step)
         self._phase = phase
 
+    def _diverged(self, error: DivergedError, number: int) -> DivergedError:
+        """The error, which is recorded, with the place to go on from."""
+        if self.trainer.world.is_main:
+            what = str(error).partition(";")[0]
+            self.run.append({"kind": "diverged", "step": number, "what": what})
+        last, _ = newest(self.run.checkpoints)
+        place = f"the last good checkpoint is {last.path}" if last else "none is saved"
+        return DivergedError(f"{error}; {place}")
+
     def _evaluate(self, number: int, log: Log) -> Iterator[Event]:
         for event in self.trainer.evaluate(number, blocks=self.saving.held_out_blocks):
             if isinstance(event, Evaluated):
@@ -327,6 +338,10 @@ class Session:
                 if event.best_step is not None:
                     self.last["best_step"] = event.best_step
                 log.measured(event.of, number, self.last[event.of])
+                try:
+                    check_finite(event.sums, number, of="held-out ")
+                except DivergedError as error:
+                    raise self._diverged(error, number) from None
             elif isinstance(event, Scored):
                 self.last["dev"] = {"step": event.best, **event.at_best}
                 self.last["selected"] = event.selected

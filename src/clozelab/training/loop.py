@@ -116,7 +116,7 @@ class _PendingStep:
         *values, norm = self.scalars.read()
         sums, tokens = self.gradients.sums.named(values), self.gradients.tokens
         now = time.perf_counter()
-        _check(sums, self.number, norm=0.0 if self.scaled else norm)
+        check_finite(sums, self.number, norm=0.0 if self.scaled else norm)
         return Step(
             self.number,
             sums,
@@ -322,9 +322,9 @@ def _reduced(totals: dict[str, dict[str, Tensor]], world: World) -> _Sums:
     return _Sums(places, world.all_reduce_sum(values))
 
 
-def _check(sums: Measured, number: int, *, norm: float) -> None:
+def check_finite(sums: Measured, number: int, *, norm: float = 0.0, of: str = "") -> None:
     """Refuse what is not finite, gradients too: a checkpoint of it would be worthless."""
-    losses = {f"the loss of {name}": values["loss"] for name, values in sums.items()}
+    losses = {f"the {of}loss of {name}": values["loss"] for name, values in sums.items()}
     for what, value in {**losses, "the gradient's norm": norm}.items():
         if not math.isfinite(value):
             raise DivergedError(

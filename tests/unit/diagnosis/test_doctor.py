@@ -102,11 +102,25 @@ def test_a_log_alone_tells_the_same_and_guesses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_steps_that_are_far_too_long_have_one_remedy(tmp_path: Path) -> None:
+    rate = ("optimiser.learning_rate=100",)
+    place = doctor_runs.run(tmp_path / "a", *rate, loss=lambda share: 4e4, norm=lambda share: 5e4)
+    remedies = {name: finding.remedy for name, finding in findings(diagnose(place)).items()}
+    assert "lower the learning rate, which is 100" in remedies["level"]
+    assert not {"plateau", "gradient norm", "accuracy"} & {*remedies}
+
+
+@pytest.mark.thorough
 def test_nan_is_traced_to_what_came_before(tmp_path: Path) -> None:
     sudden = doctor_runs.run(tmp_path / "sudden", ended=False)
     Run(Path(sudden)).append({"kind": "diverged", "step": 241, "what": "step 241: the loss is nan"})
     finding = findings(diagnose(sudden))["not finite"]
     assert "all at once" in finding.title and "step 241: the loss is nan" in finding.evidence
+    rate = ("optimiser.learning_rate=100",)
+    high = doctor_runs.run(tmp_path / "high", *rate, ended=False)
+    Run(Path(high)).append({"kind": "diverged", "step": 241, "what": ""})
+    finding = findings(diagnose(high))["not finite"]
+    assert "learning rate is far too high" in finding.cause
     steep = doctor_runs.run(tmp_path / "steep", norm=lambda share: 30.0 if share > 0.99 else 1.0)
     Run(Path(steep)).append({"kind": "diverged", "step": 241, "what": ""})
     finding = findings(diagnose(steep))["not finite"]
@@ -300,6 +314,9 @@ def test_bigrams_know_what_follows() -> None:
     even = bigram_entropy(drawn, drawn[::-1][:5000], 10)
     assert even == pytest.approx(math.log(10), abs=0.01)
     assert bigram_entropy(ring[:1], ring, 10) is None
+    few = np.random.default_rng(1).integers(0, 1000, 500)  # pairs that come once tell nothing
+    least = bigram_entropy(few[:400], few[400:], 1000)
+    assert least is not None and least <= math.log(1000)
 
 
 @pytest.mark.thorough

@@ -790,6 +790,15 @@ def test_a_hub_name_is_fetched_safe_weights_first(
     assert "pytorch_model*.bin" in calls[-1][1]
 
 
+def test_a_folder_that_is_not_there_is_not_sought_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "encoder").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"runs/encodr: no such.*did you mean runs/encoder\?"):
+        read("runs/encodr")
+
+
 def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def download(name: str, allow_patterns: list[str]) -> str:
         raise ConnectionError("no way out")

@@ -21,6 +21,7 @@ from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
 from clozelab.training import loop
 from clozelab.training.loop import Prepared
+from clozelab.training.memory import check_room
 from clozelab.training.optimiser import Muon
 from clozelab.training.world import World
 
@@ -140,3 +141,9 @@ def test_of_several_processes_one_speaks(
     follow_run(events, Path("run"), Watch())
     output = capsys.readouterr().err
     assert ("repeats" in output, "3 steps" in output) == (rank == 0, rank == 0)
+
+
+def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_made() -> None:
+    check_room(10**6, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"100.0 billion parameters takes .* use a smaller --size"):
+        check_room(10**11, torch.device("cpu"))

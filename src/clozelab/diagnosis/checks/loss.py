@@ -44,13 +44,15 @@ def level(case: Case) -> CheckResult | None:
         return healthy(title, f"{marks} nats a token")
     if loss is None or not case.language_model or "uniform" not in limits:
         return None
-    if loss > 1.02 * limits["uniform"]:
+    if case.worse_than_guessing:
+        rate = f", which is {case.log.peak:g}," if case.log is not None and case.log.peak else ""
         return ill(
             f"the loss of {loss:.2f} is worse than guessing all tokens alike",
             f"{marks} nats a token",
             cause="training made the model confident of wrong tokens: steps were too long, or the"
             " labels belong to other positions",
-            remedy="halve the learning rate; if it is as bad then, check the labels of one batch",
+            remedy=f"lower the learning rate{rate} to a half or, if it is far above 1e-3, to 1e-3;"
+            " if the loss is as bad then, check the labels of one batch",
         )
     if loss < _TOO_GOOD:
         return caution(
@@ -96,6 +98,8 @@ def plateau(case: Case) -> CheckResult | None:
     log, limit = case.log, case.plateau
     if log is None or limit is None or not case.language_model or case.continued:
         return None
+    if case.worse_than_guessing:
+        return None  # which another check tells, and is no plateau
     ends, means = stretches(log)
     if np.isfinite(log.loss).sum() < _FEW:
         return None

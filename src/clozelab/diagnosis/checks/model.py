@@ -123,7 +123,7 @@ def accuracy(case: Case) -> CheckResult | None:
         )
     common = case.text.commonest if case.text is not None else 0.0
     young = case.log is not None and case.log.young
-    if common and seen["mask"] < 1.5 * common and not young:
+    if common and seen["mask"] < 1.5 * common and not young and not case.worse_than_guessing:
         copying = "it copies what it sees, and " * (copies > _COPIED)
         return caution(
             f"{copying or 'it '}predicts masked tokens no better than by the commonest token",

@@ -29,6 +29,7 @@ _VANISHED = 1e-3  # a norm, a hundredth of the least that recorded runs end with
 # Learning rates added up over a run: recorded runs that left the plateau have 0.7 to 8, those with
 # less than 0.3 stayed on it. Weights start with a deviation of about 0.02.
 _FAR, _NEAR = 0.2, 0.05
+_HIGH = 0.1  # a learning rate that no optimiser here has: Muon's is 0.02
 _LOW = 1e-4  # a learning rate, to pretrain with: BERT's, and the least of the papers here
 _WAITED = 0.3  # of the time, for text
 
@@ -62,6 +63,13 @@ def not_finite(case: Case) -> CheckResult | None:
             remedy="halve the learning rate"
             if log.warmup
             else f"set {case.key('schedule.warmup')} to a twentieth of the steps",
+        )
+    if log.peak > _HIGH:
+        return ill(
+            "the run became NaN all at once",
+            f"{where}; the learning rate went up to {log.peak:g}",
+            cause="the learning rate is far too high",
+            remedy=f"set {case.key('optimiser.learning_rate')} to 1e-3 or less",
         )
     half = log.settings.get("precision") in ("fp16", None)
     said = f"the gradient's norm was {usual:.2g}, and {last:.2g} just before" if usual else ""
@@ -151,7 +159,8 @@ def gradient_norm(case: Case) -> CheckResult | None:
         )
     # ELECTRA's losses are added up with a weight of 51, and clipped as one.
     weight = sum(part.weight for part in case.recipe.objectives) if case.recipe else 1.0
-    if log.clip and min(early, late) > _CUT * max(weight, 1.0) * log.clip:
+    blown = case.worse_than_guessing  # by steps that were too long, which no clip mends
+    if log.clip and not blown and min(early, late) > _CUT * max(weight, 1.0) * log.clip:
         return ill(
             "every step is cut to a tenth or less by clipping",
             said,

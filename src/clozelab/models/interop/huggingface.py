@@ -19,6 +19,7 @@ from clozelab.errors import UserError
 from clozelab.files import read_json, write_tensors
 from clozelab.models.interop.exporting import Exported
 from clozelab.models.interop.tokenizer import tokenizer_config, with_special_tokens
+from clozelab.nearest import nearest
 
 _TEXTS = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -64,7 +65,15 @@ def read(place: str) -> ModelFiles:
 def _fetched(place: str) -> Path:
     """Where the hub's files of that name lie, once they are here."""
     if not _HUB.fullmatch(place):
-        raise UserError(f"{place}: no such directory; give one, or a name on the hub (owner/name)")
+        raise UserError(
+            f"{place}: no such directory; give one, or a name on the hub with its owner, as in"
+            " google-bert/bert-base-uncased"
+        )
+    beside = Path(place).parent
+    if beside.is_dir():  # a folder here, not an owner there
+        meant = nearest(Path(place).name, [file.name for file in beside.iterdir()])
+        hint = f"did you mean {beside / meant}?" if meant else f"look into {beside}"
+        raise UserError(f"{place}: no such directory; {hint}")
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ImportError as error:
