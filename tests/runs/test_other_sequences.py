@@ -97,3 +97,15 @@ def test_odd_sequences_are_read_and_counted(
     assert "sentences over 10,000 characters cut: 1" in output
     assert "tokens unknown to the tokenizer ([UNK]), of 3,140: 60" in output
     assert "smaller than" not in output  # a vocabulary of k-mers is as large as it can be
+
+
+def test_kmers_across_lines_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dna.txt").write_text("ACGTACGTAC\n" * 20)
+    command = ["corpus", "build", str(tmp_path / "dna.txt"), "--tokenizer", "kmer"]
+    assert main([*command, "--out", str(tmp_path / "a")]) == 0
+    assert "say --layout lines --sentences none" in " ".join(capsys.readouterr().err.split())
+    lines = ["--layout", "lines", "--sentences", "none"]
+    assert main([*command, *lines, "--out", str(tmp_path / "b")]) == 0
+    assert "--layout lines" not in capsys.readouterr().err

@@ -149,6 +149,7 @@ def build_corpus(
     """
     from clozelab.text.building import BuildOptions, missing
     from clozelab.text.reading.layouts import Reading
+    from clozelab.text.sequences import Kmer
     from clozelab.text.store.build import build
 
     options = BuildOptions(
@@ -168,6 +169,11 @@ def build_corpus(
     tokenizer = tokenizing.choose()
     for line in missing(options):
         watch.warn(line)
+    if reading.layout == "auto" and isinstance(tokenizer, Kmer):
+        watch.warn(
+            "k-mers are read across the lines of a text file; if each line is a sequence of its"
+            " own, say --layout lines --sentences none"
+        )
     building = partial(build, input, Path(out), tokenizer=tokenizer, options=options)
     return _done(building, out, watch)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -116,6 +117,7 @@ class Case:
     masked_share: float | None = None  # counted in the text
     mask_token: MaskToken | None = None
     tables: Sequence[EmbeddingTable] = ()
+    damaged: Path | None = None  # the newest weights, if they cannot be read
     accuracy: Mapping[str, float] = field(default_factory=dict)  # on held-out text, or in training
     unknown: Sequence[str] = ()
 

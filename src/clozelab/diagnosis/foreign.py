@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from clozelab.diagnosis.case import Case, TrainingLog
 from clozelab.diagnosis.reading import mask_token
 from clozelab.diagnosis.text import facts_of, retokenised
-from clozelab.diagnosis.weights import checkpoints, tables
+from clozelab.diagnosis.weights import checkpoints, damaged, tables
 from clozelab.errors import UserError
 from clozelab.files import read_json
 from clozelab.text.loading import load
@@ -71,6 +71,7 @@ def read_folder(place: str, data: Sequence[str] = ()) -> Case:
         vocabulary=vocabulary,
         mask_token=mask_token(tokenizer, name=_named_mask(names)) if masked else None,
         tables=tables(path),
+        damaged=damaged(path),
         unknown=unknown,
     )
 

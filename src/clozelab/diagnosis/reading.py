@@ -16,7 +16,7 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.diagnosis.case import Case, MaskToken, TrainingLog
 from clozelab.diagnosis.text import facts_of
-from clozelab.diagnosis.weights import tables
+from clozelab.diagnosis.weights import damaged, tables
 from clozelab.errors import UserError
 from clozelab.remote.access import is_url
 from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, token_counts, unigram_entropy
@@ -61,6 +61,7 @@ def read_run(place: str, data: Sequence[str] = (), *, log_only: bool = False) ->
         entropy=_entropy(tuple(map(str, machine.get("data") or ()))) if log_only else None,
         mask_token=mask_token(_tokenizer(path, stores)) if masks and not log_only else None,
         tables=() if log_only else tables(path),
+        damaged=None if log_only else damaged(path),
         accuracy=log.accuracy,
         unknown=unknown,
     )

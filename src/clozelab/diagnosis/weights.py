@@ -43,6 +43,20 @@ def checkpoints(folder: Path) -> list[Path]:
     return [*(path for _, path in numbered), folder]
 
 
+def damaged(folder: Path) -> Path | None:
+    """The newest weights, if they are there and cannot be read."""
+    saved = [path / _WEIGHTS for path in checkpoints(folder) if (path / _WEIGHTS).is_file()]
+    for file in saved[-1:]:
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except SafetensorError:
+            return file
+        except OSError:  # removed meanwhile
+            pass
+    return None
+
+
 def tables(folder: Path) -> list[EmbeddingTable]:
     """The embedding tables of the newest checkpoint, where it can be told which rows moved."""
     saved = [path for path in checkpoints(folder) if (path / _WEIGHTS).is_file()]

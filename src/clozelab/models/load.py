@@ -54,10 +54,11 @@ def load(place: str) -> Model:
             return _checkpoint(checkpoint, tuple(passed))
         if Run(path).result() is None:
             raise UserError(f"{path}: the run has no whole checkpoint yet; wait, or resume it")
-        raise UserError(
-            f"{path}: is done, but {passed[0] if passed else 'its checkpoints are gone'}; remove"
-            f" {path / 'result.json'} and run the same command again"
-        )
+        again = f"train it again by clozelab pretrain --resume {path}"
+        if (path / TASK).exists():
+            again = f"remove {path / 'result.json'} and run the same finetune command again"
+        problem = passed[0].partition(";")[0] if passed else "its checkpoints are gone"
+        raise UserError(f"{path}: is done, but {problem}; {again}")
     if (path / PLAN).exists():
         return load(str(path / _best(path)))
     return _foreign(str(path) if is_url(place) else place)

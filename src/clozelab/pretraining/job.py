@@ -31,6 +31,7 @@ from clozelab.runs.directory import machine_facts
 from clozelab.runs.events import Began, Evaluated, Said, Scored, means
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import begin_with, plainly, save, set_weights
+from clozelab.text.building import memory
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store, store_identity
 from clozelab.text.store.manifest import NOT_STATED
@@ -418,7 +419,8 @@ class PretrainTrainer:
     def _model(self) -> PretrainingModel:
         size = self.recipe.tokenizer.vocabulary
         if not self.machine.shard:
-            check_room(sum(self.recipe.parameters().values()), self.world.device)
+            parameters = sum(self.recipe.parameters().values())
+            check_room(parameters, self.world.device, memory=memory())
         model = build(self.recipe, size, seed=self.seed, teacher=self.job.teacher)
         if self.job.start is not None:
             begin_with(model, self.job.start)

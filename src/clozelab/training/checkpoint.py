@@ -150,9 +150,12 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     passed: list[str] = []
     for _, path in sorted(_folders(folder), reverse=True):
         try:
-            return open_checkpoint(path), passed
+            checkpoint = open_checkpoint(path)
         except UserError as error:
             passed.append(str(error))
+        else:
+            instead = f"{path.name} is used instead"
+            return checkpoint, [f"{line.partition(';')[0]}; {instead}" for line in passed]
     return None, passed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -38,26 +37,17 @@ def raising_one() -> Iterator[None]:
         raise torch.OutOfMemoryError(full)
 
 
-def check_room(parameters: int, device: torch.device) -> None:
-    """Refuse a model that could not be held, before the system ends whoever tries.
+def check_room(parameters: int, device: torch.device, *, memory: float) -> None:
+    """Refuse a model that memory of so many bytes cannot hold, before the system ends the process.
 
     On a CPU it is trained with its gradients and two moments; elsewhere it is made here first.
     """
-    copies = 4 if device.type == "cpu" else 1
-    needed, there = 4 * copies * parameters, _memory()
-    if there is not None and needed > there:
+    needed = 4 * (4 if device.type == "cpu" else 1) * parameters
+    if needed > memory:
         raise UserError(
             f"a model of {parameters / 1e9:,.1f} billion parameters takes {needed / 2**30:,.0f} GiB"
-            f" of memory, and this machine has {there / 2**30:,.0f}; use a smaller --size"
+            f" of memory, and this machine has {memory / 2**30:,.0f}; use a smaller --size"
         )
-
-
-def _memory() -> int | None:
-    """Bytes of this machine's memory, where the system says."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not on Windows
-        return None
 
 
 @contextmanager

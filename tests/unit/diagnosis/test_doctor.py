@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from support import doctor_runs
 from support.corpora import build, refused, write
 from support.corpora import run as command
@@ -304,6 +305,15 @@ def test_a_text_that_the_tokenizer_does_not_know_is_found(tmp_path: Path) -> Non
     file = write(tmp_path / "a.jsonl", chinese()[:20])
     build(file, tmp_path / "c", tokenizer("wordpiece", "small"), held_out=0.2)
     assert "unknown tokens" in findings(diagnose(data=str(tmp_path / "c")))
+
+
+def test_weights_that_are_cut_off_are_found(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}')
+    save_file({"a": np.zeros(100, np.float32)}, tmp_path / "model.safetensors")
+    assert "weights" not in findings(diagnose(str(tmp_path)))
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    assert "model.safetensors" in findings(diagnose(str(tmp_path)))["weights"].evidence
 
 
 def test_bigrams_know_what_follows() -> None:

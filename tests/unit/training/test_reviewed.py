@@ -144,6 +144,7 @@ def test_of_several_processes_one_speaks(
 
 
 def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_made() -> None:
-    check_room(10**6, torch.device("cpu"))
-    with pytest.raises(UserError, match=r"100.0 billion parameters takes .* use a smaller --size"):
-        check_room(10**11, torch.device("cpu"))
+    check_room(10**9, torch.device("cpu"), memory=2**34)
+    check_room(4 * 10**9, CUDA, memory=2**34)
+    with pytest.raises(UserError, match=r"2.0 billion parameters takes 30 GiB .* machine has 16;"):
+        check_room(2 * 10**9, torch.device("cpu"), memory=2**34)

@@ -12,6 +12,7 @@ from clozelab.diagnosis.checks import loss, model, steps, text
 from clozelab.diagnosis.result import CheckResult
 
 CHECKS: dict[str, Callable[[Case], CheckResult | None]] = {
+    "weights": model.weights,
     "not finite": steps.not_finite,
     "mask token": model.mask_token,
     "collapse": loss.collapse,

@@ -15,6 +15,18 @@ _BLIND = 0.3  # of the accuracy at random tokens
 _SOME = 0.5  # of the rows of a table
 
 
+def weights(case: Case) -> CheckResult | None:
+    """Whether the newest weights can be read at all."""
+    if case.damaged is None:
+        return None
+    return ill(
+        "its weights cannot be read",
+        str(case.damaged),
+        cause="the file is cut off or damaged: a full disk, or a copy that was broken off",
+        remedy="copy the file again; a run goes on from the checkpoint before it by --resume",
+    )
+
+
 def mask_token(case: Case) -> CheckResult | None:
     """Whether the tokenizer's mask is the one that the model knows."""
     mask = case.mask_token
