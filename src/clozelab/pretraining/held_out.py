@@ -122,7 +122,7 @@ def held_out(recipe: Recipe, corpus: Corpus, *, length: int, count: int) -> Held
     blocks: Any = recipe.blocks
     try:
         if not len(corpus.documents("held_out")):
-            raise UserError("it has no held-out documents")  # which is no error in training
+            raise UserError("it has no held-out documents")
         return HeldOut(recipe, corpus, blocks=replace(blocks, length=length), count=count)
     except UserError as error:
         return f"{corpus.name}: no held-out loss, since {error}"
