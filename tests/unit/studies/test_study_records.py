@@ -138,3 +138,12 @@ def test_a_tuning_that_diverged_counts_as_one_that_learned_nothing(
     assert scores["rte.accuracy"] == fmean(values)
     assert scores.get("worst.rte.accuracy") == (min(values) if len(values) > 1 else None)
     assert ("spread.rte.accuracy" in scores) == (len(values) > 1)
+
+
+def test_a_claim_without_its_measure_says_so(tmp_path: Path) -> None:
+    folder = with_plateau(study(tmp_path / "s"), 1.0)
+    spec = (folder / STUDY).read_text().replace("held_out.masked_lm", "pairs.blimp")
+    (folder / STUDY).write_text(spec)
+    several = judge(read(folder))[1]
+    assert several.verdict == "not tested"
+    assert any("was not measured" in str(finding.why) for finding in several.decisive)
