@@ -142,9 +142,11 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
     request = finetune_request(
         "pairs", sample_file("pairs", 256), *LONG, dev=sample_file("pairs", 16)
     )
+    # On a busy machine one may be done before the other has taken its first steps.
+    left = {place.name for place in places if Run(place).result() is None}
     happened = run_finetuning(planned(request, seeds=2), out, at_once=2)
-    assert {record.trial for record in happened} == {"seed-0", "seed-1"}
-    assert [event.whole for event in events(Ended, happened)] == [True, True]
+    assert left and {record.trial for record in happened} == left
+    assert [event.whole for event in events(Ended, happened)] == [True] * len(left)
     for place in places:
         assert equal(weights(place), weights(straight / place.name))
 
