@@ -35,6 +35,7 @@ def keep(folder: Path, place: Path, commit: str | None = None) -> None:
     shutil.copy(folder / "result.json", place)
     plan_text = json.dumps(plan, indent=1, ensure_ascii=False)
     plan_text = plan_text.replace(f'"{plan["task_data"]}"', '"tasks"').replace(corpus, "corpus")
+    plan_text = plan_text.replace(f'"file {plan["task_data"]}/', '"file tasks/')
     (place / "plan.json").write_text(plan_text + "\n", encoding="utf-8")
     for done in json.loads((folder / "result.json").read_text(encoding="utf-8"))["cells"]:
         name = Path("cells", done["variant"], f"seed-{done['seed']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -199,7 +200,9 @@ def _seeds(record: StudyRecord) -> list[int]:
 def command(record: StudyRecord) -> str:
     """The command that runs the study again from its file."""
     plan = record.plan
-    words = ["clozelab", "study", str(record.folder / STUDY)]
+    file, here = (record.folder / STUDY).resolve(), Path.cwd()
+    place = file.relative_to(here) if file.is_relative_to(here) else record.folder / STUDY
+    words = ["clozelab", "study", str(place)]
     data = plan.get("data") or ["CORPUS"]
     for corpus in [data] if isinstance(data, str) else data:
         words += ["--data", str(corpus)]
