@@ -1,6 +1,6 @@
 """Where the time before training goes: a first step without any cache, then one with it.
 
-    PYTHONPATH=src python benchmarks/first_step.py --data CORPUS --out first-step.json [ROW…]
+    PYTHONPATH=src python benchmarks/first_step.py --data CORPUS --out first-step.json ROW…
 
 Each row is measured in processes of its own, with an empty folder for the caches of the compilers
 and then once more with what the first left there. "first step" is what `clozelab bench` calls so,
@@ -21,20 +21,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-ROWS = {
-    "roberta base 512": ("roberta", "base", None, None),
-    "bert base 128": ("bert", "base", 128, None),
-    "roberta mini 128": ("roberta", "mini", 128, 512),
-    "xlnet base 512": ("xlnet", "base", 512, 32),
-    "modernbert base 1024": ("modernbert", "base", 1024, None),
-}
-# What torch counts, by the words of this table.
+# By the name that is shown, what torch calls it among its own times.
 PHASES = {
-    "tracing": "bytecode_tracing",
-    "derivatives": "aot_trace_joint_graph",
-    "the compiler, in all": "compile_fx_inner",
-    "code of kernels": "GraphLowering.codegen",
-    "waiting for kernels": "async_compile.wait",
+    "Dynamo": "bytecode_tracing",
+    "AOTAutograd": "aot_trace_joint_graph",
+    "Inductor": "compile_fx_inner",
+    "of which codegen": "GraphLowering.codegen",
+    "of which waiting for kernels": "async_compile.wait",
     "loading from the cache": "AOTAutogradCache.inductor_load",
 }
 
@@ -44,10 +37,11 @@ def measure(row: str, data: str, device: str | None) -> dict[str, Any]:
     began = time.perf_counter()
     import torch
     import triton
+    from roofline import ROWS
     from torch._dynamo.utils import compilation_time_metrics
 
     from clozelab.benching.ours import Ours
-    from clozelab.benching.rows import BenchRequest, BenchRow, recipe_of, text
+    from clozelab.benching.rows import BenchRequest, recipe_of, text
     from clozelab.pretraining.job import PretrainJob
     from clozelab.runs.directory import machine_facts
     from clozelab.runs.machine import Machine, facts
@@ -60,10 +54,9 @@ def measure(row: str, data: str, device: str | None) -> dict[str, Any]:
         kernels[src.name] += times.total / 1e6
 
     triton.knobs.compilation.listener = compiled
-    bench_row = BenchRow(*ROWS[row])
     request = BenchRequest(data=(data,), machine=Machine(device=device))
     with join(device) as world, text(request) as stores:
-        recipe = recipe_of(bench_row, request, stores[0][0], device=world.device.type)
+        recipe = recipe_of(ROWS[row], request, stores[0][0], device=world.device.type)
         began = time.perf_counter()
         ours = Ours(PretrainJob(recipe, stores), request.machine, world)
         marks["building"] = time.perf_counter() - began
@@ -91,7 +84,7 @@ def _wait(torch: Any) -> None:
 def apart(row: str, arguments: argparse.Namespace, caches: Path) -> dict[str, Any]:
     """The same in a process of its own, with the caches in a folder."""
     places = {"TORCHINDUCTOR_CACHE_DIR": caches / "inductor", "TRITON_CACHE_DIR": caches / "triton"}
-    command = [sys.executable, __file__, "--data", arguments.data, "--here", row]
+    command = [sys.executable, __file__, row, "--data", arguments.data, "--here"]
     command += ["--device", arguments.device] if arguments.device else []
     environment = {**os.environ, **{name: str(place) for name, place in places.items()}}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, text=True)
@@ -104,28 +97,25 @@ def show(row: str, name: str, measured: dict[str, Any]) -> None:
     seconds = ", ".join(f"{what} {value:.1f} s" for what, value in measured["seconds"].items())
     print(f"{row}, {name}: {seconds}")
     print("  " + ", ".join(f"{what} {value:.1f}" for what, value in measured["phases"].items()))
-    own = {kernel: value for kernel, value in measured["kernels"].items() if value >= 0.05}
-    total = sum(measured["kernels"].values())
-    print(
-        f"  Triton, in this process {total:.1f}: "
-        + ", ".join(f"{k} {v:.1f}" for k, v in own.items())
-    )
+    kernels = measured["kernels"]
+    longest = ", ".join(f"{kernel} {value:.1f}" for kernel, value in kernels.items() if value > 0.1)
+    print(f"  Triton, in this process {sum(kernels.values()):.1f}: {longest}")
 
 
 def main() -> None:
     """Every row twice."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("rows", nargs="*", help=f"of {', '.join(ROWS)} (all)")
+    parser.add_argument("rows", nargs="+", help="of benchmarks/roofline.py")
     parser.add_argument("--data", required=True)
     parser.add_argument("--device")
     parser.add_argument("--out")
-    parser.add_argument("--here", help=argparse.SUPPRESS)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.here:
-        print(json.dumps(measure(arguments.here, arguments.data, arguments.device)))
+    if arguments.here:  # the process of one row, which is timed from its imports on
+        print(json.dumps(measure(arguments.rows[0], arguments.data, arguments.device)))
         return
     records = {}
-    for row in arguments.rows or ROWS:
+    for row in arguments.rows:
         with tempfile.TemporaryDirectory() as caches:
             records[row] = {
                 name: apart(row, arguments, Path(caches)) for name in ("cold", "from the cache")

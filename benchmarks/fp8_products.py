@@ -69,9 +69,9 @@ def milliseconds(run: Callable[[], Any]) -> float | None:
     return float(do_bench(run, return_mode="median"))
 
 
-def error(found: Tensor, true: Tensor) -> float:
+def error(output: Tensor, true: Tensor) -> float:
     """Relative, by the norm."""
-    return float((found.float() - true).norm() / true.norm())
+    return float((output.float() - true).norm() / true.norm())
 
 
 def measure(outputs: int, inputs: int) -> dict[str, Any]:

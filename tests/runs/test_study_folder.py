@@ -94,7 +94,7 @@ def test_cells_of_equal_time_go_on_as_many_at_once_as_they_began(tmp_path: Path)
     study = read_study(tmp_path, equal="time")
     plan_of(study, budget="20s", at_once=2).write(tmp_path / "out")
     assert plan_of(study, tmp_path / "out", budget="20s", at_once=None).at_once == 2
-    with pytest.raises(UserError, match="with --at-once 2; go on so"):
+    with pytest.raises(UserError, match="was begun with --at-once 2; go on so"):
         plan_of(study, tmp_path / "out", budget="20s", at_once=1)
 
 

@@ -100,17 +100,17 @@ def adapt(
 
     from clozelab.pretraining.adaptation import adaptation
 
+    chosen: dict[str, Any] = {"patience": patience, "seed": seed}
     job = adaptation(
         model,
         data,
         replay=replay,
         general=general,
         detour=detour,
-        patience=3 if patience is None else patience,
         changes=set,
-        seed=seed or 0,
         budget=budget,
         request=request,
+        **{name: each for name, each in chosen.items() if each is not None},
     )
     _explain(job, model, watch)
     trained(job, out, copy_to=None, saving=saving, machine=on, watch=watch)

@@ -170,9 +170,8 @@ class Case:
     @property
     def worse_than_guessing(self) -> bool:
         """Whether the loss is above that of guessing all tokens alike."""
-        uniform = self.losses.get("uniform")
-        known = self.loss is not None and uniform is not None and self.language_model
-        return known and self.loss > 1.02 * uniform  # type: ignore[operator]
+        loss, uniform = self.losses.get("loss"), self.losses.get("uniform")
+        return loss is not None and uniform is not None and loss > 1.02 * uniform
 
     @property
     def losses(self) -> dict[str, float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -77,18 +76,15 @@ def resume(
     """Go on where the newest whole checkpoint of a run stands."""
     watch, run = Stopwatch(), Run.open(out)
     facts = run.machine()
-    recorded = facts.get("keep", saving.checkpoints)  # unless asked otherwise, as many as it had
-    saving = replace(saving, keep=recorded if saving.keep is None else saving.keep)
-    given = saving.evaluating()
-    names = ("evaluate_every", "evaluate_blocks")
-    saving = replace(saving, **{name: facts[name] for name in names if name in facts} | given)
+    changed, saving = saving.evaluating(), saving.recalled(facts)
+    changed |= _probing(job, saving) if saving.probing() else {}
+    if facts.get("keep", saving.keep) != saving.keep:
+        changed["keep"] = saving.keep
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
         _check_schedule(run, job)
         if world.is_main:
-            if recorded != saving.keep:
-                run.remember({"keep": saving.keep})
-            if remembered := (_probing(job, saving) if saving.probing() else {}) | given:
-                run.remember(remembered)
+            if changed:
+                run.remember(changed)
             tidy(run.checkpoints, keep=saving.checkpoints if run.result() is None else 0)
         world.barrier()
         checkpoint, passed = newest(run.checkpoints)

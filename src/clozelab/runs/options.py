@@ -6,7 +6,8 @@ Nothing here needs torch: the command line reads these for its help.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clozelab.config.renamed import OldNameWarning
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Count = Annotated[int, whole, at_least(1)]
+_EVALUATION = ("evaluate_every", "evaluate_blocks")
 Device = Annotated[str, OneOf("cpu", "cuda"), "where to compute (a GPU, if there is one)"]
 
 
@@ -91,8 +93,13 @@ class SaveOptions(TrackOptions):
 
         They decide when an adaptation stops, and which weights it keeps.
         """
-        names = ("evaluate_every", "evaluate_blocks")
-        return {name: each for name in names if (each := getattr(self, name)) is not None}
+        return {name: each for name in _EVALUATION if (each := getattr(self, name)) is not None}
+
+    def recalled(self, facts: Mapping[str, Any]) -> SaveOptions:
+        """The options of a resumed run: what was recorded, where nothing else is asked for."""
+        recorded = {name: facts[name] for name in _EVALUATION if name in facts}
+        keep = facts.get("keep", self.checkpoints) if self.keep is None else self.keep
+        return replace(self, keep=keep, **recorded | self.evaluating())
 
     @property
     def checkpoints(self) -> int:

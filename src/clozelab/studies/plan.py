@@ -159,12 +159,9 @@ def make_plan(
     for measure, why in unmeasurable(request).items():
         yield Said(f"{request.study.name}: {measure} is left out: {why}")
     saved = saved_plan(request, out)
-    at_once = _at_once(request, machine, saved) if at_once is None else at_once
-    if saved and saved.unit == "seconds" and (saved.at_once == 1) != (at_once == 1):
-        raise UserError(
-            f"{out}: its cells were given their seconds with --at-once {saved.at_once}; go on so,"
-            " since cells that are alone keep them otherwise than cells side by side"
-        )
+    if saved is not None and saved.unit == "seconds":
+        at_once = _at_once_as_begun(at_once, saved.at_once, place=out)
+    at_once = _side_by_side(request, machine) if at_once is None else at_once
     plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once)
     levels = {one.name: plateau_level(request, one.name) for one in request.study.variants}
     plan = replace(
@@ -208,13 +205,18 @@ def _as_stated(saved: SavedPlan, claim: str, power: Mapping[str, Any]) -> Mappin
     return stated if stated.get("seeds") == power["seeds"] else power
 
 
-def _at_once(request: StudyRequest, machine: Machine, saved: SavedPlan | None) -> int:
-    """How many cells a device runs at once: with narrow models a GPU waits for the host.
+def _at_once_as_begun(at_once: int | None, before: int, *, place: Path | None) -> int:
+    """As many cells at once as a study of equal time was begun with, or refused."""
+    if at_once is not None and (at_once == 1) != (before == 1):
+        raise UserError(
+            f"{place}: was begun with --at-once {before}; go on so: cells that are alone keep to"
+            " seconds, cells side by side to the steps that these should give"
+        )
+    return before if at_once is None else at_once
 
-    Where cells are given seconds, as many as when the study was begun.
-    """
-    if saved is not None and saved.unit == "seconds":
-        return saved.at_once
+
+def _side_by_side(request: StudyRequest, machine: Machine) -> int:
+    """How many cells a device runs at once: with narrow models a GPU waits for the host."""
     names = [one.name for one in request.study.variants]
     narrow = all(request.recipe(name).encoder.hidden_size < _WIDE for name in names)
     return max(1, min(_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1

@@ -220,8 +220,8 @@ class StudySpec(Base):
         for claim in self.claims:
             on = tuple(s for s in claim.on if s in self.measures or s.partition(".")[0] in scored)
             if on and {claim.better, claim.than} <= {*names, ""}:
-                few = seeds if claim.seeds and seeds and seeds < claim.seeds else claim.seeds
-                claims.append(replace(claim, on=on, seeds=few))
+                stated = min(claim.seeds, seeds) if claim.seeds and seeds else claim.seeds
+                claims.append(replace(claim, on=on, seeds=stated))
         study = replace(
             self,
             tasks=tasks,

@@ -74,7 +74,7 @@ def _race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Choice]:
             raise UserError(f"{place} needs as many answers as questions: fix the article")
         rows = zip(questions, lists, answers, strict=True)
         for number, (question, texts, answer) in enumerate(rows):
-            if not isinstance(question, str) or not _is_texts(texts):
+            if not isinstance(question, str) or not _are_texts(texts):
                 raise UserError(
                     f"{place} has a question that is no text, or no two texts as its options: fix"
                     " the article"
@@ -89,8 +89,8 @@ def _alike(first: Any, second: Any) -> bool:
     return isinstance(first, list) and isinstance(second, list) and len(first) == len(second)
 
 
-def _is_texts(value: Any) -> bool:
-    """Whether it is a list of two texts or more."""
+def _are_texts(value: Any) -> bool:
+    """Whether these are two texts or more, in a list."""
     return (
         isinstance(value, list) and len(value) > 1 and all(isinstance(text, str) for text in value)
     )
@@ -145,7 +145,7 @@ def _texts(row: Record, column: str) -> list[str]:
         value = value.get("text")
     if isinstance(value, list):
         texts = [item.get("text") if isinstance(item, Mapping) else item for item in value]
-        if _is_texts(texts):
+        if _are_texts(texts):
             return [str(text).strip() for text in texts]
     raise UserError(f"{row.place} has no two choices in {column!r}: write a list of texts there")
 
