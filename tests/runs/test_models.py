@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -250,6 +251,17 @@ def test_fill_tells_every_blank_and_the_text(
     assert filled.text.startswith("The first") and filled.text.endswith(" was here.")
     monkeypatch.setattr("sys.stdin", io.StringIO(TEXT + "\n"))
     assert run_command(capsys, "fill", str(runs_dir / "bert"), "-", "--top", "3")[0] == output
+
+
+def test_fill_as_json_has_the_same_guesses(
+    runs_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, _ = run_command(capsys, "fill", str(runs_dir / "bert"), TEXT, "--top", "2", "--json")
+    filled = fill(load(str(runs_dir / "bert")), TEXT, top=2)
+    record = json.loads(output)
+    assert record["text"] == filled.text
+    tokens = [[guess["token"] for guess in guesses] for guesses in record["blanks"]]
+    assert tokens == [[guess.token for guess in guesses] for guesses in filled.blanks]
 
 
 @pytest.mark.parametrize(

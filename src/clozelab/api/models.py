@@ -67,13 +67,20 @@ def identity(model: Model) -> dict[str, Any]:
 
 @command
 def fill(
-    model: ModelLike, text: Text, *, top: int = 5, device: Device | None = None, watch: Watch
+    model: ModelLike,
+    text: Text,
+    *,
+    top: int = 5,
+    json: bool = False,
+    device: Device | None = None,
+    watch: Watch,
 ) -> Filled:
     """Guess what a model would put into the blanks of a text.
 
     Args:
         text: with [MASK] for every blank, or - for standard input
         top: guesses for each blank (5)
+        json: print it as JSON
     """
     from clozelab.models.fill import fill
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,11 @@ class Filled:
     def text(self) -> str:
         """The text with every blank's best put in."""
         return "".join(self.parts)
+
+    def as_json(self) -> dict[str, Any]:
+        """The text and the guesses for other programs."""
+        blanks = [[asdict(guess) for guess in guesses] for guesses in self.blanks]
+        return {"text": self.text, "blanks": blanks}
 
 
 def fill(model: Model, text: str, *, top: int = 5, device: str | None = None) -> Filled:

@@ -27,6 +27,9 @@ _AROUND = 300  # characters of a passage on either side of its answer
 
 def filled(result: Filled, values: Values) -> Iterator[RenderableType]:
     """The guesses for every blank, and the text with the best put in: every second part."""
+    if values.get("json"):
+        yield json.dumps(result.as_json(), indent=1, ensure_ascii=False)
+        return
     lines = Table(box=None, pad_edge=False)
     for name in ("blank", "token", "probability"):
         lines.add_column(name, justify="left" if name == "token" else "right")
