@@ -87,6 +87,14 @@ def test_vectors_are_those_of_embed(model: Model, pool: str) -> None:
         np.testing.assert_allclose(ours, theirs[:, layer], atol=1e-5)
 
 
+def test_a_text_is_cut_to_the_blocks_of_pretraining_marks_included(model: Model) -> None:
+    length = model.recipe.blocks.length
+    for tokens, cut in ((length - 2, 0), (length - 1, 1)):
+        encoder = FrozenEncoder(model, CPU)
+        list(encoder.follow([Excerpt("a " * tokens)]))
+        assert encoder.cut == cut
+
+
 def test_a_word_is_the_mean_of_its_pieces_and_is_computed_once(model: Model) -> None:
     text = "an extraordinary housekeeper"
     excerpts = [Excerpt(text, span) for span in ((0, 2), (3, 16), (17, 28))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -135,6 +136,25 @@ def test_lines_without_a_text_are_left_out_and_counted(
     scores = clozelab.score(bert, file=[file], device="cpu")
     assert len(scores.texts) == 2
     assert "lines without a text, left out: 1" in capsys.readouterr().err
+
+
+def test_a_text_longer_than_the_blocks_of_training_is_warned_of(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = clozelab.load(runs / "bert")
+    length = model.recipe.blocks.length
+    assert length < model.recipe.encoder.max_positions
+    for words, warned in ((length - 2, False), (length - 1, True)):
+        for ask in (model.score, model.embed):
+            ask("a " * words)
+            said = f"the longest text is {words + 2:,} tokens" in capsys.readouterr().err
+            assert said == warned, (words, ask)
+
+
+def test_an_empty_list_is_not_standard_input(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("A line that nobody asked about.\n"))
+    with pytest.raises(UserError, match="the list of them is empty"):
+        clozelab.load(runs / "bert").score([])
 
 
 def test_what_cannot_be_scored_is_said_in_a_sentence(

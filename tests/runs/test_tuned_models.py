@@ -633,6 +633,38 @@ def test_python_predicts_as_the_command_does(
     assert span.text and span.text in questions[0][1]
     with pytest.raises(UserError, match=r"as \[text\]"):
         model.predict("a text alone")
+    assert clozelab.predict(model, text=[]) == model.predict([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("xlnet-answer", "ab"),
+        ("xlnet-answer", ("What?", 3)),
+        ("roberta-tag", [1, 2]),
+        ("roberta-tag", {"a": 1}),
+        ("bert-pairs", (None, "a text")),
+    ],
+)
+def test_what_is_no_text_is_refused_and_so_are_the_characters_of_one(
+    runs_dir: Path, name: str, value: Any
+) -> None:
+    with pytest.raises(UserError, match=r"input 0: is .*, and the model takes"):
+        load(str(runs_dir / name)).predict([value], device="cpu")
+
+
+def test_choices_and_documents_are_not_taken_apart() -> None:
+    for kind, value in ((Choose, ("The man", "sat")), (Coreference, ["Anna met Paul."])):
+        with pytest.raises(TypeError):
+            kind.example(value, "0")
+
+
+def test_half_a_character_is_refused_and_the_model_goes_on(runs_dir: Path) -> None:
+    model = load(str(runs_dir / "bert-classify"))
+    before = model.predict(["a text"], device="cpu")
+    with pytest.raises(UserError, match="is not Unicode text"):
+        model.predict(["a \udc80 text"], device="cpu")
+    assert model.predict(["a text"], device="cpu") == before
 
 
 def test_the_public_names_are_there() -> None:

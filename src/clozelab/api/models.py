@@ -60,6 +60,18 @@ def predicting(model: Any, watch: Watch) -> Model:
     return predictor
 
 
+def warn_of_length(model: Model, longest: int, watch: Watch) -> None:
+    """Say that a text is longer than any block of training, if one is."""
+    from clozelab.models.history import longest_block
+
+    trained = longest_block(model)
+    if trained is not None and longest > trained:
+        watch.warn(
+            f"the longest text is {longest:,} tokens, and the model was trained on blocks of"
+            f" {trained:,}: what it makes of longer texts is not to be trusted"
+        )
+
+
 def identity(model: Model) -> dict[str, Any]:
     """What a record says of the model that it is about."""
     return {"place": model.place, "step": model.step, "sha256": model.digest}
@@ -193,6 +205,7 @@ def embed(
     vectors: Vectors = watch.drain(follow(loaded, texts, **settings), "embedding", len(texts))
     if vectors.cut:
         watch.warn(f"texts longer than the model reads, cut: {vectors.cut:,}")
+    warn_of_length(loaded, vectors.longest, watch)
     if out is not None:
         if missing := " and ".join(save(Path(out), vectors, texts)):
             watch.warn(f"{out}: without {missing}, which one long text makes too large")

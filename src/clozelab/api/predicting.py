@@ -78,7 +78,7 @@ class PassageAnswer:
 def predict(
     model: ModelLike,
     *,
-    text: Texts = (),
+    text: Texts | None = None,
     file: Place | None = None,
     task: str | None = None,
     split: str | None = None,
@@ -105,7 +105,7 @@ def predict(
     if task is not None:
         if out is None:
             raise UserError("--task writes a submission: name its folder by --out DIR")
-        if text or file is not None or json:
+        if text is not None or file is not None or json:
             raise UserError("--task brings its own texts and format: leave the others out")
         from clozelab.finetuning.files.splits import check_submission, write_submission
 
@@ -123,7 +123,7 @@ def predict(
     refuse_existing(out, overwrite=overwrite)
     if file not in (None, "-"):
         Data("", test=file).check()  # before a model is opened
-    if not text and file is None and sys.stdin.isatty():
+    if text is None and file is None and sys.stdin.isatty():
         watch.say("texts, one a line, until Ctrl-D:")
     loaded = opened(model, watch)
     examples = _examples(loaded, text, file=file or "-", columns=files.columns)
@@ -192,24 +192,24 @@ def _check_alike(model: str, loaded: Model, splits: TaskSplits) -> None:
 
 
 def _examples(
-    loaded: Model, text: Sequence[str], *, file: str, columns: Sequence[str]
+    loaded: Model, text: Sequence[str] | None, *, file: str, columns: Sequence[str]
 ) -> list[Any]:
     """The texts given, those of a table, or one a line of a file or of standard input."""
     from clozelab.finetuning.predict import example, fine_tuned, tabled
 
     task, _ = fine_tuned(loaded)
-    if text and file != "-":
+    if text is not None and file != "-":
         raise UserError("--file brings its own texts: leave --text out")
-    if not text and file != "-" and not file.endswith(".txt"):
+    if text is None and file != "-" and not file.endswith(".txt"):
         if Path(file).is_dir() and not task.kind.reads_folders:
             raise UserError(f"--file {file}: is a folder; name a file")
         return [task.kind.unlabelled(row) for row in tabled(loaded, file, columns=columns)]
     if columns:
         raise UserError("--columns names the columns of a table: leave it out with plain texts")
     least, most, words = task.kind.takes(imported=task.imported)
-    if text:  # each an example, or all of them one where the kind takes several
+    if text is not None:  # each an example, or all of them one where the kind takes several
         texts = [sound(each, "--text") for each in text]
-        rows = [texts] if most > 1 else [[each] for each in texts]
+        rows = [texts] if most > 1 and texts else [[each] for each in texts]
         places = ["--text"] * len(rows)
         too_few, too_many = "give --text for each", "leave the others out"
     else:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from clozelab.api.models import identity, predicting
+from clozelab.api.models import identity, predicting, warn_of_length
 from clozelab.api.tasks import TaskFiles
 from clozelab.api.texts import STDIN, lines_of, refuse_existing, sound, write_lines, write_record
 from clozelab.api.watching import Watch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def score(
     model: ModelLike,
     *,
-    text: Texts = (),
+    text: Texts | None = None,
     file: Places = (),
     pairs: Place | None = None,
     facts: Place | None = None,
@@ -64,10 +64,10 @@ def score(
         json: JSON in place of tables and fields
         precision: of the arithmetic (tf32 on a GPU, else fp32)
     """
-    if text and file:
+    if text is not None and file:
         raise UserError("--file brings its own texts: leave --text out")
     sets = sum(each is not None for each in (pairs, facts))
-    if sets + bool(text or file) > 1:
+    if sets + bool(text is not None or file) > 1:
         raise UserError("score takes texts, --pairs or --facts: name one of the three")
     if items is not None and pairs is None:
         raise UserError("--items are those of minimal pairs: say --pairs, or leave it out")
@@ -83,6 +83,7 @@ def score(
         from clozelab.scoring.texts import scored
 
         pieces = read(text_scorer, texts, places=places.__getitem__)
+        warn_of_length(text_scorer.model, text_scorer.longest(pieces), watch)
         likelihoods = watch.drain(follow(text_scorer, pieces, **how), "scoring", 1)
         scores = scored(text_scorer, texts, likelihoods)
         if scores.unknown:
@@ -131,9 +132,13 @@ def _scorer(model: Any, method: Method | None, data: str | None, watch: Watch) -
     return scorer(loaded, method, spelling=spelling)
 
 
-def _texts(text: Sequence[str], file: Sequence[str], watch: Watch) -> tuple[list[str], list[str]]:
+def _texts(
+    text: Sequence[str] | None, file: Sequence[str], watch: Watch
+) -> tuple[list[str], list[str]]:
     """Texts, and where each stands."""
-    if text:
+    if text is not None:
+        if not text:
+            raise UserError("score needs a text; the list of them is empty")
         texts = [sound(one, "--text") for one in text]
         return texts, [f"--text {number}" for number in range(1, len(texts) + 1)]
     if not file and sys.stdin.isatty():
@@ -156,5 +161,5 @@ def check_texts(model: ModelLike, file: str, watch: Watch) -> None:
     """Refuse texts that a model cannot score."""
     from clozelab.scoring.likelihood import read
 
-    texts, places = _texts((), [file], watch)
+    texts, places = _texts(None, [file], watch)
     read(_scorer(model, None, None, watch), texts, places=places.__getitem__)

@@ -134,12 +134,13 @@ def _log(state: Mapping[str, Any]) -> TrainingLog:
         return np.array([_number(row.get(name)) for row in rows], dtype=np.float64)
 
     steps, rates, loss, norm = map(column, ("step", "learning_rate", "loss", "grad_norm"))
+    named = np.array(["grad_norm" in row for row in rows], dtype=bool)
+    no_norm = named & ~np.isfinite(norm)  # logged, and not a number
     # By default the Trainer leaves losses that are NaN out of its means: what is left is 0.
-    void = ~np.isfinite(loss) | (np.isfinite(loss) & (loss == 0) & ~np.isfinite(norm))
+    void = ~np.isfinite(loss) | ((loss == 0) & no_norm)
     bad = [(int(step), "the loss") for step in steps[void]]
-    if not bad and len(norm):
-        named = np.array(["grad_norm" in row for row in rows])
-        bad = [(int(step), "the gradient's norm") for step in steps[named & ~np.isfinite(norm)]]
+    if not bad:
+        bad = [(int(step), "the gradient's norm") for step in steps[no_norm]]
     held_out = [
         (float(row["step"]), value)
         for row in history

@@ -20,7 +20,7 @@ from clozelab.diagnosis.weights import damaged, tables
 from clozelab.errors import UserError
 from clozelab.remote.access import is_url
 from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, token_counts, unigram_entropy
-from clozelab.runs.directory import PLAN, STUDY, Entry, Run
+from clozelab.runs.directory import PLAN, STUDY, TASK, Entry, Run
 from clozelab.text.loading import load
 from clozelab.text.store.corpus import Corpus, Store, as_it_was, exists, open_stores, weighted
 from clozelab.text.vocabulary import ROLES, roles_of
@@ -104,8 +104,8 @@ def _refuse_several(path: Path) -> None:
     """Refuse folders of several runs, each of which is a patient of its own."""
     if (path / STUDY).exists():
         raise UserError(f"{path}: is a study; name the folder of one of its runs, as cells/…")
-    if (path / PLAN).exists():
-        raise UserError(f"{path}: is a folder of fine-tunings; the doctor reads pretraining runs")
+    if (path / PLAN).exists() or (path / TASK).exists():
+        raise UserError(f"{path}: is a fine-tuning; the doctor reads pretraining runs")
 
 
 def _stores(

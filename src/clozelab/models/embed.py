@@ -40,6 +40,7 @@ class Vectors:
     starts: Ints  # [texts + 1] first row of each text
     offsets: Ints  # [rows, 2] the characters of its text that each row stands for
     cut: int  # texts that were longer than the model reads
+    longest: int  # tokens of the longest text, marks included
 
     def __repr__(self) -> str:
         shape = " × ".join(f"{size:,}" for size in self.vectors.shape)
@@ -136,6 +137,7 @@ def follow(
         starts=offsets([len(vectors) for vectors, _ in pieces]),
         offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in pieces)]),
         cut=sum(text.cut for text in rows),
+        longest=int(lengths.max(initial=0)),
     )
 
 

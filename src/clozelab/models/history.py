@@ -64,6 +64,15 @@ def adaptation(model: Model) -> AdaptationRecord | None:
     return record if record is not None and record.steps == model.step else None
 
 
+def longest_block(model: Model) -> int | None:
+    """The most tokens that a block had in any training of the model; None if that is not known."""
+    before = [run for _, run in _before(model)]
+    if None in before or model.recipe.encoder.recurrent:
+        return None
+    recipes = [model.recipe, *(run.recipe() for run in before if run)]
+    return max(recipe.blocks.length for recipe in recipes)
+
+
 def lineage(model: Model) -> list[str]:
     """The models that this one came from, the oldest first."""
     return [_called(place, run) for place, run in _before(model)][::-1]

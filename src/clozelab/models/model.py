@@ -128,7 +128,7 @@ class Model:
         """Read tasks off the layers by linear probes: `clozelab.probe`."""
         return clozelab.probe(self, task, **options)
 
-    def score(self, text: str | Sequence[str] = (), **options: Any) -> Any:
+    def score(self, text: str | Sequence[str] | None = None, **options: Any) -> Any:
         """Compute how likely texts are, or ask for minimal pairs or facts: `clozelab.score`."""
         return clozelab.score(self, text=text, **options)
 

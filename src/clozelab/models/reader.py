@@ -33,6 +33,7 @@ from clozelab.contracts import (
     TextLayout,
     Vocabulary,
 )
+from clozelab.errors import UserError
 from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.fitting import family_for
 from clozelab.packed import offsets
@@ -76,6 +77,11 @@ class TaskReader:
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
         """Texts as tokens, or as words where the encoder reads those."""
+        for text in texts:
+            if not text.isascii() and not _is_unicode(text):
+                raise UserError(
+                    f"{text!r:.60}: is not Unicode text; it has half of a surrogate pair"
+                )
         self._encoder.forget()
         encoded = self._encoder.encode(list(texts), characters=True)
         assert encoded.firsts is not None
@@ -134,11 +140,15 @@ class TaskReader:
         Attention without a table of positions does, too, but its memory grows with the square: what
         it was trained on will do.
         """
-        encoder, layout = self.recipe.encoder, self._layout
+        encoder = self.recipe.encoder
         if encoder.recurrent:
             return None
-        length = encoder.max_positions or self.recipe.blocks.length
-        return length - (len(layout.before) + len(layout.after) if layout.in_pretraining else 0)
+        return (encoder.max_positions or self.recipe.blocks.length) - self.own_marks
+
+    @property
+    def own_marks(self) -> int:
+        """How many marks `read` puts around a text: those that pretraining showed."""
+        return self.marks(1) if self._layout.in_pretraining else 0
 
     def around(self, ids: Array) -> Text:
         """Some tokens with the marks around them that the model knows from its training."""
@@ -228,6 +238,15 @@ class TaskReader:
         covered = np.stack([spans[first, 0], spans[last, 1]], axis=1)
         every = np.ones(len(first), dtype=bool)
         return Pieces(columns, starts, covered, every, _counted(every, starts))
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text is one to a tokenizer; Python also has strings with half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _counted(begins: Bools, starts: Ints) -> Ints:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.runs.directory import PLAN, STUDY, Run
+from clozelab.runs.directory import PLAN, STUDY, TASK, Run
 from clozelab.runs.record import RunRecord, read_run
 
 
@@ -59,6 +59,8 @@ def _folders(place: Path) -> list[Path]:
     """The runs at a place or right below it, without studies."""
     if (place / STUDY).exists():
         raise UserError(f"{place}: is a study, which has a page of its own; name it alone")
+    if (place / TASK).exists() and not (place / PLAN).exists():
+        raise UserError(f"{place}: is one seed of a fine-tuning; name the folder of all its seeds")
     inside = (folder for folder in sorted(place.glob("*")) if not (folder / STUDY).exists())
     runs = [place] if _is_run(place) else [folder for folder in inside if _is_run(folder)]
     if not runs:

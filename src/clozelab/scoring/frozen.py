@@ -84,9 +84,10 @@ class FrozenEncoder:
         self._rows = {excerpt: row for excerpt, row in self._rows.items() if excerpt in needed}
 
     def _most(self) -> int:
-        """The most tokens of a text: as many as blocks of its pretraining have."""
-        most, length = self.loaded.reader().limit, self.loaded.recipe.blocks.length
-        return length if most is None else min(most, length)
+        """The most tokens of a text: as many as blocks of its pretraining have, less its marks."""
+        reader = self.loaded.reader()
+        length = self.loaded.recipe.blocks.length - reader.own_marks
+        return length if reader.limit is None else min(reader.limit, length)
 
     @torch.inference_mode()
     def _compute(self, texts: list[Text], wanted: list[list[Excerpt]]) -> None:

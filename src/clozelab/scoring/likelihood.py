@@ -124,6 +124,10 @@ class TextScorer:
         """How many marks stand before a text."""
         return len(self.marks[0]["ids"])
 
+    def longest(self, pieces: Pieces) -> int:
+        """The tokens of the longest text, its marks included."""
+        return int(np.diff(pieces.starts).max()) + sum(len(some["ids"]) for some in self.marks)
+
     def batch(self, columns: dict[str, Array]) -> Input:
         """Rows [R, n, …] between their marks, as a batch without padding."""
         rows, n = columns["ids"].shape

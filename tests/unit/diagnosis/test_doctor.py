@@ -209,6 +209,23 @@ def test_a_checkpoint_that_goes_on_from_another_is_not_on_the_plateau(tmp_path: 
     }
 
 
+def test_a_fine_tuning_of_others_is_not_taken_for_a_pretraining(tmp_path: Path) -> None:
+    """Small steps are right for it; a loss that rounds to 0 is no NaN where no norm was logged."""
+    classes = {"architectures": ["BertForSequenceClassification"]}
+    loss = lambda share: 0.7 * (1 - share)  # noqa: E731
+    tuned = diagnose(trainer(tmp_path / "tuned", loss, rate=2e-5, config=classes))
+    assert tuned.healthy and "small steps" not in {each.check for each in tuned.findings}
+    state = tmp_path / "tuned" / "trainer_state.json"
+    (alone := tmp_path / "alone").mkdir()
+    record = json.loads(state.read_text(encoding="utf-8"))
+    for row in record["log_history"]:
+        del row["grad_norm"]
+    record["log_history"][-1]["loss"] = 0.0
+    (alone / "trainer_state.json").write_text(json.dumps(record), encoding="utf-8")
+    logged = diagnose(str(alone))
+    assert logged.healthy and not findings(logged, "caution"), logged
+
+
 def test_embeddings_that_never_move_are_found(tmp_path: Path) -> None:
     rows = np.arange(40, dtype=np.float32).reshape(10, 4)
     frozen, moving = tmp_path / "frozen", tmp_path / "moving"

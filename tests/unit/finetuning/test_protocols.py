@@ -419,12 +419,6 @@ def test_a_bad_setting_of_a_kind_is_refused(
     assert all(word in message for word in phrases), message
 
 
-def test_what_suits_the_kind_but_not_the_task_is_refused_when_it_is_made() -> None:
-    tuning = for_task("bert", "cmrc2018", "task.impossible=true")
-    message = refusal(kind_with, {"language": "chinese"}, tuning.task, "answer", place="cmrc2018")
-    assert message.startswith("cmrc2018: task.impossible = true: Chinese is scored")
-
-
 # --- grids ---
 
 

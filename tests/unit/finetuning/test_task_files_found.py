@@ -222,6 +222,9 @@ def test_labels_are_those_of_the_training_file_in_order(tmp_path: Path) -> None:
     assert len(splits.read("train")) == 3 and len(splits.read("dev")) == 1
     numbers = own("classify", train=table(tmp_path / "c.tsv", "10", "9", "-1"))
     assert numbers.settings["labels"] == ("-1", "9", "10")
+    # Equal as numbers: the order of a set, which differs between processes, must not decide.
+    alike = own("classify", train=table(tmp_path / "d.tsv", "1", "01", "001", "0001", "00001"))
+    assert alike.settings["labels"] == ("00001", "0001", "001", "01", "1")
 
 
 def test_a_label_of_dev_that_train_has_not_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -11,12 +11,35 @@ from support.question_answering import CLS, FakeReader, ask
 
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
+from clozelab.finetuning.examples import Candidate, Question, Span
 from clozelab.finetuning.examples import GoldAnswer as Gold
-from clozelab.finetuning.examples import Question
 from clozelab.finetuning.kinds.answer import Answer
 from clozelab.finetuning.kinds.windows import located, most_context, windows_over
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def test_chinese_is_scored_by_characters_with_and_without_impossible_questions() -> None:
+    passage = "北京大学位于北京市海淀区。"
+    answered = Question("a", "在哪里？", passage, (Gold("北京市海淀区", 6),))
+    impossible = Question("b", "是谁？", passage, ())
+    for examples in ([answered], [answered, impossible]):
+        kind = Answer(**Answer.derive(examples, labels=()))
+        assert kind.language == "chinese" and kind.impossible == (len(examples) == 2)
+        predictions = [Span("海淀区", 1.0, None, ()), Span("", 0.0, None, ())][: len(examples)]
+        scores = kind.score(predictions, examples)
+        assert scores["HasAns_f1" if kind.impossible else "f1"] == pytest.approx(200 / 3)
+    assert scores["NoAns_f1"] == 100
+    # Half of the answer is right, so it is better given than withdrawn.
+    spans = [Span("", 1.0, 2.0, (Candidate("海淀区", 1.0, 9),)), Span("", 0.0, 9.0, ())]
+    tuned = kind.calibrated(spans, examples)
+    assert tuned.threshold == 2
+    assert kind.score(tuned.decided(spans), examples)["f1"] == pytest.approx(500 / 6)
+
+
+def test_blocks_without_room_for_the_texts_are_refused() -> None:
+    with pytest.raises(UserError, match="length = 4: leaves no room for two texts beside 3 marks"):
+        Answer().tokenize([ask("a b", "b")], FakeReader(length=4))
 
 
 def counting(words: int) -> str:

@@ -175,6 +175,8 @@ def small_steps(case: Case) -> CheckResult | None:
     log = case.log
     if log is None or case.continued or not log.peak:
         return None
+    if case.recipe is None and (not case.language_model or case.plateau is None):
+        return None  # it may well be a fine-tuning, whose steps are small
     usual = case.recipe.optimiser.usual_rates if case.recipe else Adamw.usual_rates
     if usual is None:  # steps whose length is not the learning rate
         return None

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from clozelab.contracts import Reader
-from clozelab.errors import UserError
 from clozelab.finetuning.examples import Floats, Question, Span, TokenizedExamples
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.questions import questions
 from clozelab.finetuning.kinds import decoding, windows
-from clozelab.finetuning.kinds.kind import TaskKind, Texts
+from clozelab.finetuning.kinds.kind import TaskKind, Texts, strings
 from clozelab.finetuning.metrics import answers, chinese
+from clozelab.finetuning.metrics.chinese import CHINESE
 from clozelab.ranges import BelowOne, PositiveInt
 
 
@@ -54,20 +54,12 @@ class Answer(TaskKind):
     transform: bool = False
     dropout: BelowOne = 0.1  # on the vectors, or with beams on what judges answerability alone
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.impossible and self.language == "chinese":
-            raise UserError(
-                "impossible = true: Chinese is scored as CMRC 2018 does it, where every question"
-                " has an answer; leave it out"
-            )
-
     read = staticmethod(questions)
 
     @classmethod
     def example(cls, value: Any, name: str) -> Question:
         """A question and its passage."""
-        question, passage = value
+        question, passage = strings(value)
         return Question(name, question, passage)
 
     @classmethod
@@ -76,7 +68,7 @@ class Answer(TaskKind):
         impossible = any(example.answers == () for example in examples)
         text = "".join(example.passage for example in examples[:100])
         # Where words have no spaces between them, scores go by characters.
-        is_chinese = not impossible and len(re.findall(f"[{chinese.HAN}]", text)) * 3 > len(text)
+        is_chinese = len(re.findall(f"[{chinese.HAN}]", text)) * 3 > len(text)
         return {"impossible": impossible, "language": "chinese" if is_chinese else "english"}
 
     def tokenize(
@@ -107,9 +99,9 @@ class Answer(TaskKind):
         """Exact match and F1; where `impossible` also apart for those with and without answer."""
         gold, spans = self._known(predictions, examples)
         texts = [span.text for span in spans]
-        if self.language == "chinese":
-            return chinese.cmrc(gold, texts)
-        return answers.squad2(gold, texts) if self.impossible else answers.squad1(gold, texts)
+        if self.impossible:
+            return answers.squad2(gold, texts, self._rules)
+        return chinese.cmrc(gold, texts) if self._rules is CHINESE else answers.squad1(gold, texts)
 
     def selects(self, scores: Mapping[str, float]) -> float:
         """F1."""
@@ -121,7 +113,8 @@ class Answer(TaskKind):
             return self
         gold, spans = self._known(predictions, examples)
         texts = [span.best[0].text if span.best else "" for span in spans]
-        best = answers.best_threshold(gold, texts, [span.null or 0.0 for span in spans])
+        nulls = [span.null or 0.0 for span in spans]
+        best = answers.best_threshold(gold, texts, nulls, self._rules)
         return replace(self, threshold=best["best_f1_thresh"])
 
     def decided(self, predictions: list[Span]) -> list[Span]:
@@ -143,6 +136,10 @@ class Answer(TaskKind):
         nulls = {name: span.null for name, span in spans.items() if span.null is not None}
         files = {"": json.dumps(texts, ensure_ascii=False)}
         return files | ({cls.beside[0]: json.dumps(nulls)} if nulls else {})
+
+    @property
+    def _rules(self) -> answers.Rules:
+        return CHINESE if self.language == "chinese" else answers.ENGLISH
 
     def _known(
         self, predictions: Sequence[Span], examples: Sequence[Question]

@@ -22,7 +22,7 @@ from clozelab.finetuning.examples import (
 )
 from clozelab.finetuning.files import choices as files
 from clozelab.finetuning.files.named import Setting
-from clozelab.finetuning.kinds.kind import CUT, SummaryKind, Texts
+from clozelab.finetuning.kinds.kind import CUT, SummaryKind, Texts, space, strings
 from clozelab.finetuning.metrics.classes import accuracy
 from clozelab.packed import offsets
 from clozelab.ranges import at_least
@@ -53,7 +53,8 @@ class Choose(SummaryKind):
     def example(cls, value: Any, name: str) -> Choice:
         """A text and its continuations."""
         first, seconds = value
-        return Choice(name, first, tuple(seconds))
+        (text,) = strings([first])
+        return Choice(name, text, strings(seconds))
 
     @classmethod
     def joined(cls, texts: Sequence[str]) -> Any:
@@ -81,7 +82,7 @@ class Choose(SummaryKind):
         groups = offsets([self._checked(example) for example in examples])
         first = reader.pieces([example.first for example in examples])
         second = reader.pieces([text for example in examples for text in example.seconds])
-        room = reader.length - reader.marks(2)
+        room = space(reader, 2)
         rows: list[Row] = []
         counts = Counts()
         for number, example in enumerate(examples):

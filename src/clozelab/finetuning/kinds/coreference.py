@@ -27,7 +27,7 @@ from clozelab.finetuning.examples import (
 )
 from clozelab.finetuning.files.documents import documents
 from clozelab.finetuning.kinds import segments
-from clozelab.finetuning.kinds.kind import TaskKind, Texts
+from clozelab.finetuning.kinds.kind import TaskKind, Texts, strings
 from clozelab.finetuning.kinds.segments import DocumentWords
 from clozelab.finetuning.metrics.clusters import PronounAnswer, gap, scored
 from clozelab.packed import offsets
@@ -70,7 +70,7 @@ class Coreference(TaskKind):
     @classmethod
     def example(cls, value: Any, name: str) -> Document:
         """A document in sentences of words."""
-        return Document(name, tuple(tuple(sentence) for sentence in value))
+        return Document(name, tuple(strings(sentence) for sentence in value))
 
     @classmethod
     def rows(cls, text: str) -> list[list[str]]:

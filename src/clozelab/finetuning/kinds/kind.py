@@ -287,9 +287,28 @@ class SummaryKind(TaskKind):
         return SummaryHead(self, width)
 
 
+def space(reader: Reader, texts: int) -> int:
+    """The tokens of a block that one text has, or two together."""
+    marks = reader.marks(texts)
+    if reader.length < marks + texts:
+        what = "a text" if texts == 1 else "two texts"
+        raise UserError(
+            f"length = {reader.length}: leaves no room for {what} beside {marks} marks; give at"
+            f" least {marks + texts}"
+        )
+    return reader.length - marks
+
+
+def strings(values: Any) -> tuple[str, ...]:
+    """Several texts: a single one is refused, whose characters are none, and what is no text."""
+    if isinstance(values, str | Mapping) or not all(isinstance(each, str) for each in values):
+        raise TypeError
+    return tuple(values)
+
+
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:
     """Labels in order; whole numbers by size, and "O", which tags no name, first."""
     distinct = set(labels)
     if all(label.removeprefix("-").isdecimal() for label in distinct):
-        return tuple(sorted(distinct, key=int))
+        return tuple(sorted(distinct, key=lambda label: (int(label), label)))  # 1, then 01
     return tuple(sorted(distinct, key=lambda label: (label != "O", label)))

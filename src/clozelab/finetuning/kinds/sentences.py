@@ -26,7 +26,15 @@ from clozelab.finetuning.examples import (
 from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.sentences import has_pair, sentences
-from clozelab.finetuning.kinds.kind import CUT, Settings, SummaryKind, Texts, in_order
+from clozelab.finetuning.kinds.kind import (
+    CUT,
+    Settings,
+    SummaryKind,
+    Texts,
+    in_order,
+    space,
+    strings,
+)
 from clozelab.finetuning.metrics import classes, numbers
 
 
@@ -49,7 +57,7 @@ class SentenceKind(SummaryKind):
     @classmethod
     def example(cls, value: Any, name: str) -> Sentences:
         """A text, or two."""
-        first, second = (value, None) if isinstance(value, str) else value
+        first, second = (value, None) if isinstance(value, str) else strings(value)
         return Sentences(name, first, second)
 
     def takes(self, *, imported: bool = False) -> Texts:
@@ -95,7 +103,7 @@ class SentenceKind(SummaryKind):
         texts = [reader.pieces([example.first for example in examples])]
         if self.pair:
             texts.append(reader.pieces([example.second or "" for example in examples]))
-        room = reader.length - reader.marks(len(texts))
+        room = space(reader, len(texts))
         rows, counts = [], Counts()
         for number, example in enumerate(examples):
             parts = [pieces.text(number) for pieces in texts]

@@ -23,7 +23,7 @@ from clozelab.finetuning.examples import (
 )
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.tagged import tagged
-from clozelab.finetuning.kinds.kind import Settings, TaskKind, in_order
+from clozelab.finetuning.kinds.kind import Settings, TaskKind, in_order, space, strings
 from clozelab.finetuning.metrics import classes, entities
 from clozelab.finetuning.metrics.entities import Scheme, illegal, is_entity
 from clozelab.ranges import BelowOne
@@ -59,7 +59,7 @@ class Tag(TaskKind):
     @classmethod
     def example(cls, value: Any, name: str) -> Tagged:
         """A sentence, or its words."""
-        return Tagged(name, tuple(value.split() if isinstance(value, str) else value))
+        return Tagged(name, tuple(value.split()) if isinstance(value, str) else strings(value))
 
     @classmethod
     def rows(cls, text: str) -> list[list[str]]:
@@ -99,7 +99,7 @@ class Tag(TaskKind):
         if scores_entities and any(example.tags for example in examples):
             entities.spans(self.tags, self.scheme)  # refuses tags that cannot be scored so
         pieces = reader.words([example.words for example in examples])
-        room = reader.length - reader.marks(1)
+        room = space(reader, 1)
         rows: list[Row] = []
         owners, tag_slots, token_facts = [], [], []
         counts = Counts()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from clozelab.contracts import Array, Bools, Counts, Ints, Reader, Row, Targets
-from clozelab.errors import UserError
 from clozelab.finetuning.examples import Question, TokenizedExamples, joined, slots, stacked
+from clozelab.finetuning.kinds.kind import space
 
 if TYPE_CHECKING:
     from clozelab.finetuning.kinds.answer import Answer
@@ -113,13 +113,7 @@ def located(example: Question, spans: Ints) -> tuple[int, int] | None:
 
 def _half(reader: Reader) -> int:
     """The most that a question may take of a block, so that a passage has room beside it."""
-    half = (reader.length - reader.marks(2)) // 2
-    if half < 1:
-        raise UserError(
-            f"length = {reader.length}: leaves no room for a question and a passage;"
-            " use an encoder of longer blocks"
-        )
-    return half
+    return space(reader, 2) // 2
 
 
 def _gold(example: Question, spans: Ints, cuts: Cuts, counts: Counts) -> list[WindowGold]:

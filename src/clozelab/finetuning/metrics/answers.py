@@ -9,6 +9,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,19 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 Floats = NDArray[np.float64]
 Compare = Callable[[str, str], float]
+
+
+class Rules(NamedTuple):
+    """How two answers are compared in one language."""
+
+    normalise: Callable[[str], str]
+    exact: Compare
+    overlap: Compare
+
+    def overlap_or_none(self, gold: str, predicted: str) -> float:
+        """`overlap` as SQuAD 2.0 has it: two answers without words agree."""
+        by = self.overlap if self.normalise(gold) else self.exact
+        return by(gold, predicted)
 
 
 def normalise(text: str) -> str:
@@ -43,9 +57,7 @@ def overlap(gold: str, predicted: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def overlap_or_none(gold: str, predicted: str) -> float:
-    """`overlap` as SQuAD 2.0 has it: two answers without words agree."""
-    return overlap(gold, predicted) if normalise(gold) else exact(gold, predicted)
+ENGLISH = Rules(normalise, exact, overlap)
 
 
 def best(golds: Sequence[str], predicted: str, *, by: Compare) -> float:
@@ -67,14 +79,16 @@ def mean_scores(
     return {name: percent(total, len(pairs)) for name, total in sums.items()}
 
 
-def squad2(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
+def squad2(
+    gold: Sequence[Sequence[str]], predicted: Sequence[str], rules: Rules = ENGLISH
+) -> dict[str, float]:
     """`exact` and `f1` over questions, and over those with answers (HasAns) and without (NoAns).
 
     A question with none has no gold answers; the answer to it is the empty text. Kinds of
     questions that there are none of are left out.
     """
     answered = np.array([bool(golds) for golds in gold], dtype=np.bool_)
-    exacts, overlaps = _each(gold, predicted)
+    exacts, overlaps = _each(gold, predicted, rules)
     kinds = {"": np.ones_like(answered), "HasAns_": answered, "NoAns_": ~answered}
     return {
         f"{kind}{name}": percent(float(values[which].sum()), int(which.sum()))
@@ -85,7 +99,10 @@ def squad2(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str,
 
 
 def best_threshold(
-    gold: Sequence[Sequence[str]], predicted: Sequence[str], nulls: Sequence[float] | Floats
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[str],
+    nulls: Sequence[float] | Floats,
+    rules: Rules = ENGLISH,
 ) -> dict[str, float]:
     """The thresholds that score best when an answer whose null score is above them is withdrawn.
 
@@ -99,9 +116,10 @@ def best_threshold(
     scores = np.asarray(nulls, dtype=np.float64)
     if len(scores) != len(gold):
         raise ValueError(f"{len(gold)} questions and {len(scores)} null scores")
-    names, withdrawn = ("exact", "f1"), _each(gold, [""] * len(gold))
+    names, kept = ("exact", "f1"), _each(gold, predicted, rules)
+    withdrawn = _each(gold, [""] * len(gold), rules)
     best_of: dict[str, float] = {}
-    for name, answers, without in zip(names, _each(gold, predicted), withdrawn, strict=True):
+    for name, answers, without in zip(names, kept, withdrawn, strict=True):
         total, threshold = _swept(answers - without, scores, start=without.sum())
         best_of |= {f"best_{name}": percent(total, len(gold)), f"best_{name}_thresh": threshold}
     return best_of
@@ -120,12 +138,14 @@ def _swept(gains: Floats, nulls: Floats, *, start: float) -> tuple[float, float]
     return float(totals[at]), float(ladder[at - 1]) if at else below
 
 
-def _each(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> tuple[Floats, Floats]:
+def _each(
+    gold: Sequence[Sequence[str]], predicted: Sequence[str], rules: Rules
+) -> tuple[Floats, Floats]:
     """Exact match and F1 of every question by the rules of 2.0."""
     exacts, overlaps = np.zeros(len(gold)), np.zeros(len(gold))
     for number, (golds, guess) in enumerate(zip(gold, predicted, strict=True)):
         # An answer of articles and punctuation alone is none, unless there is no other.
-        texts = [text for text in golds if normalise(text)] or [""]
-        exacts[number] = best(texts, guess, by=exact)
-        overlaps[number] = best(texts, guess, by=overlap_or_none)
+        texts = [text for text in golds if rules.normalise(text)] or [""]
+        exacts[number] = best(texts, guess, by=rules.exact)
+        overlaps[number] = best(texts, guess, by=rules.overlap_or_none)
     return exacts, overlaps

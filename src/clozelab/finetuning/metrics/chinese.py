@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from clozelab.finetuning.metrics.answers import mean_scores
+from clozelab.finetuning.metrics.answers import Rules, mean_scores
 
 # The marks that CMRC's script takes out, and no others: commas, full stops, quotation marks and
 # brackets of ASCII stay, as do … ‘ 【 】.
@@ -41,6 +41,9 @@ def overlap(gold: str, predicted: str) -> float:
     golds, guesses = segments(gold), segments(predicted)
     shared = SequenceMatcher(None, golds, guesses, autojunk=False).find_longest_match().size
     return 2 * shared / (len(golds) + len(guesses)) if shared else 0.0
+
+
+CHINESE = Rules(normalise, exact, overlap)
 
 
 def cmrc(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
