@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clozelab import blocks, encoder, masking, objectives, registry, training
@@ -129,12 +130,19 @@ def _sizes(recipe: Recipe) -> Iterator[str]:
             f"encoder.window = {window} is more than blocks.length = {length} and hides nothing;"
             " narrow the window or lengthen the blocks"
         )
-    longest = max((phase[0] for phase in recipe.schedule.phases), default=length)
+    lengths = [phase[0] for phase in recipe.schedule.phases]
+    longest = max(lengths, default=length)
     if longest != length:
         yield (
             f"schedule.phases end at length {longest} and blocks.length is {length};"
             " make them equal, or set schedule.phases = []"
         )
+    form: Any = recipe.blocks
+    for each in lengths:
+        try:
+            replace(form, length=each)
+        except UserError as error:
+            yield f"schedule.phases have the length {each}, and then {error}"
     provided, types = recipe.blocks.provides, recipe.encoder.segment_types
     segments = 3 if "stream" in provided else 2 if provided & {"next", "order"} else 1
     if types and types < segments:
@@ -228,6 +236,11 @@ def _memory(recipe: Recipe) -> Iterator[str]:
         yield (
             "schedule.ramp changes how many rows a step takes, and the memory follows each row;"
             " set schedule.ramp = [], or set encoder.memory = 0"
+        )
+    if any(each != recipe.blocks.length for each, _ in recipe.schedule.phases):
+        yield (
+            "schedule.phases change the length of blocks, and the memory is of half a block; set"
+            " schedule.phases = [], or set encoder.memory = 0"
         )
     length, reuse = recipe.blocks.length, getattr(recipe.blocks, "reuse", None)
     if reuse != (length + 1) // 2:

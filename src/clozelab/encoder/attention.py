@@ -63,15 +63,15 @@ class Scope(NamedTuple):
 
 
 def lay_out(
-    batch: Input, dtype: torch.dtype, *, adds: bool = False, causal: bool = False
+    batch: Input, dtype: torch.dtype, *, head_size: int, adds: bool = False, causal: bool = False
 ) -> Layout:
-    """The layout of a batch whose vectors have that type; `adds` is whether scores are
+    """The layout of a batch whose heads have that type and size; `adds` is whether scores are
     added to.
 
     An encoder that is `causal` reads every batch so, another one those that say so.
     """
     # The flash kernel adds slopes alone, and its gradient ignores them.
-    flash = packs(batch.ids.device, dtype) and not adds
+    flash = packs(batch.ids.device, dtype, head_size) and not adds
     bare = Layout(
         batch.cu_seqlens, batch.max_seqlen, batch.dense,
         cells=None, cell=None, attention_mask=None, flash=flash, causal=causal or batch.causal,
@@ -86,9 +86,10 @@ def lay_out(
     return bare._replace(max_seqlen=length, cells=cells, cell=cell, attention_mask=mask)
 
 
-def packs(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the flash kernel serves."""
-    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)
+def packs(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
+    """Whether the flash kernel serves, which reads rows of 16 bytes, and at most 256 numbers."""
+    fits = head_size % 8 == 0 and head_size <= 256
+    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and fits
 
 
 def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:

@@ -67,3 +67,15 @@ def rows_of_distances(positions: int, *, span: int, reach: int, buckets: bool) -
         far = distances.sign() * (steps.ceil().long() + near)
         distances = torch.where(distances.abs() <= near, distances, far)
     return (distances + span).clamp(0, 2 * span - 1)
+
+
+def nearer_rows(positions: int, *, span: int, reach: int, buckets: bool) -> int:
+    """The distance up to which each has a row no farther from the middle one than it is long.
+
+    It is the longest, unless there are so many buckets for so few distances that some stay empty.
+    """
+    with torch.device("cpu"):
+        rows = rows_of_distances(positions, span=span, reach=reach, buckets=buckets)
+        distances = torch.arange(1 - positions, positions).abs()
+    farther = distances[(rows - span).abs() > distances]
+    return int(farther.min()) - 1 if len(farther) else positions - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,12 @@ from clozelab.contracts import Encoded, Input, Projections
 from clozelab.encoder import fused
 from clozelab.encoder.attention import DistanceTable, Layout, Scope, lay_out, rectangle
 from clozelab.encoder.embeddings import Embeddings
-from clozelab.encoder.positions import alibi_slopes, rotation, rows_of_distances
+from clozelab.encoder.positions import (
+    alibi_slopes,
+    nearer_rows,
+    rotation,
+    rows_of_distances,
+)
 from clozelab.encoder.self_attention import Attention
 from clozelab.layers import FeedForward, Rows, drop, initialise, norm_of
 
@@ -41,6 +46,7 @@ class Stack(nn.Module):
     fused: bool = False
     slopes: Tensor | None  # [H] of ALiBi
     rows: Tensor | None  # [2 · positions − 1] of disentangled attention: each distance's
+    near: int  # up to this distance no row is farther from the middle one than it is long
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
@@ -163,35 +169,39 @@ class Stack(nn.Module):
         table = self.embeddings.table
         dtype = self.precision or table.dtype
         adds = self.slopes is not None or self.relative is not None
-        layout = lay_out(batch, dtype, adds=adds, causal=self.shape.causal)
+        layout = lay_out(
+            batch, dtype, head_size=self.shape.head_size, adds=adds, causal=self.shape.causal
+        )
         return table, self.embeddings(batch if some is None else some, table, dtype), layout
 
     def _add_relative(self) -> None:
         """Make the table of distances, if it has one."""
         shape, rows = self.shape, None
+        self.near = 0
         self.relative = self.relative_norm = None
         if shape.position_embedding == "disentangled":
             self.relative = nn.Embedding(shape.position_rows, shape.hidden_size)
             self.relative_norm = norm_of(shape, shape.hidden_size) if shape.position_norm else None
-            rows = rows_of_distances(
-                shape.positions,
-                span=shape.position_rows // 2,
-                reach=shape.reach,
-                buckets=shape.position_buckets > 0,
-            )
+            distances: dict[str, Any] = {
+                "span": shape.position_rows // 2,
+                "reach": shape.reach,
+                "buckets": shape.position_buckets > 0,
+            }
+            rows = rows_of_distances(shape.positions, **distances)
+            self.near = nearer_rows(shape.positions, **distances)
         self.register_buffer("rows", rows, persistent=False)
 
     def _relative(self, longest: int) -> DistanceTable | None:
         """The table of distances as every layer has it, in the precision of the activations.
 
-        A row is no farther from the middle one than its distance is long, so short blocks need few
-        of them; the graph of ONNX, whose length is no number, has them all.
+        Where a row is no farther from the middle one than its distance is long, short blocks need
+        few of them; the graph of ONNX, whose length is no number, has them all.
         """
         if self.relative is None or self.rows is None:
             return None
         states_PW, rows = self.relative.weight, self.rows
         middle, far = states_PW.shape[0] // 2, longest - 1
-        if isinstance(far, int) and far < middle:
+        if isinstance(far, int) and far < middle and far <= self.near:
             first = middle - far
             states_PW, rows = states_PW[first : middle + far + 1], rows - first
         if self.relative_norm is not None:

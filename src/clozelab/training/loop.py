@@ -237,14 +237,14 @@ def _update(
     for optimiser in state.optimisers if state.scaler else ():
         state.scaler.unscale_(optimiser)  # type: ignore[union-attr]
     norm = clip(state.model.parameters(), state.clip)
+    # A scaler looks at the gradients of one optimiser at a time: all of them step, or none does.
+    steps = state.scaler is None or bool(torch.isfinite(norm))
     scalars = AsyncScalars(torch.cat([gradients.sums.values, norm.detach().double().reshape(1)]))
     for optimiser in state.optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["peak"] * prepared.factor
-        if state.scaler is None:
-            optimiser.step()
-        else:
-            state.scaler.step(optimiser)
+        if steps:
+            optimiser.step() if state.scaler is None else state.scaler.step(optimiser)
         optimiser.zero_grad(set_to_none=True)
     if state.scaler is not None:
         state.scaler.update()

@@ -34,16 +34,29 @@ def build(settings: Muon, parameters: Named, *, scale: Scale | None = None) -> l
     optimisers: list[Optimizer] = []
     if inner:
         groups = updates.grouped(inner, settings, rate=settings.matrix_learning_rate, scale=scale)
-        parts: dict[Tensor, int] = {p: 3 for name, p in inner if name.endswith("qkv.weight")}
+        parts = _parts(dict(inner))
         optimisers.append(MuonOptimizer(groups, settings=settings, parts=parts))
     if others:
         optimisers.append(updates.adam(settings, others, scale=scale))
     return optimisers
 
 
+def _parts(inner: Mapping[str, nn.Parameter]) -> dict[Tensor, int]:
+    """Of how many matrices a parameter is made: queries, keys, values; a gate and what it gates."""
+    parts: dict[Tensor, int] = {p: 3 for name, p in inner.items() if name.endswith("qkv.weight")}
+    for name, parameter in inner.items():
+        output = inner.get(name.replace("inner.weight", "output.weight"))
+        if output is not None and output is not parameter:
+            parts[parameter] = parameter.shape[0] // output.shape[1]
+    return parts
+
+
 def _inner(name: str, parameter: nn.Parameter) -> bool:
-    """A matrix inside the layers: no table, no head, no bias that happens to have two axes."""
-    places = {*name.split(".")}
+    """A matrix inside the layers: no table, no head, no bias that happens to have two axes.
+
+    A generator lies among the heads, and is an encoder.
+    """
+    places = {*name.rpartition("heads.generator.encoder.")[2].split(".")}
     inside = places & {"attention", "ffn", "projection"} and "heads" not in places
     return bool(inside) and parameter.ndim == 2 and not updates.is_spared(name, parameter)
 
@@ -93,7 +106,7 @@ class MuonOptimizer(updates.GroupOptimizer):
         matrices = stacked.view(len(momenta) * parts, -1, stacked.shape[-1])
         rows, columns = matrices.shape[1:]
         directions = orthogonal(matrices, group["iterations"]) * max(1.0, rows / columns) ** 0.5
-        steps: tuple[Tensor, ...] = directions.to(first.dtype).view_as(stacked).unbind()
+        steps: tuple[Tensor, ...] = directions.to(first.dtype).reshape(stacked.shape).unbind()
         return steps
 
 

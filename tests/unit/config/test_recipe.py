@@ -250,6 +250,16 @@ def test_a_bad_file_is_refused_with_the_place_and_the_remedy(
         ("gpt", ["encoder.embedding_size=64"], ("plain head", "encoder.embedding_size = 768")),
         ("bert", ["encoder.types=1"], ("encoder.types = 1", "segment_pair", "use 2")),
         ("xlnet", ["schedule.batch_size=64"], ("blocks.rows = 8192", "set both")),
+        (
+            "xlnet",
+            ["schedule.phases=[[384, 0.5], [512, 0.5]]"],
+            ("schedule.phases change the length", "encoder.memory = 0"),
+        ),
+        (
+            "xlnet",
+            ["schedule.phases=[[512, 0.9], [128, 0.1]]", "encoder.memory=0"],
+            ("schedule.phases have the length 128", "reuse = 256, length = 128"),
+        ),
         ("bert", ["objectives.1.use=masked_lm"], ("masked_lm", "twice")),
         ("bert", ["objectives=[]"], ("objectives", "masked_lm")),
         ("bert", ["tokenizer.vocabulary=3"], ("tokenizer.vocabulary = 3", "specials")),
@@ -275,6 +285,13 @@ def test_the_memory_needs_text_in_order() -> None:
     with pytest.raises(UserError, match="use blocks stream_pair"):
         read("xlnet", overrides=changes)
     assert read("xlnet", overrides=[*changes, "encoder.memory=0"])
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_released_size_spends_its_run_on_the_warm_up(name: str) -> None:
+    for size in sizes(name):
+        schedule = read(name, size=size).schedule
+        assert schedule.warmup <= max(0.25 * schedule.total, 1), size
 
 
 def test_overrides_set_values_and_swap_parts() -> None:

@@ -497,3 +497,15 @@ def test_the_slopes_of_alibi() -> None:
 def test_a_bad_field_is_a_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Transformer(**{**SHAPE, **fields})
+
+
+@pytest.mark.parametrize(("positions", "buckets"), [(20, 20), (40, 8), (30, 40), (40, 0)])
+def test_short_blocks_see_the_rows_that_the_whole_table_has(positions: int, buckets: int) -> None:
+    shape = {**DISENTANGLED, "positions": positions, "position_buckets": buckets}
+    stack = shaken(Transformer(**shape, dropout=0.0, attention_dropout=0.0).build(VOCABULARY))
+    for length in range(2, positions + 1):
+        short = stack(batch([length])).hidden_states
+        stack.near, kept = -1, stack.near
+        torch.testing.assert_close(short, stack(batch([length])).hidden_states)
+        stack.near = kept
+    assert (stack.near < positions - 1) == (buckets in (20, 40))

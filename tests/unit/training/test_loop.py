@@ -17,12 +17,23 @@ from support.pretrain_runs import (
     pretrain_job,
     steps_of,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Module
 
 from clozelab.pretraining.job import PretrainTrainer
 from clozelab.runs.events import means
-from clozelab.training.loop import DivergedError, Prepared, measure, train
+from clozelab.training.loop import (
+    DivergedError,
+    Prepared,
+    TrainState,
+    _Gradients,
+    _Sums,
+    _update,
+    measure,
+    train,
+)
+from clozelab.training.optimiser import Muon
+from clozelab.training.timing import StepTimer
 
 torch.set_num_threads(1)
 SPLIT = [
@@ -230,3 +241,31 @@ def test_sums_that_a_replayed_graph_overwrites_are_added_up_all_the_same() -> No
     wanted = measure(trainer.model, [job], HERE)
     trainer.model.register_forward_hook(overwriting)
     assert measure(trainer.model, [job], HERE) == wanted
+
+
+@pytest.mark.parametrize("lost", [math.inf, math.nan])
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+@pytest.mark.parametrize("where", ["encoder.ffn.weight", "words.weight"])
+def test_a_step_that_overflows_is_skipped_by_all_optimisers(
+    lost: float, clip: float, where: str
+) -> None:
+    model = Module()
+    model.encoder, model.words = Module(), nn.Embedding(10, 8)
+    model.encoder.ffn = nn.Linear(8, 8)
+    optimisers = Muon(learning_rate=1e-3).build(model.named_parameters())
+    assert len(optimisers) == 2
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    state = TrainState(model, optimisers, clip, 0, scaler=scaler)
+    prepared = Prepared(0, [], blank=None, counts={}, tokens=1, factor=1.0)
+    for overflows in (True, False):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, scaler.get_scale())
+        if overflows:
+            model.get_parameter(where).grad[0, 0] = lost  # type: ignore[index]
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        sums = _Gradients(_Sums([], torch.zeros(0, dtype=torch.float64)), 1, None)
+        _update(state, prepared, sums, StepTimer(torch.device("cpu"), 0.0)).read(0.0)
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, before[name]) == overflows, name
+    assert scaler.get_scale() == 2.0**15

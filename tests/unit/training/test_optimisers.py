@@ -263,6 +263,26 @@ def test_queries_keys_and_values_are_each_made_orthogonal() -> None:
         assert values.min() > 0.5 and values.max() < 1.3
 
 
+def test_a_gate_and_what_it_gates_are_each_made_orthogonal() -> None:
+    shapes = {"inner": (24, 8), "output": (8, 12)}
+    layer = {f"encoder.ffn.0.{n}.weight": nn.Parameter(torch.zeros(s)) for n, s in shapes.items()}
+    for parameter in layer.values():
+        parameter.grad = torch.randn_like(parameter)
+    layer["encoder.ffn.0.inner.weight"].grad[:12] *= 100  # type: ignore[index]  # drowns the rest
+    Muon(learning_rate=1e-3, matrix_learning_rate=1.0).build(layer.items())[0].step()
+    for half in layer["encoder.ffn.0.inner.weight"].detach().split(12):
+        values = torch.linalg.svdvals(half)
+        assert values.min() > 0.5 and values.max() < 1.3 * (12 / 8) ** 0.5
+
+
+def test_muon_takes_the_layers_of_a_generator_too() -> None:
+    names = ["heads.generator.encoder.ffn.0.inner.weight", "heads.pooler.projection.weight"]
+    matrices = {name: nn.Parameter(torch.ones(4, 4)) for name in names}
+    groups = Muon(learning_rate=1e-3).build(matrices.items())
+    (taken,), (left,) = (one.param_groups[0]["params"] for one in groups)
+    assert taken is matrices[names[0]] and left is matrices[names[1]]
+
+
 def test_muon_takes_the_layers_matrices_and_adam_the_rest() -> None:
     groups = by_name(Muon(learning_rate=1e-3, matrix_learning_rate=0.03), model(query_biases=True))
     taken = {name for name, group in groups.items() if group["by"] == "MuonOptimizer"}
