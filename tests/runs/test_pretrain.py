@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from clozelab.runs.events import Began, Ended, Evaluated, Said, Saved
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import SaveOptions
 from clozelab.training.budget import parse
-from clozelab.training.loop import Step
+from clozelab.training.loop import Step, train
 
 torch.set_num_threads(1)
 
@@ -189,6 +190,22 @@ def test_a_budget_of_steps_is_those_steps(tmp_path: Path) -> None:
     (began,) = of_kind(Began, events)
     assert began.recipe.schedule.steps == 7 and 1 <= began.recipe.schedule.warmup <= 3
     assert of_kind(Step, events)[-1].learning_rate > 0
+
+
+def test_a_budget_shorter_than_one_step_is_refused_without_taking_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def counted(*arguments: Any) -> Iterator[Step]:
+        for step in train(*arguments):
+            taken.append(step.tokens)
+            yield step
+
+    monkeypatch.setattr("clozelab.pretraining.job.train", counted)
+    with pytest.raises(UserError, match=r"too few, since one step takes .*--size tiny"):
+        budgeted("1s", tmp_path / "run", "schedule.batch_size=1000000")
+    assert sum(taken) < 50_000
 
 
 def test_a_budget_of_tokens_is_kept_and_nearly_used_up(tmp_path: Path) -> None:

@@ -198,8 +198,12 @@ def _resolve(source: Source) -> _Chain:
             tables.setdefault("name", Path(place).stem)
             tables.setdefault("title", tables["name"])
         chain.places.append(place)
-        chain.homes.update({word: place for word in tables if word not in chain.tables})
-        chain.tables.update({word: tables[word] for word in tables if word not in chain.tables})
+        for word, table in tables.items():
+            if word not in chain.tables:
+                chain.homes[word], chain.tables[word] = place, table
+            elif _changes_some(word, chain.tables[word]) and isinstance(table, dict):
+                own = renamed(chain.tables[word], table, place=chain.homes[word], key=word)
+                chain.tables[word] = {**table, **own}
         parent = chain.tables.pop("extends", None)
         if parent is None:
             return chain
@@ -214,6 +218,16 @@ def _resolve(source: Source) -> _Chain:
                 f"{chain.places[0]}: extends {circle}, and so on for ever;"
                 " let one of them extend a complete recipe, for instance bert"
             )
+
+
+def _changes_some(slot: str, table: Any) -> bool:
+    """Whether a table goes on from its parent's: it lacks what a table of its own must have.
+
+    That is the name of its part, for the schedule its steps; a corruption is whole without any.
+    """
+    needed = "steps" if slot == "schedule" else "use"
+    tabular = slot in slots.SLOTS and slot != "corruption" and isinstance(table, dict)
+    return tabular and needed not in table
 
 
 def _check_keys(tables: Table, place: str) -> None:

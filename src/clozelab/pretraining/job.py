@@ -47,6 +47,7 @@ from clozelab.training.world import World, full_tensor
 
 _NARROW = 512  # hidden size of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is computed by
+_TIMED_TOKENS = 4096  # of a step that is timed on a CPU, where a large one takes minutes; not tuned
 _FEW = 64  # blocks that show how long an evaluation takes; not tuned
 
 
@@ -119,7 +120,7 @@ class PretrainTrainer:
         """Time steps for a twentieth of the budget, then begin again as if they had not been."""
         weights = {name: full_tensor(value.detach()).clone() for name, value in self._parameters()}
         taken: list[Step] = []
-        jobs = self.steps.jobs(0, self.steps.start())
+        jobs = self._steps(self._timed_recipe()).jobs(0, self.steps.start())
         try:
             with closing(ahead(jobs, workers=self.machine.threads)) as feed:
                 stepping = train(self.train_state, feed, self.world)
@@ -472,9 +473,22 @@ class PretrainTrainer:
     def _scaler(self) -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None
 
-    def _steps(self) -> Steps:
+    def _timed_recipe(self) -> Recipe:
+        """The recipe, on a CPU with steps of few blocks: one takes as long in these as in others.
+
+        A memory follows the rows of a step, and what is contrasted stays together: their number
+        stays as it is.
+        """
+        recipe = self.recipe
+        blocks = max(1, _TIMED_TOKENS // recipe.blocks.length) * self.world.size
+        fixed = recipe.encoder.memory or any(part.contrasts for part in recipe.objectives)
+        if self.world.device.type != "cpu" or fixed or recipe.schedule.batch_size <= blocks:
+            return recipe
+        return replace(recipe, schedule=replace(recipe.schedule, batch_size=blocks, ramp=()))
+
+    def _steps(self, recipe: Recipe | None = None) -> Steps:
         return Steps(
-            self.recipe,
+            recipe or self.recipe,
             self.job.stores,
             seed=self.seed,
             rank=self.world.rank,

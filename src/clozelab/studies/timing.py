@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,7 +30,6 @@ from clozelab.training.world import join
 _SAMPLE = 200  # examples, for the mean length of a task's
 _LEAST = 0.03  # seconds of the shortest step on a GPU
 _WINDOWS = 1.5  # tokens read per token of a passage that is longer than a block
-_TIMED_TOKENS = 4096  # of a step that is timed on a CPU, where a large one takes minutes
 
 
 @dataclass(frozen=True)
@@ -87,26 +86,13 @@ def seconds_a_step(
         other, _ = _fitted(request, name)
         teacher = build(other, other.tokenizer.vocabulary, seed=0)
     with join(machine.device) as world, _cleared():
-        timed = _with_short_steps(recipe) if world.device.type == "cpu" else recipe
-        trainer = PretrainTrainer(PretrainJob(timed, stores, teacher=teacher), machine, world)
+        trainer = PretrainTrainer(PretrainJob(recipe, stores, teacher=teacher), machine, world)
         while True:
             try:
-                seconds = trainer.seconds_a_step(budget)
-                return seconds * recipe.schedule.batch_size / timed.schedule.batch_size
+                return trainer.seconds_a_step(budget)
             except torch.OutOfMemoryError:
                 pass  # the error holds what filled the memory until it is gone
             trainer.shrink()
-
-
-def _with_short_steps(recipe: Recipe) -> Recipe:
-    """The recipe with steps of few blocks: on a CPU a block takes as long in these as in others.
-
-    A memory follows the rows of a step, whose number stays as it is.
-    """
-    blocks = max(1, _TIMED_TOKENS // recipe.blocks.length)
-    if recipe.schedule.batch_size <= blocks or recipe.encoder.memory:
-        return recipe
-    return replace(recipe, schedule=replace(recipe.schedule, batch_size=blocks, ramp=()))
 
 
 def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bool) -> float:

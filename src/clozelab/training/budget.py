@@ -60,6 +60,7 @@ def steps(budget: Budget, *, tokens_a_step: float, seconds_a_step: float | None)
     if count < 1:
         raise UserError(
             f"--budget: {budget.amount:,.6g} {budget.kind} are too few, since one step takes"
-            f" {cost}; give more, or take a smaller --size or fewer schedule.batch_size"
+            f" {cost}; give more, set a smaller schedule.batch_size, or take --size tiny, mini or"
+            " small, which has one of its own"
         )
     return count

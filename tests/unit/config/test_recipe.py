@@ -21,6 +21,7 @@ from clozelab.config.recipe import Recipe, chain, difference, names, parse, read
 from clozelab.config.sizes import DIAL
 from clozelab.config.toml import written
 from clozelab.errors import UserError
+from clozelab.training.optimiser import Muon
 
 BERT_FAMILY = {
     *("bert", "bert_cased", "bert_chinese", "bert_multilingual", "bert_whole_word", "roberta"),
@@ -114,6 +115,29 @@ def test_a_file_may_extend_a_file_beside_it(tmp_path: Path) -> None:
     assert read(str(tmp_path / "more.toml")).name == "more"
 
 
+def test_a_table_without_use_changes_only_what_it_names(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "choices.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(page.split("```toml\n")[1].split("```")[0])
+    roberta, mine = read("roberta"), read(tmp_path / "mine.toml")
+    assert mine.masking == replace(roberta.masking, mask_rate=0.3)
+    assert mine.optimiser == Muon(learning_rate=1e-3)
+    child = tmp_path / "child.toml"
+    tables = "[encoder]\nlayers = 2\n[schedule]\nbatch_size = 32\n[masking]\nspecials = true\n"
+    child.write_text(f'extends = "mine.toml"\n{tables}')
+    assert read(child) == replace(
+        mine,
+        name="child",
+        title="child",
+        masking=replace(mine.masking, specials=True),
+        encoder=replace(roberta.encoder, layers=2),
+        schedule=replace(roberta.schedule, batch_size=32),
+    )
+    for key, message in (("mask_rat = 0.3", "did you mean mask_rate"), ('rate = "a"', "a number")):
+        child.write_text(f'extends = "mine.toml"\n[masking]\n{key}\n')
+        with pytest.raises(UserError, match=message):
+            read(child)
+
+
 def test_a_recipe_extends_any_recipe_and_the_nearest_table_counts(tmp_path: Path) -> None:
     (tmp_path / "often.toml").write_text(
         'extends = "roberta"\n[masking]\nuse = "token"\nmask_rate = 0.4\n'
@@ -172,7 +196,7 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
         (MINE + "masking = 1", ("mine.toml", "masking", "table")),
         (MINE + '[objectives]\nuse = "masked_lm"', ("mine.toml", "[[objectives]]")),
         (
-            MINE + "[masking]\nmask_rate = 0.1",
+            "[masking]\nmask_rate = 0.1\n[tokenizer]\nuse = 'wordpiece'\n[blocks]\nuse = 'causal'",
             ("mine.toml", "masking.use", "missing", "whole_word"),
         ),
         (MINE + '[masking]\nuse = "spam"', ("mine.toml", "masking.use", "did you mean span?")),
