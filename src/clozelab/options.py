@@ -286,6 +286,20 @@ def settings(value: Any, place: str) -> list[str]:
     return several(value, place)
 
 
+def columns(value: Any, place: str) -> list[str]:
+    """Columns as `role=column`; Python may give a dictionary."""
+    if isinstance(value, Mapping):
+        return [f"{role}={column}" for role, column in value.items()]
+    return several(value, place)
+
+
+def budget_word(value: Any, place: str) -> str:
+    """A budget, which has a unit and so is no number."""
+    if isinstance(value, int | float):
+        raise UserError(f"{place}: {value!r} has no unit; give one, as in '20m' or '12steps'")
+    return word(value, place)
+
+
 def number(value: Any, place: str) -> float:
     """A number."""
     try:
@@ -338,6 +352,7 @@ LocalFolder = Annotated[str, folder]
 Places = Annotated[Sequence[str], several]
 Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]
+ColumnNames = Annotated[Sequence[str], columns]
 Few = Annotated[int, few]
 Text = Annotated[str, text]
 Texts = Annotated[Sequence[str], texts]

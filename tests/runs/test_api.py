@@ -77,6 +77,10 @@ def test_a_project_from_text_to_a_page(
     assert states.shape[:2] == mask.shape and states.shape[2] == 128
 
     files = {"train": labelled(tmp_path / "t.tsv"), "dev": labelled(tmp_path / "d.tsv")}
+    with pytest.raises(clozelab.UserError, match="did you mean held_out"):
+        run.losses("heldout")
+    with pytest.raises(clozelab.UserError, match='for the label: looked for my "label", found'):
+        clozelab.finetune(run, "classify", out="t", columns={"label": 'my "label"'}, **files, **ON)
     tuned = clozelab.finetune(run, "classify", out="t", set={"steps": 2}, **files, **ON)
     assert tuned.result()["best"] == "seed-0"
     (prediction,) = tuned.predict("a small wild cat", device="cpu", **quiet)
@@ -120,6 +124,7 @@ def test_recipes_are_read_changed_and_compared() -> None:
         (lambda: clozelab.pretrain("bert", device="gpu"), "--device gpu: is unknown"),
         (lambda: clozelab.pretrain("bert", micro_batch=-1), "--micro-batch: -1 is not a whole"),
         (lambda: clozelab.pretrain("bert", out=3), "--out: 3 is neither a name, a path"),
+        (lambda: clozelab.pretrain("bert", budget=30), "--budget: 30 has no unit; give one"),
         (lambda: clozelab.pretrain("bert", data="", out="r"), "data: is empty"),
         (lambda: clozelab.pretrain("brt", data="c", out="r"), "did you mean bert?"),
         (lambda: clozelab.report("r"), "report: missing a required argument: 'out'"),

@@ -282,6 +282,10 @@ def test_demo_runs(
         ("mask bert ''", "the text has no token in it"),
         ("blocks bert --corpus nowhere", "nowhere: no corpus here; make one by"),
         ("corpus show nowhere", "nowhere: no corpus here; make one by"),
+        (
+            "evaluate nowhere --dat c",
+            "--dat: is no option of clozelab evaluate; did you mean --data",
+        ),
         ("corpus build text.txtt --out c", "did you mean text.txt?"),
         ("corpus build empty.txt --out c", "there is no text in empty.txt"),
         ("corpus build white.txt --out c", "there is no text in white.txt"),

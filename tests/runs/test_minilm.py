@@ -81,7 +81,9 @@ def test_a_student_has_the_block_of_its_teacher_but_its_own_size(tmp_path: Path)
     assert (mine.position_offset, mine.types, mine.epsilon) == (2, 0, other.epsilon)
     assert job.start is None and job.teacher is not None
     whole = recipes.read("minilm", overrides=["objectives.0.heads=8"])
-    large = starting.taught(whole, place, data=[store("byte_bpe")], seed=0).recipe
+    asked = starting.taught(whole, place, data=[store("byte_bpe")], seed=0)
+    assert any("is larger than its teacher, 2 × 32" in note for note in asked.notes)
+    large = asked.recipe
     assert (large.encoder.layers, large.encoder.hidden_size) == (6, 384)
     assert large.blocks.length == load(place).recipe.blocks.length
     run_pretraining(job, tmp_path / "run")

@@ -99,6 +99,21 @@ def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[
     ]
 
 
+def test_a_question_of_one_s_own_needs_no_paper_and_ends_with_its_verdicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_study(tmp_path / "masks.toml")
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('[paper]\nname = "RoBERTa"\nsource = "Table 1"\n', ""))
+    command = ["study", str(file), "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    assert "dynamic against static: Not tested at this scale: " in captured_text(capsys)
+    page = (tmp_path / "out" / "page.md").read_text(encoding="utf-8")
+    assert "2 variants × 1 seeds" in page and "After" not in page.split("## ")[0]
+    assert "Scores are on dev sets" not in page
+    assert studies.read(tmp_path / "out" / "study.toml").paper is None
+
+
 def test_a_study_runs_to_its_page_when_nobody_reads_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,8 +179,9 @@ def test_several_runs_are_told_in_one_table_and_their_notes_once(
     tune("classify", root / "two", "--train", file, "--dev", file, "--seeds", "2", "--grid",
          "layer_decay=0.9,1.0", settings=("batch_size=8", "steps=2", "length=100"))  # fmt: skip
     captured = capsys.readouterr()
-    head, *rows = captured.out.splitlines()
+    head, *rows, constant = captured.out.splitlines()
     assert head.split() == ["cell", "accuracy", "median", "best", "runs"]
+    assert constant.startswith("one answer for all: accuracy ")
     assert [row.split()[0] for row in rows] == ["layer_decay-0.9", "layer_decay-1"]
     assert len({row.index("±") for row in rows}) == 1
     assert captured.err.count("blocks of 64 tokens") == 1

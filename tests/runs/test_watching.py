@@ -21,7 +21,7 @@ from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.runs import diagnostics
 from clozelab.runs.directory import Run
-from clozelab.runs.events import Began, Said
+from clozelab.runs.events import Began, Said, Scored
 from clozelab.runs.session import SaveOptions
 from clozelab.training import loop
 from clozelab.training.loop import Prepared, Step, train
@@ -219,3 +219,13 @@ def test_a_log_without_losses_of_old_is_read_all_the_same(tmp_path: Path) -> Non
         file.write_bytes(b"")
     events = list(resume(starting.resumed(place), place, machine=MACHINE, saving=QUIET))
     assert [step.number for step in of_kind(Step, events)] == [3, 4]
+
+
+def test_scores_that_one_answer_for_all_would_have_are_said_to_be_such() -> None:
+    said: list[str] = []
+    view = View.__new__(View)
+    view.watch = SimpleNamespace(say=said.append)  # type: ignore[assignment]
+    for accuracy in (95.0, 95.5):
+        view._scored(Scored(8, {"accuracy": accuracy}, 8, {}, accuracy, {"accuracy": 95.0}))
+    assert said[0] == "step 8: dev accuracy 95.00, as one answer for all would"
+    assert said[1] == "step 8: dev accuracy 95.50"

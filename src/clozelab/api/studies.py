@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from clozelab.api.corpora import fetch_corpora
 from clozelab.api.recipes import RecipeOptions
@@ -27,6 +27,7 @@ from clozelab.options import (
     Settings,
     Text,
     Words,
+    budget_word,
     command,
 )
 from clozelab.runs.directory import PLAN, STUDY, Run
@@ -91,7 +92,7 @@ def study(
     out: LocalFolder | None = None,
     copy_to: CopyTo | None = None,
     plan: bool = False,
-    budget: str | None = None,
+    budget: Annotated[str, budget_word] | None = None,
     seeds: Few | None = None,
     first_seed: Few = 0,
     variants: Words = (),

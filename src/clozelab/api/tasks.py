@@ -10,7 +10,17 @@ from clozelab.api.training import machine_of
 from clozelab.api.watching import View, Watch, copying, noticed, resumable, stop_after
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
-from clozelab.options import CopyTo, Few, LocalFolder, ModelPlace, Place, Settings, command, option
+from clozelab.options import (
+    ColumnNames,
+    CopyTo,
+    Few,
+    LocalFolder,
+    ModelPlace,
+    Place,
+    Settings,
+    command,
+    option,
+)
 from clozelab.remote.access import is_url, shown
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions, TrackOptions
@@ -26,7 +36,7 @@ class TaskFiles:
     """Where the examples of tasks are."""
 
     task_data: Place | None = option("where known tasks lie (CLOZELAB_DATA)")
-    columns: Settings = option(
+    columns: ColumnNames = option(
         "of one's own files: first, second, label, … by name or number", (), metavar="ROLE=COLUMN"
     )
 

@@ -19,6 +19,7 @@ from clozelab.options import (
     ModelPlace,
     Place,
     RecipeLike,
+    budget_word,
     command,
     whole,
 )
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 
 Budget = Annotated[
-    str, "20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes"
+    str,
+    budget_word,
+    "20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes",
 ]
 Seed = Annotated[int, whole, "of weights, order, masks and dropout (0)"]
 Shard = Annotated[bool, "share the weights out over processes, under torchrun"]

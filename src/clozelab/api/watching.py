@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -264,7 +265,10 @@ class View:
 
     def _scored(self, event: Scored) -> None:
         scores = [f"{_words(name)} {score:.2f}" for name, score in event.scores.items()]
-        self.watch.say(f"step {event.step:,}: dev {', '.join(scores)}")
+        shared = event.constant.keys() & event.scores.keys()
+        blind = shared and all(isclose(event.scores[n], event.constant[n]) for n in shared)
+        note = ", as one answer for all would" if blind else ""
+        self.watch.say(f"step {event.step:,}: dev {', '.join(scores)}{note}")
 
     def _probed(self, event: Probed) -> None:
         scores = [

@@ -150,6 +150,9 @@ _GROUPS = {
 class _Parser(argparse.ArgumentParser):
     """Answers a mistake as all of clozelab does, in one sentence, with the word that was meant."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see {self.prog} --help")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def taught(
         recipe = _beside(recipe, teacher.recipe, {*own, *size}, more=("types",))
     elif not sized:
         recipe = _beside(recipe, teacher.recipe, own)
-    said = notes(recipe, corpus)
+    said = (*notes(recipe, corpus), *_larger(recipe.encoder, teacher.recipe.encoder))
     recipe = fitted(recipe, corpus)
     kind: Any = recipe.tokenizer
     recipe = replace(
@@ -174,6 +174,16 @@ def taught(
         origin=place,
         notes=said,
     )
+
+
+def _larger(student: Any, teacher: Any) -> Iterator[str]:
+    """A word on a student that is no smaller than its teacher."""
+    if student.layers * student.hidden_size > teacher.layers * teacher.hidden_size:
+        yield (
+            f"the student, {student.layers} × {student.hidden_size}, is larger than its teacher,"
+            f" {teacher.layers} × {teacher.hidden_size}; --size makes it smaller, as in"
+            f" {max(1, teacher.layers // 2)}x{teacher.hidden_size}"
+        )
 
 
 def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> PretrainJob:

@@ -24,6 +24,7 @@ from clozelab.config.tables import flat
 from clozelab.config.toml import to_toml
 from clozelab.errors import UserError
 from clozelab.files import write_text
+from clozelab.nearest import remedy
 
 if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
@@ -199,16 +200,24 @@ class Run:
 
     def losses(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:
         """Each objective's loss by step: in training ("step"), or on held-out text ("held_out")."""
-        return losses(self.events(kind))
+        return losses(self._entries(kind))
 
     def curves(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:
         """All numbers by step, under dotted names: losses, accuracies, learning rate, seconds, …"""
         curves: dict[str, list[tuple[int, float]]] = {}
-        for entry in self.events(kind):
+        for entry in self._entries(kind):
             for name, number in flat(entry):
                 if name != "step" and isinstance(number, int | float):
                     curves.setdefault(name, []).append((entry["step"], number))
         return curves
+
+    def _entries(self, kind: str) -> list[Entry]:
+        """The entries of a kind; refused where it is none that a run of ours has."""
+        entries = self.events()
+        kinds = dict.fromkeys(["step", "held_out", "general", *(one["kind"] for one in entries)])
+        if kind not in kinds:
+            raise UserError(f"{self.path}: has no record called {kind}; {remedy(kind, kinds)}")
+        return [entry for entry in entries if entry["kind"] == kind]
 
     # What can be done with a run are the public functions, called with it.
 

@@ -151,7 +151,7 @@ class StudySpec(Base):
     name: str
     title: str
     question: str
-    paper: Paper
+    paper: Paper | None  # None: a question of one's own
     variants: tuple[Variant, ...]
     claims: tuple[Claim, ...]
 
@@ -270,18 +270,18 @@ def read(name_or_path: str | Path) -> StudySpec:
         if word not in (*_WORDS, *_TABLES):
             fix = remedy(word, (*_WORDS, *_TABLES))
             raise UserError(f"{place}: {word} is no key of a study; {fix}")
-    for word in ("title", "question", "paper", "base", "variants"):
+    for word in ("title", "question", "base", "variants"):
         if word not in tables:
             raise UserError(f"{place}: {word} is missing; add it")
     for word in _WORDS:
         if not isinstance(tables.get(word, ""), str):
             raise UserError(f"{place}: {word} must be a string in quotes")
-    base = _base(tables["base"], place)
+    base, paper = _base(tables["base"], place), tables.get("paper")
     study = StudySpec(
         name=tables.get("name", Path(place).stem),
         title=tables["title"],
         question=tables["question"],
-        paper=_one(Paper, tables["paper"], place=place, key="paper"),
+        paper=None if paper is None else _one(Paper, paper, place=place, key="paper"),
         variants=_several(Variant, tables["variants"], place=place, key="variants"),
         claims=_several(Claim, tables.get("claims", []), place=place, key="claims"),
         **{name: getattr(base, name) for name in Base.__dataclass_fields__},
@@ -298,7 +298,7 @@ def to_toml(study: StudySpec) -> str:
         {
             **{word: getattr(study, word) for word in _WORDS},
             "imports": _modules(study) or None,
-            "paper": plain(study.paper),
+            "paper": study.paper and plain(study.paper),
             "base": {name: getattr(study, name) for name in Base.__dataclass_fields__},
             "variants": [plain(variant) for variant in study.variants],
             "claims": [plain(claim) for claim in study.claims],

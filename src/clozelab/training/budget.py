@@ -11,6 +11,7 @@ from clozelab.errors import UserError
 _UNITS: dict[str, tuple[Literal["seconds", "tokens", "steps"], float]] = {
     "s": ("seconds", 1),
     "m": ("seconds", 60),
+    "min": ("seconds", 60),
     "h": ("seconds", 3600),
     "tok": ("tokens", 1),
     "ktok": ("tokens", 1e3),

@@ -238,7 +238,14 @@ def test_a_missing_column_is_refused_with_what_was_sought_what_is_there_and_the_
 def test_a_role_that_no_column_has_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\n")
     message = refusal(lambda: sentences(path, ReadOptions(columns={"lable": "x"})))
-    assert "knows no 'lable': say first, second, label, id" in message
+    assert "knows no 'lable'; did you mean label?" in message
+
+
+def test_columns_parted_by_another_sign_are_hinted_at(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "body;label\nfine;1\n")
+    message = refusal(lambda: sentences(path))
+    assert "has no column for the first text" in message
+    assert "if ';' parts columns, write commas" in message
 
 
 def test_a_test_set_may_lack_labels_but_no_other_may(tmp_path: Path) -> None:
@@ -247,7 +254,7 @@ def test_a_test_set_may_lack_labels_but_no_other_may(tmp_path: Path) -> None:
         None,
         "0",
     ]
-    assert f"{path}:2 has no label" in refusal(lambda: sentences(path))
+    assert f"{path}:2 has no label, and so have 1 of 2 rows" in refusal(lambda: sentences(path))
 
 
 def test_an_unknown_label_is_refused_with_its_line_and_the_known_ones(tmp_path: Path) -> None:

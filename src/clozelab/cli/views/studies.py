@@ -23,7 +23,7 @@ def study(result: Any, values: Values) -> Iterator[RenderableType]:
     if isinstance(result, list):
         lines = table("study", "title", "paper", right=("variants",))
         for spec in map(specs.read, result):
-            paper = f"{spec.paper.name}, {spec.paper.source}"
+            paper = f"{spec.paper.name}, {spec.paper.source}" if spec.paper else "–"
             lines.add_row(spec.name, spec.title, paper, str(len(spec.variants)))
         yield lines
     elif isinstance(result, StudySpec):
@@ -31,13 +31,23 @@ def study(result: Any, values: Values) -> Iterator[RenderableType]:
 
 
 def event(event: Any, values: Values) -> Iterator[RenderableType]:
-    """The plan before the first cell, the scores after the last."""
+    """The plan before the first cell, the scores and the verdicts after the last."""
     from clozelab.studies.plan import StudyPlan  # needs torch; a study is described without
 
     if isinstance(event, StudyPlan):
         yield from _planned(event.request.study, event.as_json())
     elif isinstance(event, Study) and event.result()["cells"]:
         yield scores(specs.read(event.path / "study.toml"), event.result()["cells"])
+        yield from _verdicts(event)
+
+
+def _verdicts(study: Study) -> Iterator[RenderableType]:
+    """A sentence for each claim."""
+    from clozelab.reporting.study.claims import sentence
+
+    for judgement in study.verdicts():
+        against = f"{judgement.claim.better} against {judgement.claim.against}"
+        yield Text(f"{against}: {sentence(judgement, scope='at this scale')}")
 
 
 def _described(spec: StudySpec) -> Iterator[RenderableType]:

@@ -67,6 +67,9 @@ def tuned(run: Run, values: Values) -> Iterator[RenderableType]:
         chosen = len(cells) > 1 and result["best"].startswith(f"{cell['name']}/")
         lines.add_row(*row, style="bold" if chosen else None)
     yield lines
+    if constant := result.get("constant"):
+        scores = [f"{name.replace('_', ' ')} {score:.1f}" for name, score in constant.items()]
+        yield Text(f"one answer for all: {', '.join(scores)}", style="dim")
 
 
 def measured(results: Mapping[str, Mapping[str, float]], values: Values) -> Iterator[Table]:

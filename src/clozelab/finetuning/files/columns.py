@@ -11,9 +11,11 @@ from typing import Any
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.files.tables import Record, Table, located, table
-from clozelab.nearest import nearest
+from clozelab.nearest import nearest, remedy
 
 _ID = ("id", "idx", "index", "guid", "uid", "ind", "qid", "pairID", "doc_key", "ID")
+
+_CALLED = {"first": "first text", "second": "second text"}  # in messages
 
 Source = Path | Table  # where examples are read from
 
@@ -43,7 +45,7 @@ class Columns:
         """Open a file; columns given by number mean that it has no header line."""
         for role in options.columns:
             if role not in roles:
-                raise UserError(f"--columns knows no {role!r}: say {', '.join(roles)}")
+                raise UserError(f"--columns knows no {role!r}; {remedy(role, roles)}")
         if isinstance(source, Path):
             numbered = any(name.isdecimal() for name in options.columns.values())
             skips = counts if options.skips else None
@@ -81,9 +83,16 @@ class Columns:
         meant = nearest(sought[0], self.names) or "NAME"
         numbered = "" if self.names[:1] == ("0",) else " (by number where there is no header line)"
         return UserError(
-            f"{self.table.name} has no column for the {role}: looked for {', '.join(sought)}, found"
-            f" {', '.join(self.names)}; say --columns {role}={meant}{numbered}"
+            f"{self.table.name} has no column for the {_CALLED.get(role, role)}: looked for"
+            f" {', '.join(sought)}, found {', '.join(self.names)}; {self._parted()}"
+            f"say --columns {role}={meant}{numbered}"
         )
+
+    def _parted(self) -> str:
+        """A hint where the one column that there is seems to be several."""
+        (name, *others) = self.names
+        sign = next((each for each in ";|\t," if each in name and not others), "")
+        return f"if {sign!r} parts columns, write commas (.csv) or tabs (.tsv); " if sign else ""
 
     def id(self, row: Record, number: int) -> str:
         """What the row calls itself, or its number, counted from 0."""
@@ -98,7 +107,11 @@ class Columns:
             known = label in self.options.undecided
             return label if known else checked_label(label, row.place, self.options.labels)
         if self.options.labelled:
-            raise UserError(f"{row.place} has no label: write one, or leave the row out")
+            blank = sum(each.values.get(str(column)) in (None, "") for each in self.rows)
+            raise UserError(
+                f"{row.place} has no label, and so have {blank:,} of {len(self.rows):,} rows: write"
+                " them, or leave such rows out"
+            )
         return None
 
     def number(self, row: Record, column: str | None) -> float | None:

@@ -64,7 +64,8 @@ def _scope(record: StudyRecord) -> str:
 
 def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[Section]:
     in_paper = any(name in one.paper for one in record.variants for name in record.measures())
-    beside = f" beside that of {record.study.paper.name}" if in_paper else ""
+    paper = record.study.paper
+    beside = f" beside that of {paper.name}" if paper and in_paper else ""
     yield Section(f"Our table{beside}", [*tables.parts(record)])
     pairs = repeats(record)
     if judgements or pairs:
@@ -87,10 +88,12 @@ def _opening(record: StudyRecord) -> str:
     size = f" at size {plan['size']}" if plan.get("size") else ""
     done = f"{len(record.done)} of {record.planned} cells are done"
     failed = f", {len(record.failed)} failed" if record.failed else ""
+    after = f"After {study.paper.source}: " if study.paper else ""
+    points = " Scores are on dev sets, in points of 100." if study.tasks else ""
     return (
-        f"After {study.paper.source}: {len(record.variants)} variants × {study.seeds} seeds{size}"
-        f" with equal {record.equal}. {done}{failed}. Scores are on dev sets, in points of 100;"
-        " ± is half the 95 % interval of a mean over seeds."
+        f"{after}{len(record.variants)} variants × {study.seeds} seeds{size} with equal"
+        f" {record.equal}. {done}{failed}.{points} ± is half the 95 % interval of a mean over"
+        " seeds."
     )
 
 

@@ -107,7 +107,8 @@ def _note(record: StudyRecord, missing: set[str]) -> str:
     notes = []
     if missing:
         names = listed(map(label, sorted(missing)), conjunction="and")
-        notes.append(f"{record.study.paper.name} also has {names}, not run here.")
+        name = record.study.paper.name if record.study.paper else "The paper"
+        notes.append(f"{name} also has {names}, not run here.")
     if any(_untrained(record, v, m) for v in record.variants for m in record.measures()):
         notes.append("A head that a variant does not train is not shown.")
     if record.base_masks:
