@@ -50,8 +50,19 @@ def test_a_plan_is_shown_and_nothing_is_written(
     assert not folder.exists() and sorted(path.name for path in tmp_path.iterdir()) == [
         "masks.toml"
     ]
+    assert "unigram plateau" not in output  # no recorded run is as small as these
     assert main(["study", file, "--plan"]) == 0  # before there is any text
     assert "corruption.copies=0" in captured_text(capsys)
+
+
+def test_a_plan_warns_of_runs_too_short_to_leave_the_plateau(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(write_study(tmp_path / "masks.toml", set=[]))
+    options = ["--data", store("wordpiece"), "--size", "tiny", "--plan", *WORDS]
+    for budget, warned in (("2steps", True), ("900Mtok", False)):
+        assert main(["study", file, *options, "--budget", budget]) == 0
+        assert ("2 of 2 variants end before any recorded run" in captured_text(capsys)) == warned
 
 
 def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(

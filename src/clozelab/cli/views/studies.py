@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -16,6 +16,9 @@ from clozelab.studies import spec as specs
 from clozelab.studies.power import LOW, claim_powers
 from clozelab.studies.records import parts_line
 from clozelab.studies.spec import StudySpec
+
+if TYPE_CHECKING:
+    from clozelab.studies.plan import StudyPlan
 
 
 def study(result: Any, values: Values) -> Iterator[RenderableType]:
@@ -35,7 +38,9 @@ def event(event: Any, values: Values) -> Iterator[RenderableType]:
     from clozelab.studies.plan import StudyPlan  # needs torch; a study is described without
 
     if isinstance(event, StudyPlan):
-        yield from _planned(event.request.study, event.as_json())
+        plan = event.as_json()
+        yield from _planned(event.request.study, plan)
+        yield from _too_short(event, plan)
     elif isinstance(event, Study) and event.result()["cells"]:
         yield scores(specs.read(event.path / "study.toml"), event.result()["cells"])
         yield from _verdicts(event)
@@ -82,6 +87,26 @@ def _planned(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
     if None not in times:
         yield Text(f"about {_minutes(sum(times))} minutes of the device")
     yield from _powers(spec, plan)
+
+
+def _too_short(planned: StudyPlan, plan: Values) -> Iterator[RenderableType]:
+    """A warning where runs end sooner than any recorded one had left the unigram plateau."""
+    from clozelab.diagnosis.recorded import alike
+
+    short: dict[str, float] = {}  # by variant, the tokens that would be needed
+    for name, pace in plan["paces"].items():
+        encoder: Any = planned.request.recipe(name).encoder
+        left = [run.left_after for run in alike((encoder.layers, encoder.hidden_size))]
+        needed = min(filter(None, left), default=0)
+        if plan["steps"].get(name, needed) * pace["tokens_a_step"] < needed:
+            short[name] = needed
+    if short:
+        yield Text(
+            f"{len(short)} of {len(plan['paces'])} variants end before any recorded run of their"
+            f" size had left the unigram plateau ({min(short.values()) / 1e6:.2g} M tokens): what"
+            " ends there tests no claim",
+            style="red",
+        )
 
 
 def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
