@@ -188,12 +188,31 @@ def test_lines_of_evaluation_files_are_kept_out(
 
 def test_columns_of_text_are_evaluation_text(tmp_path: Path, read: Path) -> None:
     table = pa.table({"id": [1, 2], "a": ["x", None], "b": [SHARED, "y"]})
-    pq.write_table(table, tmp_path / "dev.parquet")
-    with pa.ipc.new_file(tmp_path / "dev.arrow", table.schema) as file:
+    assert found_in_tables(tmp_path, table) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([["x", SHARED], None]),
+        pa.array([[{"n": 1, "text": SHARED}], []]),
+        pa.array([SHARED, "y"]).dictionary_encode(),
+        pa.array([{"answers": {"text": [SHARED]}}, None]),
+        pa.array([[("key", SHARED)], []], pa.map_(pa.string(), pa.string())),
+    ],
+    ids=["list", "list of records", "dictionary", "records", "map"],
+)
+def test_text_inside_columns_is_evaluation_text(tmp_path: Path, column: pa.Array) -> None:
+    assert found_in_tables(tmp_path, pa.table({"id": [1, 2], "inside": column})) == [1, 1]
+
+
+def found_in_tables(folder: Path, table: pa.Table) -> list[int]:
+    """How many n-grams of 12 words are found in a table, as Parquet and as Arrow."""
+    pq.write_table(table, folder / "dev.parquet")
+    with pa.ipc.new_file(folder / "dev.arrow", table.schema) as file:
         file.write_table(table)
-    for name in ("dev.parquet", "dev.arrow"):
-        ngrams = EvaluationNgrams.read([str(tmp_path / name)], 12, counts=Counts())
-        assert len(ngrams.keys) == 1
+    files = [str(folder / name) for name in ("dev.parquet", "dev.arrow")]
+    return [len(EvaluationNgrams.read([file], 12, counts=Counts()).keys) for file in files]
 
 
 @pytest.mark.parametrize(

@@ -658,6 +658,10 @@ def test_tables_cut_short_or_of_another_kind(tmp_path: Path) -> None:
     content = path.read_bytes()
     assert "has no field 'body', only text, n: say --field" in refusal(path, field="body")
     assert "holds int64, not text, in its field 'n': say --field text" in refusal(path, field="n")
+    pq.write_table(pa.table({"text": [["One"]], "body": ["One"]}), path)
+    assert "not text, in its field 'text': say --field body" in refusal(path)
+    pq.write_table(pa.table({"text": [["One"]]}), path)
+    assert "in its field 'text': it has no field of text, name other files" in refusal(path)
     for wrong in (content[:-20], b"plain", content[:4] + bytes(50) + content[54:]):
         assert f"{path} is cut short, damaged or no parquet file" in refusal(write(path, wrong))
     arrow = write(tmp_path / "a.arrow", b"plain text")

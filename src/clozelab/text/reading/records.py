@@ -24,6 +24,7 @@ from clozelab.text.reading.lines import Lines, TextFile
 LONGEST = 4 * LIMIT  # characters of a record's line: its text, escapes and other fields
 _NAMED = 20  # columns, in a message about them
 _ROWS = 256  # of a table, held at a time
+_NESTED = re.compile(r"\w*list|struct|map|\w*union")  # types of columns that hold others
 _ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
 Rows = Iterator[tuple[int, list[str]]]  # the line each begins on, and its cells
 HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
@@ -147,7 +148,7 @@ def _strings(value: object) -> Iterator[str]:
     """All text in a record, also that of lists and records in it."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping | list):
+    elif isinstance(value, Mapping | list | tuple):
         for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _strings(inner)
 
@@ -297,7 +298,7 @@ def _parquet(
     done = 0
     for batch in table.iter_batches(_ROWS, columns=columns):
         done += batch.num_rows
-        yield done / max(table.metadata.num_rows, done), _rows(batch, columns, row=len(fields) > 1)
+        yield done / max(table.metadata.num_rows, done), _rows(batch, fields)
 
 
 def _arrow(
@@ -314,45 +315,44 @@ def _arrow(
         batches = (table.get_batch(number) for number in range(table.num_record_batches))
     else:
         batches = table = ipc.open_stream(file)
-    columns = _columns(table.schema, name, fields=fields)
+    _columns(table.schema, name, fields=fields)
     for batch in batches:
         for start in range(0, batch.num_rows, _ROWS):
-            yield file.tell() / size, _rows(batch.slice(start, _ROWS), columns, row=len(fields) > 1)
+            yield file.tell() / size, _rows(batch.slice(start, _ROWS), fields)
 
 
-def _rows(batch: Any, columns: list[str], *, row: bool) -> list[object]:
-    """The text of each row, or its texts where it is a `row` of several.
+def _rows(batch: Any, fields: list[str]) -> list[object]:
+    """The value of each row, those of several fields as a row; without fields, all its text.
 
     It is validated, since damaged offsets lead anywhere in memory.
     """
+    if fields:
+        columns = [batch.column(field) for field in fields]
+    else:
+        columns = [column for column in batch.columns if "string" in str(column.type)]
     for column in columns:
-        batch.column(column).validate(full=True)
-    if len(columns) == 1:
-        values: list[object] = batch.column(columns[0]).to_pylist()
-        return values
-    cells = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
-    if row:
-        return list(cells)
-    return ["\n".join(filter(None, row)) for row in cells]
+        column.validate(full=True)
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    if fields:
+        return [_one_or_row(list(row)) for row in rows]
+    return ["\n".join(_strings(row)) for row in rows]
 
 
 def _columns(schema: Any, name: str, *, fields: list[str]) -> list[str]:
-    """The columns to read: those of text, where none is named."""
+    """The columns to read: all that hold text, where none is named."""
     for field in fields:
         _check_column(schema, name, field=field)
-    if fields:
-        return fields
-    return [each.name for each in schema if str(each.type).removeprefix("large_") == "string"]
+    return fields or [each.name for each in schema if "string" in str(each.type)]
 
 
 def _check_column(schema: Any, name: str, *, field: str) -> None:
     if field not in schema.names:
         raise _no_field(name, field, dict.fromkeys(schema.names, ""))
     _check_once(name, schema.names, field)
-    kind = str(schema.field(field).type)
-    if "string" not in kind or kind.startswith(("list", "large_list", "struct", "map")):
-        texts = [entry.name for entry in schema if "string" in str(entry.type)]
+    kinds = {entry.name: str(entry.type) for entry in schema}
+    texts = [name for name, kind in kinds.items() if "string" in kind and not _NESTED.match(kind)]
+    if field not in texts:
+        remedy = f"say --field {texts[0]}" if texts else "it has no field of text, name other files"
         raise UserError(
-            f"{name} holds {kind}, not text, in its field {field!r}:"
-            f" say --field {texts[0] if texts else 'NAME'}"
+            f"{name} holds {kinds[field]}, not text, in its field {field!r}: {remedy}"
         )
