@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,10 @@ from clozelab.errors import UserError
 from clozelab.keys import mix
 from clozelab.options import options
 from clozelab.text import near
-from clozelab.text.overlap import EvaluationNgrams
+from clozelab.text.overlap import WORDS, EvaluationNgrams, words
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.store import parts, shards
+from clozelab.text.store.comparing import Comparison
 
 LINES = [
     "A title.\nOne cat sat. It slept.\nShare this page.",
@@ -184,6 +186,25 @@ def test_lines_of_evaluation_files_are_kept_out(
     assert counts.numbers[short] == 2  # with the header
     recorded = corpus.manifest["options"]
     assert recorded["exclude"] == list(files) and recorded["exclude_ngram"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Größe, naïve", ["größe", "naïve"]),
+        ("मैं हिन्दी में", ["मैं", "हिन्दी", "में"]),
+        ("x̄² snake_case", ["x̄2", "snake", "case"]),
+        ("北京 2008年", ["北", "京", "2008", "年"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_words_are_whole_in_every_spelling(text: str, expected: list[str], form: str) -> None:
+    assert words(unicodedata.normalize(form, text)) == expected  # type: ignore[arg-type]
+
+
+def test_shards_of_words_as_they_were_are_not_taken_again() -> None:
+    ngrams = EvaluationNgrams(8, [], np.zeros(0, np.uint64), np.zeros(0, np.int64))
+    assert WORDS in Comparison(exclude=ngrams).names() and WORDS not in Comparison().names()
 
 
 def test_columns_of_text_are_evaluation_text(tmp_path: Path, read: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from clozelab.contracts import Array, Bools, Counts, Ints, Keys
 from clozelab.text import near
-from clozelab.text.overlap import EvaluationNgrams, WordKeys, words
+from clozelab.text.overlap import WORDS, EvaluationNgrams, WordKeys, words
 from clozelab.text.reading.layouts import RawDocument
 
 
@@ -33,7 +33,8 @@ class Comparison:
             table = self.exclude.keys.tobytes() + self.exclude.file_of.tobytes()
             names += [self.exclude.what(file) for file in range(len(self.exclude.files))]
             names.append(blake2b(table, digest_size=16).hexdigest())
-        return [*names, near.algorithm()] if self.near else names
+        names += [near.algorithm()] if self.near else []
+        return [*names, WORDS] if self.exclude or self.near else names
 
     def arrays(self) -> dict[str, Array]:
         """It as arrays, for other processes."""
