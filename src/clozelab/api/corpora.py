@@ -82,7 +82,7 @@ class ReadingOptions:
         "text",
     )
     split: str = option("of a dataset (train)", "train")
-    encoding: str = option("of text files (utf-8)", "utf-8")
+    encoding: str = option("of text files, also those to --exclude (utf-8)", "utf-8")
 
 
 @dataclass(frozen=True)

@@ -65,9 +65,11 @@ class EvaluationNgrams:
     file_of: Ints  # [keys] the first file that has each
 
     @classmethod
-    def read(cls, places: Sequence[str], size: int, *, counts: Counts) -> EvaluationNgrams:
+    def read(
+        cls, places: Sequence[str], size: int, *, counts: Counts, encoding: str = "utf-8"
+    ) -> EvaluationNgrams:
         """Those of the lines of all texts, of whatever field; a file without any is refused."""
-        reading = Reading(field=None)
+        reading = Reading(field=None, encoding=encoding)
         try:
             files, ngram_keys = list[str](), list[Keys]()
             for name, texts in by_file(places, reading):

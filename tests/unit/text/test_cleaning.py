@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import unicodedata
 from pathlib import Path
 
@@ -250,6 +251,32 @@ def test_files_that_exclude_nothing_are_refused(
     with pytest.raises(UserError, match=sentence):
         build(str(read / "text.jsonl"), tmp_path / "c", exclude=(str(read / file),))
     assert not (tmp_path / "c").exists()
+
+
+def test_evaluation_files_are_read_in_the_encoding_given(tmp_path: Path) -> None:
+    lines = [f"{word} café déjà vu garçon été à côté" for word in ("un", "deux", "trois")]
+    for name in ("text.txt", "dev.txt"):
+        (tmp_path / name).write_text("\n".join([*lines, name]), encoding="latin-1")
+    reading = Reading(layout="lines", encoding="latin-1")
+    options = {"reading": reading, "exclude": (str(tmp_path / "dev.txt"),), "exclude_ngram": 8}
+    corpus = build(str(tmp_path / "text.txt"), tmp_path / "c", held_out=0, **options)
+    assert decoded(corpus) == ["text.txt"]
+
+
+def test_an_evaluation_file_may_have_a_name_that_is_no_utf8(tmp_path: Path, read: Path) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")
+    try:
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(SHARED)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    text, counts = str(read / "text.jsonl"), Counts()
+    corpus = build(text, tmp_path / "c", exclude=(name,), exclude_ngram=8, counts=counts)
+    shown = f"{tmp_path}/caf\\xe9.txt"
+    assert counts.numbers[f"lines left out that share 8 words with {shown}"] == 3
+    assert corpus.manifest["options"]["exclude"] == [shown]
+    with pytest.raises(UserError, match=r"--exclude: .*/caf\\xe9.txt has no 13 words"):
+        EvaluationNgrams.read([name], 13, counts=Counts())
 
 
 def test_a_text_that_is_all_evaluation_text_is_refused(tmp_path: Path, read: Path) -> None:

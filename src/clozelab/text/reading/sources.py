@@ -158,7 +158,7 @@ def by_file(
 ) -> Iterator[tuple[str, Generator[RawDocument, None, None]]]:
     """The name of every file of the inputs, and its documents, which may be none."""
     for item in _expand(inputs, reading.split, counts=Counts()):
-        yield item.name, item.documents(reading, counts=Counts(), progress=BytesRead())
+        yield shown(item.name), item.documents(reading, counts=Counts(), progress=BytesRead())
 
 
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:

@@ -326,7 +326,12 @@ def _comparison(options: BuildOptions, counts: Counts) -> Comparison:
         near.check()
     exclude = None
     if options.exclude:
-        exclude = EvaluationNgrams.read(options.exclude, options.exclude_ngram, counts=counts)
+        exclude = EvaluationNgrams.read(
+            options.exclude,
+            options.exclude_ngram,
+            counts=counts,
+            encoding=options.reading.encoding,
+        )
     return Comparison(pieces, exclude, near=options.near_duplicates is not None)
 
 

@@ -23,6 +23,7 @@ from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
 from clozelab.remote import access
 from clozelab.text.building import Steps
+from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.adding import added, publish_addition
 from clozelab.text.store.cleaning import clean
@@ -257,7 +258,7 @@ def _recorded(options: dict[str, Any]) -> dict[str, Any]:
     left_out |= set() if options["license"] else {"license"}
     recorded = {name: value for name, value in options.items() if name not in left_out}
     if "exclude" in recorded:
-        recorded["exclude"] = [access.shown(place) for place in recorded["exclude"]]
+        recorded["exclude"] = [shown(access.shown(place)) for place in recorded["exclude"]]
     return {**recorded, "unique": unique}
 
 
