@@ -306,7 +306,7 @@ def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: str, a
     (tmp_path / "text.txt").write_text("One sentence here. And another.\n")
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "white.txt").write_text(" \n\t\n\n")
-    (tmp_path / "bad.txt").write_bytes(b"abc \xff\xfe there.\n")
+    (tmp_path / "bad.txt").write_bytes(b"abc \xff there.\n" * 4)
     (tmp_path / "spans").write_text("text.txt:1\t0\t3\tentity\n" * 99 + "wrong\n")
     split = [word.strip("'") for word in arguments.split(" ")]
     assert answer in refused(run(*split, cwd=tmp_path))

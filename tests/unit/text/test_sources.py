@@ -594,6 +594,37 @@ def test_a_text_in_another_encoding_is_refused_and_read_when_told(tmp_path: Path
     assert "no encoding 'utf-9'" in refusal(path, encoding="utf-9")
 
 
+def test_a_stray_byte_does_not_refuse_a_short_text(tmp_path: Path) -> None:
+    counts = Counts()
+    assert texts(write(tmp_path / "a.txt", b"A caf\xe9."), counts=counts) == ["A caf\ufffd."]
+    assert counts.numbers["lines with invalid UTF-8"] == 1
+    chinese = "今天天气很好。".encode()
+    stray = write(tmp_path / "b.txt", (chinese + b"\xe9\n") * 30)
+    assert texts(stray, layout="lines") == ["今天天气很好。\ufffd"] * 30
+    assert "is not UTF-8" in refusal(write(tmp_path / "c.txt", "été à côté".encode("latin-1")))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "sentence"),
+    [
+        ("hex", "there is no encoding 'hex' of text: say utf-8"),
+        ("undefined", "a.txt:1 is not UNDEFINED (undefined encoding): convert the file"),
+        ("idna", "a.txt:1 is not IDNA"),
+        ("utf-16", "stream does not start with BOM): pass --encoding utf-16-le or utf-16-be"),
+    ],
+)
+def test_encodings_that_do_not_fit_are_one_sentence(
+    tmp_path: Path, encoding: str, sentence: str
+) -> None:
+    assert sentence in refusal(write(tmp_path / "a.txt", b"some words"), encoding=encoding)
+
+
+def test_half_a_pair_of_utf7_is_no_byte(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", b"+2AA- a\n" * 5)
+    assert "a.txt:1: half a surrogate pair is not UTF-7" in refusal(path, encoding="utf-7")
+    assert texts(write(path, b"+2AA- a"), encoding="utf-7") == ["\ufffd a"]
+
+
 def test_only_the_first_thousand_lines_are_judged(tmp_path: Path) -> None:
     good, bad = b"fine\n" * 1_000, b"\xe9\n" * 100
     assert len(texts(write(tmp_path / "a.txt", good + bad * 9), layout="lines")) == 1_900
@@ -606,7 +637,8 @@ def test_only_the_first_thousand_lines_are_judged(tmp_path: Path) -> None:
 def test_utf16_is_told_from_text(tmp_path: Path, encoding: str) -> None:
     content = "Hello there, you.\r\nGood day.\n"
     path = write(tmp_path / "a.txt", content.encode(encoding))
-    assert "--encoding utf-16" in refusal(path)
+    advised = "utf-16" if encoding == "utf-16" else "utf-16-le or utf-16-be"
+    assert f"--encoding {advised}, or leave" in refusal(path)
     assert texts(path, encoding=encoding, layout="lines") == ["Hello there, you.", "Good day."]
 
 

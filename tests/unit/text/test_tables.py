@@ -75,7 +75,7 @@ def test_bytes_that_do_not_decode_end_well(tmp_path: Path) -> None:
     counts = Counts()
     assert texts(put(tmp_path / "a.csv", b"".join(rows)), counts)[60] == "caf\ufffd"
     assert counts.numbers == {"lines with invalid UTF-8": 1}
-    assert "is not UTF-8" in refusal(put(tmp_path / "b.csv", b"text\ncaf\xe9\n"))
+    assert "is not UTF-8" in refusal(put(tmp_path / "b.csv", b"text\n" + b"caf\xe9\n" * 4))
     assert "UTF-16" in refusal(put(tmp_path / "c.csv", "text\nOne\n".encode("utf-16")))
 
 

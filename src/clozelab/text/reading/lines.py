@@ -30,7 +30,8 @@ PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {  # how each is unpacked
 HEAD = 1 << 16  # characters looked at before anything is decided about a text
 _PIECE = 1 << 20  # characters: a longer line comes in several pieces
 _JUDGED = 1_000  # lines after which a text's encoding is judged
-_ESCAPED = re.compile("[\udc80-\udcff]+")  # how Python marks bytes that no character fits
+_FEW = 3  # bytes that do not decode, which tell nothing of an encoding
+_ESCAPED = re.compile("[\ud800-\udfff]+")  # how Python marks bytes that no character fits
 
 
 def shown(path: Path | str) -> str:
@@ -99,18 +100,21 @@ class Lines:
     def __init__(self, stream: IO[bytes], name: str, *, encoding: str, counts: Counts) -> None:
         try:
             self._encoding = codecs.lookup(encoding).name.upper()
+            # Only "\n", "\r\n" and "\r" end a line: str.splitlines would take U+2028 as well.
+            self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
         except LookupError:
-            raise UserError(f"there is no encoding {encoding!r}: say utf-8 or latin-1") from None
+            sentence = f"there is no encoding {encoding!r} of text: say utf-8 or latin-1"
+            raise UserError(sentence) from None
         self.name = name
         self.number = 0  # the line of the piece last given
         self.counts = counts
-        # Only "\n", "\r\n" and "\r" end a line here: str.splitlines would take U+2028 as well.
-        self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
         self._source = self._repaired()
         self._ahead: deque[tuple[int, str]] = deque()
         self._read = 0  # lines read, of which `number` trails by what is ahead
         self._bad = 0  # lines that held what does not decode
         self._bad_line = 0
+        self._bad_bytes = 0
+        self._beyond_ascii = 0  # bytes of characters that did decode, less one of each
         self._first_bad = ""
 
     @property
@@ -163,43 +167,56 @@ class Lines:
     def _piece(self) -> str:
         try:
             return self._text.readline(_PIECE)
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
+            reason = error.reason if isinstance(error, UnicodeDecodeError) else str(error)
+            remedy = "convert the file to UTF-8 or pass another --encoding"
+            if "BOM" in reason:
+                remedy = "pass --encoding utf-16-le or utf-16-be, or utf-8"
             raise UserError(
-                f"{self.name}:{self._read + 1} is not {self._encoding} ({error.reason}):"
-                " convert the file to UTF-8 or pass another --encoding"
+                f"{self.name}:{self._read + 1} is not {self._encoding} ({reason}): {remedy}"
             ) from None
 
     def _decoded(self, piece: str, *, first: bool) -> str:
         if first:
             piece = piece.removeprefix("\ufeff")
             if piece.startswith(("\udcff\udcfe", "\udcfe\udcff")):
-                self._refuse_utf16()
+                self._refuse_utf16("utf-16")
+        kept = piece
         try:
-            piece.encode()  # many times faster than looking for what was escaped
+            encoded = piece.encode()  # many times faster than looking for what was escaped
         except UnicodeEncodeError as error:
             if self._bad_line != self._read:
                 self._bad_line = self._read
                 self._bad += 1
                 place = f"{self.name}:{self._read}"
                 self.counts.add(f"lines with invalid {self._encoding}", place)
-                byte = ord(piece[error.start]) - 0xDC00
-                self._first_bad = self._first_bad or f"{place}: byte 0x{byte:02X}"
-            return _ESCAPED.sub("\ufffd", piece)
+                self._first_bad = self._first_bad or f"{place}: {_named(piece[error.start])}"
+            kept = _ESCAPED.sub("", piece)
+            encoded = kept.encode()
+            self._bad_bytes += len(piece) - len(kept)
+            piece = _ESCAPED.sub("\ufffd", piece)
+        self._beyond_ascii += len(encoded) - len(kept)
         return piece
 
     def _judge_nuls(self, nuls: int, size: int) -> None:
         if nuls * 10 > size:
-            self._refuse_utf16()
+            self._refuse_utf16("utf-16-le or utf-16-be")
 
-    def _refuse_utf16(self) -> None:
+    def _refuse_utf16(self, kind: str) -> None:
         raise UserError(
-            f"{self.name} looks like UTF-16 or is no text: pass --encoding utf-16,"
+            f"{self.name} looks like UTF-16 or is no text: pass --encoding {kind},"
             " or leave the file out"
         )
 
     def _judge_decoding(self) -> None:
-        if self._bad * 20 > self._read:
+        if self._bad * 20 > self._read and self._bad_bytes > max(_FEW, self._beyond_ascii):
             raise UserError(
                 f"{self._first_bad} is not {self._encoding} (nor are {self._bad} of the first"
                 f" {self._read} lines): convert the file to UTF-8 or pass --encoding latin-1"
             )
+
+
+def _named(escaped: str) -> str:
+    """What does not decode, in a message: a byte, or what UTF-7 makes of one."""
+    byte = ord(escaped) - 0xDC00
+    return f"byte 0x{byte:02X}" if byte >= 0x80 else "half a surrogate pair"
