@@ -13,7 +13,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.corpora import ENVIRONMENT, SOURCE, build, decoded, digests, run, start, texts, write
+from support.corpora import (
+    ENVIRONMENT,
+    SOURCE,
+    build,
+    decoded,
+    digests,
+    refused,
+    run,
+    start,
+    texts,
+    write,
+)
 from support.processes import run_process
 
 from clozelab import data
@@ -93,9 +104,11 @@ def test_wrapped_prose_is_one_document(tmp_path: Path) -> None:
     assert decoded(corpus) == ["One cat sat. Two dogs ran.\nThree."]
 
 
-@pytest.mark.parametrize("kind", ["text", "JSON lines"])
-def test_standard_input_is_read(tmp_path: Path, kind: str) -> None:
-    text = LINES if kind == "text" else "".join(json.dumps({"text": t}) + "\n" for t in TWO)
+JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in TWO)
+
+
+@pytest.mark.parametrize("text", [LINES, JSON_LINES, "\ufeff" + JSON_LINES])
+def test_standard_input_is_read(tmp_path: Path, text: str) -> None:
     outputs = []
     for name in ("a", "b"):
         arguments = ["-", "--out", str(tmp_path / name), "--layout", "sentences", "--held-out", "0"]
@@ -106,6 +119,21 @@ def test_standard_input_is_read(tmp_path: Path, kind: str) -> None:
     assert corpus.manifest["splits"]["train"]["documents"] == 2
     assert corpus.manifest["inputs"] == ["standard input"]
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"body": "One"}\n', "standard input:1 has no field 'text', only body: say --field body"),
+        (" \n", "there is no text in standard input (empty files: 1)"),
+    ],
+)
+def test_standard_input_that_is_refused_is_named_and_leaves_nothing(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    command = ["corpus", "build", "-", "--out", str(tmp_path / "c"), "--workers", "1"]
+    assert problem in refused(run(*command, text=text))
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.fixture(scope="module")

@@ -349,6 +349,15 @@ def test_given_spans_become_units(tmp_path: Path) -> None:
     assert sum(number for what, number in counts.numbers.items() if what.startswith("spans")) == 1
 
 
+def test_files_of_units_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", ["We saw New York and Oslo. It\u2028is big."])
+    (tmp_path / "names").write_text("New York\nIt\u2028is\n", encoding="utf-8-sig")
+    (tmp_path / "spans").write_text(f"{file}:1\t20\t24\tphrase\n", encoding="utf-8-sig")
+    options = {"entities": str(tmp_path / "names"), "spans": str(tmp_path / "spans")}
+    corpus = build(file, tmp_path / "c", **options)
+    assert corpus.manifest["units"] == {"phrase": 1, "entity": 2}
+
+
 def test_phrases_are_mined(tmp_path: Path) -> None:
     lines = [f"The word{n} of machine learning came word{n + 1}." for n in range(30)]
     corpus = build(write(tmp_path / "a.jsonl", lines), tmp_path / "c", Wordpiece(500), phrases=True)

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -44,6 +44,7 @@ from clozelab.text.reading.records import (
 )
 
 _STDIN = "-"
+_STDIN_NAME = "standard input"
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _PROBED, _PROBE = 16, 1 << 22  # files looked into for the size of their text, and bytes of each
 
@@ -59,6 +60,10 @@ _BY_LINES: dict[str, ByLines] = {
     ".tsv": partial(separated, split=tsv_rows),
 }
 _KNOWN = {*_COLUMNAR, *_BY_LINES}  # what a folder is read for
+
+
+class Spooled(str):
+    """The name of a file that standard input was kept in, to be read more than once."""
 
 
 @dataclass
@@ -83,7 +88,7 @@ class _Item:
             return _read_file(self.file, reading, counts=counts, progress=progress)
         if self.name == _STDIN:
             stream = sys.stdin.buffer
-            return _read_stream(stream, "standard input", None, reading=reading, counts=counts)
+            return _read_stream(stream, _STDIN_NAME, None, reading=reading, counts=counts)
         return from_hub(self.name, reading, counts=counts)
 
 
@@ -146,9 +151,10 @@ def documents(
 
 def no_text(inputs: Sequence[str], counts: Counts) -> UserError:
     """What to say of inputs without any document."""
+    named = (_STDIN_NAME if isinstance(name, Spooled) else access.shown(name) for name in inputs)
     skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
     return UserError(
-        f"there is no text in {', '.join(map(access.shown, inputs))}"
+        f"there is no text in {', '.join(named)}"
         f"{f' ({skipped})' if skipped else ''}: name other files, or another --field"
     )
 
@@ -203,7 +209,7 @@ def _read_file(
                 progress.done = start + int(text.size * share)
                 yield document
         else:
-            read = _BY_LINES.get(text.kind, read_text)
+            read = None if text.name == _STDIN_NAME else _BY_LINES.get(text.kind, read_text)
             texts = _read_stream(stream, text.name, read, reading=reading, counts=counts)
             with closing(texts):
                 for document in texts:
@@ -240,6 +246,8 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     path = Path(name)
     if name == _STDIN:
         return [_Item(name)]
+    if isinstance(name, Spooled):
+        return [_Item(name, replace(local(path), name=_STDIN_NAME))]
     if access.is_url(name):
         return [_Item(text.name, text) for text in remote.find_texts(name, _is_read)]
     if name.startswith("hf:"):

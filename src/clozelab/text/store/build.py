@@ -29,7 +29,14 @@ from clozelab.text.loading import load
 from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading.layouts import RawDocument, Reading
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
-from clozelab.text.reading.sources import BytesRead, documents, listing, text_bytes, total_bytes
+from clozelab.text.reading.sources import (
+    BytesRead,
+    Spooled,
+    documents,
+    listing,
+    text_bytes,
+    total_bytes,
+)
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store import shards
 from clozelab.text.store.adding import check_addition
@@ -46,6 +53,7 @@ from clozelab.text.words import segmenter
 
 _KIND = "corpus"
 _BUILDING = "unfinished corpus"
+_SPOOL = "standard-input"  # in a folder to build in: what was fed in
 _ADDING = "adding"  # in a folder to build in: which addition to which state it is
 _SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow
 _MANY_UNKNOWN = 0.01  # of all tokens: then it is said
@@ -116,7 +124,7 @@ def add(
     with _telling(out), _held_to_add(out) as (folder, parent), engine(options) as where:
         inputs = _spooled(inputs, folder)
         read = [
-            (name, files.sha256(Path(name)) if Path(name).parent == folder else (size, changed))
+            (name, files.sha256(Path(name)) if isinstance(name, Spooled) else (size, changed))
             for name, size, changed in listing(inputs, options.reading)
         ]
         request_text = repr([read, asdict(replace(options, workers=None, on=None))])
@@ -182,8 +190,7 @@ def _held_to_add(out: Path) -> Iterator[tuple[Path, Corpus]]:
             yield folder, parent
         except UserError:
             with suppress(OSError):
-                _clear(folder)
-                folder.rmdir()
+                _give_up(folder)
             raise
 
 
@@ -210,8 +217,7 @@ def _held(out: Path) -> Iterator[Path]:
             yield folder
         except UserError:
             with suppress(OSError):
-                _clear(folder)
-                folder.rmdir()
+                _give_up(folder)
                 if unmarked:
                     _clear(out)
                 if new:
@@ -224,6 +230,14 @@ def _finished(out: Path) -> bool:
     with suppress(UserError):
         return files.kind_of(out) is None and bool(manifests.read(out))
     return False
+
+
+def _give_up(folder: Path) -> None:
+    """Remove a folder to build in, if it is ours and nothing in it is of use to another try."""
+    if files.kind_of(folder) == _BUILDING:
+        (folder / _SPOOL).unlink(missing_ok=True)
+    _clear(folder)
+    folder.rmdir()
 
 
 def _clear(folder: Path) -> None:
@@ -248,14 +262,10 @@ def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
         return list(inputs)
     if sys.stdin is None:
         raise UserError("-: there is no standard input; name files or folders instead")
-    spool = folder / "standard-input.txt"
+    spool = folder / _SPOOL
     with spool.open("wb") as file:
-        head = sys.stdin.buffer.read(1 << 16)
-        file.write(head)
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    if head.lstrip()[:1] == b"{":
-        spool = spool.replace(spool.with_suffix(".jsonl"))
-    return [str(spool) if name == "-" else name for name in inputs]
+    return [Spooled(spool) if name == "-" else name for name in inputs]
 
 
 def _trained(
@@ -366,7 +376,7 @@ def _settings(
 
 def _read_lines(place: str) -> list[str]:
     try:
-        return Path(place).read_text(encoding="utf-8").splitlines()
+        return Path(place).read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise UserError(f"{place}: cannot be read ({error.strerror}); check the name") from None
     except UnicodeDecodeError:

@@ -17,7 +17,14 @@ from clozelab.errors import UserError
 from clozelab.text.building import BuildProgress
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.reading.lines import shown
-from clozelab.text.reading.sources import Portion, listing, no_text, portions, total_bytes
+from clozelab.text.reading.sources import (
+    Portion,
+    Spooled,
+    listing,
+    no_text,
+    portions,
+    total_bytes,
+)
 from clozelab.text.store import shards
 from clozelab.text.store.engines import Engine, ShardSource, Task, TaskLost
 from clozelab.text.store.tasks import PortionEnd
@@ -55,7 +62,7 @@ def tokenised(
     if not making.names:
         raise no_text(inputs, counts)
     read = [name for name, *_ in listing(inputs, reading)]
-    sources = ["standard input" if Path(name).parent == folder else shown(name) for name in read]
+    sources = ["standard input" if isinstance(name, Spooled) else shown(name) for name in read]
     return shards.ShardPlan(
         folder, settings, [name for _, name in sorted(making.names.items())], sources
     )
