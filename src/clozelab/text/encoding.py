@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models
 
 from clozelab.contracts import Bytes, Counts, Ids, Ints, Mark
 from clozelab.packed import offsets, ranges, sums
-from clozelab.text.sequences import is_bytes
+from clozelab.text.sequences import is_bytes, pattern_of, searching
 from clozelab.text.vocabulary import lower_cases, settings_of
 from clozelab.text.words import IDEOGRAPH_CLASS, after_space, begins, inside_segments
 
@@ -63,6 +63,7 @@ class CachedTokenizer:
     def __init__(self, tokenizer: Tokenizer, *, segment: bool, counts: Counts) -> None:
         self._tokenizer = _literal(tokenizer)
         self._pattern = stretches(tokenizer)
+        self._splits_by = pattern_of(tokenizer)
         self._lower = self._pattern is not _SENTENCE and lower_cases(tokenizer)
         self._word_level = isinstance(tokenizer.model, models.WordLevel)  # every token is a word
         self._segment = segment
@@ -168,7 +169,8 @@ class CachedTokenizer:
             bert and _is_plain(text) and not (self._lower and text != text.lower()) for text in new
         ]
         others = [text for text, is_plain in zip(new, plain, strict=True) if not is_plain]
-        encodings = iter(self._tokenizer.encode_batch(others, add_special_tokens=False))
+        with searching(self._splits_by):
+            encodings = iter(self._tokenizer.encode_batch(others, add_special_tokens=False))
         tokens = []
         for text, is_plain in zip(new, plain, strict=True):
             if is_plain:

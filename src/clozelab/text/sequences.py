@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar
@@ -112,7 +113,9 @@ class RegexMatches(Part):
         for text in texts:
             text = normal.normalize_str(text) if normal else text
             line = line or text.strip()
-            counts.update(match for match, _ in split.pre_tokenize_str(text))
+            with searching(self.pattern):
+                matches = split.pre_tokenize_str(text)
+            counts.update(match for match, _ in matches)
         if line and not counts:
             raise UserError(
                 f'tokenizer.pattern = "{self.pattern}": matches nothing in the text, which begins'
@@ -171,6 +174,26 @@ class SingleBytes(Part):
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.decoder = decoders.ByteLevel()
         return finished(tokenizer, self.specials)
+
+
+@contextmanager
+def searching(pattern: str) -> Iterator[None]:
+    """Tell in a sentence of an expression that tries too many ways to match: the library panics."""
+    try:
+        yield
+    except BaseException as error:  # a panic is no Exception, and its class has no other name
+        if type(error).__name__ != "PanicException":
+            raise
+        raise UserError(
+            f'tokenizer.pattern = "{pattern}": cannot be searched for in this text ({error}); write'
+            " it without repeats inside of repeats, as in (a+)+"
+        ) from None
+
+
+def pattern_of(tokenizer: Tokenizer) -> str:
+    """The regular expression that a tokenizer splits by first, if it does."""
+    before = settings_of(tokenizer.pre_tokenizer)
+    return next(filter(None, map(_expression, before.get("pretokenizers") or [before])), "")
 
 
 def settings(tokenizer: Tokenizer) -> tuple[type, dict[str, Any]] | None:

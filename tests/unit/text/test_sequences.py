@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,16 @@ def test_what_cannot_be_meant_is_refused(settings: dict[str, Any], message: str)
 
     with pytest.raises(UserError, match=message):
         train()
+
+
+def test_a_pattern_that_tries_too_many_ways_is_refused() -> None:
+    pattern, text = r"(a+)+b|\w", "a" * 54
+    message = re.escape(f'pattern = "{pattern}": cannot be searched for in this text')
+    with pytest.raises(UserError, match=message):
+        RegexMatches(pattern=pattern).train(iter([text]))
+    trained = RegexMatches(pattern=pattern).train(iter(["ab"]))
+    with pytest.raises(UserError, match=message):
+        encoder(trained).encode([text])
 
 
 def test_settings_are_those_of_the_recipe_unless_given() -> None:
