@@ -27,7 +27,7 @@ Over = Literal["length", "content"]  # the rate is a share of all tokens, or of 
 T = TypeVar("T", bound=np.generic)
 
 _DRAWS = 8  # draws a strategy may make for one position
-_PLACE_BITS = np.uint64(0xFFFF)  # a rectangle is at most 65 536 wide
+_PLACE_BITS = 16  # low bits of a key that hold its place in a rectangle; more where it is wider
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)  # sorts behind every key
 
 
@@ -118,12 +118,18 @@ def lowest(values: Array, rows: Ints, columns: Ints, *, counts: Ints, fill: obje
 
 def smallest(keys: Keys, rows: Ints, columns: Ints, *, counts: Ints) -> Bools:
     """Which of some elements have the counts[row] smallest keys of their row."""
-    return lowest(_untied(keys, columns), rows, columns, counts=counts, fill=_LAST)
+    places = _places(int(columns.max(initial=0)))
+    return lowest(_untied(keys, columns, places), rows, columns, counts=counts, fill=_LAST)
 
 
-def _untied(keys: Keys, columns: Ints) -> Keys:
+def _places(last: int) -> np.uint64:
+    """The bits of a key that hold a column, up to the last one."""
+    return np.uint64((1 << max(_PLACE_BITS, last.bit_length())) - 1)
+
+
+def _untied(keys: Keys, columns: Ints, places: np.uint64) -> Keys:
     """Keys whose low bits are the column, so that those of a row never tie."""
-    return (keys & ~_PLACE_BITS) | columns.astype(np.uint64)
+    return (keys & ~places) | columns.astype(np.uint64)
 
 
 def inverse_lengths(longest: int, *, reverse: bool = False) -> Ints:
@@ -190,10 +196,11 @@ def take(
     longest = 1 if lengths is None else int(lengths.max(initial=1))
     shape = (blocks, width + longest)
     edge = width + longest - 1
-    untied = _untied(keys, units.columns)
+    places = _places(max(width - 1, 0))
+    untied = _untied(keys, units.columns, places)
     order = grid(units.rows, units.columns, untied, shape=(blocks, width), fill=_LAST)
     order.sort(axis=1)
-    visits = (order & _PLACE_BITS).astype(np.int64)
+    visits = (order & places).astype(np.int64)
     size = grid(units.rows, units.columns, units.sizes, shape=shape, fill=0)
     stretch = grid(units.rows, units.columns, units.stretch, shape=shape, fill=-1)
     run = np.full(shape, -1, dtype=np.int64)

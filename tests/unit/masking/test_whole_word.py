@@ -54,6 +54,12 @@ def test_the_choice_is_that_of_the_greedy_walk(words: list[list[int]]) -> None:
     assert np.array_equal(flags(blocks, hide(WholeWord(), blocks, 3)), greedy(blocks, 3))
 
 
+def test_words_of_a_block_of_any_length_are_hidden() -> None:
+    blocks = make_blocks([[1] * 131_072])
+    chosen = flags(blocks, hide(WholeWord(mask_rate=0.01), blocks, 3))
+    assert abs(int(chosen[len(chosen) // 2 :].sum()) - 655) < 5 * 18  # half of 1,311, ± 18
+
+
 @pytest.mark.parametrize("words", [PROSE, HARD, LAST])
 def test_words_are_hidden_whole_and_none_left_out_would_have_fitted(words: list[list[int]]) -> None:
     blocks = make_blocks(words)
