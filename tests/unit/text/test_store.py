@@ -19,6 +19,7 @@ from clozelab.contracts import Counts, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold
 from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.reading import layouts
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus, shards
 from clozelab.text.store.comparing import text_digest
@@ -347,6 +348,27 @@ def test_given_spans_become_units(tmp_path: Path) -> None:
     assert corpus.tokenizer.decode(span) == " New York"
     assert counts.numbers["documents named in --spans and not found"] == 1
     assert sum(number for what, number in counts.numbers.items() if what.startswith("spans")) == 1
+
+
+def test_spans_of_a_document_that_is_cut_are_those_of_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layouts, "LIMIT", 40)
+    text = "We saw a big city. It was cold there in May.  Then New York came, and Oslo after it."
+    names = ["big city", "New York", "Oslo"]
+    places = [(text.index(name), text.index(name) + len(name)) for name in names]
+    files = [write(tmp_path / "a.jsonl", [text]), str(tmp_path / "b.txt")]
+    Path(files[1]).write_text(text, encoding="utf-8")
+    for file in files:
+        rows = [f"{file}:1\t{a}\t{b}\tentity\n" for a, b in [*places, (900, 905), (36, 50)]]
+        (tmp_path / "spans").write_text("".join(rows), encoding="utf-8")
+        counts, out = Counts(), tmp_path / f"{Path(file).stem}.corpus"
+        corpus = build(file, out, spans=str(tmp_path / "spans"), held_out=0, counts=counts)
+        documents = corpus.documents()
+        assert len(documents) == 3 and corpus.manifest["units"]["entity"] == 3
+        inside = (documents.marks & Mark.ENTITY) == 0
+        assert corpus.tokenizer.decode(documents.ids[inside].tolist()) == " city York"
+        assert counts.numbers[shards.PAST_END] == 2
 
 
 def test_files_of_units_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

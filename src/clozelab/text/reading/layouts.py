@@ -17,6 +17,7 @@ LIMIT = 4_000_000  # characters of a document
 CUT = "documents over 4 M characters cut"
 _WIDEST = 200  # characters: nobody wraps lines wider than this
 _ENDED = re.compile("[.!?…。！？][\"'”’»)\\]」』）】》]*$")
+_GAP = re.compile(r"\s*")
 _EASTERN = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]")
 
 Layout = Literal["auto", "prose", "sentences", "lines"]
@@ -24,11 +25,12 @@ Layout = Literal["auto", "prose", "sentences", "lines"]
 
 @dataclass(frozen=True)
 class RawDocument:
-    """A document as it was found, its paragraphs or sentences apart by "\\n"."""
+    """A document, or a part of one, as it was found: paragraphs or sentences apart by "\\n"."""
 
     text: str
     name: str  # "file:line" or "file:record": where it begins
     is_split: bool = False  # whether each line is already one sentence
+    begins: int = 0  # the character of the document of that name at which this part begins
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,9 @@ def read_text(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
     elif layout == "prose":
         wrapped = _width(_rows(head)) <= _WIDEST
     parts = _prose(lines, wrapped) if layout == "prose" else _listed(lines, layout)
-    for text, number in _assembled(parts, lines):
-        yield RawDocument(text, f"{lines.name}:{number}", is_split=layout == "sentences")
+    is_split = layout == "sentences"
+    for text, number, begins in _assembled(parts, lines):
+        yield RawDocument(text, f"{lines.name}:{number}", is_split=is_split, begins=begins)
 
 
 def guess(head: str) -> tuple[Literal["prose", "sentences"], bool]:
@@ -87,15 +90,20 @@ def guess(head: str) -> tuple[Literal["prose", "sentences"], bool]:
     return "prose", width <= _WIDEST and full * 5 >= len(followed) * 3
 
 
-def cut(text: str) -> list[str]:
-    """Documents of at most LIMIT characters, cut at a newline, a space, or between characters."""
-    pieces = []
-    while len(text) > LIMIT:
-        gaps = (text.rfind(gap, LIMIT // 2, LIMIT) for gap in "\n ")
-        at = next((at for at in gaps if at >= 0), None) or whole_character(text, LIMIT)
-        pieces.append(text[:at])
-        text = text[at:].lstrip()
-    return [*pieces, text]
+def cut(text: str) -> list[tuple[int, str]]:
+    """Parts of at most LIMIT characters, cut at a newline, a space, or between characters.
+
+    Each comes with the character that it begins at.
+    """
+    pieces, first = list[tuple[int, str]](), 0
+    while len(text) - first > LIMIT:
+        middle, last = first + LIMIT // 2, first + LIMIT
+        gaps = (text.rfind(gap, middle, last) for gap in "\n ")
+        at = next((at for at in gaps if at >= 0), None) or whole_character(text, last)
+        pieces.append((first, text[first:at]))
+        gap = _GAP.match(text, at)
+        first = gap.end() if gap else at
+    return [*pieces, (first, text[first:])]
 
 
 def _rows(head: str) -> list[str]:
@@ -168,28 +176,37 @@ def _stripped(pieces: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
         begins = ends
 
 
-def _assembled(parts: Iterable[str | None], lines: Lines) -> Iterator[tuple[str, int]]:
-    """Each document and the line it begins at, from its parts; None parts documents."""
+def _assembled(parts: Iterable[str | None], lines: Lines) -> Iterator[tuple[str, int, int]]:
+    """Each document, the line it begins at, and the character of that document; from its parts.
+
+    None parts documents. One that is cut goes on at the line that was reached: a document of its
+    own, unless it is still the same line.
+    """
     held = StringIO()  # a list of short lines would weigh several times their text
-    size = first = 0
+    size = first = begins = 0
     over = False
     for part in parts:
         if part is None:
             text, held = held.getvalue(), StringIO()
-            size, over = 0, False
             if text := text.rstrip():  # nothing is left where the cut fell at the end
-                yield text, first
+                yield text, first, begins
+            size, over, begins = 0, False, 0
             continue
         if not size:
+            begins = begins if first == lines.number else 0
             first = lines.number
         size += held.write(part)
         if size > LIMIT:
             if not over:
                 lines.counts.add(CUT, f"{lines.name}:{first}")
                 over = True
-            *pieces, text = cut(held.getvalue())
-            yield from ((piece, first) for piece in pieces if not piece.isspace())
+            *pieces, (at, text) = cut(held.getvalue())
+            for start, piece in pieces:
+                if not piece.isspace():
+                    yield piece, first, begins + start
             held = StringIO()
+            begins = begins + at if first == lines.number else 0
             size, first = held.write(text), lines.number
-    if text := held.getvalue().strip():
-        yield text, first
+    text = held.getvalue().rstrip()
+    if left := text.lstrip():
+        yield left, first, begins and begins + len(text) - len(left)

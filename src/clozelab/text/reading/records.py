@@ -182,9 +182,9 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
     pieces = cut(text)
     if len(pieces) > 1:
         counts.add(CUT, place)
-    for piece in pieces:
+    for begins, piece in pieces:
         if piece and not piece.isspace():
-            yield RawDocument(piece, place, is_split=is_row)
+            yield RawDocument(piece, place, is_split=is_row, begins=begins)
 
 
 def _no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:

@@ -34,6 +34,7 @@ from clozelab.text.store.comparing import Comparison, text_digest
 from clozelab.text.units import NgramTable, mark_ngrams, mark_span
 
 SHARD = 1 << 21  # characters
+PAST_END = "spans past the end of their document or part of it"
 _BATCH = 1 << 18  # characters encoded at a time
 
 Spans = list[tuple[int, int, int]]
@@ -202,7 +203,7 @@ def jobs(documents: Iterable[RawDocument], spans: dict[str, Spans]) -> Iterator[
     job, size = ShardJob(), 0
     for document in documents:
         if document.name in spans:
-            job.spans[len(job.documents)] = spans[document.name]
+            job.spans[len(job.documents)] = _inside(spans[document.name], document)
         job.documents.append(document)
         size += len(document.text)
         if size >= SHARD:
@@ -210,6 +211,12 @@ def jobs(documents: Iterable[RawDocument], spans: dict[str, Spans]) -> Iterator[
             job, size = ShardJob(), 0
     if job.documents:
         yield job
+
+
+def _inside(spans: Spans, part: RawDocument) -> Spans:
+    """The spans of a document that begin in a part of it, counted from the part's beginning."""
+    shifted = ((begin - part.begins, end - part.begins, bit) for begin, end, bit in spans)
+    return [span for span in shifted if 0 <= span[0] < len(part.text)]
 
 
 def tokenise(
@@ -239,7 +246,7 @@ def tokenise(
             units[Mark.ENTITY] += len(names)
             parts.append(tokenised)
         place = job.documents[first].name
-        counts.add("spans past the end of their document or part of it", place, lost)
+        counts.add(PAST_END, place, lost)
     sizes = _joined((np.diff(part.starts) for part in parts), np.int64)
     stretches = _joined((part.stretches for part in parts), np.int64)
     words, word_counts, word_ids = _words(*tokenizer.words(stretches))
@@ -282,7 +289,7 @@ def _mark_spans(
 ) -> Iterator[int]:
     """Mark those spans that lie in a batch of sentences from the character `shift` on; their bits.
 
-    The characters of spans are counted from the document's beginning.
+    The characters of spans are counted from the beginning of the document, or of its part.
     """
     begins = shift + offsets([len(sentence) for sentence in sentences])
     shifts = np.repeat(begins[:-1], np.diff(tokenised.starts))

@@ -6,6 +6,7 @@ node of a cluster needs the build's folder.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -35,7 +36,7 @@ class PortionEnd:
     """All of a portion was cut."""
 
     counts: Counts = field(default_factory=Counts)  # what was skipped or repaired
-    seen: set[str] = field(default_factory=set)  # documents that spans were given for
+    seen: Counter[str] = field(default_factory=Counter)  # spans that begin in a document, by name
 
 
 class ShardReader:
@@ -60,7 +61,8 @@ class ShardReader:
         if job is None:
             return self._end
         self._number += 1
-        self._end.seen.update(job.documents[number].name for number in job.spans)
+        for number, spans in job.spans.items():
+            self._end.seen[job.documents[number].name] += len(spans)
         name = job.name(self._digest)
         unfinished = None if name in self._finished else job
         return ShardCut(self._number, name, self._read.done, unfinished)

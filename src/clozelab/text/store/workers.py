@@ -57,8 +57,12 @@ def tokenised(
         making.close()
     for _, end in sorted(making.ends.items()):
         counts.merge(end.counts)
-    seen = {name for end in making.ends.values() for name in end.seen}
-    counts.add("documents named in --spans and not found", number=len(spans.keys() - seen))
+    seen: Counter[str] = Counter()
+    for end in making.ends.values():
+        seen.update(end.seen)
+    counts.add("documents named in --spans and not found", number=len(spans.keys() - seen.keys()))
+    for name, number in seen.items():
+        counts.add(shards.PAST_END, name, max(len(spans[name]) - number, 0))
     if not making.names:
         raise no_text(inputs, counts)
     read = [name for name, *_ in listing(inputs, reading)]
