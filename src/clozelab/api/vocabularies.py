@@ -105,7 +105,8 @@ def add_to_vocabulary(
     """Add words of a text to a model's vocabulary, and write it as a Hugging Face directory.
 
     The words that save most tokens are added: by how often they occur, times their pieces less one.
-    Text without them is read as before. Train the model on afterwards (pretrain --from).
+    Words that hold none of them, not even as a part, are read as before. Train the model on
+    afterwards (pretrain --from).
 
     Args:
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME

@@ -3,7 +3,8 @@
 A word goes into the model's own vocabulary, after the old ids, in the way its kind finds words:
 WordPiece by the longest match, byte BPE by looking a word up before merging, BPE with marked ends
 by more merges, unigram by a score just above that of the word's pieces. So every word is still
-encoded by itself, and words that hold none of the new tokens are encoded as before.
+encoded by itself, and words that hold none of the new tokens, not even as a part, are encoded as
+before.
 
 The words that save most tokens come first: how often a word occurs, times its pieces less one.
 Ideographs and signs are words by themselves; those that a tokenizer does not know are added like
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Annotated, Any, ClassVar
 
 from tokenizers import Tokenizer, decoders
@@ -104,24 +107,27 @@ class WordCounts:
     def ranked(self, *, least: int = LEAST) -> list[NewWord]:
         """The words that occur so often and can be added, what saves most tokens first."""
         way, candidates = _Way.of(self.tokenizer), []
+        counts, every = self._words()
         read = decoders.ByteLevel() if _splits(self.tokenizer) == "ByteLevel" else None
-        for word, count in self._words().items():
-            if count >= least and (pieces := way.pieces(word)) > 1:
+        for word, count in counts.items():
+            if count >= least and (pieces := way.pieces(word)) > 1 and not way.breaks(word, every):
                 text = read.decode([word]).strip() if read else word.removeprefix("▁")
                 candidates.append(NewWord(word, text, count, pieces, way.knows(word)))
         return sorted(candidates, key=lambda each: (-each.saves, each.word))
 
-    def _words(self) -> Counter[str]:
-        """How often each word occurs that has letters alone, as the model is given it."""
+    def _words(self) -> tuple[Counter[str], list[str]]:
+        """How often each word occurs that has letters alone, as the model is given it; and all
+        words, sorted."""
         splits, normalizer = _splits(self.tokenizer), self.tokenizer.normalizer
         spaced, whole = (splits == way for way in ("ByteLevel", "Metaspace"))
-        counts: Counter[str] = Counter()
+        counts, every = Counter[str](), set[str]()
         for run, count in self.runs.items():
             text = f" {run}" if spaced else run
             if normalizer is not None:
                 text = normalizer.normalize_str(text)
             assert self.tokenizer.pre_tokenizer is not None
             for word, (first, stop) in self.tokenizer.pre_tokenizer.pre_tokenize_str(text):
+                every.add(word)
                 if whole:  # cut at spaces only: the letters it begins with, signs apart
                     if match := _LETTERS.match(word.removeprefix("▁")):
                         counts[f"▁{match[0]}"] += count
@@ -130,7 +136,7 @@ class WordCounts:
             for letter in () if spaced or (text.isalpha() and text.isascii()) else text:
                 if kind(letter) in _ALONE:
                     counts[letter] += count
-        return counts
+        return counts, sorted(every)
 
 
 def check_extendable(tokenizer: Tokenizer) -> None:
@@ -210,6 +216,10 @@ class _Way:
         """Whether a word can be added that has unknown letters."""
         return len(word) == 1 and kind(word) in _ALONE
 
+    def breaks(self, word: str, every: Sequence[str]) -> bool:
+        """Whether some of a text's words, sorted, would become unknown if the word were added."""
+        return False
+
     def entries(self, word: str) -> list[str]:
         """What the vocabulary has to have for the word to be found."""
         return [word]
@@ -224,6 +234,27 @@ class _LongestMatch(_Way):
     def takes_unknown(self, word: str) -> bool:
         """Its letters do not matter."""
         return True
+
+    def breaks(self, word: str, every: Sequence[str]) -> bool:
+        """A longer word that begins with it has to be spelled on from there."""
+        after = (every[at] for at in range(bisect_right(every, word), len(every)))
+        longer = takewhile(lambda each: each.startswith(word), after)
+        return any(not self._spelled_after(each, word) for each in longer)
+
+    def _spelled_after(self, longer: str, word: str) -> bool:
+        """Whether a longer word stays known, or is unknown as it is."""
+        first, *_ = tokens = self.model.tokenize(longer)
+        if len(first.value) > len(word) or self.unknown in [token.id for token in tokens]:
+            return True
+        at: int | None = len(word)
+        while at is not None and at < len(longer):
+            ends = range(len(longer), at, -1)
+            at = next((end for end in ends if self._goes_on(longer[at:end])), None)
+        return at is not None
+
+    def _goes_on(self, letters: str) -> bool:
+        """Whether a piece goes on with these letters."""
+        return self.model.token_to_id(f"{self.model.continuing_subword_prefix}{letters}") is not None
 
 
 class _LookUp(_Way):

@@ -175,6 +175,19 @@ def test_what_saves_most_tokens_comes_first() -> None:
     assert was - now == sum(each.saves for each in ranking)
 
 
+def test_a_word_that_would_make_a_longer_one_unknown_is_not_added() -> None:
+    names = ["[UNK]", "abc", "##de", "##defg", "wxyz", "##s", "##er"]
+    table = {name: number for number, name in enumerate(names)}
+    old = Tokenizer(models.WordPiece(table, unk_token="[UNK]", max_input_chars_per_word=100))
+    old.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    texts = ["abcde abcdefg wxyzer wxyzers wxyzersq"] * 20
+    words = [each.word for each in ranked(old, texts)]
+    assert "abcde" not in words and {"abcdefg", "wxyzer", "wxyzers"} <= {*words}
+    more = extended(old, words)
+    assert more.encode("abcdefg").tokens == ["abcdefg"]
+    assert [each.word for each in ranked(old, ["abcde"] * 20)] == ["abcde"]
+
+
 def test_an_extension_trains_like_any_tokenizer() -> None:
     training = Extension(copy("wordpiece").to_str(), 1)
     assert training.vocabulary == copy("wordpiece").get_vocab_size() + 1
