@@ -123,6 +123,23 @@ def test_documents_of_the_corpus_are_not_added_again(
         add(write(small.parent / "e.jsonl", [TEXTS[25]]), small, unique="documents")
 
 
+def test_text_that_comes_to_both_sides_is_counted(tmp_path: Path) -> None:
+    what = "sentences of 8 tokens or more that are held out and also trained on"
+    file, out = write(tmp_path / "a.jsonl", TEXTS[:6]), tmp_path / "c"
+    build(file, out, held_out=0)
+    counts = Counts()
+    corpus = add(file, out, held_out=0.5, counts=counts)
+    held = corpus.documents("held_out")
+    long = int((np.diff(held.sentences) >= 8).sum())
+    assert long and counts.numbers[what] == corpus.manifest["notes"][what] == long
+    counts = Counts()
+    add(write(tmp_path / "b.jsonl", TEXTS[6:12]), out, held_out=0.5, counts=counts)
+    assert what not in counts.numbers
+    counts = Counts()
+    add(file, out, held_out=0, counts=counts)
+    assert counts.numbers[what] == long
+
+
 @pytest.mark.parametrize("step", range(4))
 def test_an_addition_that_is_killed_changes_nothing_and_goes_on(
     parts: tuple[Path, Path], small: Path, monkeypatch: pytest.MonkeyPatch, step: int

@@ -30,6 +30,7 @@ from clozelab.text.store.cleaning import clean
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, lengths, render
 from clozelab.text.store.shards import Shard, ShardPlan
+from clozelab.text.store.shared import count_shared
 from clozelab.text.store.splitting import HeldOutSplit, split_documents
 from clozelab.text.units import KeyCounts, mark_phrases, mine, pairs
 from clozelab.text.vocabulary import describe, lettered
@@ -81,6 +82,8 @@ def finish(
     units = yield from _write_splits(
         plan, division=division, totals=totals, phrases=phrases, parent=parent
     )
+    if parent is not None:
+        count_shared(plan.ready, parent, counts=counts)
     whole = int((sizes[division.whole, 1] > 0).sum())
     facts = {
         "splits": totals,
@@ -290,7 +293,7 @@ class _Writer:
         kinds = (kind, np.uint8, np.int64, np.int64)
         self._files: dict[str, BinaryIO] = {}
         self._kinds = {name: np.dtype(of) for name, of in zip(ARRAYS, kinds, strict=True)}
-        old = {name: getattr(before, name) for name in ARRAYS} if before else {}
+        old = {} if before is None else {name: getattr(before, name) for name in ARRAYS}
         for name, length in lengths(sizes).items():
             length += len(old[name]) - (name in ("sentences", "documents")) if old else 0
             self._files[name] = (folder / f"{name}.npy").open("wb")
