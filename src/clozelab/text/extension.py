@@ -254,7 +254,8 @@ class _LongestMatch(_Way):
 
     def _goes_on(self, letters: str) -> bool:
         """Whether a piece goes on with these letters."""
-        return self.model.token_to_id(f"{self.model.continuing_subword_prefix}{letters}") is not None
+        prefix = self.model.continuing_subword_prefix
+        return self.model.token_to_id(f"{prefix}{letters}") is not None
 
 
 class _LookUp(_Way):

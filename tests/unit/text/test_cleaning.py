@@ -316,6 +316,30 @@ def test_near_duplicates_are_left_out(
     assert corpus.manifest["options"]["near_duplicates"] == 0.8
 
 
+def test_documents_of_one_template_are_compared_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+    similarities = near.similarities
+
+    def signatures(_: object, sizes: np.ndarray, **__: object) -> near.Signatures:
+        rows = np.random.default_rng(0).integers(0, 2**32, (len(sizes), near.HASHES))
+        rows[:, : near.HASHES // 2] = 7  # half of each is the template
+        rows[-1] = rows[0]
+        return rows.astype(np.uint32)
+
+    def counted(first: near.Signatures, second: near.Signatures) -> np.ndarray:
+        compared.append(len(first))
+        return similarities(first, second)
+
+    monkeypatch.setattr(near, "signatures", signatures)
+    monkeypatch.setattr(near, "similarities", counted)
+    file = write(tmp_path / "a.jsonl", [f"Page {number}." for number in range(40)])
+    corpus = build(file, tmp_path / "c", near_duplicates=0.8, held_out=0)
+    assert len(decoded(corpus)) == 39
+    assert sum(compared) == 39 + 38 * 37 // 2  # each pair of those that are left, once
+
+
 def test_a_build_killed_while_it_compares_goes_on(
     tmp_path: Path, alike: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

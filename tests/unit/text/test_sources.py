@@ -392,6 +392,22 @@ def test_the_layout_is_guessed(text: str, expected: tuple[str, bool]) -> None:
     assert guess(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("row", "inside"),
+    [
+        ("好。", False),
+        ("好。”", False),
+        ("好。他", True),
+        ("“好！”他说。", True),
+        ("。" * 9, False),
+        ("。" * 9 + "好", True),
+        ("", False),
+    ],
+)
+def test_eastern_stops_at_the_end_of_a_row_are_its_own(row: str, inside: bool) -> None:
+    assert layouts._eastern_stops(row) == inside
+
+
 def test_the_guess_is_said_aloud(tmp_path: Path) -> None:
     counts = Counts()
     lines_file = write(tmp_path / "a.txt", "\n".join(SENTENCES))

@@ -123,7 +123,8 @@ def _first_word(row: str) -> int:
 
 
 def _eastern_stops(row: str) -> bool:
-    return bool(re.search("[。！？](?![”’」』）】》。！？…]*$)", row))
+    """Whether a sentence of eastern text ends before the row does."""
+    return bool(re.search("[。！？]", row.rstrip("”’」』）】》。！？…")))
 
 
 def _prose(lines: Lines, wrapped: bool) -> Iterator[str]:

@@ -353,6 +353,4 @@ def _check_column(schema: Any, name: str, *, field: str) -> None:
     texts = [name for name, kind in kinds.items() if "string" in kind and not _NESTED.match(kind)]
     if field not in texts:
         remedy = f"say --field {texts[0]}" if texts else "it has no field of text, name other files"
-        raise UserError(
-            f"{name} holds {kinds[field]}, not text, in its field {field!r}: {remedy}"
-        )
+        raise UserError(f"{name} holds {kinds[field]}, not text, in its field {field!r}: {remedy}")

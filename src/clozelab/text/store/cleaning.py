@@ -25,6 +25,7 @@ from clozelab.text.store.shards import Shard, ShardPlan
 _TOKENS = 32  # of an example
 _FOLDED = 1 << 22  # tokens made keys of at a time, or as many as documents have
 _PAIRS = 1 << 14  # of signatures compared at a time
+_MANY = 8  # documents of a bucket worth a look at whether they were compared before
 
 
 def clean(
@@ -111,15 +112,17 @@ def _without_near_duplicates(
     keep = np.ones(total, dtype=bool)
     signatures = np.memmap(folder / "signatures", np.uint32, "r", shape=(total, near.HASHES))
     closest: list[tuple[float, int, int]] = []  # similarity, a document, and an earlier one
+    earlier: list[Keys] = []
     for band in range(count):
         yield "looking for near-duplicates", band, count
         keys = np.memmap(folder / f"band-{band}", np.uint64, "r", shape=(total, 1))
         tables = (np.array(keys[first : first + PART]) for first in range(0, total, PART))
         for numbers, rows in in_parts(tables, total=total, folder=plan.folder / "parts"):
-            of_band = numbers[keep[numbers]], rows[keep[numbers], 0]
+            of_band = _uncompared(numbers[keep[numbers]], rows[keep[numbers], 0], earlier=earlier)
             for pairs in _similar(*of_band, signatures=signatures, threshold=threshold):
                 keep[[document for _, document, _ in pairs]] = False
                 closest = sorted([*closest, *pairs])[: Counts.EXAMPLES]
+        earlier.append(keys)
     texts = _texts(plan, {*chain.from_iterable(pair[1:] for pair in closest)}, level="documents")
     what = "documents left out as near-duplicates"
     counts.expect(what)
@@ -128,7 +131,7 @@ def _without_near_duplicates(
         number=int((~keep).sum()),
         examples=[f"{share:.2f}: {texts[one]} | {texts[other]}" for share, one, other in closest],
     )
-    del signatures  # which is mapped
+    del signatures, earlier, keys  # which are mapped
     shutil.rmtree(folder)
     return plan.only("documents", keep)
 
@@ -147,13 +150,30 @@ def _write_signatures(plan: ShardPlan, folder: Path, threshold: float) -> tuple[
     return total, count
 
 
+def _uncompared(numbers: Ints, keys: Keys, *, earlier: list[Keys]) -> tuple[Ints, Keys]:
+    """Documents and keys, sorted by the keys, without large buckets that an earlier band has whole.
+
+    All that is left of an earlier bucket was compared there: as many documents of one template
+    would be compared pair by pair in every band.
+    """
+    order = np.argsort(keys, kind="stable")
+    numbers, keys = numbers[order], keys[order]
+    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+    sizes = np.diff(np.append(first, len(keys)))
+    compared = np.zeros(len(first), dtype=bool)
+    for bucket in np.flatnonzero(sizes > _MANY):
+        members = numbers[first[bucket] : first[bucket] + sizes[bucket]]
+        compared[bucket] = any((band[members] == band[members[0]]).all() for band in earlier)
+    left = np.repeat(~compared, sizes)
+    return numbers[left], keys[left]
+
+
 def _similar(
     numbers: Ints, keys: Keys, *, signatures: near.Signatures, threshold: float
 ) -> Iterator[list[tuple[float, int, int]]]:
-    """Of documents with these keys, those that are like the first with the same key: similarity,
-    document and that first one. Of the others, those like the first of them, and so on."""
-    order = np.argsort(keys, kind="stable")
-    numbers, keys = numbers[order], keys[order]
+    """Of documents with these keys, sorted, those that are like the first with the same key:
+    similarity, document and that first one. Of the others, those like the first of them, and so
+    on."""
     while len(keys):
         begins = np.append(True, keys[1:] != keys[:-1])
         leaders = numbers[begins][np.cumsum(begins) - 1][~begins]

@@ -31,8 +31,8 @@ def count_shared(folder: Path, parent: Corpus, *, counts: Counts) -> None:
 def _sides(folder: Path, parent: Corpus, split: str) -> tuple[_Sentences, _Sentences]:
     """The sentences of a split that were there, and those that are new."""
     bounds: Ints = np.load(folder / split / "sentences.npy", "r")
-    mapped = "r" if bounds[-1] else None  # an empty file cannot be
-    ids: Array = np.load(folder / split / "ids.npy", mapped)
+    # An empty file cannot be mapped.
+    ids: Array = np.load(folder / split / "ids.npy", "r" if bounds[-1] else None)
     old = len(parent.documents(split).sentences) - 1
     return _Sentences(ids, bounds[: old + 1]), _Sentences(ids, bounds[old:])
 
