@@ -4,8 +4,9 @@
 
 For each seed an encoder is pretrained with masks, its vectors are scored (mean of the tokens, which
 is the rival, and [CLS]), and then those of the same encoder after a short contrastive training on
-the same text. The learning rate and the pooling are chosen on the dev set of STS-B with a seed of
-their own, which is not among those that count; STS-B is left out of a second mean for that reason.
+the same text, and with --pairs after one on pairs (a corpus of rows, built with the tokenizer of
+--data). The learning rate and the pooling are chosen on the dev set of STS-B with a seed of their
+own, which is not among those that count; STS-B is left out of a second mean for that reason.
 Runs that do not need one another are trained side by side, so budgets are tokens or steps, never
 seconds. Stopped, the same command goes on.
 """
@@ -52,9 +53,7 @@ def means(scores: dict[str, float]) -> dict[str, float]:
     return {"all": fmean(scores.values()), "unseen": fmean(rest)}
 
 
-def train_or_resume(
-    place: Path, recipe: str, arguments: argparse.Namespace, **options: Any
-) -> Path:
+def train_or_resume(place: Path, recipe: str, data: str, **options: Any) -> Path:
     """A run: as it is if it is done, gone on with if it was stopped, or from its beginning."""
     if (place / "result.json").is_file():
         return place
@@ -62,7 +61,7 @@ def train_or_resume(
         clozelab.resume(place)
     else:
         shutil.rmtree(place, ignore_errors=True)
-        clozelab.pretrain(recipe, data=arguments.data, out=place, **options)
+        clozelab.pretrain(recipe, data=data, out=place, **options)
     return place
 
 
@@ -70,14 +69,20 @@ def pretrain_encoder(seed: int, recipe: str, arguments: argparse.Namespace) -> P
     """The encoder of a seed."""
     place = Path(arguments.work) / f"{recipe}-{seed}"
     options: dict[str, Any] = {"size": arguments.size, "budget": arguments.budget, "seed": seed}
-    return train_or_resume(place, recipe, arguments, set=arguments.set, **options)
+    return train_or_resume(place, recipe, arguments.data, set=arguments.set, **options)
 
 
 def train_contrastively(
-    base: Path, seed: int, rate: float, pooling: str, arguments: argparse.Namespace
+    base: Path,
+    seed: int,
+    rate: float,
+    pooling: str,
+    arguments: argparse.Namespace,
+    *,
+    on_pairs: bool = False,
 ) -> dict[str, float]:
-    """The scores of the same encoder after the contrastive training."""
-    place = base.with_name(f"{base.name}-{pooling}-{rate:g}")
+    """The scores of the same encoder after the contrastive training, of twins or of pairs."""
+    place = base.with_name(f"{base.name}-{pooling}-{rate:g}{'-pairs' if on_pairs else ''}")
     settings = {
         "optimiser.learning_rate": rate,
         "objectives.0.pooling": pooling,
@@ -86,9 +91,14 @@ def train_contrastively(
         "blocks.shortest": 4,
         "encoder.dropout": 0.1,
     }
+    steps, data = arguments.steps, arguments.data
+    if on_pairs:
+        settings = {"blocks.use": "sentence_rows", **settings}
+        del settings["blocks.shortest"]
+        steps, data = arguments.pair_steps, arguments.pairs
     overrides = [f"{name}={value}" for name, value in settings.items()]
-    options: dict[str, Any] = {"from_": base, "budget": f"{arguments.steps}steps", "seed": seed}
-    run = train_or_resume(place, "simcse", arguments, set=overrides, **options)
+    options: dict[str, Any] = {"from_": base, "budget": f"{steps}steps", "seed": seed}
+    run = train_or_resume(place, "simcse", data, set=overrides, **options)
     return spearman_scores(run, arguments)
 
 
@@ -115,6 +125,8 @@ def measure_seed(
         "cls": spearman_scores(base, arguments, pool="cls"),
         "simcse": train_contrastively(base, seed, rate, pooling, arguments),
     }
+    if arguments.pairs:
+        sets["pairs"] = train_contrastively(base, seed, rate, pooling, arguments, on_pairs=True)
     if arguments.beside:  # pretrained for the vector of [CLS], and contrasted after that
         other = bases[arguments.beside]
         sets[arguments.beside] = spearman_scores(other, arguments)
@@ -132,6 +144,8 @@ def main() -> None:
     parser.add_argument("--work", default="runs/sentence-vectors", help="for checkpoints")
     parser.add_argument("--recipe", default="roberta")
     parser.add_argument("--beside", help="a recipe more, in the same time: retromae")
+    parser.add_argument("--pairs", help="a corpus of pairs, to learn from as well")
+    parser.add_argument("--pair-steps", type=int, default=500, help="of that training")
     parser.add_argument("--size", default="small")
     parser.add_argument("--budget", default="250Mtok", help="of the pretraining (250Mtok)")
     parser.add_argument("--set", action="append", default=[], help="of its recipe, KEY=VALUE")
@@ -162,7 +176,8 @@ def main() -> None:
         gain = row["means"]["simcse"]["all"] - row["means"]["mean"]["all"]
         print(f"seed {row['seed']}: {json.dumps(row['means'])}, gain {gain:+.2f}", flush=True)
     gains = {
-        kind: [row["means"]["simcse"][kind] - row["means"]["mean"][kind] for row in rows]
+        f"{way}, {kind}": [row["means"][way][kind] - row["means"]["mean"][kind] for row in rows]
+        for way in ("simcse", "pairs")[: 2 if arguments.pairs else 1]
         for kind in ("all", "unseen")
     }
     record = {
