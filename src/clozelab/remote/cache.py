@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -67,7 +67,8 @@ def local_folder(place: str, wanted: Callable[[str], bool] = lambda name: True) 
         for inside, file in remote_files.items()
         if not {"", ".", ".."} & {*inside.split("/")} and "?" not in inside and wanted(inside)
     ]
-    folder = entry(place, chosen, url=place) / name
+    listed = {f"{name}/{inside}" for inside in remote_files}
+    folder = entry(place, chosen, url=place, listed=listed) / name
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -82,6 +83,7 @@ def entry(
     *,
     url: str,
     checked: bool = False,
+    listed: Set[str] | None = None,
     later: Callable[[Wanted], bool] = lambda wanted: False,
     tell: Tell = lambda done, total: None,
 ) -> Path:
@@ -89,7 +91,8 @@ def entry(
 
     Of files that are there already, checksums are compared only where that is asked for. Of what
     is fetched it is told how many bytes are there, and how many there will be. Files that may come
-    `later` are fetched in the background (`remote/ahead.py`).
+    `later` are fetched in the background (`remote/ahead.py`). What is not `listed`, where that is
+    all there is at the URL, is removed.
     """
     folder = home() / "remote" / sha256(key.encode()).hexdigest()[:32]
     with _disk_said(folder.parent, url):
@@ -98,6 +101,8 @@ def entry(
             with files.locked(folder, wait=True):
                 files.claim(folder, _KIND)
                 _use(folder)
+                if listed is not None:
+                    _remove_others(folder, listed)
                 missing = _missing(folder, wanted, checked=checked)
                 files_of_others = [each for each in missing if _is_filled_elsewhere(folder, each)]
                 if not files_of_others:
@@ -105,6 +110,22 @@ def entry(
                     return folder
             with ahead.lock_of(folder / files_of_others[0].name).acquire(timeout=-1):
                 pass  # when the process that fills it has ended, or is done
+
+
+def _remove_others(folder: Path, listed: Set[str]) -> None:
+    """Remove the files that are no longer at the URL, and forget them."""
+    for place, _, names in os.walk(folder, topdown=False):
+        inside = Path(place).relative_to(folder)
+        if inside == Path():  # an entry's own files
+            continue
+        for name in names:
+            if (inside / name).as_posix() not in listed:
+                (folder / inside / name).unlink()
+        with suppress(OSError):  # not empty
+            (folder / inside).rmdir()
+    known = _read(folder)["files"]
+    if known.keys() - listed:
+        _write(folder, files={name: known[name] for name in known if name in listed})
 
 
 def _missing(folder: Path, wanted: Sequence[Wanted], *, checked: bool) -> list[Wanted]:

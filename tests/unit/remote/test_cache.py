@@ -248,6 +248,21 @@ def test_of_a_folder_what_is_wanted_is_fetched() -> None:
     assert local_folder("here/and/there") == Path("here/and/there")
 
 
+def test_of_a_folder_what_was_deleted_at_the_url_goes() -> None:
+    import fsspec
+
+    names = ("model.safetensors", "deep/one.tsv", "kept.json")
+    urls = {name: remembered(f"model/{name}", 10) for name in names}
+    folder = local_folder("memory://model")
+    for name in names[:2]:
+        fsspec.filesystem("memory").rm(urls[name])
+    remembered("model/deep", 10)
+    local_folder("memory://model", lambda name: name != "kept.json")
+    there = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*"))
+    assert there == ["deep", "kept.json"] and (folder / "deep").is_file()
+    assert cache._read(folder.parent)["files"].keys() == {"model/kept.json", "model/deep"}
+
+
 @pytest.mark.thorough
 def test_a_state_of_a_corpus_before_text_was_added(
     server: Server,
