@@ -28,6 +28,7 @@ from clozelab.models import reader
 from clozelab.models.build import build as build_model
 from clozelab.models.exchange import export
 from clozelab.models.fill import _put, fill
+from clozelab.models.history import longest_block
 from clozelab.models.load import load, tied
 from clozelab.models.reader import packed
 from clozelab.pretraining.job import PretrainTrainer
@@ -65,7 +66,7 @@ def pretrain(recipe: str, *arguments: str) -> None:
     settings = [*SMALL, *SETTINGS.get(recipe, [*ATTENTIVE, *NARROW])]
     changes = [word for setting in settings for word in ("--set", setting)]
     steps = "4steps" if recipe in SETTINGS else "10steps"
-    started = ["pretrain", recipe, *arguments, "--size", "tiny", "--budget", steps, *changes]
+    started = ["pretrain", recipe, "--size", "tiny", "--budget", steps, *changes, *arguments]
     assert cli.main([*started, "--device", "cpu", "--evaluate-every", "0"]) == 0
 
 
@@ -185,6 +186,21 @@ def test_export_says_what_it_left_out(
     assert first.keys() == second.keys() and all(
         torch.equal(first[name], second[name]) for name in first
     )
+
+
+def test_an_export_says_how_long_the_blocks_of_training_were(
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder = str(tmp_path / "run"), tmp_path / "hf"
+    pretrain("bert", "--data", str(runs_dir / "wordpiece"), "--out", run, "--set=blocks.length=16")
+    _, output = run_command(capsys, "export", run, str(folder))
+    assert "its 32 positions were trained on blocks of up to 16 tokens" in output
+    assert transformers.AutoTokenizer.from_pretrained(folder).model_max_length == 16
+    assert transformers.AutoConfig.from_pretrained(folder).max_position_embeddings == 32
+    assert "| longest block | 16 tokens |" in (folder / "README.md").read_text(encoding="utf-8")
+    assert longest_block(load(run)) == 16 and longest_block(load(str(folder))) is None
+    _, output = run_command(capsys, "export", str(runs_dir / "bert"), str(tmp_path / "whole"))
+    assert "were trained on" not in output
 
 
 def test_an_exported_graph_gives_the_same_states(

@@ -19,7 +19,7 @@ from clozelab.files import new_folder, write_text
 from clozelab.finetuning import loading
 from clozelab.models.build import weights_of
 from clozelab.models.generator import FOLDER, generator_of
-from clozelab.models.history import adaptation, data, lineage, metrics
+from clozelab.models.history import adaptation, data, lineage, longest_block, metrics
 from clozelab.models.interop import huggingface, onnx, sentence_transformers
 from clozelab.models.interop.card import card
 from clozelab.models.interop.exporting import to_transformers
@@ -170,13 +170,15 @@ def _export(
             f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
             f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"
         )
+    shorter = _trained_length(model) if task is None else None
+    facts = {"longest block": f"{shorter:,} tokens"} if shorter else {}
     # How a model of another library was tuned is not known.
     tuned = model.task if model.step else None
     text = card(
         name=name,
         title=model.recipe.title.rstrip("."),
         recipe_toml=recipes.to_toml(model.recipe),
-        data={**data(model), **changes},
+        data={**data(model), **facts, **changes},
         metrics=metrics(model),
         family=kind,
         predicts=exported.predicts,
@@ -191,8 +193,14 @@ def _export(
     # A generator has a directory of its own; a projection and a decoder were of use in training.
     apart = {"heads.generator", "heads.contrastive", "heads.retromae"}
     parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - apart)
-    notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
-    return Exchanged(f"{exported.config['architectures'][0]} of transformers", model.notes + notes)
+    notes = [f"left out, since {kind} has no place for it: {', '.join(parts)}"] if parts else []
+    if shorter:
+        notes.append(
+            f"its {model.recipe.encoder.max_positions:,} positions were trained on blocks of up to"
+            f" {shorter:,} tokens: so many the tokenizer says that a text may have"
+        )
+    what = f"{exported.config['architectures'][0]} of transformers"
+    return Exchanged(what, (*model.notes, *notes))
 
 
 @contextmanager
@@ -279,4 +287,11 @@ def _length(model: Model) -> int:
     """The most tokens a text may have."""
     if model.task is not None:
         return loading.reader_of(model, model.task).length
-    return model.recipe.encoder.max_positions or model.recipe.blocks.length
+    most = model.recipe.encoder.max_positions or model.recipe.blocks.length
+    return _trained_length(model) or most
+
+
+def _trained_length(model: Model) -> int | None:
+    """The longest block that the model was trained on, if it has positions for longer ones."""
+    trained, most = longest_block(model), model.recipe.encoder.max_positions
+    return trained if trained and most and trained < most else None

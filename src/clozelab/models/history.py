@@ -67,7 +67,7 @@ def adaptation(model: Model) -> AdaptationRecord | None:
 def longest_block(model: Model) -> int | None:
     """The most tokens that a block had in any training of the model; None if that is not known."""
     before = [run for _, run in _before(model)]
-    if None in before or model.recipe.encoder.recurrent:
+    if model.origin is not None or None in before or model.recipe.encoder.recurrent:
         return None
     recipes = [model.recipe, *(run.recipe() for run in before if run)]
     return max(recipe.blocks.length for recipe in recipes)
