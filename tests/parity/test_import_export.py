@@ -11,11 +11,12 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.peer_models import shaken, theirs
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 
 from clozelab import cli
 from clozelab.config.recipe import read
+from clozelab.errors import UserError
 from clozelab.models.exchange import export, import_model
 from clozelab.models.interop.onnx import EncoderGraph
 from clozelab.models.load import load
@@ -397,3 +398,80 @@ def test_a_relative_goes_out_under_its_own_name(
 def test_an_origin_of_old_is_its_family_s() -> None:
     text = '{"family": "roberta", "heads": ["masked_lm"], "bare": false, "dtype": "float32"}'
     assert Origin.parse(text, "here").model_type == "roberta"
+
+
+MODERNBERT = {
+    **BERT, "local_attention": 4, "pad_token_id": 4, "bos_token_id": 1, "eos_token_id": 2,
+    "cls_token_id": 1, "sep_token_id": 2,
+}  # fmt: skip
+# Specials by their numbers: the opening mark is the second, the closing one the third.
+MARKED = {
+    "others are there": "<unk> <s> </s> <mask> <pad> <cls> <sep>",
+    "none is spelled so": "<unk> <bos> <eos> <MASK> <PAD>",
+}
+
+
+def marked(folder: Path, names: list[str], file: str) -> nn.Module:
+    """A ModernBERT whose file, or its template alone, says which marks stand around a text."""
+    words = [*names, *WORDS]
+    table = {word: at for at, word in enumerate(words)}
+    made = Tokenizer(models.WordLevel(table, unk_token=names[0]))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens(names)
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{names[1]} $A {names[2]}",
+        pair=f"{names[1]} $A {names[2]} $B {names[2]}",
+        special_tokens=[(names[1], 1), (names[2], 2)],
+    )
+    config = transformers.ModernBertConfig(**{**MODERNBERT, "vocab_size": len(words)})
+    model = shaken(transformers.ModernBertForMaskedLM(config)).eval()
+    model.save_pretrained(folder)
+    made.save(str(folder / "tokenizer.json"))
+    roles = dict(zip(("unk", "cls", "sep", "mask", "pad"), names, strict=False))
+    tokens: dict[str, Any] = {f"{role}_token": name for role, name in roles.items()}
+    tokens["cls_token"] = {"content": names[1], "lstrip": False}
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    texts = {"tokenizer_config.json": kind, "special_tokens_map.json": {}}
+    texts[file] |= tokens
+    for name, content in texts.items():
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    return model
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("specials", MARKED)
+def test_a_tokenizer_s_own_marks_stand_around_a_text(
+    tmp_path: Path, specials: str, file: str
+) -> None:
+    names = MARKED[specials].split()
+    model = marked(tmp_path / "in", names, file)
+    import_model(str(tmp_path / "in"), tmp_path / "run")
+    export(str(tmp_path / "run"), tmp_path / "out")
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = [1, len(names), len(names) + 2, 2]
+    inputs = torch.tensor([[1, 3, *text[1:]]])
+    with torch.inference_mode():
+        wanted = model(input_ids=inputs).logits[0, 1].softmax(-1).max()
+    for place in ("in", "run", "out"):
+        ours = load(str(tmp_path / place))
+        assert ours.reader().read(["the river"])[0].columns["ids"].tolist() == text
+        filled = ours.fill(f"{names[3]} the river")
+        assert filled.blanks[0][0].probability == pytest.approx(float(wanted), rel=1e-4)
+    assert peer("the river").input_ids == text
+    assert (peer.cls_token, peer.sep_token, peer.mask_token) == (*names[1:3], names[3])
+
+
+def test_a_template_alone_says_which_marks_stand_around_a_text(tmp_path: Path) -> None:
+    for folder, specials in MARKED.items():
+        names = specials.split()
+        marked(tmp_path / folder, names, "tokenizer_config.json")
+        (tmp_path / folder / "tokenizer_config.json").unlink()
+        roles = load(str(tmp_path / folder)).vocabulary.roles
+        assert (roles["cls"], roles["sep"]) == (1, 2)
+
+
+def test_a_token_that_is_none_is_named(tmp_path: Path) -> None:
+    marked(tmp_path, MARKED["others are there"].split(), "tokenizer_config.json")
+    (tmp_path / "tokenizer_config.json").write_text('{"cls_token": 3}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: cls_token must be the name of"):
+        load(str(tmp_path))

@@ -18,6 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from clozelab.errors import UserError
 from clozelab.files import read_json
+from clozelab.text.marks import as_stated
 from clozelab.text.vocabulary import BERT, ROLES, bert_like, check_ids, finished
 
 # The files of a tokenizer, the best first; old checkpoints have one of the later ones alone.
@@ -61,7 +62,7 @@ def load(place: str | Path) -> Tokenizer:
         else:
             tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
         check_ids(tokenizer, path)
-        return tokenizer
+        return as_stated(tokenizer, path.parent, by_template=read is None)
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # bare Exception for a bad file, or a panic of the library's

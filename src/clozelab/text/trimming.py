@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from clozelab.contracts import Ints
 from clozelab.errors import UserError
 from clozelab.text.numbering import behind, numbers_of, renumbered
-from clozelab.text.vocabulary import ROLES, settings_of
+from clozelab.text.vocabulary import ROLES, roles_of, settings_of
 
 
 def trimmed(
@@ -76,6 +76,7 @@ def _always(tokenizer: Tokenizer, settings: dict[str, Any]) -> Iterator[str]:
     """The pieces that stay whatever the text is; BERT's unused entries are none of them."""
     model, numbers = settings["model"], numbers_of(settings)
     yield from (name for spellings in ROLES.values() for name in spellings)
+    yield from map(tokenizer.id_to_token, roles_of(tokenizer).values())
     names = [token["content"] for token in settings["added_tokens"]]
     yield from (name for name in names if not name.startswith("[unused"))
     yield model.get("unk_token") or ""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from tokenizers.processors import TemplateProcessing
+from tokenizers.processors import PostProcessor, Sequence, TemplateProcessing
 
 from clozelab.contracts import Bools, Bytes, Ints, Vocabulary
 from clozelab.errors import UserError
@@ -30,6 +30,7 @@ ROLES = {
     "eod": ("[EOD]", "<eod>", "<|endoftext|>"),
 }
 
+_TOLD = "role:"  # before the names of roles that a tokenizer was told
 _ODD_IDS = 10_000  # ids without a token that a small vocabulary may have: more is a damaged file
 
 
@@ -69,13 +70,43 @@ def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
 
 
 def roles_of(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids that play a role, by its name."""
-    return {
-        role: number
+    """The ids that play a role, by its name: as it was told, else by their spelling."""
+    names = [
+        (role, name)
         for role, spellings in ROLES.items()
         for name in reversed(spellings)  # of several, the preferred one stays
+    ]
+    return {
+        role: number
+        for role, name in [*names, *_told(settings_of(tokenizer.post_processor)).items()]
         if (number := tokenizer.token_to_id(name)) is not None
     }
+
+
+def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
+    """A copy in which these ids play these roles, wherever it is saved.
+
+    A tokenizer's file has no place for that. A step that puts nothing around a text holds it.
+    """
+    names = {role: tokenizer.id_to_token(number) for role, number in roles.items()}
+    marks = [
+        {"id": f"{_TOLD}{role}", "ids": [roles[role]], "tokens": [name]}
+        for role, name in names.items()
+    ]
+    told = TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=marks)
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    before = copy.post_processor
+    copy.post_processor = told if before is None else Sequence([before, told])
+    return copy
+
+
+def _told(step: Mapping[str, Any]) -> dict[str, str]:
+    """The tokens that a step of a tokenizer gives a role, by that."""
+    marks = step.get("special_tokens", {}).items()
+    told = {key.removeprefix(_TOLD): m["tokens"][0] for key, m in marks if key.startswith(_TOLD)}
+    for inner in step.get("processors", ()):
+        told |= _told(inner)
+    return told
 
 
 def numbered(specials: Iterable[str], pieces: Iterable[str] = ()) -> dict[str, int]:
@@ -106,7 +137,7 @@ def check_ids(tokenizer: Tokenizer, place: str | Path) -> None:
 
 
 def settings_of(
-    step: normalizers.Normalizer | pre_tokenizers.PreTokenizer | None,
+    step: normalizers.Normalizer | pre_tokenizers.PreTokenizer | PostProcessor | None,
 ) -> dict[str, Any]:
     """What a tokenizer's file says of a step, read without the vocabulary, which is most of it."""
     settings: dict[str, Any] = {} if step is None else json.loads(step.__getstate__())
