@@ -119,7 +119,7 @@ def saved(folder: Path, family: str, kind: str, **settings: Any) -> nn.Module:
     """A checkpoint as transformers saves it, every weight at random."""
     stem, config, specials, _ = FAMILIES[family]
     cls = getattr(transformers, f"{stem}{kind}")
-    model = shaken(cls(cls.config_class(**config, **settings))).float()
+    model = shaken(cls(cls.config_class(**{**config, **settings}))).float()
     model.save_pretrained(folder)
     tokenizer(specials).save(str(folder / "tokenizer.json"))
     return model
@@ -475,3 +475,25 @@ def test_a_token_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"cls_token": 3}', encoding="utf-8")
     with pytest.raises(UserError, match=r"tokenizer_config\.json: cls_token must be the name of"):
         load(str(tmp_path))
+
+
+@pytest.mark.parametrize("texts", ["nobody crossed it", ("the river", "was wide")])
+def test_a_gpt2_that_was_tuned_elsewhere_reads_texts_without_marks(
+    tmp_path: Path, texts: str | tuple[str, str]
+) -> None:
+    kind = "ForSequenceClassification"
+    peer: Any = saved(tmp_path / "in", "gpt2", kind, pad_token_id=7).eval()
+    import_model(str(tmp_path / "in"), tmp_path / "run")
+    export(str(tmp_path / "run"), tmp_path / "out")
+    parts = (texts,) if isinstance(texts, str) else texts
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "out").pad_token_id == 7
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = [number for part in parts for number in tokenizer("gpt").encode(part).ids]
+    assert read(*parts).input_ids == ids
+    with torch.inference_mode():
+        wanted = peer(input_ids=torch.tensor([ids])).logits[0].softmax(-1).tolist()
+    for place in ("in", "run", "out"):
+        (said,) = load(str(tmp_path / place)).predict([texts])
+        assert list(said.probabilities.values()) == pytest.approx(wanted, abs=1e-6)
+    with pytest.raises(UserError, match="a text has no tokens, and the model reads texts without"):
+        load(str(tmp_path / "in")).predict([""])

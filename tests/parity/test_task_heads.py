@@ -304,7 +304,8 @@ def dropped(peer: nn.Module) -> set[float]:
 
 
 def saved(family: str, task: TaskHead) -> TaskHead:
-    """OpenAI's config has no word for the head's dropout."""
+    """OpenAI's config has no word for the head's dropout, nor that of a GPT for marks."""
+    task = task._replace(marked="gpt" not in family)
     return task._replace(dropout=0.1) if family == "openai-gpt" else task
 
 

@@ -129,7 +129,7 @@ def fine_tuned(loaded: Model) -> tuple[TunedTask, Tuned]:
 
 def reader_of(loaded: Model, task: TunedTask) -> TaskReader:
     """The reader for blocks as long as those the model was tuned on."""
-    return loaded.reader(loaded.block_length(task.tuning.length))
+    return loaded.reader(loaded.block_length(task.tuning.length), marked=task.marked)
 
 
 def example(kind: TaskKind, value: Any, number: int) -> Any:

@@ -19,7 +19,7 @@ from clozelab.errors import UserError
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import KINDS, TaskKind
 from clozelab.models.interop.families import Summary
-from clozelab.models.interop.heads import EXTRA_KEY, TaskHead
+from clozelab.models.interop.heads import EXTRA_KEY, MARKS_KEY, TaskHead
 from clozelab.nearest import remedy
 
 IMPORTED = "imported"
@@ -33,6 +33,7 @@ class TunedTask:
     kind: TaskKind
     tuning: FinetuneConfig
     columns: tuple[str, ...] = ()  # role=column of the files that it was tuned on
+    marked: bool = True  # whether marks stand around its texts, which GPT-2 of others has not
 
     @property
     def imported(self) -> bool:
@@ -47,6 +48,7 @@ def to_toml(task: TunedTask) -> str:
             "name": task.name,
             "imports": registry.modules([("task", task.kind.name)]) or None,
             "columns": task.columns or None,
+            "marks": None if task.marked else False,
             "task": {"use": task.kind.name, **plain(task.kind)},
             "tuning": plain(task.tuning),
         }
@@ -61,6 +63,7 @@ def parse(text: str, place: str) -> TunedTask:
         use = task.pop("use")
         name, tuning = str(tables["name"]), tables["tuning"]
         columns = tuple(str(word) for word in tables.get("columns", ()))
+        marked = tables.get("marks", True) is not False
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{place}: is no task file ({error}); put the checkpoint back") from None
     registry.require(tables.get("imports", []), place)
@@ -71,7 +74,7 @@ def parse(text: str, place: str) -> TunedTask:
     with recorded():
         kind: TaskKind = build(part, task, place=place, key="task")
         config: FinetuneConfig = build(FinetuneConfig, tuning, place=place, key="tuning")
-    return TunedTask(name, kind, config, columns)
+    return TunedTask(name, kind, config, columns, marked)
 
 
 # BERT's (A.3): how a model of another library was tuned is not known.
@@ -93,7 +96,9 @@ def outward(task: TunedTask, *, length: int) -> TaskHead:
         summary=Summary(*summed),
         impossible=settings.get("impossible", False),
         vectors=_vectors(task.tuning),
-        extra={"task": task.name, "kind": name, "length": length, **settings},
+        marked=task.marked,
+        extra={"task": task.name, "kind": name, "length": length, **settings}
+        | ({} if task.marked else {MARKS_KEY: False}),
         **alike,
     )
 
@@ -120,6 +125,7 @@ def inward(head: TaskHead, *, place: str, length: int) -> TunedTask:
         str(extra.get("task", IMPORTED)),
         kind,
         build(FinetuneConfig, tuning, place=file, key=EXTRA_KEY),
+        marked=head.marked,
     )
 
 

@@ -150,6 +150,8 @@ def _export(
         heads = {slots.use("objectives", part) for part in model.recipe.objectives}
         detects = frozenset(heads & {"replaced_token"})
         family = family_for(model.recipe.encoder, detects, vocabulary, task=task)
+    if origin is not None and family == origin.family and origin.pad is not None:
+        vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": origin.pad})
     if origin is not None and family == origin.family and FAMILIES[family].is_roberta:
         # Its config says from which id positions are counted, whatever the tokenizer pads with.
         offset = getattr(model.recipe.encoder, "position_offset", 1)
@@ -227,7 +229,8 @@ def export_graph(place: str, out: str | Path) -> Exchanged:
     head: Any = next((heads[name] for name in names if name in heads), None)
     family = family_for(shape, frozenset(heads), model.vocabulary, task=task)
     family = "roberta" if _doubled(model) else family  # by what stands between two texts
-    ready = with_special_tokens(model.tokenizer, family, model.vocabulary, tuned=task is not None)
+    tuned = task is not None and task.marked
+    ready = with_special_tokens(model.tokenizer, family, model.vocabulary, tuned=tuned)
     with _new(str(out), last="model.onnx") as folder:
         outputs = onnx.export_onnx(
             folder / "model.onnx",

@@ -158,7 +158,8 @@ def _foreign(place: str) -> Model:
     heads, weights = imported.heads, imported.weights
     if generator is not None:
         heads, weights = ("generator", *heads), weights | generator.weights
-    origin = Origin(imported.family, heads, imported.bare, dtype, imported.model_type)
+    as_what = imported.family, heads, imported.bare, dtype, imported.model_type
+    origin = Origin(*as_what, imported.pad)
     task: TunedTask | None = None
     if imported.task is not None:
         from clozelab.finetuning.loading import inward

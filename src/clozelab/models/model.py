@@ -44,6 +44,7 @@ class Origin:
     bare: bool  # it came as an encoder alone
     dtype: str  # of its weights, as torch calls it
     model_type: str  # the family's, or that of a relative: the same under another name
+    pad: int | None = None  # the id that its config pads with
 
     def to_json(self) -> str:
         """The whole of it as text; it reads back equal."""
@@ -56,7 +57,8 @@ class Origin:
             fields = json.loads(text)
             heads, family = tuple(map(str, fields["heads"])), str(fields["family"])
             model_type = str(fields.get("model_type", family))  # which files of old do not tell
-            return cls(family, heads, bool(fields["bare"]), str(fields["dtype"]), model_type)
+            pad = None if fields.get("pad") is None else int(fields["pad"])
+            return cls(family, heads, bool(fields["bare"]), str(fields["dtype"]), model_type, pad)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{place}: cannot be read; import the model again") from None
 
@@ -98,13 +100,15 @@ class Model:
         parts = (part for part in self.recipe.objectives if part.language_model == "masked")
         return next((part.shift for part in parts), 0)
 
-    def reader(self, length: int | None = None) -> TaskReader:
+    def reader(self, length: int | None = None, *, marked: bool = True) -> TaskReader:
         """Texts as the model reads them, in blocks of that length at most.
 
+        `marked` is whether marks stand around the texts of a task.
         Each is made once: its tables take longer to make than a text takes to be read.
         """
         length = length or self.recipe.blocks.length
-        return self._readers.setdefault(length, TaskReader(self.recipe, self.tokenizer, length))
+        made = TaskReader(self.recipe, self.tokenizer, length, marked=marked)
+        return self._readers.setdefault((length, marked), made)
 
     def block_length(self, length: int) -> int:
         """That many tokens, or as many as the encoder has learned positions for."""
@@ -112,7 +116,7 @@ class Model:
         return length if most is None else min(length, most, self.recipe.blocks.length)
 
     @cached_property
-    def _readers(self) -> dict[int, TaskReader]:
+    def _readers(self) -> dict[tuple[int, bool], TaskReader]:
         return {}
 
     @cached_property

@@ -64,6 +64,7 @@ class TaskReader:
     tokenizer: Tokenizer
     length: int  # the most tokens a block may have
     spelling: Spelling | None = None  # of a corpus, where words are to have their numbers in it
+    marked: bool = True  # whether marks stand around the texts of a task
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -110,13 +111,15 @@ class TaskReader:
 
     def marks(self, texts: int) -> int:
         """How many tokens of a block of one text, or two, are not theirs."""
+        if not self.marked:
+            return 0
         around = len(self._layout.before) + len(self._layout.after)
         return around + (self._separators if texts == 2 else 0)
 
     def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
         """Texts with the marks of the encoder's kind around them."""
-        opens, middle, closes = self._marks
-        between = [middle] * self._separators
+        opens, middle, closes = self._marks if self.marked else ([], {}, [])
+        between = [middle] * (self._separators if self.marked else 0)
         a = slice(len(opens), len(opens) + len(first["ids"]))
         b, parts = slice(0, 0), [*opens, first]
         if second is not None:
@@ -127,6 +130,11 @@ class TaskReader:
             name: np.concatenate([part[name] for part in parts]) for name in first
         }
         columns["segments"] = segments = np.zeros(len(columns["ids"]), dtype=np.uint8)
+        if not len(segments):
+            raise UserError(
+                "a text has no tokens, and the model reads texts without marks around them; leave"
+                " it out"
+            )
         if second is not None and self.recipe.encoder.segment_types not in (0, 1):
             segments[b.start :] = 1
         if self._layout.cls_segment is not None:

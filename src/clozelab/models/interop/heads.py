@@ -41,6 +41,7 @@ _POOLERS: dict[str, dict[str, Any]] = {
     "deberta-v2": {"pooler_hidden_act": "gelu", "pooler_dropout": 0},
 }
 EXTRA_KEY = "clozelab"  # the key of what a config has no word for
+MARKS_KEY = "marks"  # in that: whether marks stand around a text
 # What a beam's head and a transform have in one way only; theirs have it as the encoder does.
 BEAM = {"epsilon": 1e-12}
 TRANSFORM = {"epsilon": 1e-5, "activation": "gelu", "bias": False}
@@ -60,6 +61,7 @@ class TaskHead(NamedTuple):
     transform: bool = False  # a dense layer, gelu and a norm, without biases, before the logits
     dropout: float = 0.1
     vectors: str = "last"  # what the head stands on; only the last layer's go anywhere
+    marked: bool = True  # whether marks stand around its texts
     # What a config has no word for, as how texts are laid or when there is no answer: it lies in
     # the config under a key of ours, which transformers keeps as it is.
     extra: Mapping[str, Any] = MappingProxyType({})
@@ -201,6 +203,7 @@ def head_from_config(
         summary = summary if alike else None
     if summary is None or summary_is_blind(encoder, family, kind):
         return None
+    extra = dict(typed.table(config, EXTRA_KEY))
     # A beam that was never taught to say that there is no answer is all zero there.
     judge = tensors.get("answer_class.dense_1.weight")
     return TaskHead(
@@ -213,7 +216,9 @@ def head_from_config(
         impossible=beam and (judge is None or bool(judge.any())),
         transform=family.task_transform,
         dropout=typed.number(config, _dropout_key(family, kind), encoder.dropout) or 0.0,
-        extra=dict(typed.table(config, EXTRA_KEY)),
+        # A GPT-2 that was tuned elsewhere reads a text as its tokenizer has it.
+        marked=extra.get(MARKS_KEY, bool(extra) or not family.is_gpt) is not False,
+        extra=extra,
     )
 
 

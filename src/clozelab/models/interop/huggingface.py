@@ -42,7 +42,8 @@ def write(
 ) -> None:
     """A directory that transformers opens, inside one that its caller makes whole."""
     family = model.family
-    ready = with_special_tokens(tokenizer, family, vocabulary, tuned=model.task is not None)
+    tuned = model.task is not None and model.task.marked
+    ready = with_special_tokens(tokenizer, family, vocabulary, tuned=tuned)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
     settings = tokenizer_config(ready, vocabulary, family=family, types=types, length=model.length)
     tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.tensors.items()}

@@ -35,6 +35,7 @@ class Imported(NamedTuple):
     task: TaskHead | None = None  # the head of a task, its weights under heads.<kind>
     bare: bool = False  # it came as an encoder alone
     notes: tuple[str, ...] = ()
+    pad: int | None = None  # the id that its config pads with
 
 
 def from_transformers(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
@@ -65,8 +66,9 @@ def from_transformers(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     bare = not heads and task is None
     if family.is_gpt and tied:
         bare = _comes_bare(config, tensors, family)
-    notes = _stale(config, task)
-    return Imported(encoder, weights, family.name, model_type, heads, left, task, bare, notes)
+    notes, pad = _stale(config, task), config.get("pad_token_id")
+    pad = pad if isinstance(pad, int) and 0 <= pad < size else None
+    return Imported(encoder, weights, family.name, model_type, heads, left, task, bare, notes, pad)
 
 
 def _model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
