@@ -60,7 +60,7 @@ def load(place: str) -> Model:
         problem = passed[0].partition(";")[0] if passed else "its checkpoints are gone"
         raise UserError(f"{path}: is done, but {problem}; {again}")
     if (path / PLAN).exists():
-        return load(str(path / _best(path)))
+        return load(str(path / best_tuning(path)))
     return _foreign(str(path) if is_url(place) else place)
 
 
@@ -74,7 +74,7 @@ def pretrained(model: Model) -> PretrainingModel:
     )
 
 
-def _best(folder: Path) -> str:
+def best_tuning(folder: Path) -> str:
     """The fine-tuning that did best, by the result that tells of them all."""
     result = Run(folder).result()
     if result is None:

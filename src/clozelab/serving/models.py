@@ -7,12 +7,14 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from clozelab.errors import UserError
+from clozelab.runs.directory import PLAN
 from clozelab.serving.folders import Folder, Folders
 from clozelab.serving.queues import WorkQueue
 
@@ -26,6 +28,7 @@ _MOST_OPEN = 32  # models, however small
 # took two threads 103 ms of processor time, nearly all of it spent waiting, and one thread 4 ms.
 _SMALL = 20_000_000
 
+Stamps = dict[Path, tuple[int, int]]
 T = TypeVar("T")
 
 
@@ -36,6 +39,7 @@ class Models:
         self.folders = folders
         self._free_memory = free_memory
         self._open: OrderedDict[Path, Model] = OrderedDict()  # the longest unused first
+        self._stamps: dict[Path, Stamps] = {}  # of the files that each was opened from
         self._queues: dict[str, WorkQueue] = {}
         self._lock = Lock()
 
@@ -59,15 +63,18 @@ class Models:
         return self.folders.named(name, "run", "tuning", "model")
 
     def _opened(self, place: Path) -> Model:
-        """The model at a place, which one thread alone asks for."""
+        """The model at a place, which one thread alone asks for; anew where its files changed."""
+        from clozelab.models.load import load
+
+        place = _home(place)
+        stamps = _stamps(place)
         with self._lock:
-            if place in self._open:
+            if place in self._open and self._stamps[place] == stamps:
                 self._open.move_to_end(place)
                 return self._open[place]
+            self._open.pop(place, None)
         self._make_room(place)
         _all_threads()  # before any are set
-
-        from clozelab.models.load import load
 
         try:
             model = load(str(place))
@@ -78,12 +85,12 @@ class Models:
         except FileNotFoundError:
             raise UserError(f"{place}: was removed; choose another model") from None
         with self._lock:
-            self._open[place] = model
+            self._open[place], self._stamps[place] = model, stamps
         return model
 
     def _make_room(self, place: Path) -> None:
         """Close models until there is memory for one more; refuse it where there is none."""
-        size = sum(file.stat().st_size for file in weights(place))
+        size = _size(place)
         needed = int(_ROOM * size) + _SPARE
         while True:
             free = self._free_memory()
@@ -118,9 +125,37 @@ def _all_threads() -> int:
 
 
 def weights(place: Path) -> list[Path]:
-    """The files that a model's weights are read from, safe ones first."""
-    safe = [*place.glob("model*.safetensors")]
-    return safe or [*place.glob("pytorch_model*.bin")]
+    """The files that the weights of a model and its generator are read from, safe ones first."""
+    files: list[Path] = []
+    for folder in (place, place / "generator"):
+        safe = [*folder.glob("model*.safetensors")]
+        files += safe or folder.glob("pytorch_model*.bin")
+    return files
+
+
+def _size(place: Path) -> int:
+    """Bytes of a model's weights."""
+    return sum(file.stat().st_size for file in weights(place))
+
+
+def _home(place: Path) -> Path:
+    """The folder that a model is opened from: of fine-tunings, the best one's checkpoint."""
+    if not (place / PLAN).is_file():
+        return place
+    from clozelab.models.load import best_tuning
+
+    run = place / best_tuning(place)
+    return Folder(str(run), run, "run").checkpoint(None)
+
+
+def _stamps(place: Path) -> Stamps:
+    """Sizes and times of change of a model's files."""
+    stamps = {}
+    for file in sorted([*weights(place), *place.glob("*.json"), *place.glob("generator/*.json")]):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            status = file.stat()
+            stamps[file] = (status.st_size, status.st_mtime_ns)
+    return stamps
 
 
 def free_memory() -> int | None:

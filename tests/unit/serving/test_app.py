@@ -18,6 +18,8 @@ from support.web_app import runs
 import clozelab
 from clozelab.errors import UserError
 from clozelab.models import load as loading
+from clozelab.runs.directory import PLAN
+from clozelab.serving import models
 from clozelab.serving.app import App, build
 from clozelab.serving.fields import MOST_BYTES
 from clozelab.serving.folders import Folders
@@ -266,6 +268,36 @@ def test_a_model_too_large_for_the_memory_is_a_sentence() -> None:
     app = client(runs(), memory=lambda: 1_000_000)
     sentence = refused(app, "fill", model=str(runs() / "bert"), text=TEXT, hidden=[1])
     assert "its weights are 0.0 GB" in sentence and "memory are free" in sentence
+
+
+def test_the_size_of_a_model_counts_all_that_is_opened(tmp_path: Path) -> None:
+    shutil.copytree(runs() / "bert", tmp_path / "tunings" / "seed-0")
+    (tmp_path / "tunings" / PLAN).write_text("{}", encoding="utf-8")
+    (tmp_path / "tunings" / "result.json").write_text('{"best": "seed-0"}', encoding="utf-8")
+    clozelab.export(runs() / "bert", tmp_path / "hf", progress=False)
+    shutil.copytree(tmp_path / "hf", tmp_path / "hf" / "generator")
+    size = (tmp_path / "hf" / "model.safetensors").stat().st_size
+    (newest,) = (tmp_path / "tunings").glob("seed-0/checkpoints/*3/model.safetensors")
+    assert models._size(models._home(tmp_path / "tunings")) == newest.stat().st_size > 0
+    assert models._size(tmp_path / "hf") == 2 * size
+
+
+def test_a_model_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
+    def exported(step: int) -> None:
+        shutil.rmtree(tmp_path / "hf", ignore_errors=True)
+        checkpoint = runs() / "bert" / "checkpoints" / f"step-0000000{step}"
+        clozelab.export(checkpoint, tmp_path / "hf", progress=False)
+
+    exported(1)
+    app = client(tmp_path)
+    rooms: App = app.rooms  # type: ignore[attr-defined]
+    request = {"model": str(tmp_path / "hf"), "text": TEXT, "hidden": [1]}
+    first = ask(app, "fill", **request)
+    (opened,) = rooms.models._open.values()
+    assert ask(app, "fill", **request) == first and [*rooms.models._open.values()] == [opened]
+    exported(3)
+    second = ask(app, "fill", **request)
+    assert second != first and second == ask(client(tmp_path), "fill", **request)
 
 
 def test_where_memory_ends_the_model_unused_for_longest_is_closed() -> None:
