@@ -590,6 +590,17 @@ def test_public_names_open_a_model(runs_dir: Path) -> None:
         clozelab.load("nothing-here")
 
 
+def test_states_of_odd_texts_are_an_answer_or_a_sentence(runs_dir: Path) -> None:
+    model = clozelab.load(runs_dir / "gpt")
+    states, mask = model.encode(["", ""])
+    assert states.shape == (2, 0, 32) and mask.shape == (2, 0)
+    assert model.encode(["", "a"])[1].sum() == len(model.encode("a")[1][0])
+    with pytest.raises(UserError, match="encode needs texts; the list of them is empty"):
+        model.encode([])
+    with pytest.raises(UserError, match="None: is not a text; give a string"):
+        model.encode([None])  # type: ignore[list-item]
+
+
 # A vocabulary for a new domain.
 
 

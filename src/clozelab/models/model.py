@@ -157,7 +157,14 @@ class Model:
 
         They are on the model's device, and take part in gradients where these are recorded.
         """
-        rows = self.reader().read([texts] if isinstance(texts, str) else texts)
+        texts = [texts] if isinstance(texts, str) else texts
+        if not len(texts):
+            raise UserError("encode needs texts; the list of them is empty")
+        rows = self.reader().read(texts)
+        if not any(map(len, rows)):  # no tokens, and no marks around them
+            size, width = len(rows), self.recipe.encoder.vector_width
+            nothing = torch.zeros(size, 0, dtype=torch.bool, device=self.device)
+            return torch.zeros(size, 0, width, device=self.device), nothing
         states = self.module.encode(packed(rows, self.device)).hidden_states
         states_of = torch.split(states, [len(row) for row in rows])
         masks = [torch.ones(len(row), dtype=torch.bool, device=self.device) for row in rows]

@@ -79,6 +79,8 @@ class TaskReader:
     def pieces(self, texts: Sequence[str]) -> Pieces:
         """Texts as tokens, or as words where the encoder reads those."""
         for text in texts:
+            if not isinstance(text, str):
+                raise UserError(f"{text!r:.60}: is not a text; give a string")
             if not text.isascii() and not _is_unicode(text):
                 raise UserError(
                     f"{text!r:.60}: is not Unicode text; it has half of a surrogate pair"
