@@ -11,13 +11,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.peer_models import shaken, theirs
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors, trainers
 from torch import nn
 
 from clozelab import cli
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
 from clozelab.models.exchange import export, import_model
+from clozelab.models.fill import _tokens
 from clozelab.models.interop.onnx import EncoderGraph
 from clozelab.models.load import load
 from clozelab.models.model import Origin
@@ -497,3 +498,32 @@ def test_a_gpt2_that_was_tuned_elsewhere_reads_texts_without_marks(
         assert list(said.probabilities.values()) == pytest.approx(wanted, abs=1e-6)
     with pytest.raises(UserError, match="a text has no tokens, and the model reads texts without"):
         load(str(tmp_path / "in")).predict([""])
+
+
+TEXTS = ["I like small cats.", "They live in a big house; she lives in small houses."] * 9
+BLANKS = ["I like small {}.", "{} like cats, and {}", "like{}ly", "a big  {}  house", "<s> {}, I"]
+
+
+@pytest.mark.parametrize("lstrip", [True, False])
+@pytest.mark.parametrize("scheme", ["first", "always"])
+def test_what_stands_around_a_blank_is_read_as_transformers_reads_it(
+    tmp_path: Path, scheme: str, lstrip: bool
+) -> None:
+    names = SPECIALS["roberta"]
+    made = Tokenizer(models.Unigram())
+    made.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=names, unk_token="<unk>")
+    made.train_from_iterator(TEXTS, trainer)
+    made.add_special_tokens([AddedToken("<mask>", lstrip=lstrip, special=True)])
+    config = transformers.RobertaConfig(**{**ROBERTA, "vocab_size": made.get_vocab_size()})
+    shaken(transformers.RobertaForMaskedLM(config)).save_pretrained(tmp_path)
+    made.save(str(tmp_path / "tokenizer.json"))
+    ours = load(str(tmp_path))
+    for text in BLANKS:
+        ids, at = _tokens(ours, text.split("{}"), masked=True)
+        wanted = made.encode(text.format(*["<mask>"] * 2), add_special_tokens=False).ids
+        if text.startswith("<s>"):  # the name of a special is text here
+            assert 0 not in ids and 4 in ids
+        else:
+            assert ids.tolist() == wanted
+        assert (ids[at] == 4).all() and len(at) == text.count("{}")

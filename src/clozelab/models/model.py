@@ -22,6 +22,7 @@ from clozelab.contracts import Pooling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
 from clozelab.models.reader import TaskReader, packed
+from clozelab.text.blanks import with_blanks
 from clozelab.text.vocabulary import describe
 
 if TYPE_CHECKING:
@@ -114,6 +115,12 @@ class Model:
         """That many tokens, or as many as the encoder has learned positions for."""
         most = self.recipe.encoder.max_positions
         return length if most is None else min(length, most, self.recipe.blocks.length)
+
+    @cached_property
+    def blank_reader(self) -> Tokenizer | None:
+        """What reads a text with masks in it, where its parts may not be read apart."""
+        mask = self.vocabulary.role("mask")
+        return with_blanks(self.tokenizer, mask, foreign=self.origin is not None)
 
     @cached_property
     def _readers(self) -> dict[tuple[int, bool], TaskReader]:

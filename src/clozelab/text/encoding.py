@@ -61,7 +61,7 @@ class CachedTokenizer:
     """A tokenizer with its memory of stretches."""
 
     def __init__(self, tokenizer: Tokenizer, *, segment: bool, counts: Counts) -> None:
-        self._tokenizer = _literal(tokenizer)
+        self._tokenizer = literal(tokenizer)
         self._pattern = stretches(tokenizer)
         self._splits_by = pattern_of(tokenizer)
         self._lower = self._pattern is not _SENTENCE and lower_cases(tokenizer)
@@ -207,7 +207,7 @@ def _is_plain(text: str) -> bool:
     return text.isascii() and text.isalnum()
 
 
-def _literal(tokenizer: Tokenizer) -> Tokenizer:
+def literal(tokenizer: Tokenizer) -> Tokenizer:
     """A copy to which the name of a special is text, and which neither pads nor truncates."""
     text = tokenizer.to_str()
     if isinstance(tokenizer.model, models.Unigram | models.WordLevel):
