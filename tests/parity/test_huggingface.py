@@ -150,6 +150,16 @@ CHECKPOINTS = {
         {"masked_lm"},
         0,
     ),
+    **{
+        f"modernbert, a window of {window}": (
+            "ModernBertForMaskedLM",
+            MODERNBERT | {"local_attention": window, "local_rope_theta": 7.0},
+            "modernbert",
+            {"masked_lm"},
+            0,
+        )
+        for window in (16, 26, 128)
+    },
     "modernbert with biases, without windows": (
         "ModernBertForMaskedLM",
         MODERNBERT

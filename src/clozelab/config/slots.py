@@ -125,10 +125,10 @@ def _sizes(recipe: Recipe) -> Iterator[str]:
             " blocks or give the encoder more positions"
         )
     window = getattr(recipe.encoder, "window", 0)
-    if window > length:
+    if window > 2 * length:
         yield (
-            f"encoder.window = {window} is more than blocks.length = {length} and hides nothing;"
-            " narrow the window or lengthen the blocks"
+            f"encoder.window = {window} is more than twice blocks.length = {length} and hides"
+            " nothing; narrow the window or lengthen the blocks"
         )
     lengths = [phase[0] for phase in recipe.schedule.phases]
     longest = max(lengths, default=length)

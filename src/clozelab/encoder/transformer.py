@@ -157,10 +157,10 @@ class Transformer(Checked, EncoderPart):
             self._check_buckets()
         else:
             self._refuse_disentangled()
-        if self.window % 2 or self.window > self.positions:
+        if self.window % 2 or self.window > 2 * self.positions:
             raise UserError(
-                f"window = {self.window}: must be even, half on either side, and at most positions"
-                f" = {self.positions}; 0 is none"
+                f"window = {self.window}: must be even, and half of it, which is on either side, at"
+                f" most positions = {self.positions}; 0 is none"
             )
         if bool(self.window) != (self.global_every > 1):
             raise UserError(

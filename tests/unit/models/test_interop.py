@@ -660,7 +660,6 @@ def test_the_published_configurations_are_the_recipe_s(size: str, change: dict[s
         ({"rope_parameters": [1]}, "rope_parameters = .* must be a table"),
         ({"global_rope_theta": "wide"}, "global_rope_theta = 'wide' must be a number"),
         ({"global_rope_theta": -1.0}, "rope_theta = -1.0: must be above 0"),
-        ({"local_attention": 16384}, "window = 16384: must be even.*at most positions = 8192"),
         ({"hidden_size": 12 * 63}, "give each 63 elements"),
         ({"num_attention_heads": 11}, "heads = 11: must divide hidden_size = 768"),
         ({"hidden_activation": "mish", "classifier_activation": "mish"}, "activation 'mish'"),

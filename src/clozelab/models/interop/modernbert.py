@@ -24,7 +24,10 @@ def inward(config: Mapping[str, Any]) -> dict[str, Any]:
     if known.get("global_attn_every_n_layers") == 1:
         known["local_attention"] = 0
     window = typed.whole(known, "local_attention", 128, least=0) or 0
-    known["local_attention"] = window // 2 * 2  # half on either side, which transformers rounds
+    # Half is on either side, which transformers rounds; wider than this it sees no more.
+    most = typed.whole(known, "max_position_embeddings", least=1)
+    half = window // 2 if most is None else min(window // 2, most)
+    known["local_attention"] = 2 * half
     activation = typed.word(config, "hidden_activation", "gelu")
     head = typed.word(config, "classifier_activation", "gelu")
     if head != activation:
