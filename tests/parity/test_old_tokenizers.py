@@ -155,6 +155,19 @@ def test_sentencepiece_s_family_is_seen_by_its_pieces(tmp_path: Path) -> None:
         load(file.parent)
 
 
+@pytest.mark.parametrize("name", ["spm.model", "spiece.model"])
+def test_deberta_s_sentencepiece_file_is_named_with_the_remedy(tmp_path: Path, name: str) -> None:
+    folder = trained(tmp_path / "in", "albert").rename(tmp_path / "in" / name).parent
+    (folder / "config.json").write_text('{"model_type": "deberta-v2"}')
+    remedy = rf"{name}: DeBERTa's .* AutoTokenizer\.from_pretrained\('{folder}'\)\.save_pretrained"
+    for place in (folder, folder / name):
+        with pytest.raises(UserError, match=remedy):
+            load(place)
+    peer = transformers.DebertaV2Tokenizer(vocab=[("[PAD]", 0.0), ("[UNK]", 0.0), ("▁a", -1.0)])
+    peer.save_pretrained(folder)
+    assert load(folder).encode("a a", add_special_tokens=False).ids == [2, 2]
+
+
 def test_a_damaged_sentencepiece_file_is_refused_or_read(tmp_path: Path) -> None:
     file = trained(tmp_path / "in", "albert")
     whole = file.read_bytes()

@@ -23,6 +23,7 @@ from clozelab.text.vocabulary import BERT, ROLES, bert_like, check_ids, finished
 
 # The files of a tokenizer, the best first; old checkpoints have one of the later ones alone.
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+_DEBERTA = "spm.model"  # which releases of transformers read each in another way
 _UNIGRAM = 1  # of sentencepiece's model types
 _NORMAL, _CONTROL, _USER = 1, 3, 4  # of its types of pieces
 # What stands before the pieces, and how many of the file's own go, in fairseq's numbers.
@@ -44,6 +45,8 @@ def load(place: str | Path) -> Tokenizer:
         for file in [*of_run[-1:], *(path / name for name in _FILES)]:
             if file.is_file():
                 return load(file)
+        if (path / _DEBERTA).is_file():
+            raise _unread(path / _DEBERTA)
         raise UserError(
             f"{path}: no tokenizer.json, vocab.txt, vocab.json with merges.txt or spiece.model"
             " here; put the tokenizer's files beside the model"
@@ -67,6 +70,14 @@ def load(place: str | Path) -> Tokenizer:
         raise
     except BaseException as error:  # bare Exception for a bad file, or a panic of the library's
         raise UserError(f"{path}: not a tokenizer file that can be read ({error})") from error
+
+
+def _unread(file: Path) -> UserError:
+    folder = str(file.parent)
+    return UserError(
+        f"{file}: DeBERTa's file of sentencepiece is not read here; write tokenizer.json beside it"
+        f" by transformers: AutoTokenizer.from_pretrained({folder!r}).save_pretrained({folder!r})"
+    )
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -191,6 +202,8 @@ def _family(model: _SentencePieceModel, path: Path) -> str:
     for family in ("camembert", "xlm-roberta", "xlnet", "albert"):
         if family.replace("-", "") in written:
             return family
+    if "deberta" in written or path.name == _DEBERTA:
+        raise _unread(path)
     texts = {text for text, _, _ in model.pieces}
     for special, family in (("<cls>", "xlnet"), ("[CLS]", "albert")):
         if special in texts:
