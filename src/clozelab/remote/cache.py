@@ -2,7 +2,7 @@
 
 CACHE/remote/DIGEST/   an entry: the files of a corpus, or some of a folder at a URL
   .files.json          what is there in which version, and how large it will be; touched when used
-  .used-PID            locked by a process that uses the entry, for as long as it lives
+  .used-PID-ID         locked by a process that uses the entry, for as long as it lives
 
 One process fetches while the others wait. Who needs room removes the entries that were not used for
 the longest time, but none that a process uses.
@@ -19,6 +19,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
@@ -37,7 +38,8 @@ _USED = ".used-"
 
 Tell = Callable[[int, int], None]
 
-_uses: dict[Path, FileLock] = {}  # the entries that this process uses, until it ends
+# The entries that this process uses, until it ends; one that was forked has its own.
+_uses: dict[tuple[Path, int], FileLock] = {}
 
 
 def home() -> Path:
@@ -247,12 +249,18 @@ def _gigabytes(size: int) -> str:
 
 
 def _use(folder: Path) -> None:
-    """Note that this process uses an entry, which the caller has locked."""
-    mine = folder / f"{_USED}{os.getpid()}"
-    if mine not in _uses:
-        lock = FileLock(mine, thread_local=False)
+    """Note that this process uses an entry, which the caller has locked.
+
+    In containers that share a cache several processes have the same number.
+    """
+    key = folder, os.getpid()
+    if key not in _uses:
+        for use in folder.glob(f"{_USED}*"):
+            if not _is_in_use(use):
+                use.unlink(missing_ok=True)
+        lock = FileLock(folder / f"{_USED}{os.getpid()}-{uuid4().hex}", thread_local=False)
         lock.acquire()
-        _uses[mine] = lock
+        _uses[key] = lock
 
 
 def _cleared(folder: Path) -> bool:
@@ -270,7 +278,8 @@ def _cleared(folder: Path) -> bool:
 
 def _is_in_use(use: Path) -> bool:
     """Whether the process that made a note of its use still lives."""
-    return use in _uses or _is_held(FileLock(use, timeout=0))
+    mine = {Path(lock.lock_file) for lock in _uses.values()}
+    return use in mine or _is_held(FileLock(use, timeout=0))
 
 
 def _is_held(lock: FileLock) -> bool:

@@ -185,6 +185,23 @@ def test_an_entry_that_others_wait_for_is_left_alone(monkeypatch: pytest.MonkeyP
     assert first.exists()
 
 
+def test_processes_of_the_same_number_share_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = remembered("shared/a.bin", 100_000)
+    folder = local_file(url).parent
+    of_others, cache._uses = cache._uses, {}
+    (folder / ".used-1-ended").touch()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            assert pool.submit(local_file, url).result(timeout=20).exists()
+        finally:  # so that one that waits goes on
+            while of_others:
+                of_others.popitem()[1].release()
+    assert len([*folder.glob(".used-*")]) == 2
+    monkeypatch.setenv(cache.GIGABYTES, "0.00015")
+    with pytest.raises(UserError, match="processes use"):
+        local_file(remembered("shared/b.bin", 100_000))
+
+
 def test_what_is_being_fetched_counts_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cache.GIGABYTES, "0.00015")
     monkeypatch.setattr(access, "PIECE", 100_000)
