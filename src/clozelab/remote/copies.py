@@ -45,7 +45,10 @@ def check_new(url: str) -> None:
 
 def restore(url: str, folder: Path) -> None:
     """Make the folder again of which a copy is at a URL, whole or not at all."""
-    known = _read(partial(access.content, joined(url, LIST)))
+    content = _content(partial(access.content, joined(url, LIST)))
+    known = _parsed(content)
+    if content is not None and not known:
+        raise UserError(f"{shown(url)}/{LIST}: is no list of files and their sizes; it was altered")
     if not known:
         raise UserError(f"{folder}: is not there, and no copy of it at {shown(url)}; check both")
     with files.new_folder(folder) as part:
@@ -213,9 +216,34 @@ def _local(file: Path) -> Callable[[], bytes]:
 
 
 def _read(content: Callable[[], bytes]) -> dict[str, Any]:
-    """A list of what was copied; nothing where there is none."""
+    """A list of what was copied; nothing where there is none, or one that was altered."""
+    return _parsed(_content(content))
+
+
+def _content(content: Callable[[], bytes]) -> bytes | None:
+    """The bytes of a list; None where there is none."""
     try:
-        entry = dict(json.loads(content()))
-        return entry if {"id", "to", "files"} <= entry.keys() else {}
-    except (OSError, UserError, ValueError, TypeError):
+        return content()
+    except (OSError, UserError):
+        return None
+
+
+def _parsed(content: bytes | None) -> dict[str, Any]:
+    """The list that some bytes are; nothing where they are none."""
+    try:
+        entry = json.loads(content or b"{}")
+    except ValueError:
         return {}
+    if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
+        return {}
+    named = isinstance(entry.get("id"), str) and isinstance(entry.get("to"), str)
+    return entry if named and all(map(_is_stamp, entry["files"].values())) else {}
+
+
+def _is_stamp(value: Any) -> bool:
+    """Whether a value is a size and a time of change."""
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(number) is int and 0 <= number < 1 << 63 for number in value)
+    )

@@ -12,7 +12,7 @@ import pytest
 
 from clozelab.errors import UserError
 from clozelab.remote import access, copies
-from clozelab.remote.copies import LIST, FolderCopy, check_new, put_folder
+from clozelab.remote.copies import LIST, FolderCopy, check_new, put_folder, restore
 
 MEMORY = fsspec.filesystem("memory")
 URL = "memory://copies/run"
@@ -205,6 +205,30 @@ def test_places_that_are_not_its_own_are_refused(run: Path, tmp_path: Path) -> N
         FolderCopy(run, "https://me:secret@a/b?key=secret", warn=pytest.fail)
     with pytest.raises(UserError, match="nothing://a cannot be read"):
         FolderCopy(run, "nothing://a", warn=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"files": ["recipe.toml"]},
+        {"files": {"recipe.toml": 3}},
+        {"files": {"recipe.toml": ["3", 4]}},
+        {"files": {"recipe.toml": [3, -1]}},
+        {"id": 3},
+        {"to": None},
+    ],
+)
+def test_a_list_that_was_altered_is_told(
+    run: Path, tmp_path: Path, altered: dict[str, Any]
+) -> None:
+    brought(run)
+    copied = json.dumps({**json.loads(there()[LIST]), **altered})
+    MEMORY.pipe_file(f"/copies/run/{LIST}", copied.encode())
+    with pytest.raises(UserError, match=rf"{URL}/{LIST}: is no list of files .*; it was altered"):
+        restore(URL, tmp_path / "again")
+    _written(run / LIST, copied)
+    with pytest.raises(UserError, match="has other files in it; name a new place"):
+        brought(run)
 
 
 def test_a_bucket_that_is_not_there_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
