@@ -480,6 +480,16 @@ def test_what_is_beside_the_task_s_head_is_left_behind_and_said(
     assert model.task is not None
 
 
+def test_a_task_without_a_name_is_called_by_its_kind(runs_dir: Path, tmp_path: Path) -> None:
+    foreign(runs_dir / "hf" / "roberta-classify", tmp_path / "hf")
+    model = load(str(tmp_path / "hf"))
+    with pytest.raises(UserError, match="is fine-tuned for classify; name the pretrained model"):
+        model.score("a text")
+    model.export(tmp_path / "out", progress=False)
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "Fine-tuned to classify with clozelab" in card and "on imported" not in card
+
+
 # Graphs.
 
 

@@ -19,10 +19,8 @@ from clozelab.errors import UserError
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import KINDS, TaskKind
 from clozelab.models.interop.families import Summary
-from clozelab.models.interop.heads import EXTRA_KEY, MARKS_KEY, TaskHead
+from clozelab.models.interop.heads import EXTRA_KEY, IMPORTED, MARKS_KEY, TaskHead
 from clozelab.nearest import remedy
-
-IMPORTED = "imported"
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,11 @@ class TunedTask:
     def imported(self) -> bool:
         """Whether it came without a name; whether its texts are pairs is then not known."""
         return self.name == IMPORTED
+
+    @property
+    def called(self) -> str:
+        """Its name, or its kind where it came without one."""
+        return self.kind.name if self.imported else self.name
 
 
 def to_toml(task: TunedTask) -> str:

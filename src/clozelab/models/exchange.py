@@ -257,7 +257,7 @@ def import_model(place: str, out: Path) -> Exchanged:
         texts[ORIGIN] = model.origin.to_json()
     if model.task is not None:
         texts[TASK] = loading.to_toml(model.task)
-        facts["task"] = model.task.name
+        facts["task"] = model.task.called
     with new_folder(out) as folder:
         run = Run.create(folder, recipe_toml=text, machine=facts)
         if model.task is not None:

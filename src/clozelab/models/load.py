@@ -68,7 +68,7 @@ def pretrained(model: Model) -> PretrainingModel:
     """Its weights with its objectives' heads; refused if it was fine-tuned and has none."""
     if isinstance(model.module, PretrainingModel):
         return model.module
-    task = model.task.name if model.task else "a task"
+    task = model.task.called if model.task else "a task"
     raise UserError(
         f"{model.place}: is fine-tuned for {task}; name the pretrained model that it came from"
     )

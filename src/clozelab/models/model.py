@@ -196,7 +196,7 @@ class Model:
         encoder, tokenizer = self.recipe.encoder, self.recipe.tokenizer
         rows = {
             "recipe": self.recipe.name,
-            "task": self.task.name if self.task else "",
+            "task": self.task.called if self.task else "",
             "size": f"{encoder.layers} layers of {encoder.hidden_size}",
             "parameters": f"{sum(each.numel() for each in self.module.parameters()):,}",
             "tokenizer": f"{slots.use('tokenizer', tokenizer)}, {self.vocabulary.size:,} tokens",

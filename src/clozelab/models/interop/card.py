@@ -41,8 +41,7 @@ def card(
     tag, use = _use(family, predicts, task, json.dumps(name, ensure_ascii=False))
     origin, recipe = "Pretrained", "The whole recipe"
     if task is not None:
-        goal = task.extra.get("task", task.kind)
-        origin = f"Fine-tuned {'to' if goal == task.kind else 'on'} {goal}"
+        origin = f"Fine-tuned {'to' if task.called == task.kind else 'on'} {task.called}"
         recipe = "The recipe of the encoder"
     sections = [
         f"---\nlibrary_name: transformers\npipeline_tag: {tag}\nlicense: other\n"  # for the hub

@@ -41,6 +41,7 @@ _POOLERS: dict[str, dict[str, Any]] = {
     "deberta-v2": {"pooler_hidden_act": "gelu", "pooler_dropout": 0},
 }
 EXTRA_KEY = "clozelab"  # the key of what a config has no word for
+IMPORTED = "imported"  # in the place of the name of a task that came without one
 MARKS_KEY = "marks"  # in that: whether marks stand around a text
 # What a beam's head and a transform have in one way only; theirs have it as the encoder does.
 BEAM = {"epsilon": 1e-12}
@@ -65,6 +66,12 @@ class TaskHead(NamedTuple):
     # What a config has no word for, as how texts are laid or when there is no answer: it lies in
     # the config under a key of ours, which transformers keeps as it is.
     extra: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def called(self) -> str:
+        """The name of the task, or its kind where it came without one."""
+        name = str(self.extra.get("task", IMPORTED))
+        return self.kind if name == IMPORTED else name
 
     @property
     def outputs(self) -> int:
