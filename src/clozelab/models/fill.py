@@ -115,7 +115,7 @@ def _tokens(model: Model, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]
     mask = model.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
     pieces = model.reader().pieces(parts)
     if masked and model.blank_reader is not None:
-        text = model.tokenizer.id_to_token(mask).join(parts)
+        text = (model.tokenizer.id_to_token(mask) or "").join(parts)
         whole = np.array(model.blank_reader.encode(text, add_special_tokens=False).ids, np.int32)
         at = np.flatnonzero(whole == mask)
         if len(at) == len(parts) - 1:  # a part may have the mask's name in it
