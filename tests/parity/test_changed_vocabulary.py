@@ -91,6 +91,17 @@ def test_positions_are_still_counted_from_the_padding(tmp_path: Path) -> None:
     assert_alike(tmp_path / "out", TEXT)
 
 
+@pytest.mark.parametrize(("pad", "wanted"), [(13, 9), (20, None)])  # "." stays, "w6" goes
+def test_the_id_of_the_padding_goes_with_its_token(
+    tmp_path: Path, pad: int, wanted: int | None
+) -> None:
+    saved(tmp_path / "in", "gpt2", "ForSequenceClassification", pad_token_id=pad)
+    (tmp_path / "a.txt").write_text(TEXT)
+    clozelab.trim_vocabulary(tmp_path / "in", tmp_path / "a.txt", out=tmp_path / "out", **SILENT)
+    assert clozelab.load(tmp_path / "out", **SILENT).tokenizer.token_to_id(".") == 9
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "out").pad_token_id == wanted
+
+
 NEW = "The plasmation of gastrology is a plasmation."
 OLD = "The river was wide, and slow."
 # The last four share their tokenizers or their heads with others.

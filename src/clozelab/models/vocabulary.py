@@ -135,10 +135,14 @@ def _remade(
     old = {name: value.detach() for name, value in model.module.named_parameters()}
     weights = with_rows(old, rows, initialisation=initialisation, seed=seed)
     recipe = model.recipe.reading(tokenizer, vocabulary=len(rows))
-    module = shell(recipe, model.task, model.origin, weights)
+    origin = model.origin
+    if origin is not None:
+        places = (number for number, source in enumerate(rows) if [*source.ids] == [origin.pad])
+        origin = replace(origin, pad=next(places, None))
+    module = shell(recipe, model.task, origin, weights)
     with torch.no_grad():
         set_weights(module, weights)
-    return replace(model, recipe=recipe, tokenizer=tokenizer, module=module.eval())
+    return replace(model, recipe=recipe, tokenizer=tokenizer, module=module.eval(), origin=origin)
 
 
 def _check_same(
