@@ -102,7 +102,7 @@ def _encoders(price: float) -> list[str]:
     outcome = (
         f"{run['tokens'] / 1e6:.0f} million tokens; held-out loss {_loss(run)}: off the plateau"
     )
-    what = "`roberta --size small` (6 × 512) for a minute"
+    what = "`roberta --size small` (6 × 512) for 75 s with compiling, beside three other runs"
     rows.append(_row(run["seconds"], price, what, f"{outcome} ([record](../results/README.md))"))
     run = _read("h200-swift/encoder/result.json")
     other = _read("h200-swift/held_out.json")["held_out"]["masked_lm"]["loss"]

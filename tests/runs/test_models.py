@@ -150,7 +150,9 @@ def test_an_imported_export_is_the_same_model(
 
 def test_the_card_tells_recipe_data_and_results(runs_dir: Path) -> None:
     card = (runs_dir / "hf-roberta" / "README.md").read_text(encoding="utf-8")
-    assert "[masking]" in card and str(runs_dir / "byte_bpe") in card
+    assert "[masking]" in card and "| corpora | byte_bpe |" in card
+    assert str(runs_dir) not in card.replace(str(runs_dir / "hf-roberta"), "")
+    assert "times" not in card and "limited by" not in card
     result = Run.open(runs_dir / "roberta").result()
     assert result is not None
     loss = result["held_out"]["masked_lm"]["loss"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.models.model import Model
+from clozelab.remote.access import is_url
 from clozelab.runs.adaptation import AdaptationRecord, read_adaptation
 from clozelab.runs.directory import PLAN, Run
 from clozelab.text.store.manifest import NOT_STATED
@@ -18,7 +19,8 @@ _FAR = 32  # models back; a chain that is longer goes in a circle
 def data(model: Model) -> dict[str, object]:
     """What the model learned from."""
     facts = _facts(model)
-    entries: dict[str, object] = {"corpora": _corpora(facts), "from": facts.get("from")}
+    nearest = next((_called(place, run) for place, run in _before(model)), None)
+    entries: dict[str, object] = {"corpora": _corpora(facts), "from": nearest}
     license = _license(facts)
     if model.task is not None:
         before = (_corpora(run.machine()) for _, run in _before(model) if run)
@@ -50,7 +52,8 @@ def metrics(model: Model) -> dict[str, object]:
     if run is None or result.get("steps") != model.step:
         return {"steps": model.step} if model.step else {}
     if model.task is None:
-        return dict(_flat(result))
+        of_machine = ("times", "seconds", "limited_by")  # of no use to whoever takes the model
+        return dict(_flat({name: result[name] for name in result if name not in of_machine}))
     scores = dict(result.get("dev", {}))
     best = scores.pop("step", model.step)
     shown = {f"{name} on dev": f"{score:.4g}{_spread(run, name)}" for name, score in scores.items()}
@@ -147,7 +150,10 @@ def _license(facts: Mapping[str, Any]) -> str:
 
 
 def _corpora(facts: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, facts.get("data") or []))
+    """The corpora by their names, with their weights where there are several."""
+    places = [str(place) for place in facts.get("data") or []]
+    names = [place if is_url(place) else Path(place).name for place in places]
+    return ", ".join(names) if len(names) > 1 else "".join(names).removesuffix(":1")
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:

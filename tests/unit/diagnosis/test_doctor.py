@@ -22,6 +22,7 @@ from support.texts import chinese, corpus, tokenizer
 from clozelab import data
 from clozelab.diagnosis.examine import examine
 from clozelab.diagnosis.reading import read_run
+from clozelab.diagnosis.recorded import recorded
 from clozelab.diagnosis.text import bigram_entropy
 from clozelab.errors import UserError
 from clozelab.files import locked
@@ -416,6 +417,15 @@ def test_the_mask_of_every_kind_of_tokenizer_is_in_place(kind: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_guide_says_how_many_recorded_runs_left_the_plateau() -> None:
+    runs = [run for run in recorded() if (run.layers, run.hidden_size) == (4, 256)]
+    left = sorted(run.left_after for run in runs if run.left_after is not None)
+    said = (RESULTS.parent / "docs" / "doctor.md").read_text(encoding="utf-8")
+    assert f"Of {len(runs)} recorded variants of 4 × 256" in said
+    assert f"{len(left)} left it" in said
+    assert f"had seen {left[len(left) // 2] / 1e6:.0f} million" in said.replace("\n", " ")
+
+
 def test_what_recorded_runs_reached_is_up_to_date() -> None:
     rows = runpy.run_path(str(RESULTS.parent / "tools" / "recorded_runs.py"))["rows"]()
     assert [*rows] == json.loads(data.recorded().read_text(encoding="utf-8"))

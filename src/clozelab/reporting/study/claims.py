@@ -37,8 +37,9 @@ def parts(
         ]
         note = (
             f"p of a difference and of equality, corrected for {len(judgements)} claims by the"
-            " method of Benjamini and Hochberg; these decide. Power: the chance, computed before"
-            " the study was run, that a claim is confirmed where the true effect is the one named."
+            " method of Benjamini and Hochberg; these decide. Power: the chance, by what"
+            " was known before the study was run, that a claim is confirmed where the true effect"
+            " is the one named."
         )
         yield PageTable(["claim", "verdict", "p", "p, equal", "power before"], rows, note)
     for judgement in judgements:
