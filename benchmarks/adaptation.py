@@ -125,7 +125,7 @@ def row(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any] | None:
         ],
         "changes": list(adaptation.changes),
         "steps": adaptation.steps,
-        "kept": adaptation.kept,
+        "best_step": adaptation.best_step,
         "tokens": result.get("tokens"),
         "seconds": result.get("seconds"),
     }

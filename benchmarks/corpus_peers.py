@@ -436,7 +436,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.child:
         place = Place(Path(arguments.folder))
-        print(json.dumps(turn(place, *arguments.child, arguments.seconds)))
+        task, name = arguments.child
+        print(json.dumps(turn(place, task, name, arguments.seconds)))
         return
     place = Place(Path(tempfile.mkdtemp(dir=arguments.folder)))
     try:

@@ -51,7 +51,7 @@ def write_model(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, l
     from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
-    config = BertConfig(
+    config = BertConfig(  # type: ignore[call-arg]
         vocab_size=tokenizer.get_vocab_size(),
         num_hidden_layers=layers,
         hidden_size=width,

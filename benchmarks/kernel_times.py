@@ -118,7 +118,7 @@ def attention_entry(
         return (q, k, v) if by is None else (rotate(q, by), rotate(k, by), v)
 
     def plain(qkv: Tensor, inputs: Input = packed) -> tuple[Tensor, ...]:
-        layout = lay_out(inputs, qkv.dtype)
+        layout = lay_out(inputs, qkv.dtype, head_size=qkv.shape[-1])
         return (attend(*rotated(qkv), layout, scope=Scope(window), dropout=dropout),)
 
     others: dict[str, Run] = {}
@@ -146,7 +146,7 @@ def distance_attention_entry(tokens: int, *, length: int, dropout: float = 0.0) 
         return (attention.attend(qkv, batch.cu_seqlens, distances=heads, **settings),)
 
     def plain(qkv: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
-        layout = lay_out(batch, qkv.dtype, adds=True)
+        layout = lay_out(batch, qkv.dtype, head_size=qkv.shape[-1], adds=True)
         heads = PositionHeads(rows, query, key)
         return (attend(*qkv.unbind(1), layout, scope=Scope(), dropout=dropout, distances=heads),)
 

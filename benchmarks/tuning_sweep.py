@@ -143,7 +143,7 @@ def main() -> None:
     options = {
         name: value for name, value in vars(arguments).items() if name not in ("run", "task_data")
     }
-    record = {
+    record: dict[str, Any] = {
         "machine": machine_facts(),
         "asked": options,
         "whole": whole,

@@ -32,7 +32,8 @@ LOOKS = {  # colour, marker: they differ without colour
     "a difference": (SERIES[COLOURS["confirmed"]], "o"),
     "no difference that counts": (SERIES[COLOURS["equal"]], "D"),
 }
-TICKS = {"points": [1, 5, 25, 100], "nats": [0.05, 0.2, 1, 5]}  # of either side
+# Of either side.
+TICKS: dict[str, list[float]] = {"points": [1, 5, 25, 100], "nats": [0.05, 0.2, 1, 5]}
 
 
 class Row(NamedTuple):

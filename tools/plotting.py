@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import matplotlib
+from cycler import cycler
 
 matplotlib.use("svg")
 from matplotlib import pyplot
@@ -20,7 +21,7 @@ SERIES = tuple(LIGHT[f"s{number}"] for number in range(8))
 matplotlib.rcParams.update({
     "svg.hashsalt": "clozelab",
     "font.size": 9,
-    "axes.prop_cycle": matplotlib.cycler(color=SERIES),
+    "axes.prop_cycle": cycler(color=SERIES),
     "axes.edgecolor": SOFT,
     "axes.facecolor": PAPER,
     "axes.labelcolor": SOFT,

@@ -20,10 +20,12 @@ from dataclasses import dataclass
 from itertools import count
 from multiprocessing import context
 from pathlib import Path
+from typing import Any
 
 LIMIT = 180.0  # seconds that a command may take, on a machine with other work
 WRITES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "os.link", "os.symlink")
 _NUMBERS = count(1)
+_CONTEXTS: dict[str, Any] = vars(context)["_concrete_contexts"]
 _OPENS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 Before = Callable[[], None]  # what a child does before its command
@@ -64,8 +66,8 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
             code = 124
-        streams = [_text(self.place / name) for name in ("errors", "output")]
-        return Ended(code, *streams, time.monotonic() - self.started)
+        errors, output = (_text(self.place / name) for name in ("errors", "output"))
+        return Ended(code, errors, output, time.monotonic() - self.started)
 
     def poll(self, *, limit: float) -> int | None:
         """Its exit code within so many seconds, or None."""
@@ -160,7 +162,7 @@ def file_size(limit: int, *, dies: bool) -> Before:
 
 def spawned() -> None:
     """Have worker processes started anew, as they are outside of this campaign."""
-    context._concrete_contexts["spawn"] = context.SpawnContext()
+    _CONTEXTS["spawn"] = context.SpawnContext()
 
 
 def kill() -> None:
@@ -219,7 +221,7 @@ def _be(command: Sequence[str], place: Path, streams_dir: Path, before: Before) 
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        context._concrete_contexts["spawn"] = context.ForkContext()
+        _CONTEXTS["spawn"] = context.ForkContext()
         from clozelab.cli import main
 
         before()
