@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ from torch._dynamo.utils import counters
 import clozelab
 from clozelab.errors import UserError
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.reporting.study import write_page
 from clozelab.runs.directory import Run
@@ -45,7 +45,7 @@ from clozelab.studies.cells import CellEvent
 from clozelab.studies.plan import make_plan
 from clozelab.studies.request import StudyRequest, make_request
 from clozelab.studies.run import CellFinished, CellStarted, follow
-from clozelab.training.loop import Step
+from clozelab.training.loop import Step, train
 
 
 @pytest.fixture(autouse=True)
@@ -342,21 +342,21 @@ def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed:
 def test_large_steps_are_timed_by_a_few_of_their_blocks_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
+    taken: list[int] = []
 
-    def seconds_a_step(trainer: PretrainTrainer, budget: float) -> float:
-        sizes.append(trainer.recipe.schedule.batch_size)
-        return 2.0
+    def counted(*arguments: Any) -> Iterator[Step]:
+        for step in train(*arguments):
+            taken.append(step.tokens)
+            yield replace(step, seconds=step.tokens / 1000)
 
-    monkeypatch.setattr(PretrainTrainer, "seconds_a_step", seconds_a_step)
+    monkeypatch.setattr("clozelab.pretraining.job.train", counted)
     huge = {"name": "huge", "says": "steps of minutes", "set": ["schedule.batch_size=4096"]}
     request = make_request(read_study(tmp_path, STATIC, huge), [store("wordpiece")])
-    length = request.recipe("huge").blocks.length
-    blocks = 4096 // length
-    machine = Machine(device="cpu")
-    assert timing.seconds_a_step(request, "huge", machine, budget=1.0) == 2.0 * 4096 / blocks
-    assert timing.seconds_a_step(request, "static", machine, budget=1.0) == 2.0
-    assert sizes == [blocks, request.recipe("static").schedule.batch_size]
+    for name in ("huge", "static"):
+        whole = timing.pace(request, name).tokens_a_step
+        seconds = timing.seconds_a_step(request, name, Machine(device="cpu"), budget=1.0)
+        assert seconds == pytest.approx(whole / 1000)
+        assert max(taken) <= 4096 and (whole > 10_000) == (name == "huge")
 
 
 def test_a_budget_in_time_leaves_room_for_fine_tuning(tmp_path: Path, timed: list[str]) -> None:
