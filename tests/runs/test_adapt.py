@@ -31,6 +31,7 @@ from clozelab.runs.adaptation import read_adaptation
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Evaluated
 from clozelab.runs.session import SaveOptions
+from clozelab.text.store.mixture import shares
 from clozelab.training.loop import Step
 
 torch.set_num_threads(1)
@@ -155,6 +156,17 @@ def test_forgetting_that_outweighs_the_gain_is_told(
     monkeypatch.setattr(PretrainTrainer, "_judged", judged)
     code, _, err = run_command(capsys, command_line)
     assert code == 0 and "forgetting outweighs the gain (0.5" in err and "--replay" in err
+
+
+def test_new_text_is_read_as_often_with_replay_as_without(model: Path, new: str) -> None:
+    alone, mixed = (
+        adaptation(str(model), new, replay=replay) for replay in (None, f"{general()}:0.25")
+    )
+    assert alone.budget is not None and mixed.budget is not None
+    (only,), (first, second) = shares(alone.stores), shares(mixed.stores)
+    assert second.share == pytest.approx(0.25, rel=1e-4)
+    often = only.epochs(alone.budget.amount)
+    assert first.epochs(mixed.budget.amount) == pytest.approx(often, rel=1e-4)
 
 
 def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(

@@ -120,3 +120,10 @@ def test_a_permutation_is_a_sort_by_keys(count: int, tmp_path: Path) -> None:
     assert (len(numbers) > 1) == (2 * count > 300)
     order = np.concatenate(numbers)
     assert np.array_equal(order, np.argsort(mix(9, np.arange(count)), kind="stable"))
+
+
+def test_units_are_dealt_a_few_parts_at_a_time_and_never_cut() -> None:
+    counts = np.array([3, 0, 4, 9, 2, 2, 2, 1])
+    units = shuffle.UnitTable(len(counts), bounds=np.append(0, np.cumsum(counts)))
+    assert units.cut(6) == [0, 2, 3, 4, 7, 8]
+    assert shuffle.UnitTable(8).cut(3) == [0, 3, 6, 8]

@@ -145,3 +145,14 @@ def test_operations_of_the_last_layer_are_counted_where_states_are_read() -> Non
     assert encoder_alone() == pytest.approx(base - 0.65 * after)
     assert encoder_alone(masked_lm=0.6) == pytest.approx(base)  # nearly all: all are computed
     assert flops_a_token(recipe, 100, length=64, predicted={}) == base
+
+
+def test_a_layer_with_a_window_costs_what_it_sees() -> None:
+    shape: Any = recipes.read("modernbert").encoder
+    whole = replace(shape, window=0, global_every=1)
+    local = sum(number % shape.global_every > 0 for number in range(shape.layers))
+    assert local and shape.window < 500
+    unseen = 500 - (shape.window + 1)
+    less = whole.training_flops(500) - shape.training_flops(500)
+    assert less == pytest.approx(local * 12 * shape.hidden_size * unseen)
+    assert shape.training_flops(9) == whole.training_flops(9)  # nothing lies outside it

@@ -1,5 +1,7 @@
 """Token masking, cards A1 and A2: the count rules to the token, and every token as likely."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from support.masked_blocks import assert_even, flags, hide, make_blocks, per_block, repeat
@@ -37,9 +39,13 @@ def test_coins_count_nothing_and_know_no_cap() -> None:
             Token(count="bernoulli", **setting)  # type: ignore[arg-type]
 
 
-def test_the_count_is_never_above_the_cap_nor_above_the_content() -> None:
-    assert len(hide(Token(cap=20), make_blocks([[1] * 510])).positions) == 20
-    assert len(hide(Token(mask_rate=0.9), make_blocks([[0] * 20 + [1] * 3])).positions) == 3
+@pytest.mark.parametrize("count", ["round", "floor"])
+def test_the_count_is_never_above_the_cap_nor_above_the_content(
+    count: Literal["round", "floor"],
+) -> None:
+    capped, most = Token(count=count, cap=20), Token(count=count, mask_rate=0.9)
+    assert len(hide(capped, make_blocks([[1] * 510])).positions) == 20
+    assert len(hide(most, make_blocks([[0] * 20 + [1] * 3])).positions) == 3
 
 
 def test_every_token_is_as_likely_as_any_other() -> None:

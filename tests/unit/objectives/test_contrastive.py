@@ -115,6 +115,16 @@ def test_without_targets_nothing_is_counted_and_gradients_are_zero() -> None:
     assert all(p.grad is None or not p.grad.any() for p in head.parameters())
 
 
+def test_a_block_of_marks_alone_has_a_vector_all_the_same() -> None:
+    part = Contrastive(pooling="mean")
+    blocks = replace(make_blocks([[1, 1], [], [1], [1]]), views=np.array([0, 1, 0, 1]))
+    targets = columns(complete(blocks, None).targets(part), blocks.lengths)
+    states = torch.eye(len(blocks.ids), 8, dtype=torch.float64).requires_grad_()
+    loss = part.build(Shape(), 10).double()(Encoded(states, None), targets)["loss"]
+    loss.backward()
+    assert loss.isfinite() and states.grad is not None and states.grad.isfinite().all()
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_the_head_compiles_whole_and_reads_half_precision(pooling: Any) -> None:

@@ -53,6 +53,9 @@ def test_a_recipe_goes_on_as_it_ended() -> None:
     both: Any = read("gpt_bert")
     adaptation: Any = adapted(both, blocks=MANY)
     assert adaptation.masking == replace(both.masking.stage(1.0), mask_rate=0.15)
+    course = ["masking.course=[[0.0, 1.0], [1.0, 0.4]]"]
+    falling: Any = adapted(read("bert", overrides=course), blocks=MANY)
+    assert falling.masking.mask_rate == pytest.approx(0.4 * 0.15) and not falling.masking.course
     share = both.schedule.causal_share(both.schedule.total)
     assert 0 < share < 1 and adaptation.schedule.causal == ((share, 1.0),)
     ends_masked: Any = adapted(read("causal_then_masked"), blocks=MANY)

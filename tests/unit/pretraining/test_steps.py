@@ -319,3 +319,11 @@ def test_a_sample_has_the_most_targets_that_a_course_gives(course: str) -> None:
     counts = [job().counts["masked_lm"] for job in steps.jobs(0, steps.start())]
     rises = course.startswith("[[0.0, 1.0]")
     assert (counts[-1] > counts[0]) == rises and counts[0] != counts[-1]
+
+
+def test_tokens_of_a_step_are_the_mean_of_what_is_left_of_the_run() -> None:
+    phases = "schedule.phases=[[16, 0.5], [32, 0.5]]"
+    steps = make_steps(shrunk("gpt", phases, steps=8, batch_size=4), "char_bpe")
+    means = [steps.tokens_a_step(first) for first in (0.0, 0.25, 0.5, 0.75)]
+    wanted = [(64 + 128) / 2, (64 + 2 * 128) / 3, 128, 128]
+    assert means == pytest.approx(wanted, rel=0.01)  # the last block of a text is shorter

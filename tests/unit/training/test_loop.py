@@ -203,6 +203,20 @@ def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
     assert losses(0) == losses(0) != losses(1)
 
 
+def test_each_micro_batch_of_each_process_has_dropout_of_its_own() -> None:
+    job = pretrain_job("bert", "encoder.dropout=0.5", steps=1)
+    trainer = PretrainTrainer(job, MACHINE, HERE)
+    (prepared,) = [job() for job in trainer.steps.jobs(0, trainer.steps.start())]
+    twice = replace(prepared, batches=[*prepared.batches[:1]] * 2, factor=0.0)
+    losses: list[float] = []
+    trainer.model.register_forward_hook(
+        lambda model, batch, result: losses.append(result[0]["masked_lm"]["loss"].item())
+    )
+    for rank in (0, 1):
+        assert list(train(trainer.train_state, [twice], replace(HERE, rank=rank)))
+    assert len(losses) == len({*losses}) == 4
+
+
 def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() -> None:
     trainer = double_precision_trainer(pretrain_job("xlnet", steps=2))
     jobs = trainer.steps.jobs(0, trainer.steps.start())
