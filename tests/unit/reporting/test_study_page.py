@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations
 from operator import mul
@@ -25,7 +26,8 @@ from clozelab.reporting.study.claims import COLOURS
 from clozelab.reporting.study.curves import mean_and_band
 from clozelab.reporting.study.sections import command
 from clozelab.runs.directory import Run
-from clozelab.studies.records import read
+from clozelab.studies.records import packed_items, read
+from clozelab.studies.scores import sampling_variance
 from clozelab.studies.verdicts import judge
 
 ACCURACY = "sst2.accuracy"
@@ -105,6 +107,12 @@ def test_one_seed_is_never_enough(tmp_path: Path) -> None:
     assert rows["dynamic"][1:3] == ["1 of 3", "90.0"]  # and no interval
 
 
+def test_a_difference_without_an_interval_is_of_the_seeds_that_both_have(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", scores=scored([80.0, 90.0, 91.0], [82.5]), text=one_claim())
+    differences = {row[0]: row for row in tables(folder)[1]}
+    assert differences["dynamic"][2] == "+2.50"
+
+
 def test_runs_that_came_out_the_same_prove_nothing(tmp_path: Path) -> None:
     same, allowed = [80.0, 81.0, 80.5], one_claim(more="margin = 0.5")
     assert verdict(tmp_path / "s", scored(same, same), text=allowed) == "not tested"
@@ -180,6 +188,26 @@ def test_a_share_of_the_other_is_compared_with(tmp_path: Path) -> None:
     assert "above 0.97 × static by" in page(read(tmp_path / "b")).lead
 
 
+def test_items_are_compared_with_their_share_of_the_other_s(tmp_path: Path) -> None:
+    """Every item of one side is half of the other's: seeds alone differ."""
+    ours, text = [32.0, 32.25, 32.5], one_claim(more="ratio = 0.5")
+    record = read(study(tmp_path / "s", scores=scored([64.0] * 3, ours), text=text))
+    rows = {("static", seed): [2.0 * n for n in range(65)] for seed in range(3)}
+    rows |= {("dynamic", seed): [n + seed / 4 for n in range(65)] for seed in range(3)}
+    items = {cell: {"items": {ACCURACY: packed_items(row)}} for cell, row in rows.items()}
+    advantage = judge(replace(record, measured=items))[0].decisive[0].advantage
+    assert advantage is not None and advantage.value == pytest.approx(0.25)
+    assert advantage.error == pytest.approx(0.25 / math.sqrt(3))
+
+
+def test_without_recorded_items_two_models_are_taken_to_half_agree(tmp_path: Path) -> None:
+    record = read(study(tmp_path / "s", scores=scored([60.0] * 3, [64.0] * 3), text=one_claim()))
+    record = replace(record, plan={**record.plan, "items": {"sst2": 98}})
+    advantage = judge(record)[0].decisive[0].advantage
+    variances = [sampling_variance(ACCURACY, score, {"sst2": 98}) for score in (60.0, 64.0)]
+    assert advantage is not None and advantage.error**2 == pytest.approx(sum(variances) / 2)
+
+
 def test_runs_on_the_plateau_are_not_compared(tmp_path: Path) -> None:
     low, high = [80.0, 81.0, 80.5], [82.0, 83.1, 82.4]
     folder = study(tmp_path / "s", scores=scored(low, high), text=one_claim())
@@ -190,6 +218,20 @@ def test_runs_on_the_plateau_are_not_compared(tmp_path: Path) -> None:
         (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         assert judge(read(folder))[0].verdict == expected
     assert "3 of 3 runs of static ended on the unigram plateau" in page(read(folder)).lead
+
+
+def test_one_run_of_five_on_the_plateau_is_left_out_of_the_comparison(tmp_path: Path) -> None:
+    scores = scored([80.0, 81.0, 80.5, 80.2, 10.0], [82.0, 83.1, 82.4, 82.6, 82.3])
+    stuck = {**(scores["static"][4] or {}), "held_out.masked_lm": 5.0}
+    scores = {**scores, "static": [*scores["static"][:4], stuck]}
+    folder = study(tmp_path / "s", scores=scores, text=one_claim(), seeds=5)
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    plan["plateau"] = {"static": 4.0, "dynamic": 4.0}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    (judged,) = judge(read(folder))
+    (finding,) = judged.decisive
+    assert judged.verdict == "confirmed" and finding.advantage is not None
+    assert finding.advantage.seeds == 9 and finding.advantage.value == pytest.approx(2.055)
 
 
 def test_claims_are_corrected_for_one_another(tmp_path: Path) -> None:

@@ -47,6 +47,32 @@ def test_more_seeds_and_larger_effects_have_more_power(tmp_path: Path) -> None:
     assert claim_powers(unknown)[0].unknown == ("mrpc.f2",)
 
 
+def detectable(study: StudySpec, *claims: Claim, **known: dict[str, float]) -> float:
+    """Of the first of some claims."""
+    least = claim_powers(replace(study, claims=claims), **known)[0].detectable
+    assert least is not None
+    return least
+
+
+def test_a_margin_is_subtracted_and_claims_of_equality_are_corrected_apart(tmp_path: Path) -> None:
+    study, better = written_study(tmp_path), Claim("dynamic", ON, "", than="static")
+    assert detectable(study, replace(better, margin=0.5)) == pytest.approx(
+        detectable(study, better) - 0.5
+    )
+    equal = replace(better, kind="equal", delta=2.0)
+    other = replace(equal, better="single")
+    assert detectable(study, equal, better) == detectable(study, equal)
+    assert detectable(study, equal, other) > detectable(study, equal)
+
+
+def test_two_seeds_are_enough_where_only_the_items_differ(tmp_path: Path) -> None:
+    study, claim = written_study(tmp_path), Claim("dynamic", ON[:1], "", than="static")
+    known = {"noise": {ON[0]: 1e-6}, "sizes": {"sst2": 872.0}}
+    least = detectable(replace(study, seeds=2), claim, **known)
+    error = sampling_variance(ON[0], 60.0, {"sst2": 872}) ** 0.5  # two sides that half agree
+    assert least == pytest.approx((1.960 + 0.842) * error, rel=1e-3)
+
+
 def test_the_paper_s_effect_is_by_its_numbers_or_by_the_claim(tmp_path: Path) -> None:
     study = written_study(tmp_path)
     claim = study.claims[0]

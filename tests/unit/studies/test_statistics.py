@@ -84,14 +84,29 @@ def test_seeds_are_paired_where_a_teacher_is_shared() -> None:
 
 def test_seeds_are_paired_where_they_are_shown_to_act_alike() -> None:
     ours, theirs = {0: 80.0, 1: 60.0, 2: 70.0}, {0: 78.8, 1: 59.2, 2: 69.0}
-    estimate = difference(ours, theirs, {0: 75.0, 1: 55.4, 2: 66.0}, {0: 81.0, 1: 61.5, 2: 70.4})
+    others = {0: 75.0, 1: 55.4, 2: 66.0}, {0: 81.0, 1: 61.5, 2: 70.4}
+    estimate = difference(ours, theirs, *others)
     assert (
         estimate is not None
         and estimate.paired
         and estimate.method == "paired, pooled over 4 variants"
     )
+    # As two pairs, whose differences are equally noisy.
+    gaps = [[a[seed] - b[seed] for seed in a] for a, b in ((ours, theirs), others)]
+    assert estimate.error == pytest.approx(math.sqrt(fmean(stdev(gap) ** 2 for gap in gaps) / 3))
+    assert estimate.freedom == 4
     # Two variants alone show nothing of seeds, however much they agree.
     assert (lone := difference(ours, theirs)) is not None and not lone.paired
+
+
+def test_what_two_variants_cannot_show_of_seeds_eight_can() -> None:
+    rows = np.random.default_rng(2).normal(size=(8, 4)) + 0.6 * np.arange(4)
+    values = [dict(enumerate(row)) for row in rows.tolist()]
+    seeds, rest = rows.mean(0).var(ddof=1) * 8, rows - rows.mean(1, keepdims=True) - rows.mean(0)
+    ratio = float(seeds / (((rest + rows.mean()) ** 2).sum() / 21))
+    assert 3.07 < ratio < 9.28  # shown by F of 3 and 21 degrees of freedom, not by one of 3 and 3
+    estimate = difference(*values)
+    assert estimate is not None and estimate.paired
 
 
 def test_noise_that_is_alike_is_pooled_over_variants() -> None:
@@ -158,6 +173,14 @@ def test_the_error_of_items_leaves_out_what_seeds_show_already() -> None:
     assert item_error({0: [3.0], 1: [2.0]}) == ItemError()
 
 
+def test_what_seeds_and_items_both_show_is_counted_once() -> None:
+    items = ItemError(3.0, chance=1.0)
+    noisy = contrast({"a": {0: 1.0, 1: 3.0}, "b": {0: 0.0, 1: 2.0}}, "a", "b", items=items)
+    still = contrast({"a": {0: 1.0, 1: 1.0}, "b": {0: 0.0, 1: 0.0}}, "a", "b", items=items)
+    assert noisy is not None and noisy.error**2 == pytest.approx(2.0 + (3.0 - 1.0))
+    assert still is not None and still.error**2 == pytest.approx(1.0 + (3.0 - 1.0))
+
+
 def test_few_items_have_few_degrees_of_freedom() -> None:
     scores = {"a": {0: 49.3, 1: 49.3}, "b": {0: 47.3, 1: 47.3}}
     few = contrast(scores, "a", "b", items=ItemError(4.0, freedom=5))
@@ -166,9 +189,9 @@ def test_few_items_have_few_degrees_of_freedom() -> None:
     assert (
         noisy is not None and noisy.error == 2.0 and noisy.freedom == pytest.approx(2 * 2, rel=1e-4)
     )
-    assert sum_of_items([ItemError(1.0, 0.5, 10), ItemError(1.0, 0.0, 30)]) == ItemError(
-        2.0, 0.5, 15
-    )
+    both = sum_of_items([ItemError(1.0, 0.5, 10), ItemError(1.0, 0.0, 30)])
+    assert both == ItemError(2.0, 0.5, 15)
+    assert both.scaled(1 / 2) == ItemError(0.5, 0.125, 15)  # of the mean: variances, not deviations
 
 
 def test_a_level_has_the_noise_of_all_where_it_is_alike() -> None:
