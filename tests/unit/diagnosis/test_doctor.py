@@ -23,9 +23,11 @@ from clozelab import data
 from clozelab.diagnosis.examine import examine
 from clozelab.diagnosis.reading import read_run
 from clozelab.diagnosis.recorded import recorded
-from clozelab.diagnosis.text import bigram_entropy
+from clozelab.diagnosis.text import _Split, bigram_entropy, shared_share
+from clozelab.diagnosis.weights import tables
 from clozelab.errors import UserError
 from clozelab.files import locked
+from clozelab.packed import offsets
 from clozelab.runs.directory import Run
 from clozelab.text.tokenizers import ByteBpe
 
@@ -89,6 +91,28 @@ def test_what_is_planted_is_all_that_is_found(tmp_path: Path) -> None:
     assert checks <= findings(healthy, "healthy").keys()
     assert healthy.losses["bigram"] < healthy.losses["unigram"] < healthy.losses["uniform"]
     assert healthy.verdict.startswith("healthy: ") and healthy.state == "done, 240 steps"
+
+
+def test_a_jump_of_several_lines_is_one_spike(tmp_path: Path) -> None:
+    def jumps_once(share: float) -> float:
+        return learning(share) + 2.0 * (120 <= round(share * doctor_runs.STEPS) < 124)
+
+    spikes = findings(diagnose(doctor_runs.run(tmp_path / "run", loss=jumps_once)), "caution")
+    assert spikes["spikes"].title == "the loss has 1 spike"
+
+
+def test_a_loss_that_is_high_at_the_very_end_has_not_risen_for_good(tmp_path: Path) -> None:
+    def high_at_last(share: float) -> float:
+        return learning(share) + 2.0 * (share > 0.96)
+
+    place = doctor_runs.run(tmp_path / "run", loss=high_at_last)
+    assert "collapse" not in {result.check for result in diagnose(place).findings}
+
+
+def test_a_norm_is_large_only_beside_the_weights_of_the_losses(tmp_path: Path) -> None:
+    settings = ("optimiser.clip=1", "objectives.0.weight=10")
+    place = doctor_runs.run(tmp_path / "run", *settings, norm=lambda share: 50.0)
+    assert "gradient norm" in findings(diagnose(place), "healthy")
 
 
 def test_a_log_alone_tells_the_same_and_guesses_nothing(tmp_path: Path) -> None:
@@ -201,6 +225,15 @@ def test_a_trainer_of_others_is_read(tmp_path: Path) -> None:
     assert "first at step 1,020: the loss" in finding.evidence and "bf16" in finding.remedy
 
 
+def test_the_steps_of_a_run_under_way_are_those_that_it_will_take(tmp_path: Path) -> None:
+    place = trainer(tmp_path / "begun")
+    state = tmp_path / "begun" / "trainer_state.json"
+    record = json.loads(state.read_text(encoding="utf-8"))
+    record |= {"global_step": 200, "log_history": record["log_history"][:10]}
+    state.write_text(json.dumps(record), encoding="utf-8")
+    assert "small steps" in findings(diagnose(place), "healthy")
+
+
 def test_a_checkpoint_that_goes_on_from_another_is_not_on_the_plateau(tmp_path: Path) -> None:
     """Domain adaptation: it begins below the plateau, and small steps are right."""
     place = trainer(tmp_path / "hf", lambda share: 2.5 - 0.3 * share, rate=2e-5, steps=200)
@@ -245,6 +278,16 @@ def test_embeddings_that_never_move_are_found(tmp_path: Path) -> None:
     assert "no weight moved" in findings(diagnose(str(frozen)))["embeddings"].title
     doctor_runs.weights(frozen / "checkpoint-1000", rows * np.nan, 0.1)
     assert "NaN" in findings(diagnose(str(frozen)))["not finite"].title
+
+
+def test_a_row_of_which_one_number_moved_has_moved(tmp_path: Path) -> None:
+    name, place = "encoder.embeddings.words.weight", tmp_path / "checkpoints" / "step-00000009"
+    (place / "state").mkdir(parents=True)
+    save_file({name: np.ones((3, 2), np.float32)}, place / "model.safetensors")
+    moments = np.array([[0, 0], [0, 1], [2, 1]], np.float32)
+    save_file({f"0/{name}/exp_avg_sq": moments}, place / "state" / "tensors.safetensors")
+    (table,) = tables(tmp_path)
+    assert (table.kind, table.rows, table.unmoved) == ("words", 3, [0])
 
 
 @pytest.mark.thorough
@@ -332,6 +375,18 @@ def test_weights_that_are_cut_off_are_found(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:100])
     assert "model.safetensors" in findings(diagnose(str(tmp_path)))["weights"].evidence
+
+
+def test_short_sentences_are_not_counted_as_text_that_is_trained_on() -> None:
+    def split(*sentences: list[int]) -> _Split:
+        ids = np.concatenate(sentences)
+        return _Split(ids, np.zeros(len(ids), np.uint8), offsets([len(one) for one in sentences]))
+
+    short, long, new = [1, 2, 3], [*range(10, 20)], [*range(30, 47)]
+    train = split(short, long)
+    assert shared_share(split(short, long, new), train) == (10 / 30, 1)
+    assert shared_share(split(short, new), train) == (0.0, None)
+    assert shared_share(split(short), train) == (None, None)  # nothing can be told of it
 
 
 def test_bigrams_know_what_follows() -> None:

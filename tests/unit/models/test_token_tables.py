@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.random_models import model
 from support.texts import copy
 
+from clozelab.errors import UserError
+from clozelab.models.model import Origin
 from clozelab.models.tables import RowSource, is_table, sources, with_rows
 from clozelab.models.uses import sparsemax
+from clozelab.models.vocabulary import _remade, figures
 from clozelab.text.extension import extended
 
 WORDS = "encoder.embeddings.words.weight"
@@ -52,12 +57,14 @@ def test_a_row_that_is_drawn_is_like_the_others() -> None:
     assert not plain["heads.masked_lm.bias"].any()
 
 
-def test_draws_are_the_same_for_a_seed_and_differ_between_tables() -> None:
+def test_draws_are_the_same_for_a_seed_and_differ_between_seeds_and_tables() -> None:
     table = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
     rows = [RowSource([1], [1.0]), RowSource([], []), RowSource([2, 3], [0.25, 0.75])]
     both = {WORDS: table, "heads.masked_lm.table": table, "encoder.ffn.0.norm.bias": table}
     first, second = (extended_tables(rows, "normal", **both) for _ in range(2))
     assert torch.equal(first[WORDS], second[WORDS])
+    other = with_rows(both, rows, initialisation="normal", seed=4)
+    assert not torch.equal(first[WORDS][1], other[WORDS][1])
     assert not torch.equal(first[WORDS][1], first["heads.masked_lm.table"][1])
     assert torch.equal(first[WORDS][0], table[1])
     torch.testing.assert_close(first[WORDS][2], 0.25 * table[2] + 0.75 * table[3])
@@ -82,6 +89,20 @@ def test_words_begin_as_those_that_are_used_alike() -> None:
     rare = sources(old, new, initialisation="focus", texts=["nothing of it"])
     mean = sources(old, new, initialisation="mean")
     assert rare == mean
+
+
+def test_the_padding_that_positions_are_counted_from_keeps_its_id() -> None:
+    loaded = model("roberta")  # whose positions begin behind it
+    rows = [RowSource([number], [1.0]) for number in (1, 0, *range(2, loaded.vocabulary.size))]
+    with pytest.raises(UserError, match="counted from the padding's id, 1, which would change"):
+        _remade(loaded, loaded.tokenizer, rows)
+
+
+def test_a_model_has_the_bytes_of_the_weights_that_it_came_with() -> None:
+    loaded = model("bert")
+    half = replace(loaded, origin=Origin("bert", (), True, "bfloat16", "bert"))
+    sizes = figures([loaded, half])
+    assert [size.bytes / size.parameters for size in sizes] == [4, 2]
 
 
 def test_sparsemax_is_the_nearest_point_of_the_simplex() -> None:

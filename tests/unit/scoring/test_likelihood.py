@@ -53,6 +53,15 @@ def test_each_token_is_hidden_alone(name: str) -> None:
         assert scores.sums[number] == pytest.approx(sum(looped), abs=1e-9)
 
 
+def test_a_model_computes_as_before_after_it_was_scored_in_half_precision() -> None:
+    loaded, precision = model("bert"), torch.get_float32_matmul_precision()
+    exact = likelihoods(loaded, TEXTS, device="cpu").sums
+    half = likelihoods(loaded, TEXTS, device="cpu", precision="bf16").sums
+    assert half == pytest.approx(exact, rel=0.05) and not np.array_equal(half, exact)
+    assert loaded.module.encoder.precision is None
+    assert torch.get_float32_matmul_precision() == precision
+
+
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 def test_the_rest_of_a_word_is_hidden_with_its_pieces(name: str) -> None:
     loaded = model(name)
@@ -88,16 +97,22 @@ def test_a_causal_model_has_the_sum_of_its_log_softmax() -> None:
 
 
 @torch.no_grad()
-def test_elmo_reads_from_both_ends() -> None:
-    """What stands before a word is encoded alone, and so is what stands behind it."""
-    loaded, spelling = model("elmo"), corpus("elmo").spelling
+@pytest.mark.parametrize("words", [10**6, 50])
+def test_elmo_reads_from_both_ends(words: int) -> None:
+    """What stands before a word is encoded alone, and so is what stands behind it.
+
+    Words that the softmax has no row for are all unknown, which is its first.
+    """
+    few = (f"objectives.0.words={words}", "objectives.0.samples=50")
+    loaded, spelling = model("elmo", *few), corpus("elmo").spelling
     scores = likelihoods(loaded, TEXTS, spelling=spelling, device="cpu")
     assert scores.method == "two_directions"
     text_scorer = likelihood.scorer(loaded, spelling=spelling)
     head = loaded.module.heads["bidirectional_lm"]
     for number in range(len(TEXTS)):
         row = text_scorer.reader.lay(scores.pieces.part(scores.pieces.text(number)))
-        numbers = row.columns["ids"]
+        numbers = np.array(row.columns["ids"], dtype=np.int64)
+        numbers[numbers >= len(head.bias)] = 0  # type: ignore[arg-type]
         nats = []
         for at in range(row.first.start, row.first.stop):
             before = {name: values[:at] for name, values in row.columns.items()}
@@ -109,7 +124,9 @@ def test_elmo_reads_from_both_ends() -> None:
             ]
             nats.append(float(sum(both)) / 2)
         assert of_text(scores, number) == pytest.approx(nats, abs=1e-9)
-    assert (scores.pieces.columns["ids"] > 2).sum() > 10  # words that the corpus has
+    ids = np.asarray(scores.pieces.columns["ids"], dtype=np.int64)
+    assert (ids > 2).sum() > 10  # words that the corpus has
+    assert (ids >= words).any() == (words == 50)
 
 
 def alone(columns: dict[str, Any]) -> Any:

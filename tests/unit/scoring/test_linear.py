@@ -88,6 +88,30 @@ def test_balanced_classes_weigh_the_same(by: Fit) -> None:
     assert (even[:30] == 0).mean() > 0.6
 
 
+@pytest.mark.parametrize("by", ["ridge", "logistic"])
+def test_the_loss_is_that_of_probes_of_the_other_folds(by: Fit) -> None:
+    vectors, targets = planted(count=60)
+    vectors = (vectors - vectors.mean(0)) / vectors.std(0)
+    design, fold, total = with_ones(vectors), folds(np.arange(60)), 0.0
+    for number in range(5):
+        here = fold == number
+        probe = {"ridge": ridge, "logistic": logistic}[by]
+        out = design[here] @ probe(design[~here], targets[~here], penalty=1.0)
+        logs = out - np.logaddexp.reduce(out, axis=1, keepdims=True)
+        losses = (out - targets[here]) ** 2 if by == "ridge" else -targets[here] * logs
+        total += float(losses.sum())
+    loss = fit(vectors, targets, by=by, penalties=(1.0,)).loss
+    assert loss == pytest.approx(total / 60, rel=1e-4)
+
+
+def test_a_class_that_no_row_has_weighs_nothing() -> None:
+    vectors, targets = planted()
+    more = np.concatenate([targets, np.zeros((len(targets), 2))], axis=1)
+    probes = [fit(vectors, some, balanced=True, penalties=(1.0,)) for some in (targets, more)]
+    np.testing.assert_allclose(probes[1].weights[:, :3], probes[0].weights, atol=1e-12)
+    assert not probes[1].weights[:, 3:].any()
+
+
 def test_numbers_are_regressed_and_the_penalty_grows_with_the_noise() -> None:
     draw = np.random.default_rng(3)
     vectors = draw.normal(size=(300, 40))
@@ -113,3 +137,12 @@ def test_a_constant_direction_and_one_class_are_no_error() -> None:
     alone = np.ones((len(vectors), 1)) @ [[1.0, 0.0]]
     for by in ("ridge", "logistic"):
         assert (fit(vectors, alone, by=by).outputs(vectors).argmax(1) == 0).all()
+
+
+def test_a_direction_that_is_constant_but_for_rounding_says_nothing() -> None:
+    vectors, targets = planted()
+    vectors[:, -1] = 0.3
+    assert 0 < vectors.std(axis=0)[-1] < 1e-12
+    probe, moved = fit(vectors, targets), vectors.copy()
+    moved[:, -1] += 0.01
+    np.testing.assert_allclose(probe.outputs(moved), probe.outputs(vectors), atol=1e-6)

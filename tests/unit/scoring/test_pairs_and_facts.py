@@ -101,6 +101,17 @@ def test_a_model_that_knows_nothing_is_at_chance(tmp_path: Path) -> None:
     assert pair_scores.all.accuracy == 50.0 and pair_scores.all.ties == 3
 
 
+def test_a_few_pairs_are_drawn_from_the_whole_file_and_stay_in_order(tmp_path: Path) -> None:
+    rows = [{"good": f"{n} cats sleep", "bad": f"{n} cats sleeps"} for n in range(100)]
+    (tmp_path / "many.jsonl").write_text(lines(rows))
+    pair_files = find_pairs(str(tmp_path / "many.jsonl"), columns={})
+    few, more, every = (
+        [int(pair.good.split()[0]) for pair in pair_files.read(most)] for most in (10, 40, 0)
+    )
+    assert len(few) == 10 and few == sorted(few) and {*few} < {*more} and len(more) == 40
+    assert few[0] < 50 < few[-1] and every == list(range(100))
+
+
 def test_blimp_and_its_like_go_by_name(tmp_path: Path) -> None:
     row = {"sentence_good": "The cats sleep.", "sentence_bad": "The cats sleeps.", "pairID": "0"}
     blimp = [
