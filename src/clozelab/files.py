@@ -239,12 +239,20 @@ def remove_folder(folder: Path, *, last: str = "") -> None:
 
     So a removal that is killed leaves a folder that is still known as ours, or none.
     """
-    gone = folder.with_name(f".{folder.name}.gone")
-    _remove(gone)
+    finish_removal(folder)
     clear(folder, but=last)
     if folder.exists():
-        os.replace(folder, gone)
-        _remove(gone)
+        os.replace(folder, _gone(folder))
+        finish_removal(folder)
+
+
+def finish_removal(folder: Path) -> None:
+    """Remove what a removal of that folder left which was killed."""
+    _remove(_gone(folder))
+
+
+def _gone(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.gone")
 
 
 def clear(folder: Path, *, but: str = "") -> None:

@@ -258,15 +258,16 @@ def test_a_place_that_is_taken_is_refused(tmp_path: Path, whole: Path) -> None:
         build(file, tmp_path / "run")
 
 
-def test_what_a_kill_at_the_very_end_left_is_swept(tmp_path: Path, whole: Path) -> None:
+@pytest.mark.parametrize("left", ["building", ".building.gone"])
+def test_what_a_kill_at_the_very_end_left_is_swept(tmp_path: Path, whole: Path, left: str) -> None:
     store = tmp_path / "c"
     shutil.copytree(whole, store)
-    mark(store / "building", "unfinished corpus")
-    (store / "building" / "a.npz").touch()
+    mark(store / left, "unfinished corpus")
+    (store / left / "a.npz").touch()
     assert Corpus.open(store).manifest["version"] == 2
     with pytest.raises(UserError, match="holds a finished corpus"):
         build(write(tmp_path / "a.jsonl", texts(2)), store)
-    assert digests(store) == digests(whole) and not (store / "building").exists()
+    assert digests(store) == digests(whole) and not (store / left).exists()
 
 
 @pytest.mark.parametrize("moved", [0, 7, 15])

@@ -18,6 +18,7 @@ from clozelab.files import (
     MARKER,
     check_output,
     claim,
+    finish_removal,
     is_page,
     kind_of,
     locked,
@@ -228,3 +229,15 @@ def test_a_new_folder_is_none_that_is_there(tmp_path: Path) -> None:
     with new_folder(tmp_path / "link") as folder:
         write_text(folder / "a", "text")
     assert (tmp_path / "link").is_symlink() and (tmp_path / "empty" / "a").read_text() == "text"
+
+
+def test_a_removal_that_was_killed_is_finished(tmp_path: Path) -> None:
+    folder = tmp_path / "building"
+    left = tmp_path / ".building.gone"
+    left.mkdir()
+    (left / "part").write_text("of what is gone")
+    folder.mkdir()
+    (folder / "new").write_text("to stay")
+    finish_removal(folder)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["building"]
+    assert (folder / "new").exists()

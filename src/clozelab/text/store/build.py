@@ -211,6 +211,7 @@ def _held(out: Path) -> Iterator[Path]:
         if (out / NAME).exists():
             if files.kind_of(folder) == _BUILDING:  # of a build killed at its very end
                 files.remove_folder(folder, last=_ADDING)
+            files.finish_removal(folder)
             raise taken
         try:
             files.claim(folder, _BUILDING)
