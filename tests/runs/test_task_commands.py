@@ -181,7 +181,7 @@ def test_several_runs_are_told_in_one_table_and_their_notes_once(
     captured = capsys.readouterr()
     head, *rows, constant = captured.out.splitlines()
     assert head.split() == ["cell", "accuracy", "median", "best", "runs"]
-    assert constant.startswith("one answer for all: accuracy ")
+    assert constant.startswith("constant prediction: accuracy ")
     assert [row.split()[0] for row in rows] == ["layer_decay-0.9", "layer_decay-1"]
     assert len({row.index("±") for row in rows}) == 1
     assert captured.err.count("blocks of 64 tokens") == 1

@@ -227,5 +227,5 @@ def test_scores_that_one_answer_for_all_would_have_are_said_to_be_such() -> None
     view.watch = SimpleNamespace(say=said.append)  # type: ignore[assignment]
     for accuracy in (95.0, 95.5):
         view._scored(Scored(8, {"accuracy": accuracy}, 8, {}, accuracy, {"accuracy": 95.0}))
-    assert said[0] == "step 8: dev accuracy 95.00, as one answer for all would"
+    assert said[0] == "step 8: dev accuracy 95.00, as a constant prediction would"
     assert said[1] == "step 8: dev accuracy 95.50"

@@ -267,7 +267,7 @@ class View:
         scores = [f"{_words(name)} {score:.2f}" for name, score in event.scores.items()]
         shared = event.constant.keys() & event.scores.keys()
         blind = shared and all(isclose(event.scores[n], event.constant[n]) for n in shared)
-        note = ", as one answer for all would" if blind else ""
+        note = ", as a constant prediction would" if blind else ""
         self.watch.say(f"step {event.step:,}: dev {', '.join(scores)}{note}")
 
     def _probed(self, event: Probed) -> None:

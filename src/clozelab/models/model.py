@@ -108,8 +108,8 @@ class Model:
         Each is made once: its tables take longer to make than a text takes to be read.
         """
         length = length or self.recipe.blocks.length
-        made = TaskReader(self.recipe, self.tokenizer, length, marked=marked)
-        return self._readers.setdefault((length, marked), made)
+        reader = TaskReader(self.recipe, self.tokenizer, length, marked=marked)
+        return self._readers.setdefault((length, marked), reader)
 
     def block_length(self, length: int) -> int:
         """That many tokens, or as many as the encoder has learned positions for."""

@@ -177,7 +177,7 @@ def taught(
 
 
 def _larger(student: Any, teacher: Any) -> Iterator[str]:
-    """A word on a student that is no smaller than its teacher."""
+    """A note on a student that is larger than its teacher."""
     if student.layers * student.hidden_size > teacher.layers * teacher.hidden_size:
         yield (
             f"the student, {student.layers} × {student.hidden_size}, is larger than its teacher,"

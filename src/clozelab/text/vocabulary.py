@@ -30,7 +30,7 @@ ROLES = {
     "eod": ("[EOD]", "<eod>", "<|endoftext|>"),
 }
 
-_TOLD = "role:"  # before the names of roles that a tokenizer was told
+_ROLE = "role:"  # before the names of roles that the files of a tokenizer state
 _ODD_IDS = 10_000  # ids without a token that a small vocabulary may have: more is a damaged file
 
 
@@ -70,7 +70,7 @@ def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
 
 
 def roles_of(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids that play a role, by its name: as it was told, else by their spelling."""
+    """The ids that play a role, by its name: as its files state it, else by the spelling."""
     names = [
         (role, name)
         for role, spellings in ROLES.items()
@@ -78,7 +78,7 @@ def roles_of(tokenizer: Tokenizer) -> dict[str, int]:
     ]
     return {
         role: number
-        for role, name in [*names, *_told(settings_of(tokenizer.post_processor)).items()]
+        for role, name in [*names, *_stated(settings_of(tokenizer.post_processor)).items()]
         if (number := tokenizer.token_to_id(name)) is not None
     }
 
@@ -90,23 +90,23 @@ def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
     """
     names = {role: tokenizer.id_to_token(number) for role, number in roles.items()}
     marks = [
-        {"id": f"{_TOLD}{role}", "ids": [roles[role]], "tokens": [name]}
+        {"id": f"{_ROLE}{role}", "ids": [roles[role]], "tokens": [name]}
         for role, name in names.items()
     ]
-    told = TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=marks)
+    stated = TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=marks)
     copy = Tokenizer.from_str(tokenizer.to_str())
     before = copy.post_processor
-    copy.post_processor = told if before is None else Sequence([before, told])
+    copy.post_processor = stated if before is None else Sequence([before, stated])
     return copy
 
 
-def _told(step: Mapping[str, Any]) -> dict[str, str]:
+def _stated(step: Mapping[str, Any]) -> dict[str, str]:
     """The tokens that a step of a tokenizer gives a role, by that."""
     marks = step.get("special_tokens", {}).items()
-    told = {key.removeprefix(_TOLD): m["tokens"][0] for key, m in marks if key.startswith(_TOLD)}
+    stated = {key.removeprefix(_ROLE): m["tokens"][0] for key, m in marks if key.startswith(_ROLE)}
     for inner in step.get("processors", ()):
-        told |= _told(inner)
-    return told
+        stated |= _stated(inner)
+    return stated
 
 
 def numbered(specials: Iterable[str], pieces: Iterable[str] = ()) -> dict[str, int]:

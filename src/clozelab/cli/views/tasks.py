@@ -69,7 +69,7 @@ def tuned(run: Run, values: Values) -> Iterator[RenderableType]:
     yield lines
     if constant := result.get("constant"):
         scores = [f"{name.replace('_', ' ')} {score:.1f}" for name, score in constant.items()]
-        yield Text(f"one answer for all: {', '.join(scores)}", style="dim")
+        yield Text(f"constant prediction: {', '.join(scores)}", style="dim")
 
 
 def measured(results: Mapping[str, Mapping[str, float]], values: Values) -> Iterator[Table]:

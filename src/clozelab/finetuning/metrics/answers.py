@@ -116,10 +116,10 @@ def best_threshold(
     scores = np.asarray(nulls, dtype=np.float64)
     if len(scores) != len(gold):
         raise ValueError(f"{len(gold)} questions and {len(scores)} null scores")
-    names, kept = ("exact", "f1"), _each(gold, predicted, rules)
+    names, answered = ("exact", "f1"), _each(gold, predicted, rules)
     withdrawn = _each(gold, [""] * len(gold), rules)
     best_of: dict[str, float] = {}
-    for name, answers, without in zip(names, kept, withdrawn, strict=True):
+    for name, answers, without in zip(names, answered, withdrawn, strict=True):
         total, threshold = _swept(answers - without, scores, start=without.sum())
         best_of |= {f"best_{name}": percent(total, len(gold)), f"best_{name}_thresh": threshold}
     return best_of

@@ -181,7 +181,7 @@ class Lines:
             piece = piece.removeprefix("\ufeff")
             if piece.startswith(("\udcff\udcfe", "\udcfe\udcff")):
                 self._refuse_utf16("utf-16")
-        kept = piece
+        valid = piece
         try:
             encoded = piece.encode()  # many times faster than looking for what was escaped
         except UnicodeEncodeError as error:
@@ -191,11 +191,11 @@ class Lines:
                 place = f"{self.name}:{self._read}"
                 self.counts.add(f"lines with invalid {self._encoding}", place)
                 self._first_bad = self._first_bad or f"{place}: {_named(piece[error.start])}"
-            kept = _ESCAPED.sub("", piece)
-            encoded = kept.encode()
-            self._bad_bytes += len(piece) - len(kept)
+            valid = _ESCAPED.sub("", piece)
+            encoded = valid.encode()
+            self._bad_bytes += len(piece) - len(valid)
             piece = _ESCAPED.sub("\ufffd", piece)
-        self._beyond_ascii += len(encoded) - len(kept)
+        self._beyond_ascii += len(encoded) - len(valid)
         return piece
 
     def _judge_nuls(self, nuls: int, size: int) -> None:

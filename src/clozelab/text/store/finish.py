@@ -28,9 +28,9 @@ from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.adding import added, publish_addition
 from clozelab.text.store.cleaning import clean
 from clozelab.text.store.corpus import Corpus
+from clozelab.text.store.leakage import count_leaked
 from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, lengths, render
 from clozelab.text.store.shards import Shard, ShardPlan
-from clozelab.text.store.shared import count_shared
 from clozelab.text.store.splitting import HeldOutSplit, split_documents
 from clozelab.text.units import KeyCounts, mark_phrases, mine, pairs
 from clozelab.text.vocabulary import describe, lettered
@@ -83,7 +83,7 @@ def finish(
         plan, division=division, totals=totals, phrases=phrases, parent=parent
     )
     if parent is not None:
-        count_shared(plan.ready, parent, counts=counts)
+        count_leaked(plan.ready, parent, counts=counts)
     whole = int((sizes[division.whole, 1] > 0).sum())
     facts = {
         "splits": totals,

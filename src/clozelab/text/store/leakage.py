@@ -1,4 +1,4 @@
-"""What an addition puts on both sides of a corpus: sentences that are held out and trained on."""
+"""Leakage between the splits of a corpus by an addition: sentences held out and trained on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_A_TIME = 1 << 16  # sentences
 _WHAT = f"sentences of {_LEAST} tokens or more that are held out and also trained on"
 
 
-def count_shared(folder: Path, parent: Corpus, *, counts: Counts) -> None:
+def count_leaked(folder: Path, parent: Corpus, *, counts: Counts) -> None:
     """Count the held-out sentences that a side of the new text shares with the old other one.
 
     `folder` has the arrays of both, the new text behind that of the parent.
@@ -49,10 +49,10 @@ class _Sentences:
         distinct, times = np.unique(own, return_counts=True)
         if not len(distinct):
             return 0
-        found = np.zeros(len(distinct), dtype=bool)
+        leaked = np.zeros(len(distinct), dtype=bool)
         for keys in others._keys():
-            found |= contains(np.unique(keys), distinct)
-        return int(times[found].sum())
+            leaked |= contains(np.unique(keys), distinct)
+        return int(times[leaked].sum())
 
     def _keys(self) -> Iterator[Keys]:
         """The keys of those that are long enough, some at a time."""
