@@ -429,6 +429,11 @@ class ObjectivePart:
         return None
 
     @property
+    def also_trains(self) -> str | None:
+        """The objective beside it whose head learns from this one's loss, if one does."""
+        return self.head_of
+
+    @property
     def in_batch(self) -> int | None:
         """The rows of a group, where it contrasts them; None: those of a whole step."""
         return None

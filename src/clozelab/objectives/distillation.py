@@ -43,6 +43,11 @@ class Distillation(Weighted):
         if list(self.layers) != sorted(set(self.layers)) or min(self.layers, default=0) < 0:
             raise UserError(f"layers = {list(self.layers)}: list teacher layers from 0, ascending")
 
+    @property
+    def also_trains(self) -> str | None:
+        """The teacher's distribution is compared with that of the masked-LM head."""
+        return "masked_lm" if self.soft else None
+
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part: none for a student as wide as its teacher."""
         return {}

@@ -60,11 +60,13 @@ class RunRecord:
     @property
     def untrained(self) -> frozenset[str]:
         """The objectives that are measured, and whose heads are never trained."""
-        return frozenset(
-            slots.use("objectives", part)
-            for part in self.recipe.objectives
-            if not part.weight or (part.course and not any(factor for _, factor in part.course))
-        )
+        trained, measured = [], set()
+        for part in self.recipe.objectives:
+            if part.weight and (not part.course or any(factor for _, factor in part.course)):
+                trained.append(part)
+            else:
+                measured.add(slots.use("objectives", part))
+        return frozenset(measured - {part.also_trains for part in trained})
 
     @property
     def tokenizer_key(self) -> tuple[str, ...]:

@@ -28,10 +28,11 @@ Make = Callable[..., RunRecord]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Makes a run of BERT with so many lines in its log."""
+    """Makes a run with so many lines in its log."""
 
     def make_record(
         name: str,
+        recipe_name: str = "bert",
         *,
         steps: int = 40,
         every: int = 1,
@@ -40,7 +41,7 @@ def make(tmp_path: Path) -> Make:
         **machine: Any,
     ) -> RunRecord:
         changes = [f"schedule.steps={steps}", "schedule.warmup=2", *overrides]
-        recipe = recipes.read("bert", size="tiny", overrides=changes)
+        recipe = recipes.read(recipe_name, size="tiny", overrides=changes)
         run = Run.create(tmp_path / name, recipe_toml=recipes.to_toml(recipe), machine=machine)
         for step in range(1, steps + 1, every):
             losses = {"masked_lm": {"loss": 9 - step / 10}, "next_sentence": {"loss": 0.7}}
@@ -111,6 +112,14 @@ def test_a_head_that_is_not_trained_is_left_out(change: str, make: Make) -> None
     assert [row[at] for row in rows[2:4]] == ["0.690 |", "– |"]
     alone = page([not_trained], [], title="x").html()
     assert "next sentence, held out" not in alone
+
+
+@pytest.mark.parametrize(("soft", "untrained"), [(5.0, set()), (0.0, {"masked_lm"})])
+def test_a_teachers_distribution_trains_the_head_of_masked_lm(
+    soft: float, untrained: set[str], make: Make
+) -> None:
+    changes = ("objectives.0.weight=0.0", f"objectives.1.soft={soft}")
+    assert make("a", "distilbert", overrides=changes).untrained == untrained
 
 
 def test_a_study_may_train_a_head_in_no_variant(tmp_path: Path) -> None:
