@@ -1,12 +1,16 @@
 """Run recorded studies, or go on with them, for some minutes; what is done is packed for results/.
 
     PYTHONPATH=src python tools/run_studies.py QUEUE.toml --corpus CORPUS… --task-data DIR \\
-        --minutes 9 --out DIR [--only NAME…]
+        --minutes 9 --out DIR [--only NAME…] [--side-by-side 2]
 
 The queue has a table for each study: its `name`, `size`, `budget`, `seeds`, and whatever else
 `clozelab study` takes (`set`, `tune`, `variants`, `at_once`); `corpus` names the corpus where
 there are several. A study that lies in results/unfinished goes on from there: its cells are not
 repeated. CLOZELAB_COMMIT tells the commit where the tree has no history.
+
+With `--side-by-side 2` the next study begins while one still runs: some 45 seconds of starting and
+compiling, and the last cells of a study, leave most of a GPU idle. Each study runs as many cells at
+once as its table says.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import tarfile
 import tempfile
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -84,23 +89,30 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="for studies.tar.xz")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "studies")
     parser.add_argument("--only", nargs="+", help="names of the queue")
+    parser.add_argument("--side-by-side", type=int, default=1, help="studies at once (1)")
     arguments = parser.parse_args()
     end = time.monotonic() + 60 * arguments.minutes - SAVING
     corpora = {place.name: place.resolve() for place in arguments.corpus}
+    queue = tomllib.loads(arguments.queue.read_text(encoding="utf-8"))["studies"]
     with tempfile.TemporaryDirectory() as packed:
-        for entry in tomllib.loads(arguments.queue.read_text(encoding="utf-8"))["studies"]:
-            name = entry["name"]
-            if (arguments.only and name not in arguments.only) or end - time.monotonic() < SAVING:
-                continue
+
+        def follow(entry: dict[str, Any]) -> None:
+            name, began = entry["name"], time.monotonic()
+            if end - began < SAVING:
+                return
             corpus = corpora[entry["corpus"]] if "corpus" in entry else next(iter(corpora.values()))
             place, tasks = arguments.work / name, arguments.task_data.resolve()
-            began = time.monotonic()
             begin(name, place, corpus, tasks)
             code = run(entry, place, corpus, tasks, end - time.monotonic())
             if (place / "result.json").exists():
                 keep(place, Path(packed) / name)
                 cells = json.loads((place / "result.json").read_text(encoding="utf-8"))["cells"]
                 print(f"{name}: exit {code}, {len(cells)} cells, {time.monotonic() - began:.0f} s")
+
+        chosen = [one for one in queue if not arguments.only or one["name"] in arguments.only]
+        with ThreadPoolExecutor(arguments.side_by_side) as studies:
+            for done in [studies.submit(follow, entry) for entry in chosen]:
+                done.result()
         arguments.out.mkdir(parents=True, exist_ok=True)
         with tarfile.open(arguments.out / "studies.tar.xz", "w:xz") as archive:
             archive.add(packed, arcname=".")
