@@ -7,6 +7,7 @@ change it. The mixing function is the finaliser of SplitMix64 over a Weyl sequen
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -21,12 +22,16 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 def mix(key: ArrayLike, counter: ArrayLike) -> Keys:
     """A new key from a key and a counter (both broadcast); uniform over 64 bits."""
-    with np.errstate(over="ignore"):
-        counts = np.asarray(counter).astype(np.uint64) + np.uint64(1)
-        x = np.asarray(key, dtype=np.uint64) + counts * _WEYL
-        x = (x ^ (x >> np.uint64(30))) * _FIRST
-        x = (x ^ (x >> np.uint64(27))) * _SECOND
-        return np.asarray(x ^ (x >> np.uint64(31)))
+    # In place, since a batch has many keys. A scalar would warn that it wraps; arrays do not.
+    steps = np.asarray(counter).astype(np.uint64)
+    steps *= _WEYL
+    x = np.asarray(steps + (np.asarray(key, dtype=np.uint64) + _WEYL))
+    x ^= x >> np.uint64(30)
+    x *= _FIRST
+    x ^= x >> np.uint64(27)
+    x *= _SECOND
+    x ^= x >> np.uint64(31)
+    return x
 
 
 def root(seed: int, purpose: str) -> int:
@@ -35,6 +40,7 @@ def root(seed: int, purpose: str) -> int:
     return int.from_bytes(digest, "little")
 
 
+@lru_cache
 def key(seed: int, purpose: str, copy: int) -> int:
     """The key of one copy (an epoch's masks, a variant of the pairs) of a purpose's draws."""
     return int(mix(root(seed, purpose), copy))
