@@ -87,13 +87,13 @@ class BlockTable:
         special = np.zeros(int(widths.sum()), dtype=bool)
         cls, sep = (ends - widths)[opens > 0], (ends - 1)[closes]
         special[cls] = special[sep] = True
-        source = ranges(self.starts[piece], sizes)
-        ids = np.empty(len(special), dtype=np.int32)
-        ids[~special] = self.documents.ids[source]
+        source = ranges(self.starts[piece] - opens, widths)
+        source[cls] = source[sep] = 0  # any token: it is overwritten
+        ids = self.documents.ids[source].astype(np.int32)
         ids[cls] = self.documents.vocabulary.role("cls")
         ids[sep] = self.documents.vocabulary.role("sep")
-        marks = np.full(len(special), Mark.ALL, dtype=np.uint8)
-        marks[~special] = self.documents.marks[source]
+        marks = self.documents.marks[source]
+        marks[cls] = marks[sep] = Mark.ALL
         return Blocks(
             ids=ids,
             starts=np.append(cls, len(special)),
