@@ -85,11 +85,17 @@ class PermutationTargets(Rated):
 
     def _fill(self, halves: _Halves, chosen: Bools, goals: Ints) -> None:
         """Add random single positions until each half has its goal."""
-        rows, columns = np.nonzero(halves.inside & ~chosen)
-        keys = mix(halves.keys[rows] ^ np.uint64(0xA5A5A5A5), columns)
+        rows, width = chosen.shape
+        columns = np.arange(width)
+        keys = mix(halves.keys[:, None] ^ np.uint64(0xA5A5A5A5), columns)
         missing = goals - chosen.sum(axis=1)
-        picked = smallest(keys, rows, columns, counts=missing)
-        chosen[rows[picked], columns[picked]] = True
+        chosen |= smallest(
+            keys.reshape(-1),
+            np.tile(columns, rows),
+            np.full(rows, width),
+            counts=missing,
+            among=(halves.inside & ~chosen).reshape(-1),
+        ).reshape(chosen.shape)
 
 
 class _Halves:

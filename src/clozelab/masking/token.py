@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
+from clozelab.contracts import Blocks, Bools, Hidden, Ints, Vocabulary
 from clozelab.errors import UserError
 from clozelab.keys import randint, uniform
 from clozelab.masking.units import (
@@ -50,11 +50,11 @@ class Token(Rated):
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""
-        free = np.arange(len(blocks.ids)) if self.specials else np.flatnonzero(~blocks.fixed)
+        free = np.ones_like(blocks.fixed) if self.specials else ~blocks.fixed
         if self.count == "bernoulli":
-            return _single(free[uniform(draws(blocks, key, 0, free)) < self.mask_rate])
-        available = np.bincount(blocks.rows[free], minlength=len(blocks))
-        return _evenly(blocks, key, free, counts=np.minimum(self._wanted(blocks, key), available))
+            chosen = free & (uniform(draws(blocks, key, 0)) < self.mask_rate)
+            return _single(np.flatnonzero(chosen))
+        return _evenly(blocks, key, free, counts=self._wanted(blocks, key))
 
     def _wanted(self, blocks: Blocks, key: int) -> Ints:
         if self.count == "round":
@@ -89,12 +89,11 @@ class Rarity(Rated):
         counts = np.maximum(vocabulary.counts[blocks.ids[free]], 1).astype(np.float64)
         # The smallest of exponentials with rates w is a draw in proportion to w; and so on down.
         waits = -np.log1p(-uniform(draws(blocks, key, 0, free))) * counts**self.smoothing
-        rows, places, sizes = blocks.rows[free], blocks.positions[free], blocks.lengths
+        lengths, sizes = blocks.lengths, content(blocks)
         if self.scope == "batch":
-            rows, places = np.zeros_like(free), np.arange(len(free))
-            sizes = np.array([len(blocks.ids)])
-        wanted = np.ceil(self.mask_rate * sizes - 1e-9).astype(np.int64)
-        return _single(free[lowest(waits, rows, places, counts=wanted, fill=np.inf)])
+            lengths, sizes = np.array([len(blocks.ids)]), np.array([len(free)])
+        wanted = np.ceil(self.mask_rate * lengths - 1e-9).astype(np.int64)
+        return _single(free[lowest(waits, sizes, counts=wanted, fill=np.inf)])
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class UniformRate(Part):
         """Choose tokens; see `Masking`."""
         available = content(blocks)
         counts = np.minimum(1 + randint(block_draws(blocks, key, 0), available), available)
-        return _evenly(blocks, key, np.flatnonzero(~blocks.fixed), counts=counts)
+        return _evenly(blocks, key, ~blocks.fixed, counts=counts)
 
 
 @dataclass(frozen=True)
@@ -127,10 +126,11 @@ class NoMasking(Part):
         return _single(np.empty(0, dtype=np.int64))
 
 
-def _evenly(blocks: Blocks, key: int, free: Ints, *, counts: Ints) -> Hidden:
-    """So many of each block's free tokens, each as likely as any other."""
-    keys, rows, places = draws(blocks, key, 0, free), blocks.rows[free], blocks.positions[free]
-    return _single(free[smallest(keys, rows, places, counts=counts)])
+def _evenly(blocks: Blocks, key: int, free: Bools, *, counts: Ints) -> Hidden:
+    """So many of each block's free tokens, or all it has, each as likely as any other."""
+    keys, places = draws(blocks, key, 0), blocks.positions
+    chosen = smallest(keys, places, blocks.lengths, counts=counts, among=free)
+    return _single(np.flatnonzero(chosen))
 
 
 def _single(chosen: Ints) -> Hidden:

@@ -16,7 +16,7 @@ from clozelab.contracts import Array, Blocks, Bools, Ints, Keys
 from clozelab.course import Course, check_course, factor_at
 from clozelab.errors import UserError
 from clozelab.keys import mix
-from clozelab.packed import ranges, sums
+from clozelab.packed import ranges
 from clozelab.ranges import Part, at_least, inside
 
 MaskRate = Annotated[
@@ -73,7 +73,7 @@ def block_draws(blocks: Blocks, key: int, counter: ArrayLike) -> Keys:
 
 def content(blocks: Blocks) -> Ints:
     """[B] tokens of each block that may be hidden."""
-    return sums(~blocks.fixed, blocks.starts)
+    return blocks.lengths - np.bincount(blocks.rows[blocks.fixed], minlength=len(blocks))
 
 
 def budget(blocks: Blocks, rate: float, *, over: Over, cap: int | None) -> Ints:
@@ -98,28 +98,30 @@ def refuse_with_coins(cap: int | None, over: Over) -> None:
         raise UserError(f"over = {over}: a coin for each token counts none: leave it out")
 
 
-def grid(
-    rows: Ints, columns: Ints, values: NDArray[T], *, shape: tuple[int, int], fill: object
-) -> NDArray[T]:
-    """A rectangle holding `values` at (rows, columns) and `fill` elsewhere."""
-    out = np.full(shape, fill, dtype=values.dtype)
-    out[rows, columns] = values
+def grid(sizes: Ints, values: NDArray[T], *, width: int, fill: object) -> NDArray[T]:
+    """Packed rows as a rectangle, each filled up to the width."""
+    out = np.full((len(sizes), width), fill, dtype=values.dtype)
+    out[np.arange(width) < sizes[:, None]] = values
     return out
 
 
-def lowest(values: Array, rows: Ints, columns: Ints, *, counts: Ints, fill: object) -> Bools:
-    """Which elements have the counts[row] lowest values of their row; `fill` is above them all."""
-    width = int(columns.max(initial=-1)) + 1
-    square = grid(rows, columns, values, shape=(len(counts), width + 1), fill=fill)
+def lowest(values: Array, sizes: Ints, *, counts: Ints, fill: object) -> Bools:
+    """Which elements of packed rows have the counts[row] lowest values of their row.
+
+    `fill` is above them all.
+    """
+    width = int(sizes.max(initial=0))
+    square = grid(sizes, values, width=width + 1, fill=fill)
     square.sort(axis=1)
     limit = square[np.arange(len(counts)), np.clip(counts - 1, 0, width)]
-    return np.less_equal(values, limit[rows]) & (counts[rows] > 0)
+    return np.less_equal(values, np.repeat(limit, sizes)) & np.repeat(counts > 0, sizes)
 
 
-def smallest(keys: Keys, rows: Ints, columns: Ints, *, counts: Ints) -> Bools:
-    """Which of some elements have the counts[row] smallest keys of their row."""
-    places = _places(int(columns.max(initial=0)))
-    return lowest(_untied(keys, columns, places), rows, columns, counts=counts, fill=_LAST)
+def smallest(keys: Keys, columns: Ints, sizes: Ints, *, counts: Ints, among: Bools) -> Bools:
+    """Which of some elements of packed rows have the counts[row] smallest keys of their row."""
+    untied = _untied(keys, columns, _places(int(columns.max(initial=0))))
+    untied[~among] = _LAST
+    return lowest(untied, sizes, counts=counts, fill=_LAST) & among
 
 
 def _places(last: int) -> np.uint64:
@@ -194,18 +196,17 @@ def take(
     """
     blocks, width = len(wanted), int(units.counts.max(initial=0))
     longest = 1 if lengths is None else int(lengths.max(initial=1))
-    shape = (blocks, width + longest)
     edge = width + longest - 1
     places = _places(max(width - 1, 0))
     untied = _untied(keys, units.columns, places)
-    order = grid(units.rows, units.columns, untied, shape=(blocks, width), fill=_LAST)
+    order = grid(units.counts, untied, width=width, fill=_LAST)
     order.sort(axis=1)
     visits = (order & places).astype(np.int64)
-    size = grid(units.rows, units.columns, units.sizes, shape=shape, fill=0)
-    stretch = grid(units.rows, units.columns, units.stretch, shape=shape, fill=-1)
-    run = np.full(shape, -1, dtype=np.int64)
+    size = grid(units.counts, units.sizes, width=edge + 1, fill=0)
+    stretch = grid(units.counts, units.stretch, width=edge + 1, fill=-1)
+    run = np.full((blocks, edge + 1), -1, dtype=np.int64)
     drawn = np.ones(len(units.first), dtype=np.int64) if lengths is None else lengths
-    tries = grid(units.rows, units.columns, drawn, shape=shape, fill=1)
+    tries = grid(units.counts, drawn, width=edge + 1, fill=1)
 
     left = wanted.copy()
     active = np.flatnonzero((left > 0) & (units.counts > 0))
