@@ -85,7 +85,7 @@ def chosen(
     columns = {"at": blocks.positions[at] - shift, "labels": blocks.ids[at].astype(np.int64)}
     if corrupted is not None:
         columns["decisions"] = corrupted.decisions[there].astype(np.int64)
-    return Targets(offsets(np.bincount(blocks.rows[at], minlength=len(blocks))), columns)
+    return Targets(np.searchsorted(at, blocks.starts), columns)
 
 
 def every(blocks: Blocks) -> Targets:

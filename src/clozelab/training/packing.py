@@ -149,9 +149,8 @@ class BatchShape:
             columns["position_ids"][end - begin :] = torch.from_numpy(
                 np.concatenate([np.arange(length) for length in idle])
             )
-        every = np.concatenate([lengths, idle]).astype(np.int64)
-        if self.constant:
-            every = np.pad(every, (0, max(0, self.blocks - len(every))))
+        empty = max(0, self.blocks - len(lengths) - len(idle)) if self.constant else 0
+        every = np.concatenate([lengths, idle, [0] * empty]).astype(np.int64)
         begins = offsets(every)
         targets = {
             name: self._slots(name, whole, part, begins) for name, whole in examples.targets.items()
@@ -314,7 +313,9 @@ def _idle(tokens: int, max_seqlen: int) -> list[int]:
 def _filled(values: Array, size: int, fill: int = 0) -> Tensor:
     """The values as a tensor of `size` rows; what is not whole stays so."""
     whole = not np.issubdtype(values.dtype, np.floating)
-    kind, same = (torch.int64, np.int64) if whole else (torch.float64, np.float64)
-    out = torch.full((size, *values.shape[1:]), fill, dtype=kind)
-    out[: len(values)] = torch.from_numpy(np.asarray(values).astype(same))
+    kind = torch.int64 if whole else torch.float64
+    out = torch.empty((size, *values.shape[1:]), dtype=kind)
+    rows = out.numpy()
+    rows[: len(values)] = values
+    rows[len(values) :] = fill
     return out
