@@ -15,7 +15,7 @@ from clozelab.blocks.planned import PiecesInMemory, PlannedFormat, PlanPieces
 from clozelab.blocks.visits import VisitOrder, Window
 from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ints, Mark, Plan, PlanStretch
 from clozelab.errors import UserError
-from clozelab.packed import offsets, ranges
+from clozelab.packed import offsets, ranges, sums
 from clozelab.ranges import at_least
 
 _FAR = 1 << 18  # entries that are planned once more, at most, to know where a part's blocks begin
@@ -73,6 +73,12 @@ class BlockTable:
 
     def __len__(self) -> int:
         return len(self.first) - 1
+
+    def lengths(self, numbers: Ints) -> Ints:
+        """Tokens of some blocks, without gathering them."""
+        pieces = self.first[numbers + 1] - self.first[numbers]
+        piece = ranges(self.first[numbers], pieces)
+        return 1 + sums(self.sizes[piece] + self.closes[piece], offsets(pieces))
 
     def blocks(self, numbers: Ints) -> Blocks:
         """Gather some blocks."""

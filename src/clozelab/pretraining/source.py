@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from clozelab.blocks.block_table import BlockTable
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Array, Blocks, Bools, Corrupted, Format, Hidden, Ints, Plan
@@ -118,7 +119,11 @@ class BlockSource:
 
     def lengths(self, epoch: int, numbers: Ints) -> Ints:
         """Tokens of some rows of an epoch."""
-        lengths = self._blocks(epoch, numbers).lengths
+        plan, blocks = self.plan(epoch), self._numbers(numbers)
+        if isinstance(plan, BlockTable):  # which need not gather them
+            lengths = plan.lengths(blocks)
+        else:
+            lengths = plan.blocks(blocks).lengths
         return np.asarray(lengths.reshape(-1, self.views).sum(axis=1))
 
     def examples(
@@ -135,14 +140,16 @@ class BlockSource:
 
     def _blocks(self, epoch: int, numbers: Ints) -> Blocks:
         """The blocks of some rows, row by row."""
+        blocks = self.plan(epoch).blocks(self._numbers(numbers))
         if self.views == 1:
-            return self.plan(epoch).blocks(numbers)
+            return blocks
+        return replace(blocks, views=np.tile(np.arange(self.views), len(numbers)))
+
+    def _numbers(self, rows: Ints) -> Ints:
+        """The numbers of the blocks of some rows: those of the plan's row, or one read twice."""
         place = np.arange(self.views)
-        # A block that is read twice, or those of the plan's row.
         inside = place if self.planned_views > 1 else np.zeros_like(place)
-        rows = numbers[:, None] * self.planned_views + inside
-        blocks = self.plan(epoch).blocks(rows.reshape(-1))
-        return replace(blocks, views=np.tile(place, len(numbers)))
+        return (rows[:, None] * self.planned_views + inside).reshape(-1)
 
 
 def contrasting(recipe: Recipe) -> Any:
