@@ -132,7 +132,8 @@ class _Halves:
         keys = mix(self.keys ^ np.uint64(0x0DDE5), 0)[:, None]
         square = mix(keys, np.arange(self.inside.shape[1])[None, :])
         square = np.where(self.inside, square >> np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF))
-        rank = np.argsort(np.argsort(square, axis=1, kind="stable"), axis=1, kind="stable")
+        rank, ranks = np.empty(square.shape, dtype=np.int64), np.arange(square.shape[1])[None, :]
+        np.put_along_axis(rank, np.argsort(square, axis=1, kind="stable"), ranks, axis=1)
         return np.asarray(rank[self._half, self._column])
 
 

@@ -4,6 +4,7 @@ n-grams of words (ALBERT), spans of geometric length (SpanBERT)."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -108,9 +109,14 @@ class SpanMasking(Rated):
         weights = self.p * (1 - self.p) ** np.arange(self.longest)
         return np.asarray(weights / weights.sum())
 
+    @cached_property
+    def _running(self) -> np.typing.NDArray[np.float64]:
+        """P(at most ℓ) for ℓ = 1 … longest − 1."""
+        return np.cumsum(self.chances())[:-1]
+
     def lengths(self, keys: Keys) -> Ints:
         """Span lengths in words, one per key."""
-        return 1 + np.searchsorted(np.cumsum(self.chances())[:-1], uniform(keys), side="right")
+        return 1 + np.searchsorted(self._running, uniform(keys), side="right")
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose spans; see `Masking`."""
