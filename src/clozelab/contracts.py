@@ -148,7 +148,9 @@ class Blocks:
     @cached_property
     def positions(self) -> Ints:
         """[N] each token's position inside its block."""
-        return np.arange(len(self.ids)) - np.repeat(self.starts[:-1], self.lengths)
+        positions = np.arange(len(self.ids))
+        positions -= np.repeat(self.starts[:-1], self.lengths)
+        return positions
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ def ranges(starts: ArrayLike, sizes: Ints) -> Ints:
     """starts[0], starts[0] + 1, … for sizes[0] numbers, then starts[1], …: ranges end to end."""
     before = np.cumsum(sizes) - sizes
     first = np.asarray(starts, dtype=np.int64) - before
-    return np.repeat(first, sizes) + np.arange(int(sizes.sum()))
+    numbers = np.repeat(first, sizes)
+    numbers += np.arange(len(numbers))
+    return numbers
 
 
 def offsets(sizes: ArrayLike) -> Ints:

@@ -54,14 +54,13 @@ class Corruption(Part):
         at = hidden.positions
         leader = self._leaders(blocks, hidden)
         share = uniform(draws(blocks, key, 0, leader))
-        decisions = np.full(len(at), Corrupted.RANDOM, dtype=np.uint8)
-        decisions[share < self.mask + self.same] = Corrupted.SAME
-        decisions[share < self.mask] = Corrupted.MASK
+        masked, kept = share < self.mask, share < self.mask + self.same
+        decisions = np.where(kept, np.uint8(Corrupted.SAME), np.uint8(Corrupted.RANDOM))
+        decisions[masked] = Corrupted.MASK
         ids = blocks.ids.copy()
-        masked = decisions == Corrupted.MASK
         if masked.any():
             ids[at[masked]] = vocabulary.role("mask")
-        random = at[decisions == Corrupted.RANDOM]
+        random = at[~kept]
         ids[random] = self._replacements(draws(blocks, key, 1, random), vocabulary)
         return Corrupted(ids, decisions, partial(draws, blocks, key, 2))
 

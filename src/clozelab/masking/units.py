@@ -7,6 +7,7 @@ n-th step together: a batch costs as many numpy calls as its slowest block has s
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Literal, Self, TypeVar
 
 import numpy as np
@@ -110,16 +111,16 @@ def lowest(values: Array, sizes: Ints, *, counts: Ints, fill: object) -> Bools:
 
     `fill` is above them all.
     """
-    width = int(sizes.max(initial=0))
-    square = grid(sizes, values, width=width + 1, fill=fill)
+    width = int(sizes.max(initial=1))
+    square = grid(sizes, values, width=width, fill=fill)
     square.sort(axis=1)
-    limit = square[np.arange(len(counts)), np.clip(counts - 1, 0, width)]
+    limit = square[np.arange(len(counts)), np.clip(counts, 1, width) - 1]
     return np.less_equal(values, np.repeat(limit, sizes)) & np.repeat(counts > 0, sizes)
 
 
 def smallest(keys: Keys, columns: Ints, sizes: Ints, *, counts: Ints, among: Bools) -> Bools:
     """Which of some elements of packed rows have the counts[row] smallest keys of their row."""
-    untied = _untied(keys, columns, _places(int(columns.max(initial=0))))
+    untied = _untied(keys, columns, _places(int(sizes.max(initial=1)) - 1))
     untied[~among] = _LAST
     return lowest(untied, sizes, counts=counts, fill=_LAST) & among
 
@@ -131,7 +132,9 @@ def _places(last: int) -> np.uint64:
 
 def _untied(keys: Keys, columns: Ints, places: np.uint64) -> Keys:
     """Keys whose low bits are the column, so that those of a row never tie."""
-    return (keys & ~places) | columns.astype(np.uint64)
+    untied = keys & ~places
+    untied |= columns.astype(np.uint64)
+    return untied
 
 
 def inverse_lengths(longest: int, *, reverse: bool = False) -> Ints:
@@ -151,11 +154,15 @@ class Units:
 
     of: Ints  # [N] unit of each token; meaningless where fixed
     rows: Ints  # [U] block
-    columns: Ints  # [U] number inside the block
     sizes: Ints  # [U] tokens
     first: Ints  # [U] first token
     stretch: Ints  # [U]
     counts: Ints  # [B] units in each block
+
+    @cached_property
+    def columns(self) -> Ints:
+        """[U] number inside the block."""
+        return ranges(np.zeros_like(self.counts), self.counts)
 
 
 def divide(blocks: Blocks, begins: Bools, *, joins_over_specials: bool = False) -> Units:
@@ -179,10 +186,9 @@ def divide(blocks: Blocks, begins: Bools, *, joins_over_specials: bool = False) 
     first = np.flatnonzero(opens)
     rows = blocks.rows[first]
     counts = np.bincount(rows, minlength=len(blocks))
-    columns = ranges(np.zeros_like(counts), counts)
     sizes = np.bincount(of[free], minlength=len(first))
     stretch: Ints = np.cumsum(broken, dtype=np.int64)
-    return Units(of, rows, columns, sizes, first, stretch[first], counts)
+    return Units(of, rows, sizes, first, stretch[first], counts)
 
 
 def take(

@@ -275,10 +275,10 @@ def _gather(
     for store, epoch, at in _groups(picked):
         source, numbers = sources[store], picked.numbers[at]
         directions = source.causal(epoch, numbers, causal_share)
-        for causal in np.unique(directions).tolist():
-            some = numbers[directions == causal]
-            examples = source.examples(epoch, some, progress=progress, causal=causal)
-            packs.setdefault(causal, []).append(examples)
+        for causal in (False, True):
+            if len(some := numbers[directions == causal]):
+                examples = source.examples(epoch, some, progress=progress, causal=causal)
+                packs.setdefault(causal, []).append(examples)
     if not packs:  # more processes than blocks: one without any has no examples
         return [sources[0].examples(0, picked.numbers, progress=progress)]
     return [concatenate(packs[causal]) for causal in sorted(packs)]

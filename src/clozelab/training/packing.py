@@ -146,8 +146,8 @@ class BatchShape:
             name: _filled(values[begin:end], size) for name, values in examples.columns.items()
         }
         if idle:
-            columns["position_ids"][end - begin :] = torch.from_numpy(
-                np.concatenate([np.arange(length) for length in idle])
+            columns["position_ids"].numpy()[end - begin :] = np.concatenate(
+                [np.arange(length) for length in idle]
             )
         empty = max(0, self.blocks - len(lengths) - len(idle)) if self.constant else 0
         every = np.concatenate([lengths, idle, [0] * empty]).astype(np.int64)
@@ -312,8 +312,7 @@ def _idle(tokens: int, max_seqlen: int) -> list[int]:
 
 def _filled(values: Array, size: int, fill: int = 0) -> Tensor:
     """The values as a tensor of `size` rows; what is not whole stays so."""
-    whole = not np.issubdtype(values.dtype, np.floating)
-    kind = torch.int64 if whole else torch.float64
+    kind = torch.float64 if values.dtype.kind == "f" else torch.int64
     out = torch.empty((size, *values.shape[1:]), dtype=kind)
     rows = out.numpy()
     rows[: len(values)] = values
