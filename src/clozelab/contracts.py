@@ -167,9 +167,10 @@ class Hidden:
     @cached_property
     def positions(self) -> Ints:
         """[K] the chosen positions, ascending."""
-        lengths = self.spans[:, 1] - self.spans[:, 0]
-        first = np.repeat(self.spans[:, 0] - (np.cumsum(lengths) - lengths), lengths)
-        return first + np.arange(lengths.sum())
+        first, lengths = self.spans[:, 0], self.spans[:, 1] - self.spans[:, 0]
+        if (lengths == 1).all():
+            return first.copy()
+        return np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ def mix(key: ArrayLike, counter: ArrayLike) -> Keys:
     """A new key from a key and a counter (both broadcast); uniform over 64 bits."""
     # In place, since a batch has many keys. A scalar would warn that it wraps; arrays do not.
     steps = np.asarray(counter).astype(np.uint64)
+    steps += np.uint64(1)
     steps *= _WEYL
-    x = np.asarray(steps + (np.asarray(key, dtype=np.uint64) + _WEYL))
+    x = np.asarray(steps + np.asarray(key, dtype=np.uint64))
     x ^= x >> np.uint64(30)
     x *= _FIRST
     x ^= x >> np.uint64(27)
