@@ -15,6 +15,7 @@ from support.block_contents import all_blocks, cut_out, document_of, neighbours,
 from support.hypothesis_settings import max_examples
 
 from clozelab.blocks import PARTS
+from clozelab.blocks.block_table import BlockTable
 from clozelab.contracts import Blocks, Documents, Format, Mark
 from clozelab.errors import UserError
 from clozelab.testing import check_blocks
@@ -257,6 +258,8 @@ def test_a_block_is_the_same_however_it_is_asked_for(
     numbers = data.draw(st.lists(st.integers(0, len(plan) - 1), min_size=1, max_size=12))
     together = part.plan(documents, key).blocks(np.array(numbers))
     assert np.array_equal(together.numbers, numbers)
+    if isinstance(plan, BlockTable):
+        assert np.array_equal(plan.lengths(np.array(numbers)), together.lengths)
     for at, number in enumerate(numbers):
         assert same(plan.blocks(np.array([number])), cut_out(together, at))
 
