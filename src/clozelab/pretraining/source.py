@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.blocks.block_table import BlockTable
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Array, Blocks, Bools, Corrupted, Format, Hidden, Ints, Plan
@@ -120,10 +119,8 @@ class BlockSource:
     def lengths(self, epoch: int, numbers: Ints) -> Ints:
         """Tokens of some rows of an epoch."""
         plan, blocks = self.plan(epoch), self._numbers(numbers)
-        if isinstance(plan, BlockTable):  # which need not gather them
-            lengths = plan.lengths(blocks)
-        else:
-            lengths = plan.blocks(blocks).lengths
+        # Some plans know them without gathering the tokens.
+        lengths = plan.lengths(blocks) if hasattr(plan, "lengths") else plan.blocks(blocks).lengths
         return np.asarray(lengths.reshape(-1, self.views).sum(axis=1))
 
     def examples(
