@@ -12,7 +12,7 @@ from clozelab.config import recipe as recipes
 from clozelab.finetuning import protocols
 from clozelab.finetuning.files.named import NAMED
 from clozelab.studies import spec as studies
-from clozelab.studies.scores import metrics_of
+from clozelab.studies.scores import TUNINGS, metrics_of
 from clozelab.studies.spec import StudySpec, Variant
 
 ASKED = {
@@ -127,6 +127,18 @@ def test_claims_name_variants_and_scores_that_are_there(name: str) -> None:
         assert len(set(claim["on"])) == len(claim["on"])
     for variant in tables["variants"]:
         assert set(variant.get("paper", {})) <= scores
+
+
+@every_study
+def test_a_study_can_be_narrowed_to_any_variant_and_to_no_task(name: str) -> None:
+    study = study_of(name)
+    for variant in study.variants:
+        others = {variant.teacher or "", variant.again} - {""}
+        few = study.narrowed(variants=[variant.name, *others], tasks=[])
+        kinds = [measure.partition(".") for measure in few.measures]
+        assert {kind[2] for kind in kinds if kind[0] == "under"} <= {variant.name, *others}
+        assert not {kind[0] for kind in kinds} & {*TUNINGS}
+        assert all({*claim.on} <= {*few.measures} for claim in few.claims)
 
 
 @every_study

@@ -8,7 +8,7 @@ claims. All of it is checked when it is read, every variant's recipe included.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from clozelab.finetuning import protocols
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.nearest import remedy
 from clozelab.studies.checks import check
-from clozelab.studies.scores import named_task
+from clozelab.studies.scores import TUNINGS, named_task
 
 _WORDS = ("name", "title", "question")
 _TABLES = ("paper", "base", "variants", "claims")
@@ -200,7 +200,10 @@ class StudySpec(Base):
         overrides: Sequence[str] = (),
         tuning: Sequence[str] = (),
     ) -> StudySpec:
-        """The study with other tasks and settings, fewer variants, and the claims that remain."""
+        """The study with other tasks and settings, fewer variants, and what they leave of the rest.
+
+        Without its variant or its task a measure goes, and without its sides or measures a claim.
+        """
         if seeds is not None and seeds < 1:
             raise UserError(f"--seeds {seeds}: at least 1")
         chosen = self.variants
@@ -216,15 +219,17 @@ class StudySpec(Base):
                     )
         tasks = self.tasks if tasks is None else tuple(tasks)
         scored = {named_task(task, place=self.name) for task in tasks}
+        measures = tuple(one for one in self.measures if _measurable(one, names, scored))
         claims = []
         for claim in self.claims:
-            on = tuple(s for s in claim.on if s in self.measures or s.partition(".")[0] in scored)
+            on = tuple(s for s in claim.on if s in measures or s.partition(".")[0] in scored)
             if on and {claim.better, claim.than} <= {*names, ""}:
                 stated = min(claim.seeds, seeds) if claim.seeds and seeds else claim.seeds
                 claims.append(replace(claim, on=on, seeds=stated))
         study = replace(
             self,
             tasks=tasks,
+            measures=measures,
             variants=chosen,
             seeds=self.seeds if seeds is None else seeds,
             claims=tuple(claims),
@@ -362,6 +367,14 @@ def _recipe(recipe: str, place: str) -> str:
 
 def _path(word: str, place: str) -> str:
     return str((Path(place).parent / word).resolve())
+
+
+def _measurable(measure: str, variants: Sequence[str], tasks: Collection[str]) -> bool:
+    """Whether a study of these variants and tasks has what a measure of it is about."""
+    kind, _, name = measure.partition(".")
+    if kind == "under":
+        return name in variants
+    return kind not in TUNINGS or name.partition(".")[0] in tasks
 
 
 def tasks_of(words: Iterable[str]) -> list[str]:
