@@ -47,7 +47,6 @@ MEASURE_KINDS = {
     "probe": MeasureKind("frozen probe, {}"),
     "cls": MeasureKind("frozen probe of [CLS], {}"),
     "facts": MeasureKind("cloze facts, {}"),
-    "similarity": MeasureKind("similarity, {}"),
     "run": MeasureKind("share of runs: {}", _named(*RUN[:2]), gated=False),
     "log": MeasureKind("{} of a run", _named(*RUN[2:]), unit="times", lower=True, gated=False),
     "spread": MeasureKind("deviation over tunings of {}", lower=True),
