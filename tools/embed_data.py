@@ -121,12 +121,12 @@ README_WIDTH = 100
 README = """\
 # Embedded data
 
-Everything here is made by `python tools/embed_data.py` from Debian packages and from
-`tools/chinese.txt`; the same packages give the same bytes (with the same zlib). Do not edit the
-files by hand. The data keep their own licences, given below and in full under `licences/`; they
-are not under the licence of the code. The small tokenizers under `tokenizers/` were trained on this
-text by `python tools/embed_tokenizers.py`. `recorded.json`, what recorded runs reached, is made of
-`results/` by `python tools/recorded_runs.py`.
+`python tools/embed_data.py` makes these files from Debian packages and from `tools/chinese.txt`.
+The same packages give the same bytes (with the same zlib). Do not edit the files by hand. The data
+keep their own licences, given below and in full under `licences/`; they are not under the licence
+of the code. `python tools/embed_tokenizers.py` trained the small tokenizers under `tokenizers/` on
+this text. `python tools/recorded_runs.py` makes `recorded.json`, the results of recorded runs, from
+`results/`.
 
 ## Sources
 
@@ -134,7 +134,7 @@ text by `python tools/embed_tokenizers.py`. `recorded.json`, what recorded runs 
 |---|---|---|---|---|
 {packages}
 
-The packaging of some of these packages is under the GPL; nothing of it is taken, only the texts.
+The packaging of some of these packages is under the GPL; only the texts are used.
 Please cite the Jargon File as "Jargon File 4.4.7". WordNet 3.0 is copyright 2006 by Princeton
 University. The Chinese documents are invented or retold from common knowledge: they are language
 to train on, not a source of facts.
@@ -158,31 +158,30 @@ order is a fixed shuffle, so any prefix is a fair sample.
 
 **chinese.jsonl.gz**: short documents in modern simplified Chinese, same layout, {raw_zh} bytes
 unpacked, also shuffled. **chinese_entities.txt**: people, places, organisations and peoples named
-in them, one on a line; every one of them occurs in the text.
+in these documents, one on a line; each of them occurs in the text.
 
-**tasks/**: all from WordNet. A fifth of the headwords, chosen by hash, is for dev; no
-headword, no right definition and no example sentence of dev is one in train of the same task.
-Definitions that contain their own headword or a word made from it are not used (in definitions,
-where the headword is not asked for, they are), nor are offensive ones.
+**tasks/**: all from WordNet. A fifth of the headwords, chosen by hash, is for dev. The train and
+dev sets of a task share no headword, no right definition and no example sentence. Definitions that
+contain their own headword or a word derived from it are not used, except in the task definitions,
+which does not ask for the headword. Offensive definitions are not used.
 
 - **definitions** (`sentence`, `label`): the lexicographer category of a definition, out of ten:
   {categories}.
-  Equally many of each.
+  Each category has the same number of examples.
 - **pairs** (`sentence1`, `sentence2`, `label`): a word with an example of its use, and a
   definition; `yes` if it is the definition of that word, `no` if it is of another word of the same
-  part of speech. Each example and each definition comes once with each label.
+  part of speech. Each example and each definition occurs once with each label.
 - **choices** (`question`, `choices`, `answer`): which of four definitions a word has in its
   example. Wrong ones are the word's other meanings of the same part of speech, filled up with
   definitions of other words where there are fewer than three. `answer` counts from 0.
 - **tags** (word, tag; IOB2): example sentences in which every noun of one of these fields is
   tagged: {tags}.
-  The headword has the field of its own synset. Any other word has the field it nearly always has
-  (at least 80 % of its counted uses, or all its meanings), and a sentence with a word that is
-  unsure is not used: the tags are silver, but they depend on the sentence alone, so the task can
-  be learnt. Compounds known to
-  WordNet get `I-`. Some sentences have no tag.
+  The headword has the field of its own synset. Any other word has its dominant field (at least 80 %
+  of its counted uses, or all its meanings). A sentence with a word of uncertain field is not used.
+  So the tags are silver, but they depend on the sentence alone, and the task can be learnt.
+  Compounds known to WordNet get `I-`. Some sentences have no tag.
 - **spans** (SQuAD 1.1): the question is a definition, the context an example sentence, the answer
-  the headword as it stands there.
+  the headword as it occurs there.
 """
 
 
