@@ -18,7 +18,7 @@ _WORDS = ("name", "title")
 
 
 def split(change: str, *, example: str, place: str) -> tuple[str, str]:
-    """The key and the text of its value; `place` and an example for where there are none."""
+    """Split key=value into both texts; an error names `place` and shows the example."""
     key, sign, text = (part.strip() for part in change.partition("="))
     if not sign or not key or not text:
         raise UserError(f"{place}: {change!r} sets nothing; write key=value, as in {example}")
@@ -26,7 +26,7 @@ def split(change: str, *, example: str, place: str) -> tuple[str, str]:
 
 
 def value(text: str) -> Any:
-    """The value that a text is."""
+    """The TOML value that a text writes; a text that is not TOML is itself the value."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -34,7 +34,7 @@ def value(text: str) -> Any:
 
 
 def values(text: str) -> list[Any]:
-    """The values between commas; a pair is in brackets."""
+    """The comma-separated values of a text; a value that is itself a list is in brackets."""
     try:
         return list(tomllib.loads(f"values = [{text}]")["values"])
     except tomllib.TOMLDecodeError:
@@ -42,40 +42,40 @@ def values(text: str) -> list[Any]:
 
 
 def override(tables: Table, change: str, *, place: str) -> None:
-    """Set one dotted key of a recipe's `tables`."""
+    """Set one dotted key of a recipe's `tables` in place; another part drops the old one's keys."""
     key, text = split(change, example="masking.mask_rate=0.3", place=place)
     *path, last = names = key.split(".")
     if names[0] not in (*TABLES, *_WORDS):
         raise UserError(f"{place}: {key} is no key of a recipe; {remedy(names[0], TABLES)}")
-    at: Any = tables
+    table: Any = tables
     for word in path:
-        at = _step(at, word, place=place, key=key)
-    if not isinstance(at, dict):
+        table = _enter(table, word, place=place, key=key)
+    if not isinstance(table, dict):
         raise UserError(
             f"{place}: {key} cannot be set; name a key of a table, as in masking.mask_rate"
         )
-    last = current(key, at).rpartition(".")[2]
-    at[last] = use = value(text)
+    last = current(key, table).rpartition(".")[2]
+    table[last] = use = value(text)
     if last == "use" and path and isinstance(use, str):
         part = registry.find(path[0], use)
-        known = set(at) if part is None else {"use", *(field.name for field in fields(part))}
-        for name in at.keys() - known:
-            del at[name]
+        known = set(table) if part is None else {"use", *(field.name for field in fields(part))}
+        for name in table.keys() - known:
+            del table[name]
 
 
 def keys_set(changes: Iterable[str], table: str, part: Any) -> list[str]:
-    """The keys of a table that changes set, by today's names; `part` is what the table holds."""
+    """The keys of a table that `changes` set, by their current names; `part` fills the table."""
     keys = (change.partition("=")[0].strip() for change in changes)
     known = [field.name for field in fields(part)]
-    with recorded():  # who reads the changes warns
-        today = [current(key, known) for key in keys]
-    return [key.removeprefix(f"{table}.") for key in today if key.startswith(f"{table}.")]
+    with recorded():  # reading the changes already warns of old names
+        renamed_keys = [current(key, known) for key in keys]
+    return [key.removeprefix(f"{table}.") for key in renamed_keys if key.startswith(f"{table}.")]
 
 
-def _step(at: Any, word: str, *, place: str, key: str) -> Any:
-    if isinstance(at, list):
-        if not word.isdigit() or int(word) >= len(at):
-            last = len(at) - 1
+def _enter(table: Any, word: str, *, place: str, key: str) -> Any:
+    if isinstance(table, list):
+        if not word.isdigit() or int(word) >= len(table):
+            last = len(table) - 1
             raise UserError(f"{place}: {key} names no objective; count from 0 to {last}")
-        return at[int(word)]
-    return at.setdefault(word, {}) if isinstance(at, dict) else at
+        return table[int(word)]
+    return table.setdefault(word, {}) if isinstance(table, dict) else table

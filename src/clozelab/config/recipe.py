@@ -1,7 +1,7 @@
 """A recipe: the parts that make a pretraining run, and everything that changes its result.
 
-Recipes are TOML. A recipe may extend any other, and then a table replaces its counterpart whole, so
-that the file is the paper's difference. All of it is checked when it is read.
+Recipes are TOML. A recipe may extend another: its tables then replace those of the same name, so
+that a file holds only what its paper changed. A recipe is checked completely when it is read.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ names = RECIPES.names
 
 
 class _Chain(NamedTuple):
-    """The tables of a recipe over those that it extends."""
+    """The tables of a recipe, merged with those of the recipes that it extends."""
 
     tables: Table
-    homes: dict[str, str]  # the file that each table is from
-    places: list[str]  # the recipe, what it extends, and so on
+    homes: dict[str, str]  # by table, the file that it comes from
+    places: list[str]  # the recipe, the one that it extends, and so on
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Recipe:
 
     name: str
     title: str  # the paper
-    tokenizer: TokenizerSpec  # its vocabulary is the one parameters are counted for
+    tokenizer: TokenizerSpec  # parameters are counted for its vocabulary size
     blocks: Format
     masking: Masking
     corruption: Corruption
@@ -63,13 +63,13 @@ class Recipe:
         slots.check(self)
 
     def tables(self) -> dict[str, Any]:
-        """The recipe as TOML would hold it, nothing left to a default."""
+        """The recipe as TOML tables, with every default written out."""
         return {slot: _table(slot, getattr(self, slot)) for slot in slots.TABLES}
 
     def reading(self, tokenizer: Tokenizer, *, vocabulary: int | None = None) -> Recipe:
-        """The recipe as a run has it that reads text by a trained tokenizer.
+        """The recipe with the settings of a trained tokenizer in place of its own.
 
-        The model may have more rows than the tokenizer ids: `vocabulary` says how many.
+        `vocabulary` is the number of embedding rows, where it exceeds the tokenizer's ids.
         """
         part: Any = part_of(tokenizer) or self.tokenizer
         return replace(self, tokenizer=replace(part, vocabulary=vocabulary or part.vocabulary))
@@ -83,8 +83,8 @@ class Recipe:
         """The recipe with other values by dotted key: `key=value`, or a dictionary; checked."""
         if isinstance(changes, Mapping):
             changes = [f"{key}={written(value)}" for key, value in changes.items()]
-        # A part is changed before its keys, in whatever order they were given.
-        ordered = sorted(changes, key=lambda one: not one.partition("=")[0].endswith(".use"))
+        # `use` first: choosing another part would drop keys that were set before.
+        ordered = sorted(changes, key=lambda pair: not pair.partition("=")[0].endswith(".use"))
         if not ordered:
             return self
         tables = self.tables()
@@ -96,7 +96,7 @@ class Recipe:
         return _build({"name": self.name, "title": self.title, **tables}, place)
 
     def diff(self, other: Recipe | str) -> list[tuple[str, Any, Any]]:
-        """What another recipe does differently: key, value here, value there; None is no value."""
+        """The keys whose values differ: key, value here, value there; None where it is not set."""
         others = (read(other) if isinstance(other, str) else other).tables()
         left, right = dict(flat(self.tables())), dict(flat(others))
         keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
@@ -106,16 +106,16 @@ class Recipe:
         return self.to_toml()
 
     def to_toml(self) -> str:
-        """The recipe written out whole, as a file: it extends nothing and reads back equal."""
+        """The complete recipe as the text of a file, which extends nothing and reads back equal."""
         head = {"name": self.name, "title": self.title, "imports": slots.modules(self) or None}
         return toml.to_toml({**head, **self.tables()})
 
     def warnings(self) -> list[str]:
-        """What is allowed and yet hardly meant, a sentence each."""
+        """Sentences about settings that are allowed but are probably mistakes."""
         return slots.warnings(self)
 
     def parameters(self) -> dict[str, int]:
-        """Trainable numbers by dotted part; a tied table is counted once, in the encoder."""
+        """Numbers of trainable parameters by dotted name; tied embeddings count in the encoder."""
         size = self.tokenizer.vocabulary
         counts = {f"encoder.{key}": n for key, n in self.encoder.parameters(size).items()}
         for part in self.objectives:
@@ -141,12 +141,12 @@ def parse(text: str, place: str) -> Recipe:
 
 
 def chain(name_or_path: str | Path) -> list[str]:
-    """The recipe, the one that it extends, the one that that extends, and so on."""
+    """The names or paths of the recipe, of the one that it extends, and so on."""
     return _resolve(RECIPES.find(name_or_path)).places
 
 
 def sizes(name_or_path: str | Path) -> list[str]:
-    """The words `size` may be for a recipe: the dial's, then those its authors released."""
+    """The names of a recipe's sizes: those of the dial, then those that its authors released."""
     return [*DIAL, *_resolve(RECIPES.find(name_or_path)).tables.get("sizes", {})]
 
 
@@ -154,20 +154,19 @@ to_toml, difference = Recipe.to_toml, Recipe.diff
 
 
 def _table(slot: str, part: Any) -> Any:
-    """A part as a table, with its name unless that goes without saying; of several a list."""
+    """A part as a table, with `use` unless it is the slot's default; a list for several parts."""
     if isinstance(part, tuple):
-        return [_table(slot, each) for each in part]
+        return [_table(slot, item) for item in part]
     name = slots.use(slot, part)
     return plain(part) if name == slots.USUAL.get(slot) else {"use": name, **plain(part)}
 
 
 def _checked(source: Source) -> tuple[_Chain, Recipe]:
-    """A file with all that it extends, and its recipe, having tried every size that it offers."""
+    """The merged tables of a file and its recipe; every released size is checked too."""
     chain = _resolve(source)
     place, released = chain.places[0], chain.tables.get("sizes", {})
     recipe = _build(chain.tables, place, homes=chain.homes)
-    tabular = isinstance(released, dict) and all(isinstance(one, dict) for one in released.values())
-    if not tabular:
+    if not (isinstance(released, dict) and all(isinstance(t, dict) for t in released.values())):
         raise UserError(f"{place}: sizes must be tables; write each as [sizes.large]")
     for size in released:
         if size in DIAL:
@@ -182,12 +181,12 @@ def _at(source: Source, size: str | None) -> Recipe:
     return recipe if size is None else _sized(recipe, size, chain.tables.get("sizes", {}))
 
 
-# Of recipes that come with the package, which never change.
+# Recipes that come with the package never change, so they are read once.
 _packaged, _packaged_at = cache(_checked), cache(_at)
 
 
 def _resolve(source: Source) -> _Chain:
-    """A recipe's tables over those of the recipe that it extends, and so on to the last."""
+    """The tables of a recipe, merged with those of all recipes that it extends."""
     chain = _Chain({}, {}, [])
     seen: list[Path | str] = []
     while True:
@@ -201,7 +200,7 @@ def _resolve(source: Source) -> _Chain:
         for word, table in tables.items():
             if word not in chain.tables:
                 chain.homes[word], chain.tables[word] = place, table
-            elif _changes_some(word, chain.tables[word]) and isinstance(table, dict):
+            elif _amends_parent(word, chain.tables[word]) and isinstance(table, dict):
                 own = renamed(chain.tables[word], table, place=chain.homes[word], key=word)
                 chain.tables[word] = {**table, **own}
         parent = chain.tables.pop("extends", None)
@@ -220,10 +219,10 @@ def _resolve(source: Source) -> _Chain:
             )
 
 
-def _changes_some(slot: str, table: Any) -> bool:
-    """Whether a table goes on from its parent's: it lacks what a table of its own must have.
+def _amends_parent(slot: str, table: Any) -> bool:
+    """Whether a table amends its parent's: it lacks the key that a complete table must have.
 
-    That is the name of its part, for the schedule its steps; a corruption is whole without any.
+    That key is `use`, or `steps` for the schedule; a corruption is complete without either.
     """
     needed = "steps" if slot == "schedule" else "use"
     tabular = slot in slots.SLOTS and slot != "corruption" and isinstance(table, dict)
@@ -241,7 +240,7 @@ def _check_keys(tables: Table, place: str) -> None:
 
 
 def _build(tables: Table, place: str, *, homes: Mapping[str, str] | None = None) -> Recipe:
-    """A checked recipe from complete tables; `homes` says which file each is from."""
+    """The checked recipe of complete tables; `homes` has the file of each, for errors."""
     _check_keys(tables, place)
     parts: dict[str, Any] = {}
     for slot in slots.TABLES:
@@ -252,7 +251,7 @@ def _build(tables: Table, place: str, *, homes: Mapping[str, str] | None = None)
             parts[slot] = _part(slot, table, place=home, key=slot)
         elif isinstance(table, list):
             parts[slot] = tuple(
-                _part(slot, one, place=home, key=f"{slot}.{n}") for n, one in enumerate(table)
+                _part(slot, item, place=home, key=f"{slot}.{n}") for n, item in enumerate(table)
             )
         else:
             raise UserError(f"{home}: objectives must be a list; write each under [[objectives]]")
@@ -275,9 +274,9 @@ def _part(slot: str, table: Any, *, place: str, key: str) -> Any:
 
 
 def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:
-    """The recipe at a released size, or at one derived from it.
+    """The recipe at a released size, or else at one of the dial or of layers x hidden size.
 
-    A released size lists encoder keys; a table inside it changes keys of another slot, or, under
+    A released size sets keys of the encoder; a table inside it sets keys of another slot, or, under
     `objectives`, those of the objective of that name.
     """
     if size not in released:

@@ -1,6 +1,6 @@
-"""Keys that have another name today: recipes, settings and records that have the old one are read.
+"""Keys that were renamed: recipes, settings and records with the old names can still be read.
 
-A user is warned for two minor versions, and then only records are read so.
+Users are warned for two minor versions; after that only records may have the old names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from clozelab.config.toml import Table
 from clozelab.errors import UserError
 
-# By the old name, what a part may call it today. A part that has the old name itself keeps it.
+# Old name → the names that replaced it in one part or another. A part may still have the old one.
 RENAMED = {
     "rate": ("learning_rate", "mask_rate"),
     "head_rate": ("head_learning_rate",),
@@ -28,11 +28,11 @@ _FIRST = {name: old for old, names in RENAMED.items() for name in names}
 
 
 class OldNameWarning(FutureWarning):
-    """A key has another name today."""
+    """A key was renamed, and the old name was given."""
 
 
 def current(key: str, known: Collection[str]) -> str:
-    """A dotted key by today's name, where `known` are the names that there are."""
+    """A dotted key under its current name; `known` are the names that its part has."""
     path, dot, name = key.rpartition(".")
     new = next((new for new in RENAMED.get(name, ()) if new in known), None)
     if name in known or new is None:
@@ -43,7 +43,7 @@ def current(key: str, known: Collection[str]) -> str:
 
 
 def renamed(table: Table, known: Collection[str], *, place: str, key: str) -> Table:
-    """A table with its keys by today's names."""
+    """A table with its keys under their current names."""
     today: Table = {}
     for name, value in table.items():
         new = current(f"{key}.{name}", known).removeprefix(f"{key}.")
@@ -55,20 +55,20 @@ def renamed(table: Table, known: Collection[str], *, place: str, key: str) -> Ta
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """Read a record: it keeps the names it was written with, and nobody is warned."""
+    """Do not warn of old names while a record is read: it keeps those it was written with."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OldNameWarning)
         yield
 
 
 def first_names(text: str) -> str:
-    """Tables written by `repr`, by their first names, so that a digest stays what it was."""
-    pattern = rf"(\\*')({'|'.join(_FIRST)})\1:"  # a text inside a text has its quotes escaped
+    """The `repr` of tables with keys under their first names, so that its digest never changes."""
+    pattern = rf"(\\*')({'|'.join(_FIRST)})\1:"  # in a nested string, quotes are escaped
     return re.sub(pattern, lambda match: f"{match[1]}{_FIRST[match[2]]}{match[1]}:", text)
 
 
 def first_keys(changes: Iterable[str]) -> tuple[str, ...]:
-    """Changes, key=value, by the first names of their keys, to be compared."""
+    """key=value changes with keys under their first names, so that they can be compared."""
     split = (change.partition("=") for change in changes)
     keys = ((*key.strip().rpartition("."), sign + value) for key, sign, value in split)
     return tuple(f"{path}{dot}{_FIRST.get(name, name)}{rest}" for path, dot, name, rest in keys)

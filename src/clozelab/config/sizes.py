@@ -1,7 +1,7 @@
-"""The one dial: how any recipe becomes a run that fits a machine, by written-out rules.
+"""Sizes: the rules that scale any recipe down to a model and schedule that fit a machine.
 
-A size is a word of the dial below, one of the recipe's own released sizes, or layers x hidden
-size, as in 2x128, which gives BERT's miniatures (Turc et al. 2019) and their like in every recipe.
+A size is a name in DIAL, one of the recipe's own released sizes, or layers x hidden size, as in
+2x128, which makes BERT's miniatures (Turc et al. 2019) and the like of every recipe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dial:
-    """One setting: layers × hidden size as in BERT's miniatures, and a schedule to go with them."""
+    """One size: layers × hidden size as in BERT's miniatures, and a schedule that suits them."""
 
     layers: int
     hidden_size: int
@@ -36,9 +36,9 @@ DIAL = {
 
 
 def derived(recipe: Recipe, size: str, *, released: list[str]) -> Recipe:
-    """The recipe at a size of the dial or at layers x hidden size; `released` are its others."""
+    """The recipe at a size of the dial or layers x hidden size; `released` is for the error."""
     if size in DIAL:
-        return _turned(recipe, DIAL[size])
+        return _at_dial(recipe, DIAL[size])
     match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
     if match is None:
         words, also = [*DIAL, *released], "layers x hidden size, as in 4x256"
@@ -55,11 +55,11 @@ def derived(recipe: Recipe, size: str, *, released: list[str]) -> Recipe:
     return replace(recipe, encoder=recipe.encoder.resized(layers, width))
 
 
-def _turned(recipe: Recipe, dial: Dial) -> Recipe:
-    """Five settings by the dial, the rest by the recipe."""
+def _at_dial(recipe: Recipe, dial: Dial) -> Recipe:
+    """The recipe with the dial's five settings, and what depends on them scaled along."""
     length = min(dial.length, recipe.blocks.length)
     encoder = recipe.encoder.resized(dial.layers, dial.hidden_size)
-    # What else counts tokens keeps its share of the length; a stream's rows are its batch.
+    # Other counts of tokens shrink with the length; a stream has as many rows as its batch.
     tokens = {name: _scaled(recipe, name, length) for name in ("reuse", "memory")}
     # Windows are even, and at most an eighth of the block, as ModernBERT's are at 1,024 tokens.
     window = min(getattr(encoder, "window", 0), max(2, length // 16 * 2))
@@ -81,6 +81,6 @@ def _scaled(recipe: Recipe, name: str, length: int) -> int:
 
 
 def _with(part: Any, values: dict[str, Any]) -> Any:
-    """The part with those of the values it has a field for."""
+    """The part with those values replaced that it has fields for."""
     known = {field.name for field in fields(part)}
     return replace(part, **{name: value for name, value in values.items() if name in known})

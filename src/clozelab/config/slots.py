@@ -1,6 +1,6 @@
 """The slots of a recipe: which parts may fill each, and whether the parts chosen fit together.
 
-Parts say what they provide and need; what depends on a number rather than on a part is a rule.
+Parts declare what they provide and need; what depends on numbers is checked by `_RULES`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SLOTS: dict[str, dict[str, Any]] = {
     "corruption": {"replace": masking.Corruption},
     "schedule": {"steps": training.Schedule},
 }
-USUAL = {"corruption": "replace", "schedule": "steps"}  # a table that has no `use` means these
+USUAL = {"corruption": "replace", "schedule": "steps"}  # the part of a table without `use`
 for _slot, _table in SLOTS.items():
     registry.opened(_slot, _table)
 TABLES = (
@@ -36,11 +36,11 @@ TABLES = (
     *("encoder", "objectives", "optimiser", "schedule"),
 )
 _PROVIDERS = ("tokenizer", "blocks", "masking", "encoder")
-_ALPHABET = 261  # the character numbers of blocks words
+_ALPHABET = 261  # how many characters blocks `words` tells apart
 
 
 def use(slot: str, part: object) -> str:
-    """The name of a part in its slot."""
+    """The name under which a part is registered in its slot."""
     for name, kind in SLOTS[slot].items():
         if kind is type(part):
             return name
@@ -49,7 +49,7 @@ def use(slot: str, part: object) -> str:
 
 
 def modules(recipe: Recipe) -> list[str]:
-    """The modules that a recipe's parts from outside are registered by."""
+    """The modules outside the package that register parts of the recipe."""
     return registry.modules((slot, use(slot, part)) for slot, part in _parts(recipe))
 
 
@@ -71,7 +71,7 @@ def check(recipe: Recipe) -> None:
 
 
 def warnings(recipe: Recipe) -> list[str]:
-    """What is allowed and yet hardly meant: a cap left over from shorter blocks, twins alike."""
+    """Sentences about settings that are allowed but are probably mistakes."""
     return [*_small_caps(recipe), *_equal_twins(recipe)]
 
 
@@ -102,7 +102,7 @@ def _parts(recipe: Recipe) -> Iterator[tuple[str, Any]]:
 
 
 def _unmet(recipe: Recipe, slot: str, name: str, *, need: str) -> str:
-    """The sentence for a need that no part of the recipe meets: who needs it, who would meet it."""
+    """The error for a need that no part of the recipe meets, and the parts that would meet it."""
     who = "objective" if slot == "objectives" else slot
     start = f"{recipe.name}: {who} {name} needs {need}"
     for other in _PROVIDERS:
@@ -114,7 +114,7 @@ def _unmet(recipe: Recipe, slot: str, name: str, *, need: str) -> str:
 
 
 def _sizes(recipe: Recipe) -> Iterator[str]:
-    """A vocabulary holds its specials; blocks fit the positions, phases and segments the blocks."""
+    """Check vocabulary size, block length, window, lengths of phases and segment types."""
     size, specials = recipe.tokenizer.vocabulary, len(recipe.tokenizer.specials)
     if size <= specials:
         yield f"tokenizer.vocabulary = {size} must be more than its {specials} specials"
@@ -153,7 +153,7 @@ def _sizes(recipe: Recipe) -> Iterator[str]:
 
 
 def _predictions(recipe: Recipe) -> Iterator[str]:
-    """Objectives predict what is hidden, and from what their encoder lets them see."""
+    """Check that objectives predict what is masked, and do not see it through the encoder."""
     names = [use("objectives", part) for part in recipe.objectives]
     for name, part in zip(names, recipe.objectives, strict=True):
         if part.language_model != "causal":
@@ -192,7 +192,7 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
 
 
 def _directions(recipe: Recipe) -> Iterator[str]:
-    """Blocks that are read causally teach a causal language model, and the others something."""
+    """Check that some objective learns from causally read blocks, and some from the others."""
     schedule = recipe.schedule
     if not schedule.causal:
         return
@@ -217,7 +217,7 @@ def _directions(recipe: Recipe) -> Iterator[str]:
 
 
 def _memory(recipe: Recipe) -> Iterator[str]:
-    """A memory holds the block before, where a step's blocks follow the last step's row by row."""
+    """Check that each row of a step continues that row of the step before, which memory assumes."""
     if not recipe.encoder.memory:
         return
     if "stream" not in recipe.blocks.provides:
@@ -237,14 +237,14 @@ def _memory(recipe: Recipe) -> Iterator[str]:
             "schedule.ramp changes how many rows a step takes, and the memory follows each row;"
             " set schedule.ramp = [], or set encoder.memory = 0"
         )
-    if any(each != recipe.blocks.length for each, _ in recipe.schedule.phases):
+    if any(phase[0] != recipe.blocks.length for phase in recipe.schedule.phases):
         yield (
             "schedule.phases change the length of blocks, and the memory is of half a block; set"
             " schedule.phases = [], or set encoder.memory = 0"
         )
     length, reuse = recipe.blocks.length, getattr(recipe.blocks, "reuse", None)
     if reuse != (length + 1) // 2:
-        # More would be a gap in the text; of less, the next block would be seen before it is read.
+        # More would skip text; with less, the memory would hold tokens of the next block.
         yield (
             f"blocks.reuse = {reuse} and the half of blocks.length = {length} must be equal, since"
             f" the memory is of that half; use {(length + 1) // 2}, or set encoder.memory = 0"
@@ -252,7 +252,7 @@ def _memory(recipe: Recipe) -> Iterator[str]:
 
 
 def _teaching(recipe: Recipe) -> Iterator[str]:
-    """A student's layers start from as many of its teacher's, and both predict what is compared."""
+    """Check that a student lists a layer for each of its own, and predicts what it compares."""
     predicted = {part.language_model for part in recipe.objectives} | {None}
     for part in recipe.objectives:
         name, layers = use("objectives", part), len(getattr(part, "layers", ()))
@@ -266,7 +266,7 @@ def _teaching(recipe: Recipe) -> Iterator[str]:
 
 
 def _characters(recipe: Recipe) -> Iterator[str]:
-    """Every filter fits a word, and every character has a row."""
+    """Check that convolution filters fit into a word and that every character has an embedding."""
     length = getattr(recipe.blocks, "characters", None)
     filters = getattr(recipe.encoder, "filters", None)
     if filters is None or length is None:
@@ -286,7 +286,7 @@ def _characters(recipe: Recipe) -> Iterator[str]:
 
 
 def _generators(recipe: Recipe) -> Iterator[str]:
-    """A generator suits its encoder; without one, there are no masks to be found."""
+    """Check that generators fit the encoder; without one, detectors must not be given [MASK]."""
     generated = any(part.generates_input for part in recipe.objectives)
     for part in recipe.objectives:
         name = use("objectives", part)
@@ -302,7 +302,7 @@ def _generators(recipe: Recipe) -> Iterator[str]:
 
 
 def _contrasts(recipe: Recipe) -> Iterator[str]:
-    """Groups of rows fill a step, and their texts are whole."""
+    """Check that groups of contrasted rows divide a step, and that they are whole texts."""
     for part in recipe.objectives:
         if not part.contrasts:
             continue

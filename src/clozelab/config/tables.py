@@ -48,36 +48,36 @@ def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
 
 
 def plain(part: Any) -> Table:
-    """A part's fields as TOML values; without what is None, or came later and is the default."""
+    """A part's fields as TOML values, without None and without defaults of `later` fields."""
     values = {
         field.name: getattr(part, field.name)
         for field in fields(part)
         if not ("later" in field.metadata and getattr(part, field.name) == field.default)
     }
-    return {name: _bare(value) for name, value in values.items() if value is not None}
+    return {name: _toml_value(value) for name, value in values.items() if value is not None}
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Leaves by dotted key; a list of tables is counted, any other list is a leaf."""
+    """Values by dotted key; tables in a list are numbered, any other list is a value."""
     if isinstance(value, dict):
         items = list(value.items())
     elif isinstance(value, list) and value and isinstance(value[0], dict):
-        items = [(str(number), one) for number, one in enumerate(value)]
+        items = [(str(number), table) for number, table in enumerate(value)]
     else:
         yield key, value
         return
-    for name, one in items:
-        yield from flat(one, f"{key}.{name}" if key else name)
+    for name, item in items:
+        yield from flat(item, f"{key}.{name}" if key else name)
 
 
-def _bare(value: Any) -> Any:
+def _toml_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_bare(item) for item in value]
+        return [_toml_value(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
-    """`value` as the type `hint` asks, or a refusal."""
+    """`value` converted to the type `hint`, or an error."""
     if NoneType in get_args(hint):
         # TOML has no null: on the command line, none leaves the key out.
         inner = without_none(hint)
@@ -107,7 +107,7 @@ def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
 
 
 def _described(hint: Any) -> str:
-    """A type in words."""
+    """A type as errors call it, such as "a whole number"."""
     hint = without_none(hint)
     if get_origin(hint) is Literal:
         return listed(f'"{choice}"' for choice in get_args(hint))

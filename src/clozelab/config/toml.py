@@ -1,6 +1,6 @@
-"""TOML as the package reads and writes it: where files are found, and the one writer.
+"""TOML files: finding, reading and writing them.
 
-Recipes, protocols and studies come with the package, by name, or are the user's, by path.
+Recipes, protocols and studies of the package are found by name, those of the user by path.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ Table = dict[str, Any]
 
 
 class Source(NamedTuple):
-    """The text of a TOML file, what errors call it, and where it lies."""
+    """The text of a TOML file, its name in errors, and its path."""
 
     text: str
     place: str
     path: Path | None  # None: it comes with the package
 
     def tables(self) -> Table:
-        """What the text says."""
+        """The tables that the text holds."""
         return decode(self.text, self.place)
 
     def beside(self, word: str) -> str:
-        """A name as it is; a path as it is seen from this file's folder."""
+        """A name unchanged, or a path relative to this file's folder."""
         return str(Path(self.place).parent / word) if is_path(word) else word
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """The TOML files of one kind."""
+    """All TOML files of one kind."""
 
-    kind: str  # what one is called, as in "recipe"
-    folder: str  # where those that come with the package lie in it
+    kind: str  # what errors call one, as in "recipe"
+    folder: str  # the package's folder of them
 
     def names(self) -> list[str]:
-        """Those that come with the package."""
+        """The names of those that come with the package."""
         return [*_packaged(self.folder)]
 
     def find(self, name_or_path: str | Path) -> Source:
@@ -68,7 +68,7 @@ class Shelf:
 
 @cache
 def _packaged(folder: str) -> dict[str, str]:
-    """The texts of the files that come with the package in a folder of it, which never change."""
+    """By name, the texts of the TOML files in a folder of the package."""
     files = resources.files("clozelab").joinpath(*folder.split("/")).iterdir()
     texts = {file.name[:-5]: file for file in files if file.name.endswith(".toml")}
     return {name: texts[name].read_text("utf-8") for name in sorted(texts)}
@@ -85,7 +85,7 @@ def is_path(word: str) -> bool:
 
 
 def decode(text: str, place: str) -> Table:
-    """What a text says; `place` is what errors call it."""
+    """The tables that a text holds; `place` is its name in errors."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -93,7 +93,7 @@ def decode(text: str, place: str) -> Table:
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """Tables as text that reads back equal; what is None is left out."""
+    """Tables as TOML that reads back equal; values that are None are left out."""
     return "\n".join(_lines(tables, "")).strip("\n") + "\n"
 
 
@@ -112,8 +112,8 @@ def written(value: Any) -> str:
 
 
 def _lines(tables: Mapping[str, Any], above: str) -> list[str]:
-    """Values first, then each table, or list of tables, under its head."""
-    inner = {name: value for name, value in tables.items() if _tabular(value)}
+    """The lines of a table: plain values, then inner tables and lists of tables with headers."""
+    inner = {name: value for name, value in tables.items() if _is_table(value)}
     lines = [
         f"{_key(name)} = {written(value)}"
         for name, value in tables.items()
@@ -129,7 +129,7 @@ def _lines(tables: Mapping[str, Any], above: str) -> list[str]:
     return lines
 
 
-def _tabular(value: Any) -> bool:
+def _is_table(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return bool(value) and all(isinstance(item, Mapping) for item in value)
     return isinstance(value, Mapping)

@@ -1,4 +1,4 @@
-"""How a corpus is to be built: the options, the tokenizer and its defaults."""
+"""The options of a corpus build, the choice of its tokenizer, and defaults of the machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Level = Literal["lines", "paragraphs", "documents"]  # of text that may repeat
 
 @dataclass(frozen=True)
 class BuildOptions(CheckedOptions):
-    """How a corpus is to be built."""
+    """The options of a corpus build."""
 
     reading: Reading = field(default_factory=Reading)
     sentences: Splitting = "auto"
@@ -45,18 +45,18 @@ class BuildOptions(CheckedOptions):
     phrases: bool = False
     held_out: BelowOne = 0.01  # share of the tokens
     unique: Level | None = None  # leave out those that repeat an earlier one
-    near_duplicates: Annotated[float, _SIMILARITY] | None = None  # leave out later ones
-    exclude: tuple[str, ...] = ()  # evaluation files, to be kept out
-    exclude_ngram: PositiveInt = 13  # words in a row that a line must share with one
+    near_duplicates: Annotated[float, _SIMILARITY] | None = None  # leave out documents so similar
+    exclude: tuple[str, ...] = ()  # evaluation files, whose text is left out
+    exclude_ngram: PositiveInt = 13  # a line that shares so many words in a row is left out
     words: int = 30_000  # size of the vocabulary of whole words
     license: Annotated[str, _LINE] | None = None  # of the text, as whoever builds it states it
-    workers: PositiveInt | None = 1  # None: one a core, of all nodes
+    workers: PositiveInt | None = 1  # None: one per core of all nodes
     on: str | None = None  # a Ray cluster to build on
 
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """How far a stage of the build is; `total` is unknown for standard input."""
+    """The progress of a stage of the build; `total` is None for standard input."""
 
     stage: str
     done: int
@@ -65,7 +65,7 @@ class BuildProgress:
 
 
 T = TypeVar("T")
-Steps = Generator[tuple[str, int, int], None, T]  # a stage, how much of it is done, and of how much
+Steps = Generator[tuple[str, int, int], None, T]  # yields stage, done, total
 
 
 def choose_tokenizer(
@@ -78,9 +78,9 @@ def choose_tokenizer(
     extend: int | None = None,
     **own: Any,
 ) -> TokenizerSpec | Tokenizer:
-    """The tokenizer to build a corpus with: given (with `extend` words more), or to be trained.
+    """The tokenizer to build a corpus with: loaded (and given `extend` words), or to be trained.
 
-    `own` are settings that some kinds have, such as the k of k-mers; None is the default.
+    `own` are settings of particular kinds, such as the k of k-mers; None is the default.
     """
     choices = {"vocabulary": vocabulary, "cased": cased, **own}
     choices = {name: value for name, value in choices.items() if value is not None}
@@ -97,11 +97,11 @@ def choose_tokenizer(
         hint = f"did you mean {meant}? " if meant else ""
         raise UserError(f"--tokenizer {name}: unknown; {hint}there are {', '.join(TOKENIZERS)}")
     spec: Any = recipe or TOKENIZERS[name](vocabulary=VOCABULARY)
-    # Parts from outside need not say whether they spell.
+    # Parts from outside the package need not have `spells`.
     if vocabulary is not None and vocabulary < 300 and getattr(spec, "spells", True):
         raise UserError(f"--vocabulary {vocabulary}: too small to spell with; at least 300")
-    for setting in choices.keys() - _settings(type(spec)):
-        owners = [other for other, part in TOKENIZERS.items() if setting in _settings(part)]
+    for setting in choices.keys() - _field_names(type(spec)):
+        owners = [other for other, part in TOKENIZERS.items() if setting in _field_names(part)]
         raise UserError(
             f"--{setting}: this tokenizer has no such setting; it belongs to"
             f" --tokenizer {' or '.join(owners)}"
@@ -110,12 +110,12 @@ def choose_tokenizer(
     return chosen
 
 
-def _settings(part: Any) -> set[str]:
+def _field_names(part: Any) -> set[str]:
     return {field.name for field in fields(part)}
 
 
 def missing(options: BuildOptions) -> list[str]:
-    """What this machine lacks for a better corpus, to be said before it is built."""
+    """Sentences about packages that are not installed and would make a better corpus."""
     lines = []
     if options.sentences == "auto" and splitter("auto").name.startswith("plain"):
         lines.append("nupunkt is not installed: sentences are split by a plain rule")
@@ -125,21 +125,21 @@ def missing(options: BuildOptions) -> list[str]:
 
 
 def cores() -> int:
-    """Processes to use unless told otherwise: the cores this process may run on."""
+    """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory() -> float:
-    """Bytes of memory that there are: of the machine, or of a group that this process is in."""
+    """Bytes of memory: of the machine, or less where a control group limits this process."""
     sizes = [math.inf]
-    with suppress(AttributeError, ValueError, OSError):  # not every system says
+    with suppress(AttributeError, ValueError, OSError):  # not every system has these
         sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, kinds, group = line.split(":", 2)
-            first = "memory" in kinds.split(",")  # the first version of control groups
+            is_v1 = "memory" in kinds.split(",")  # the first version of control groups
             root, name = (
-                (_GROUPS / "memory", "memory.limit_in_bytes") if first else (_GROUPS, "memory.max")
+                (_GROUPS / "memory", "memory.limit_in_bytes") if is_v1 else (_GROUPS, "memory.max")
             )
             for place in (Path(group), *Path(group).parents):
                 with suppress(OSError, ValueError):  # no such group here, or no limit

@@ -1,10 +1,10 @@
 """Sentences → ids and marks, fast: every distinct stretch of text is tokenised once.
 
-A stretch is a word, or a run between spaces, with the white space before it where that counts
+A stretch is a word, or a run between spaces, with the white space before it where that matters
 (the first group of a pattern, if it has one, is the stretch without it).
-For the tokenizers whose normaliser and pre-tokenizer never look across stretches, encoding them
-apart and joining gives the same ids as encoding the sentence, and natural text repeats its
-stretches; any other tokenizer gets whole sentences.
+For tokenizers whose normaliser and pre-tokenizer never look across stretches, tokenising stretches
+by themselves gives the same ids as tokenising the sentence, and most stretches of natural text are
+repeated; any other tokenizer is given whole sentences.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from clozelab.text.sequences import is_bytes, pattern_of, searching
 from clozelab.text.vocabulary import lower_cases, settings_of
 from clozelab.text.words import IDEOGRAPH_CLASS, after_space, begins, inside_segments
 
-# White space for the library is what Python takes for it, less the four control characters.
+# The library's white space is Python's without four control characters.
 _GAP = r"[^\S\x1c-\x1f]"
-_ODD_GAP = r"[^\S\x1c-\x1f \t\n\r]"  # stays inside a stretch: normalisers differ about it
+_ODD_GAP = r"[^\S\x1c-\x1f \t\n\r]"  # does not end a stretch: normalisers treat it differently
 _SOLID = r"[\S\x1c-\x1f]"
 _RUN = rf"{_SOLID}+(?:{_ODD_GAP}+{_SOLID}+)*"
 _SIGN = r"!-/:-@\[-`{-~"
-_CUT = rf"(?=[ \t\n\r{_SIGN}]|\Z)"  # BERT and GPT-2 both cut after letters before a sign
+_CUT = rf"(?=[ \t\n\r{_SIGN}]|\Z)"  # BERT and GPT-2 both cut between letters and a sign
 _LETTER = rf"(?![{_SIGN}{IDEOGRAPH_CLASS}]){_SOLID}"
 _LETTERS = rf"(?:{_LETTER})+(?:{_ODD_GAP}+(?:{_LETTER})+)*"
 
@@ -42,23 +42,23 @@ _BERT = re.compile(rf" ?+{_GAP}*+([0-9A-Za-z]++{_CUT}|[{_SIGN}{IDEOGRAPH_CLASS}]
 _SENTENCE = re.compile(rf".*{_SOLID}", re.DOTALL)
 _IDEOGRAPH = re.compile(rf"[{IDEOGRAPH_CLASS}]")
 
-_MOST_LETTERS = 1 << 23  # characters of remembered stretches, before they are forgotten
+_MOST_LETTERS = 1 << 23  # characters of cached stretches, before the cache is cleared
 
 
 @dataclass(frozen=True)
 class Tokenised:
-    """Some sentences as tokens, packed."""
+    """The tokens of some sentences, packed."""
 
     ids: Ids
     marks: Bytes
-    starts: Ints  # first token of each sentence, then the end
-    stretches: Ints  # the tokenizer's numbers of the stretches they were cut into
-    firsts: Ints | None = None  # the character of its sentence each token begins at, after spaces
-    stops: Ints | None = None  # the character after its last
+    starts: Ints  # offsets of the sentences
+    stretches: Ints  # the numbers, in the cache, of the stretches they were cut into
+    firsts: Ints | None = None  # each token's first character in its sentence, without spaces
+    stops: Ints | None = None  # the character after each token's last
 
 
 class CachedTokenizer:
-    """A tokenizer with its memory of stretches."""
+    """A tokenizer with a cache of the tokens of stretches."""
 
     def __init__(self, tokenizer: Tokenizer, *, segment: bool, counts: Counts) -> None:
         self._tokenizer = literal(tokenizer)
@@ -71,35 +71,35 @@ class CachedTokenizer:
         self._forget()
 
     def encode(self, sentences: list[str], *, characters: bool = False) -> Tokenised:
-        """Ids and marks of some sentences; the first token of each begins every kind of unit.
+        """Tokenise sentences; the first token of each has all marks.
 
-        With `characters`, also the characters of its sentence that each token covers.
+        With `characters`, also the span of characters of each token.
         """
-        # Lower-cased first where the tokenizer would, so that "The" and "the" are one stretch.
-        cut = [
+        # Lower-cased here where the tokenizer would do so, so that "The" and "the" share a stretch.
+        lowered = [
             sentence.lower() if self._lower and sentence.isascii() else sentence
             for sentence in sentences
         ]
-        cuts = [self._pattern.findall(sentence) for sentence in cut]
-        pieces = offsets([len(stretches) for stretches in cuts])
-        known = map(self._known.__getitem__, chain.from_iterable(cuts))
-        number = np.fromiter(known, np.int64, int(pieces[-1]))
+        cut = [self._pattern.findall(sentence) for sentence in lowered]
+        stretch_offsets = offsets([len(stretches) for stretches in cut])
+        numbers = map(self._known.__getitem__, chain.from_iterable(cut))
+        number = np.fromiter(numbers, np.int64, int(stretch_offsets[-1]))
         self._learn()
         ids, marks, sizes, source = self._tokens(number)
-        starts = offsets(sums(sizes, pieces))
+        starts = offsets(sums(sizes, stretch_offsets))
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
         for at, sentence in enumerate(sentences) if self._segment else ():
             if not sentence.isascii() and _IDEOGRAPH.search(sentence):
                 span = slice(starts[at], starts[at + 1])
-                lengths = sizes[pieces[at] : pieces[at + 1]]
-                firsts, _ = self._characters([cut[at]], lengths, source[span])
+                lengths = sizes[stretch_offsets[at] : stretch_offsets[at + 1]]
+                firsts, _ = self._characters([lowered[at]], lengths, source[span])
                 self._mark_segments(sentence, marks[span], firsts)
         if not characters:
             return Tokenised(ids, marks, starts, number)
-        return Tokenised(ids, marks, starts, number, *self._characters(cut, sizes, source))
+        return Tokenised(ids, marks, starts, number, *self._characters(lowered, sizes, source))
 
     def _characters(self, cut: list[str], sizes: Ints, source: Ints) -> tuple[Ints, Ints]:
-        """The characters that tokens of sentences begin at and end before."""
+        """The first character of each token of some sentences, and the one after its last."""
         matches = chain.from_iterable(map(self._pattern.finditer, cut))
         begins = (match.start(self._pattern.groups) for match in matches)
         shift = np.repeat(np.fromiter(begins, np.int64), sizes)
@@ -107,10 +107,10 @@ class CachedTokenizer:
         return firsts, np.frombuffer(self._stops, np.int32)[source] + shift
 
     def words(self, stretches: Ints) -> tuple[Ids, Bytes, Ints]:
-        """The tokens of each stretch once, and how often its stretch occurs in `stretches`.
+        """Ids and marks of each distinct stretch once, and per token how often its stretch occurs.
 
         Every stretch begins a word here, also one whose first character has no token (a zero-width
-        space): its neighbours are not those of the text, so no word goes on from one to the next.
+        space): it is not next to its neighbours of the text, so no word may continue into it.
         """
         times = np.bincount(stretches)
         number = np.flatnonzero(times)
@@ -119,7 +119,7 @@ class CachedTokenizer:
         return ids, marks, np.repeat(times[number], sizes)
 
     def _tokens(self, number: Ints) -> tuple[Ids, Bytes, Ints, Ints]:
-        """The tokens of stretches, how many each has, and where they lie."""
+        """The ids and marks of stretches, how many tokens each has, and their cache indices."""
         begin = np.frombuffer(self._starts, np.int64)
         sizes = begin[number + 1] - begin[number]
         source = ranges(begin[number], sizes)
@@ -127,16 +127,16 @@ class CachedTokenizer:
         return ids, np.frombuffer(self._marks, np.uint8)[source], sizes, source
 
     def forget(self) -> None:
-        """Let go of what was learned, once it is much; numbers of stretches end with it."""
+        """Clear the cache if it is large; the numbers of stretches are then no longer valid."""
         if self._letters > _MOST_LETTERS:
             self._forget()
 
     def _learn(self) -> None:
-        """Tokenise the stretches just met; remember their ids, marks and characters."""
+        """Tokenise the stretches that are new; cache their ids, marks and characters."""
         learned = len(self._starts) - 1
         new = [*islice(reversed(self._known), len(self._known) - learned)][::-1]
         tokens = self._encoded(new)
-        starts = offsets([len(some) for some in tokens])
+        starts = offsets([len(stretch_tokens) for stretch_tokens in tokens])
         flat = chain.from_iterable(chain.from_iterable(tokens))
         ids, begin, stops = np.fromiter(flat, np.int64).reshape(-1, 3).T
         bodies = [text.lstrip(" ") for text in new]
@@ -145,7 +145,7 @@ class CachedTokenizer:
         marks = np.full(len(firsts), Mark.ALL if self._word_level else _INSIDE, dtype=np.uint8)
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
         for number, (text, body) in enumerate(zip(new, bodies, strict=True)):
-            if not _is_plain(body):  # of a plain word the first token begins it
+            if not _is_plain(body):  # in a plain word only the first token begins one
                 span = slice(starts[number], starts[number + 1])
                 firsts[span] = after_space(text, begin[span].tolist())
                 if not self._word_level:
@@ -159,10 +159,10 @@ class CachedTokenizer:
         self._letters += sum(map(len, new))
 
     def _encoded(self, new: list[str]) -> list[list[tuple[int, int, int]]]:
-        """Of the tokens of each stretch the id, and the characters it begins at and ends before.
+        """For each stretch its tokens: id, first character, and the one after the last.
 
-        BERT's normaliser and pre-tokenizer, which take longer than the model, leave a plain word
-        as it is.
+        For BERT, plain words go directly to the model: its normaliser and pre-tokenizer, which
+        take longer than the model, would not change them.
         """
         model, bert = self._tokenizer.model, self._pattern is _BERT
         plain = [
@@ -176,8 +176,8 @@ class CachedTokenizer:
             if is_plain:
                 tokens.append([(token.id, *token.offsets) for token in model.tokenize(text)])
             else:
-                each = next(encodings)
-                spans = zip(each.ids, each.offsets, strict=True)
+                encoding = next(encodings)
+                spans = zip(encoding.ids, encoding.offsets, strict=True)
                 tokens.append([(number, *span) for number, span in spans])
         return tokens
 
@@ -189,7 +189,7 @@ class CachedTokenizer:
         self._letters = 0
 
     def _mark_segments(self, sentence: str, marks: Bytes, firsts: Ints) -> None:
-        """Take the segment mark from what lies inside a segmented word of a sentence."""
+        """Clear the segment mark of tokens that continue a segmented word."""
         self._counts.add("sentences segmented")
         inside, failed = inside_segments(sentence)
         if failed:
@@ -198,20 +198,20 @@ class CachedTokenizer:
         marks[:1] = Mark.ALL
 
 
-# Until phrases and entities are found, every token is a unit of those kinds.
+# Until phrases and entities are found, every token counts as one.
 _INSIDE = Mark.PHRASE | Mark.ENTITY
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a text is one word for every normaliser and pre-tokenizer, but for its capitals."""
+    """Whether a text is one word to every tokenizer, which at most lower-cases it."""
     return text.isascii() and text.isalnum()
 
 
 def literal(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy to which the name of a special is text, and which neither pads nor truncates."""
+    """A copy that reads the names of special tokens as text, and neither pads nor truncates."""
     text = tokenizer.to_str()
     if isinstance(tokenizer.model, models.Unigram | models.WordLevel):
-        # They look for all their pieces in the text, the specials too: none begins with a space.
+        # These models match all pieces, also specials; a name with a space in front never matches.
         settings = json.loads(text)
         model, added = settings["model"], settings["added_tokens"]
         names = {token["content"] for token in added if token["special"]}
@@ -232,11 +232,11 @@ def literal(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def stretches(tokenizer: Tokenizer) -> re.Pattern[str]:
-    """The stretches a tokenizer may be given one by one: see the module's opening."""
+    """The pattern of the stretches that a tokenizer may be given one by one (see the module)."""
     before = settings_of(tokenizer.pre_tokenizer)
     normal = settings_of(tokenizer.normalizer)
     if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
-        return _SENTENCE  # added words are matched before anything is split
+        return _SENTENCE  # added tokens are matched before text is split
     if before.get("type") == "BertPreTokenizer" and normal.get("type") == "BertNormalizer":
         return _BERT if normal["handle_chinese_chars"] else _SENTENCE
     if before.get("type") == "ByteLevel" and not normal:
@@ -246,21 +246,21 @@ def stretches(tokenizer: Tokenizer) -> re.Pattern[str]:
         return _BYTES if local else _SENTENCE
     if before.get("type") == "Metaspace" and before["prepend_scheme"] == "always":
         steps = [step for step in normal.get("normalizers", []) if step["type"] != "Lowercase"]
-        local = steps[-2:] == _SQUEEZE and all(map(_inside_stretches, steps[:-2]))
+        local = steps[-2:] == _SQUEEZE and all(map(_stays_inside_stretches, steps[:-2]))
         return _SPACED if local and before["split"] else _SENTENCE
     return _SENTENCE
 
 
-# The end of a normaliser that leaves one plain space between runs, whatever white space was there
-# or came of decomposing (´ is a space with an accent).
+# The last steps of a normaliser that makes one plain space of all white space, also of that which
+# decomposing adds (´ is a space with an accent).
 _SQUEEZE = [
     {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
     {"type": "Strip", "strip_left": False, "strip_right": True},
 ]
 
 
-def _inside_stretches(step: dict[str, Any]) -> bool:
-    """Whether a normaliser never looks across white space."""
+def _stays_inside_stretches(step: dict[str, Any]) -> bool:
+    """Whether a normaliser step never looks across white space."""
     if step["type"] == "Replace":
         return not any(map(str.isspace, step["pattern"].get("String", " ")))
     return step["type"] in ("NFKD", "NFD", "StripAccents")

@@ -1,9 +1,8 @@
-"""Tokenizers that others made: tokenizer.json, and the files of older checkpoints.
+"""Loading tokenizers made elsewhere: tokenizer.json, and the files of older checkpoints.
 
-sentencepiece's files (spiece.model) are read without that library: they are messages of protocol
-buffers, of which four fields are needed. A tokenizer made of one gives the ids that transformers
-gives: for ALBERT and XLNet with their own normalisation before that of the file, for XLM-R and
-CamemBERT with fairseq's numbers.
+sentencepiece's files (spiece.model) are read without that library: they are protocol buffers, of
+which a few fields are needed. The tokenizer gives the same ids as in transformers: ALBERT and XLNet
+have their own normalisation before that of the file, XLM-R and CamemBERT have fairseq's ids.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from clozelab.files import read_json
 from clozelab.text.marks import as_stated
 from clozelab.text.vocabulary import BERT, ROLES, bert_like, check_ids, finished
 
-# The files of a tokenizer, the best first; old checkpoints have one of the later ones alone.
+# The files of a tokenizer, the preferred first; old checkpoints have only one of the later ones.
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
-_DEBERTA = "spm.model"  # which releases of transformers read each in another way
-_UNIGRAM = 1  # of sentencepiece's model types
-_NORMAL, _CONTROL, _USER = 1, 3, 4  # of its types of pieces
-# What stands before the pieces, and how many of the file's own go, in fairseq's numbers.
+_DEBERTA = "spm.model"  # refused: releases of transformers read it in different ways
+_UNIGRAM = 1  # one of sentencepiece's model types
+_NORMAL, _CONTROL, _USER = 1, 3, 4  # some of its types of pieces
+# By family with fairseq's ids: the pieces put before the file's, and how many of those are dropped.
 _FAIRSEQ: dict[str, tuple[dict[str, float], int]] = {
     "xlm-roberta": (dict.fromkeys(("<s>", "<pad>", "</s>", "<unk>"), 0.0), 3),
     "camembert": (
@@ -38,15 +37,15 @@ _FAIRSEQ: dict[str, tuple[dict[str, float], int]] = {
 
 
 def load(place: str | Path) -> Tokenizer:
-    """A tokenizer from a Hugging Face directory, a run, or one of the files that it may have."""
+    """A tokenizer from a Hugging Face directory, a run, or a file of a tokenizer."""
     path = Path(place)
     if path.is_dir():
-        of_run = sorted(path.glob("checkpoints/step-*/tokenizer.json"))  # every checkpoint has it
-        for file in [*of_run[-1:], *(path / name for name in _FILES)]:
+        in_checkpoints = sorted(path.glob("checkpoints/step-*/tokenizer.json"))
+        for file in [*in_checkpoints[-1:], *(path / name for name in _FILES)]:
             if file.is_file():
                 return load(file)
         if (path / _DEBERTA).is_file():
-            raise _unread(path / _DEBERTA)
+            raise _deberta_error(path / _DEBERTA)
         raise UserError(
             f"{path}: no tokenizer.json, vocab.txt, vocab.json with merges.txt or spiece.model"
             " here; put the tokenizer's files beside the model"
@@ -68,11 +67,11 @@ def load(place: str | Path) -> Tokenizer:
         return as_stated(tokenizer, path.parent, by_template=read is None)
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # bare Exception for a bad file, or a panic of the library's
+    except BaseException as error:  # the library raises Exception, or panics
         raise UserError(f"{path}: not a tokenizer file that can be read ({error})") from error
 
 
-def _unread(file: Path) -> UserError:
+def _deberta_error(file: Path) -> UserError:
     folder = str(file.parent)
     return UserError(
         f"{file}: DeBERTa's file of sentencepiece is not read here; write tokenizer.json beside it"
@@ -81,12 +80,12 @@ def _unread(file: Path) -> UserError:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """A file of settings, if there is one."""
+    """The contents of a JSON file; empty if there is none."""
     return read_json(path, fix="fix it or take it away") if path.is_file() else {}
 
 
 def _flag(path: Path, key: str, default: bool | None) -> bool | None:
-    """A switch in the tokenizer_config.json beside a file."""
+    """A boolean setting in the tokenizer_config.json beside a file."""
     config = path.parent / "tokenizer_config.json"
     value = _settings(config).get(key)
     if value is not None and not isinstance(value, bool):
@@ -95,7 +94,7 @@ def _flag(path: Path, key: str, default: bool | None) -> bool | None:
 
 
 def _with_added(tokenizer: Tokenizer, file: Path) -> Tokenizer:
-    """The tokenizer with the words of added_tokens.json, numbered on from its own."""
+    """The tokenizer with the tokens of added_tokens.json, whose ids must follow its own."""
     table = _settings(file)
     for name in sorted(table, key=lambda name: str(table[name]).zfill(20)):
         if tokenizer.token_to_id(name) is None:
@@ -105,15 +104,15 @@ def _with_added(tokenizer: Tokenizer, file: Path) -> Tokenizer:
     return tokenizer
 
 
-def _known(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The specials that a tokenizer has, by any spelling."""
+def _known_specials(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The names of the special tokens of any family that a tokenizer has."""
     names = (name for names in ROLES.values() for name in names)
     return tuple(name for name in names if tokenizer.token_to_id(name) is not None)
 
 
 def _from_vocab_txt(path: Path) -> Tokenizer:
-    """BERT's list of pieces, one a line; cased unless the directory's settings or the list say."""
-    # Not splitlines: U+2028 and its like are pieces of some vocabularies.
+    """BERT's list of pieces; lower-cased as tokenizer_config.json says, else if none is upper."""
+    # Not splitlines: some vocabularies have U+2028 and the like as pieces.
     pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     table = {piece: number for number, piece in enumerate(pieces)}
     missing = [name for name in BERT if name not in table]
@@ -124,14 +123,14 @@ def _from_vocab_txt(path: Path) -> Tokenizer:
     tokenizer = bert_like(models.WordPiece(table, unk_token="[UNK]"), not lower)
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=lower,
-        strip_accents=_flag(path, "strip_accents", None),  # None: as the case
+        strip_accents=_flag(path, "strip_accents", None),  # None: where text is lower-cased
         handle_chinese_chars=bool(_flag(path, "tokenize_chinese_chars", True)),
     )
     return finished(tokenizer, BERT)
 
 
 def _from_merges(path: Path) -> Tokenizer:
-    """The vocab.json and merges.txt of GPT-2 and RoBERTa, or of GPT, whose words end in </w>."""
+    """The vocab.json and merges.txt of GPT-2 and RoBERTa, or of GPT, with </w> at ends of words."""
     merges = path.parent / "merges.txt"
     if not merges.is_file():
         raise UserError(f"{path}: a BPE needs merges.txt beside it")
@@ -147,12 +146,12 @@ def _from_merges(path: Path) -> Tokenizer:
         prefix = bool(_flag(path, "add_prefix_space", False))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
         tokenizer.decoder = decoders.ByteLevel()
-    return finished(tokenizer, _known(tokenizer))
+    return finished(tokenizer, _known_specials(tokenizer))
 
 
 def _from_sentencepiece(path: Path) -> Tokenizer:
-    """ALBERT's and XLNet's spiece.model, and XLM-R's and CamemBERT's."""
-    model = _parsed(path.read_bytes())
+    """The sentencepiece model of ALBERT, XLNet, XLM-R or CamemBERT."""
+    model = _parse_sentencepiece(path.read_bytes())
     family = _family(model, path)
     if model.kind != _UNIGRAM:
         raise UserError(f"{path}: its pieces are no unigram model, which a known family would have")
@@ -178,21 +177,21 @@ def _from_sentencepiece(path: Path) -> Tokenizer:
     tokenizer.add_tokens(
         [AddedToken(text, normalized=False, special=kind == _CONTROL) for text, kind in added]
     )
-    return finished(tokenizer, _known(tokenizer))
+    return finished(tokenizer, _known_specials(tokenizer))
 
 
 @dataclass
 class _SentencePieceModel:
-    """What a file says."""
+    """The fields of a sentencepiece file that are needed."""
 
     pieces: list[tuple[str, float, int]] = field(default_factory=list)  # text, score, type
-    unknown: int = 0
+    unknown: int = 0  # id
     kind: int = _UNIGRAM
-    charsmap: bytes = b""  # the normaliser, compiled
+    charsmap: bytes = b""  # the compiled normaliser
 
 
 def _family(model: _SentencePieceModel, path: Path) -> str:
-    """Whose file it is: as the configs beside it say, else by the names of its pieces."""
+    """The family of a file: as the configs beside it say, else by its special tokens."""
     names = [
         _settings(path.parent / "tokenizer_config.json").get("tokenizer_class"),
         _settings(path.parent / "config.json").get("model_type"),
@@ -203,7 +202,7 @@ def _family(model: _SentencePieceModel, path: Path) -> str:
         if family.replace("-", "") in written:
             return family
     if "deberta" in written or path.name == _DEBERTA:
-        raise _unread(path)
+        raise _deberta_error(path)
     texts = {text for text, _, _ in model.pieces}
     for special, family in (("<cls>", "xlnet"), ("[CLS]", "albert")):
         if special in texts:
@@ -213,27 +212,27 @@ def _family(model: _SentencePieceModel, path: Path) -> str:
     )
 
 
-def _parsed(content: bytes) -> _SentencePieceModel:
-    """The model in a file's bytes; an error where they are none."""
+def _parse_sentencepiece(content: bytes) -> _SentencePieceModel:
+    """Parse the bytes of a sentencepiece file; raises where they are not one."""
     model = _SentencePieceModel()
-    for number, value in _fields(content):
+    for number, value in _protobuf_fields(content):
         if number not in (1, 2, 3):
             continue
-        inside = dict(_fields(value))
+        fields = dict(_protobuf_fields(value))
         if number == 1:
-            score = struct.unpack("<f", inside.get(2, b"\0\0\0\0"))[0]
-            model.pieces.append((inside[1].decode(), score, inside.get(3, _NORMAL)))
+            score = struct.unpack("<f", fields.get(2, b"\0\0\0\0"))[0]
+            model.pieces.append((fields[1].decode(), score, fields.get(3, _NORMAL)))
         elif number == 2:
-            model.kind, model.unknown = inside.get(3, _UNIGRAM), inside.get(40, 0)
+            model.kind, model.unknown = fields.get(3, _UNIGRAM), fields.get(40, 0)
         else:
-            model.charsmap = inside.get(2, b"")
+            model.charsmap = fields.get(2, b"")
     if not model.pieces or not 0 <= model.unknown < len(model.pieces):
         raise ValueError("no pieces, or none for what is unknown")
     return model
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message: numbers, or the bytes of what is longer."""
+def _protobuf_fields(content: bytes) -> Iterator[tuple[int, Any]]:
+    """The fields of a protocol buffer: field number, and an integer or the bytes."""
     at = 0
     while at < len(content):
         key, at = _varint(content, at)
@@ -252,7 +251,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and where it ends."""
+    """The varint (seven bits per byte) at `at`, and where it ends."""
     number = 0
     for shift, byte in zip(range(0, 70, 7), content[at : at + 10], strict=False):
         at += 1

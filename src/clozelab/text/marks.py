@@ -1,7 +1,7 @@
-"""Which tokens of a published tokenizer play which role, as its files say.
+"""The roles of the special tokens of a published tokenizer, as its files state them.
 
-The files of Hugging Face name them (`cls_token` and the like), and a template says which of them
-stand around a text. Where that is other than the spelling has it, the roles go along with the
+The files of Hugging Face name them (`cls_token` and the like), and a template has those that are
+put around a text. Where these roles differ from those by spelling, they are saved with the
 tokenizer: `vocabulary.with_roles`.
 """
 
@@ -17,29 +17,29 @@ from clozelab.errors import UserError
 from clozelab.files import read_json
 from clozelab.text.vocabulary import roles_of, settings_of, with_roles
 
-_FILES = ("special_tokens_map.json", "tokenizer_config.json")  # the later one says it
+_FILES = ("special_tokens_map.json", "tokenizer_config.json")  # the later one wins
 _ROLES = ("cls", "sep", "pad", "mask", "unk")
 
 
 def as_stated(tokenizer: Tokenizer, folder: Path, *, by_template: bool) -> Tokenizer:
-    """The tokenizer with the roles that the files in its folder give its tokens.
+    """The tokenizer with the roles that the files in its folder give to special tokens.
 
-    `by_template` is whether its template came with it, and was not made here.
+    `by_template` says whether its post-processor came with it, and was not made here.
     """
-    guessed, stated = roles_of(tokenizer), _stated(tokenizer, folder)
-    around = _around(tokenizer, guessed) if by_template else {}
-    roles = around | {role: stated[role] for role in _ROLES if role in stated}
+    guessed, stated = roles_of(tokenizer), _stated_roles(tokenizer, folder)
+    in_template = _template_roles(tokenizer, guessed) if by_template else {}
+    roles = in_template | {role: stated[role] for role in _ROLES if role in stated}
     if roles.get("unk") in (stated.get("bos"), stated.get("eos")):
-        roles.pop("unk", None)  # GPT-2's, which never stands for anything unknown
-    end = stated.get("eos")
-    if end is not None and "eod" not in guessed and end != {**guessed, **roles}.get("sep"):
-        roles["eod"] = end
+        roles.pop("unk", None)  # as in GPT-2, where no text is unknown
+    eos = stated.get("eos")
+    if eos is not None and "eod" not in guessed and eos != {**guessed, **roles}.get("sep"):
+        roles["eod"] = eos
     new = {role: number for role, number in roles.items() if guessed.get(role) != number}
     return with_roles(tokenizer, new) if new else tokenizer
 
 
-def _stated(tokenizer: Tokenizer, folder: Path) -> dict[str, int]:
-    """The tokens that the files name, of those that the vocabulary has."""
+def _stated_roles(tokenizer: Tokenizer, folder: Path) -> dict[str, int]:
+    """The ids by role of the special tokens that the files name and the vocabulary has."""
     numbers = {}
     for name in _FILES:
         file = folder / name
@@ -54,8 +54,8 @@ def _stated(tokenizer: Tokenizer, folder: Path) -> dict[str, int]:
     return numbers
 
 
-def _around(tokenizer: Tokenizer, guessed: Mapping[str, int]) -> dict[str, int]:
-    """The marks that a template puts around a text: before and after it, or both after it."""
+def _template_roles(tokenizer: Tokenizer, guessed: Mapping[str, int]) -> dict[str, int]:
+    """The ids of [CLS] and [SEP] in a template: before and after a text, or both after it."""
     for step in _steps(settings_of(tokenizer.post_processor)):
         parts: list[str | None] = [
             part.get("SpecialToken", {}).get("id") for part in step.get("single", ())
@@ -69,7 +69,7 @@ def _around(tokenizer: Tokenizer, guessed: Mapping[str, int]) -> dict[str, int]:
             continue
         cls, sep = (tokenizer.token_to_id(parts[at] or "") for at in order)
         others = {guessed[role] for role in guessed.keys() - {"cls", "sep"}}
-        if cls is not None and sep is not None and not {cls, sep} & others:  # GPT has others
+        if cls is not None and sep is not None and not {cls, sep} & others:
             return {"cls": cls, "sep": sep}
     return {}
 

@@ -1,5 +1,5 @@
-"""Documents that are nearly the same: MinHash signatures of their n-grams of words, and bands of
-them, of which near-duplicates share some (Leskovec et al., Mining of Massive Datasets, chapter 3).
+"""Near-duplicate documents: MinHash signatures of their n-grams of words, cut into bands, of which
+near-duplicates share at least one (Leskovec et al., Mining of Massive Datasets, chapter 3).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from clozelab.keys import fold
 from clozelab.packed import offsets
 from clozelab.text.overlap import ngrams
 
-HASHES = 128  # of a signature; the share of equal ones estimates a similarity of 0.8 to ± 0.035
-_SHINGLE = 5  # words of an n-gram, as in arXiv:2107.06499
+HASHES = 128  # per signature; the share of equal ones estimates a similarity of 0.8 to ± 0.035
+_SHINGLE = 5  # words in an n-gram, as in arXiv:2107.06499
 _SEED = 0
-_RECALL = 0.99  # of pairs as similar as the threshold, how many share a band
+_RECALL = 0.99  # the share of pairs at the threshold that must share a band
 
 Signatures = NDArray[np.uint32]
 
@@ -31,16 +31,16 @@ def check() -> None:
 
 
 def algorithm() -> str:
-    """What signatures depend on besides the text."""
+    """What signatures depend on besides the text, for cache keys."""
     from rensa import RMinHash
 
     return f"rensa {RMinHash.ALGORITHM_VERSION}, {HASHES} hashes of {_SHINGLE} words"
 
 
 def signatures(words: Keys, sizes: Ints, *, digests: Keys) -> Signatures:
-    """[documents, HASHES] of documents of so many words each, one after another.
+    """[documents, HASHES] the signatures of packed documents of `sizes` words.
 
-    One that is too short for an n-gram of words has its digest in place of them.
+    A document that is too short for an n-gram has its digest as its only one.
     """
     from rensa import RMinHash
 
@@ -56,7 +56,7 @@ def signatures(words: Keys, sizes: Ints, *, digests: Keys) -> Signatures:
 
 
 def rows_of_bands(threshold: float) -> int:
-    """As many hashes to a band as still let pairs at the threshold share one, nearly always."""
+    """The most hashes per band with which pairs at the threshold still share one (_RECALL)."""
     for rows in range(HASHES, 1, -1):
         if 1 - (1 - threshold**rows) ** (HASHES // rows) >= _RECALL:
             return rows
@@ -64,7 +64,7 @@ def rows_of_bands(threshold: float) -> int:
 
 
 def bands(signatures: Signatures, threshold: float) -> Keys:
-    """[documents, bands] the keys of the bands: candidates have one in common."""
+    """[documents, bands] the keys of the bands; documents that share one are compared."""
     rows = rows_of_bands(threshold)
     count = HASHES // rows
     values = signatures[:, : count * rows].reshape(-1)
@@ -72,5 +72,5 @@ def bands(signatures: Signatures, threshold: float) -> Keys:
 
 
 def similarities(first: Signatures, second: Signatures) -> NDArray[np.float64]:
-    """The estimated Jaccard similarity of documents, pair by pair."""
+    """The estimated Jaccard similarity of each pair of documents."""
     return np.asarray((first == second).mean(axis=1))

@@ -1,7 +1,7 @@
-"""The ids of a tokenizer that is given other pieces, wherever its file has them.
+"""Renumbering a tokenizer whose pieces change, in every place of its file that has ids.
 
-The library numbers tokens that are no pieces of the model behind all that are, whatever the file
-says; so they are put there.
+The library gives added tokens that are no pieces of the model the ids after all pieces, whatever
+the file says; so the file is written that way.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from tokenizers import Tokenizer
 
 
 def numbers_of(settings: Mapping[str, Any]) -> dict[str, int]:
-    """The pieces of a tokenizer's model and their ids, ascending."""
+    """The pieces of a tokenizer's model with their ids, in ascending order."""
     table = settings["model"]["vocab"]
-    if isinstance(table, list):  # of unigram pieces and their scores
+    if isinstance(table, list):  # unigram: [piece, score] in the order of ids
         return {piece: number for number, (piece, _) in enumerate(table)}
     return dict(sorted(table.items(), key=lambda entry: int(entry[1])))
 
 
 def behind(settings: Mapping[str, Any]) -> list[str]:
-    """The tokens that were added and are no pieces of the model, by their ids."""
+    """The added tokens that are no pieces of the model, in the order of their ids."""
     pieces = numbers_of(settings)
     added = sorted(settings["added_tokens"], key=lambda token: int(token["id"]))
     return [str(token["content"]) for token in added if token["content"] not in pieces]
 
 
 def renumbered(settings: dict[str, Any], numbers: Mapping[str, int]) -> Tokenizer:
-    """The tokenizer with these pieces, which its file may have more of, and these ids for them.
+    """The tokenizer with only these pieces of its model, under these ids.
 
-    What is no piece of the model follows. The settings are changed.
+    Added tokens that are no pieces of the model follow. `settings` is changed in place.
     """
     model, first = settings["model"], max(numbers.values(), default=-1) + 1
-    every = {**numbers, **{name: first + at for at, name in enumerate(behind(settings))}}
+    ids = {**numbers, **{name: first + at for at, name in enumerate(behind(settings))}}
     if isinstance(model["vocab"], list):
         entries = {piece: [piece, score] for piece, score in model["vocab"]}
         if model.get("unk_id") is not None:
@@ -42,25 +42,25 @@ def renumbered(settings: dict[str, Any], numbers: Mapping[str, int]) -> Tokenize
         model["vocab"] = [entries[piece] for piece in numbers]
     else:
         model["vocab"] = dict(numbers)
-    tokens = [token for token in settings["added_tokens"] if token["content"] in every]
+    tokens = [token for token in settings["added_tokens"] if token["content"] in ids]
     for token in tokens:
-        token["id"] = every[token["content"]]
+        token["id"] = ids[token["content"]]
     settings["added_tokens"] = sorted(tokens, key=lambda token: int(token["id"]))
     if settings.get("padding"):
-        settings["padding"]["pad_id"] = every[settings["padding"]["pad_token"]]
-    _renumber_marks(settings.get("post_processor") or {}, every)
+        settings["padding"]["pad_id"] = ids[settings["padding"]["pad_token"]]
+    _renumber_post_processor(settings.get("post_processor") or {}, ids)
     tokenizer = Tokenizer.from_str(json.dumps(settings))
-    assert tokenizer.get_vocab(with_added_tokens=True) == every, "the library numbers otherwise"
+    assert tokenizer.get_vocab(with_added_tokens=True) == ids, "the library numbers otherwise"
     return tokenizer
 
 
-def _renumber_marks(step: dict[str, Any], numbers: Mapping[str, int]) -> None:
-    """Give the marks that a post-processor puts around a text their ids."""
+def _renumber_post_processor(step: dict[str, Any], numbers: Mapping[str, int]) -> None:
+    """Renumber the special tokens that a post-processor puts around a text, in place."""
     for inner in step.get("processors", ()):
-        _renumber_marks(inner, numbers)
-    marks: Iterable[dict[str, Any]] = (step.get("special_tokens") or {}).values()
-    for mark in marks:
-        mark["ids"] = [numbers[name] for name in mark["tokens"]]
+        _renumber_post_processor(inner, numbers)
+    templates: Iterable[dict[str, Any]] = (step.get("special_tokens") or {}).values()
+    for special in templates:
+        special["ids"] = [numbers[name] for name in special["tokens"]]
     for role in ("cls", "sep"):  # as [name, id], in the post-processors of BERT and RoBERTa
         if role in step:
             step[role] = [step[role][0], numbers[step[role][0]]]

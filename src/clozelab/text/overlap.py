@@ -1,7 +1,7 @@
-"""Evaluation text in other text: found by the n-grams of words that the two share.
+"""Finding evaluation text in a corpus, by the n-grams of words that both have.
 
-As GPT-3's text was cleaned (arXiv:2005.14165, appendix C): words are compared in lower case and
-without signs, each character in one spelling (NFKC); an ideograph is a word.
+As in the cleaning of GPT-3's text (arXiv:2005.14165, appendix C), words are compared in lower case
+and without signs, characters normalised by NFKC; an ideograph is a word.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from clozelab.text.reading.sources import by_file
 from clozelab.text.units import windows
 from clozelab.text.words import IDEOGRAPH_CLASS
 
-WORDS = "words 2"  # changes with what words are, so that nothing compared before is taken for it
+WORDS = "words 2"  # a version for cache keys: change it when words are found in another way
 # Vowel signs and accents. Those beyond the first plane would slow the expression tenfold.
-_MARK = "".join(each for each in map(chr, range(1 << 16)) if unicodedata.category(each)[0] == "M")
+_MARK = "".join(char for char in map(chr, range(1 << 16)) if unicodedata.category(char)[0] == "M")
 _LETTER = rf"[^\W_{IDEOGRAPH_CLASS}]"
 _WORD = re.compile(rf"{_LETTER}++(?:[{_MARK}]++{_LETTER}*+)*+|[{IDEOGRAPH_CLASS}]")
 
 
 def words(text: str) -> list[str]:
-    """The words that are compared."""
+    """The words of a text, normalised for comparison."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).lower())
 
 
 class WordKeys(dict[str, int]):
-    """A key for each word; computed once."""
+    """A cache of the hash of each word."""
 
     def __missing__(self, word: str) -> int:
         digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -43,12 +43,12 @@ class WordKeys(dict[str, int]):
         return self[word]
 
     def of(self, words: Sequence[str]) -> Keys:
-        """The keys of some words."""
+        """The hashes of some words."""
         return np.fromiter(map(self.__getitem__, words), np.uint64, len(words))
 
 
 def ngrams(words: Keys, size: int) -> Keys:
-    """The keys of all n-grams of that size."""
+    """The keys of all n-grams of `size` words."""
     if len(words) < size:
         return np.zeros(0, dtype=np.uint64)
     *_, last = windows(words, size)
@@ -62,13 +62,13 @@ class EvaluationNgrams:
     size: int  # words
     files: list[str]
     keys: Keys  # ascending
-    file_of: Ints  # [keys] the first file that has each
+    file_of: Ints  # [keys] the index of the first file that has each
 
     @classmethod
     def read(
         cls, places: Sequence[str], size: int, *, counts: Counts, encoding: str = "utf-8"
     ) -> EvaluationNgrams:
-        """Those of the lines of all texts, of whatever field; a file without any is refused."""
+        """The n-grams of each line in all fields of the files; a file without any is refused."""
         reading = Reading(field=None, encoding=encoding)
         try:
             files, ngram_keys = list[str](), list[Keys]()
@@ -85,9 +85,9 @@ class EvaluationNgrams:
         return ngrams
 
     def find(self, words: Keys, texts: Ints) -> tuple[Ints, Ints]:
-        """The first words of n-grams that lie in one text and in a file, and the file of each.
+        """The positions of words that begin an evaluation n-gram, and the file of each.
 
-        `texts` has the number of the text that each word is of.
+        `texts` has the number of each word's text; an n-gram across two texts does not count.
         """
         keys = ngrams(words, self.size)
         same = texts[: len(keys)] == texts[self.size - 1 :]
@@ -95,21 +95,21 @@ class EvaluationNgrams:
         return at, look_up(self.keys, self.file_of, keys[at], default=0)
 
     def what(self, file: int) -> str:
-        """What is said of lines that were left out for a file."""
+        """The name under which lines are counted that were left out for a file."""
         return f"lines left out that share {self.size} words with {self.files[file]}"
 
 
 def _file_ngrams(file: str, texts: Iterable[RawDocument], size: int, *, counts: Counts) -> Keys:
-    """The n-grams of an evaluation file; its texts that are too short are counted."""
+    """The n-grams of an evaluation file; texts that are too short for one are counted."""
     keys = WordKeys()
     ngram_keys: list[Keys] = []
     texts_read = 0
     for document in texts:
         texts_read += 1
         lines: Iterable[Keys] = (keys.of(words(line)) for line in document.text.split("\n"))
-        of_lines = [some for line in lines if len(some := ngrams(line, size))]
-        ngram_keys += of_lines
-        if not of_lines:
+        line_ngrams = [found for line in lines if len(found := ngrams(line, size))]
+        ngram_keys += line_ngrams
+        if not line_ngrams:
             what = f"texts of {file} that have no {size} words in a row, and so are not looked for"
             counts.add(what, document.name)
     if not texts_read:

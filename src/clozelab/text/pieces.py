@@ -1,9 +1,9 @@
 """Learning pieces so that the same text always gives the same vocabulary.
 
-The library's trainers number affixed letters (`##a`, `a</w>`) in the order of a hash map that is
-seeded anew in every process, and ties between merges follow those numbers. So the letters that
-differ by their place in a word are made different characters before training, in the order the
-text brings them, and are named after it.
+The library's trainers number letters with an affix (`##a`, `a</w>`) in the order of a hash map that
+is seeded anew in every process, and break ties between merges by those numbers. So before training
+the first (or last) letters of words are replaced by characters of their own, numbered in the order
+in which they occur; after training the pieces get their affixes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from clozelab.errors import UserError
 from clozelab.text.words import kind
 
-_FIRST_SIGN, _LAST_SIGN = 0xF0000, 0x10FFFD  # the private planes: no text uses them for letters
-_MOST_WORDS = 1 << 20  # remembered, before they are forgotten
+_FIRST_SIGN, _LAST_SIGN = 0xF0000, 0x10FFFD  # private-use planes, which text does not use
+_MOST_WORDS = 1 << 20  # words in the cache, before it is cleared
 
 
 @dataclass
 class Letters:
-    """Texts on their way to a trainer, the first or last letter of each word replaced by a sign."""
+    """Trains a BPE on texts in which the first or last letter of each word has a sign instead."""
 
     normalizer: normalizers.Normalizer
     end: Literal["first", "last"]
@@ -35,10 +35,10 @@ class Letters:
     def learn(
         self, texts: Iterator[str], *, size: int, affix: str
     ) -> tuple[list[str], list[tuple[str, str]]]:
-        """At most `size` pieces in the order they were learned, single letters first; the merges.
+        """At most `size` pieces, single letters first, then in the order of the merges; the merges.
 
-        With marked first letters every other piece takes the affix in front (`##`), with marked
-        last letters a word's last piece takes it behind (`</w>`).
+        With marked first letters, pieces that begin no word get the prefix `affix` (`##`); with
+        marked last letters, pieces that end a word get it as a suffix (`</w>`).
         """
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -48,7 +48,7 @@ class Letters:
         plain = {sign: letter for letter, sign in self.signs.items()}
         self.counts.pop(" ", None)
         alphabet = sorted(self.counts, key=lambda letter: (-self.counts[letter], letter))
-        # Rare letters would crowd a small vocabulary out.
+        # Rare letters would fill a small vocabulary.
         frequent = set(alphabet[: min(max(size // 3, 256), max(size, 0))])
 
         def named(piece: str) -> str:
@@ -59,12 +59,12 @@ class Letters:
 
         merges = [pair for pair in model["merges"] if frequent.issuperset("".join(pair))]
         merged = list(dict.fromkeys(map("".join, merges)))
-        singles = sorted(alphabet[: max(size - len(merged), len(frequent))])  # fill what is left
+        singles = sorted(alphabet[: max(size - len(merged), len(frequent))])  # fill the rest
         pieces = list(dict.fromkeys(named(piece) for piece in [*singles, *merged]))
         return pieces, [(named(left), named(right)) for left, right in merges]
 
     def _marked(self, texts: Iterator[str]) -> Iterator[str]:
-        """The texts, normalised, words with a space between and their sign set."""
+        """The texts normalised, with spaces between words and a sign in each word."""
         split = pre_tokenizers.BertPreTokenizer()
         known: dict[str, str] = {}
         seen: Counter[str] = Counter()
@@ -96,23 +96,23 @@ class Letters:
 
 
 def settled(tokenizer: Tokenizer, specials: int, *, size: int) -> Tokenizer:
-    """A unigram tokenizer cut to size, its scores rounded and its pieces in order.
+    """A unigram tokenizer cut to `size`, with scores rounded and pieces sorted by score.
 
-    Pieces that mix letters with signs ("however,") go: the papers' vocabularies have none, and
-    they hide where words end. The trainer needs them all the same: it counts a word once for each
-    form it occurs in, and would miss "that" if it never met "that,". Its sums follow the order of
-    a hash map too, which moves scores in the eleventh digit; and letters it had dropped come back
-    in that order with penalties a ten-thousandth apart.
+    Pieces that mix letters with signs ("however,") are dropped: the papers' vocabularies have none,
+    and they hide where words end. The trainer needs them all the same: it counts a word once for
+    each form it occurs in, and would miss "that" if it never met "that,". Its sums follow the order
+    of a hash map, which changes scores in the eleventh digit; and letters that it had dropped come
+    back in that order, with scores a ten-thousandth apart.
     """
     settings = json.loads(tokenizer.to_str())
     learned: list[tuple[str, float]] = [tuple(entry) for entry in settings["model"]["vocab"]]
-    head, rest = learned[:specials], dict(learned[specials:])
+    special_entries, rest = learned[:specials], dict(learned[specials:])
     singles = [piece for piece in rest if len(piece) == 1]
     lowest = min(rest.values(), default=0.0)
     dropped = sorted(p for p in singles if rest[p] <= lowest + 1e-4 * (len(singles) + 1))
     for number, piece in enumerate(dropped):
         rest[piece] = round(lowest, 3) + 1e-4 * number
-    scores = {p: s if p in dropped else round(s, 3) for p, s in rest.items() if not _mixed(p)}
+    scores = {p: s if p in dropped else round(s, 3) for p, s in rest.items() if not _mixes_signs(p)}
     ordered = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
     room = size - specials - len(singles)
     if room < 0:
@@ -120,19 +120,19 @@ def settled(tokenizer: Tokenizer, specials: int, *, size: int) -> Tokenizer:
     longer = [piece for piece, _ in ordered if len(piece) > 1][:room]
     fitting = {*longer, *singles}
     ordered = [entry for entry in ordered if entry[0] in fitting]
-    settings["model"]["vocab"] = [list(entry) for entry in [*head, *ordered]]
+    settings["model"]["vocab"] = [list(entry) for entry in [*special_entries, *ordered]]
     return Tokenizer.from_str(json.dumps(settings))
 
 
 def too_small(size: int) -> UserError:
-    """What to say where not even the single characters fit a unigram vocabulary."""
+    """The error for a unigram vocabulary that is too small for the single characters."""
     return UserError(
         f"tokenizer.vocabulary = {size}: unigram keeps every character, and the text has more than"
         " that; give it more room"
     )
 
 
-def _mixed(piece: str) -> bool:
-    """Whether a piece has both letters (or digits) and signs."""
+def _mixes_signs(piece: str) -> bool:
+    """Whether a piece has both signs and other characters."""
     kinds = {kind(letter) for letter in piece.replace("▁", "")}
     return "sign" in kinds and len(kinds) > 1

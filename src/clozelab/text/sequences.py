@@ -1,7 +1,7 @@
 """Tokenizers for sequences that are not prose: k-mers, matches of a regular expression, bytes.
 
-Their tokens are found by a rule, so nothing is learned but which matches are frequent. A k-mer and
-a match of an expression are words: no text tells where else words would begin in them.
+Their tokens are found by a rule; only the frequent matches are learned. Every k-mer and every match
+of an expression is a word, since nothing else in such text marks words.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _KMERS = re.compile(r"\[(?P<letters>.+)\]\{(?P<k>\d+)\}\|\[(?P=letters)\]\|\[\^(
 class Kmer(Part):
     """Runs of k letters that do not overlap (the Nucleotide Transformer, Dalla-Torre et al. 2023).
 
-    Every k-mer of the alphabet has an id, and every letter: those that are left over at the end of
-    a sequence, or before a letter that is none of the alphabet, stand alone. A run of other letters
-    (N, gaps) is one unknown token, and k-mers are counted anew behind it.
+    Every k-mer of the alphabet has an id, and so has every letter: letters left over at the end of
+    a sequence, or before a letter outside the alphabet, are tokens by themselves. A run of other
+    letters (N, gaps) is one unknown token, after which k-mers start anew.
     """
 
     learns: ClassVar[bool] = False
 
     vocabulary: PositiveInt = 4105  # the most ids; what the k-mers need is fixed
-    cased: bool = False  # whether a small letter is another than its capital
+    cased: bool = False  # whether small letters and capitals differ
     specials: tuple[str, ...] = BERT
     k: PositiveInt = 6
     alphabet: str = "ACGT"
@@ -72,7 +72,7 @@ class Kmer(Part):
         tokenizer = _word_level(kmers, self.specials)
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(self.pattern), "removed", invert=True)
         tokenizer.decoder = decoders.Fuse()
-        if not self.cased:  # to capitals, which the library has no step for
+        if not self.cased:  # the library has no normaliser for capitals
             cases = [(letter.lower(), letter) for letter in self.alphabet]
             steps = [normalizers.Replace(small, letter) for small, letter in cases]
             tokenizer.normalizer = normalizers.Sequence(steps)
@@ -87,10 +87,10 @@ class Kmer(Part):
 
 @dataclass(frozen=True)
 class RegexMatches(Part):
-    """The matches of a regular expression, the most frequent ones; what lies between is unknown.
+    """The most frequent matches of a regular expression; text between matches is unknown.
 
-    White space between matches is no token. The expression is Oniguruma's, in which `\\d`, `\\w`
-    and `(?i)` mean what they mean in Python.
+    White space between matches is no token. The syntax is Oniguruma's, in which `\\d`, `\\w` and
+    `(?i)` mean the same as in Python.
     """
 
     spells: ClassVar[bool] = False
@@ -130,7 +130,7 @@ class RegexMatches(Part):
         return finished(tokenizer, self.specials)
 
     def _split(self, behaviour: str, *, invert: bool) -> pre_tokenizers.PreTokenizer:
-        """Cut by the expression, then take off the white space around each piece."""
+        """The pre-tokenizer that splits by the expression, then strips each piece."""
         if not self.pattern:
             raise UserError('pattern = "": matches nothing; give a regular expression')
         try:
@@ -149,7 +149,7 @@ class RegexMatches(Part):
 class SingleBytes(Part):
     """Every byte is a token, so nothing is unknown and nothing is learned (ByT5, Xue et al. 2021).
 
-    Words are those of the text, as for byte BPE.
+    Words are found in the text, as for byte BPE.
     """
 
     learns: ClassVar[bool] = False
@@ -178,10 +178,10 @@ class SingleBytes(Part):
 
 @contextmanager
 def searching(pattern: str) -> Iterator[None]:
-    """Tell in a sentence of an expression that tries too many ways to match: the library panics."""
+    """Turn the library's panic over an expression with too many ways to match into a UserError."""
     try:
         yield
-    except BaseException as error:  # a panic is no Exception, and its class has no other name
+    except BaseException as error:  # a panic is no Exception, and its class cannot be imported
         if type(error).__name__ != "PanicException":
             raise
         raise UserError(
@@ -191,13 +191,13 @@ def searching(pattern: str) -> Iterator[None]:
 
 
 def pattern_of(tokenizer: Tokenizer) -> str:
-    """The regular expression that a tokenizer splits by first, if it does."""
+    """The first regular expression that a tokenizer splits by; "" if there is none."""
     before = settings_of(tokenizer.pre_tokenizer)
     return next(filter(None, map(_expression, before.get("pretokenizers") or [before])), "")
 
 
 def settings(tokenizer: Tokenizer) -> tuple[type, dict[str, Any]] | None:
-    """The part of this module that makes tokenizers like this one, and its own settings of it."""
+    """The part of this module that trains tokenizers like this one, and its particular settings."""
     before = settings_of(tokenizer.pre_tokenizer)
     if is_bytes(tokenizer):
         return SingleBytes, {}
@@ -214,7 +214,7 @@ def settings(tokenizer: Tokenizer) -> tuple[type, dict[str, Any]] | None:
 
 
 def is_bytes(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer's every token is one byte."""
+    """Whether every token of a tokenizer is one byte."""
     before = settings_of(tokenizer.pre_tokenizer)
     if before.get("type") != "ByteLevel" or before["use_regex"] or before["add_prefix_space"]:
         return False
@@ -224,7 +224,7 @@ def is_bytes(tokenizer: Tokenizer) -> bool:
 
 
 def _expression(step: dict[str, Any]) -> str:
-    """The regular expression that a step splits by, if it does."""
+    """The regular expression that a step splits by; "" if it has none."""
     expression: str = (step.get("pattern") or {}).get("Regex", "")
     return expression
 

@@ -1,7 +1,7 @@
 """The tokenizers of the family, trained and run by the `tokenizers` library.
 
-Each normalises as its papers did: WordPiece as BERT (cased or not, ideographs spaced), byte BPE
-not at all, unigram by NFKD without accents.
+Each normalises as in its papers: WordPiece as BERT (cased or not, spaces around ideographs), byte
+BPE not at all, unigram by NFKD without accents.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from clozelab.text.vocabulary import (
 
 
 class TokenizerSpec(Protocol):
-    """A tokenizer yet to be trained."""
+    """The settings of a tokenizer that is to be trained."""
 
     provides: ClassVar[frozenset[str]]
     needs: ClassVar[frozenset[str]]
 
     @property
     def vocabulary(self) -> int:
-        """How many ids it is to have."""
+        """How many ids it will have."""
         ...
 
     @property
     def specials(self) -> tuple[str, ...]:
-        """The specials it is given, which take the first ids."""
+        """The special tokens, which take the first ids."""
         ...
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
-        """Learn from texts, read once."""
+        """Train the tokenizer on texts, which are iterated over once."""
         ...
 
 
@@ -87,7 +87,7 @@ class ByteBpe(Part):
             raise UserError("byte_bpe leaves text as it is: cased = false is not available")
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
-        """Learn the merges, over all bytes; a tokenizer that exists may do with fewer."""
+        """Learn the merges, with all 256 bytes in the alphabet."""
         least = 256 + len(self.specials)
         if self.vocabulary < least:
             raise UserError(f"tokenizer.vocabulary = {self.vocabulary}: byte_bpe needs {least}")
@@ -152,7 +152,7 @@ class Unigram(Part):
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         tokenizer.decoder = decoders.Metaspace()
         trainer = trainers.UnigramTrainer(
-            vocab_size=self.vocabulary + self.vocabulary // 2,  # mixed pieces will go
+            vocab_size=self.vocabulary + self.vocabulary // 2,  # `settled` drops mixed pieces
             special_tokens=list(self.specials),
             unk_token=unknown(self.specials),
             show_progress=False,
@@ -206,8 +206,8 @@ TOKENIZERS: dict[str, type] = {
 
 
 def part_of(tokenizer: Tokenizer) -> TokenizerSpec | None:
-    """The part that makes tokenizers like this one, of its case, specials and size; if any does."""
-    kind, own = settings(tokenizer) or (_kind(tokenizer), {})
+    """The part that trains tokenizers of this kind, case, specials and size; None if none does."""
+    kind, own_settings = settings(tokenizer) or (_kind(tokenizer), {})
     if kind is None:
         return None
     added = tokenizer.get_added_tokens_decoder()
@@ -215,8 +215,8 @@ def part_of(tokenizer: Tokenizer) -> TokenizerSpec | None:
     special |= {*roles_of(tokenizer).values()}
     specials = tuple(tokenizer.id_to_token(number) for number in sorted(special))
     cased = kind in (ByteBpe, SingleBytes) or not lower_cases(tokenizer)
-    facts = {"vocabulary": describe(tokenizer).size, "cased": cased, "specials": specials}
-    part: TokenizerSpec = kind(**facts | own)
+    common = {"vocabulary": describe(tokenizer).size, "cased": cased, "specials": specials}
+    part: TokenizerSpec = kind(**common | own_settings)
     return part
 
 

@@ -1,15 +1,15 @@
 """A tokenizer without the pieces that a text does not use.
 
-Text that was read without any of these is read as before, by the same pieces in the same order:
+Text that uses none of the removed pieces is tokenised as before:
 
-- WordPiece and whole words take the longest match: without longer or other pieces it is the same.
-- BPE merges by rank. A piece stays with the merges that make it and all that these need, and a
-  merge that stays has the rank among the others that it had.
-- Unigram takes the best of all ways to spell. One with what is left was the best of more ways
-  before; and the piece with the lowest score stays, by which unknown letters are scored.
+- WordPiece and whole words take the longest match, and that piece is still there.
+- BPE merges by rank. A piece is kept with all merges and pieces that make it, and the merges that
+  are kept stay in order.
+- Unigram takes the segmentation with the best score, which is still the best of fewer; and the
+  piece with the lowest score is kept, since unknown letters are scored by it.
 
-WordPiece has one exception. A word that it did not know may be known without a piece that led it
-astray; where that is a word of the text, the piece stays.
+WordPiece has one exception. A word that was unknown may become known without a piece that the
+longest match began with; for words of the text, such pieces are kept.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def trimmed(
     size: int | None = None,
     first: int = 0,
 ) -> Tokenizer:
-    """The tokenizer with its special tokens and the pieces that occur `least` times or more.
+    """The tokenizer with only its special tokens and the pieces that occur at least `least` times.
 
-    `counts` says how often each id occurs, `unknown` are the words of the text that are unknown to
-    WordPiece. With a `size`, pieces are left out from the rarest on until no more tokens are there.
-    The first so many ids stay as they are.
+    `counts` has how often each id occurs; `unknown` are the words of the text that are unknown to
+    WordPiece. With a `size`, the rarest pieces are left out until at most that many tokens remain.
+    The `first` ids are kept as they are.
     """
     settings = json.loads(tokenizer.to_str())
     numbers = numbers_of(settings)
-    needs = _Needs(settings)
-    pieces = needs.of([*_always(tokenizer, settings), *list(numbers)[:first]])
+    needs = _Dependencies(settings)
+    pieces = needs.of([*_required(tokenizer, settings), *list(numbers)[:first]])
     more = len(behind(settings))
     if size is not None and size < len(pieces) + more:
         raise UserError(
@@ -72,8 +72,8 @@ def trimmed(
     return renumbered(needs.without(pieces), {piece: at for at, piece in enumerate(names)})
 
 
-def _always(tokenizer: Tokenizer, settings: dict[str, Any]) -> Iterator[str]:
-    """The pieces that stay whatever the text is; BERT's unused entries are none of them."""
+def _required(tokenizer: Tokenizer, settings: dict[str, Any]) -> Iterator[str]:
+    """The pieces that are kept whatever the text is; not BERT's [unused…] entries."""
     model, numbers = settings["model"], numbers_of(settings)
     yield from (name for spellings in ROLES.values() for name in spellings)
     yield from map(tokenizer.id_to_token, roles_of(tokenizer).values())
@@ -90,7 +90,7 @@ def _always(tokenizer: Tokenizer, settings: dict[str, Any]) -> Iterator[str]:
 
 
 def _longest_matches(word: str, model: dict[str, Any]) -> Iterator[str]:
-    """The pieces by which WordPiece begins a word that it finds no end of."""
+    """The pieces that WordPiece matches in a word before it finds the rest unknown."""
     table, start = model["vocab"], 0
     if len(word) > model["max_input_chars_per_word"]:
         return
@@ -104,8 +104,8 @@ def _longest_matches(word: str, model: dict[str, Any]) -> Iterator[str]:
         start = stop
 
 
-class _Needs:
-    """What else a piece needs to be found: in BPE, all that it is merged of."""
+class _Dependencies:
+    """The pieces that each piece depends on: in BPE, all that it is merged from."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         model = settings["model"]
@@ -116,7 +116,7 @@ class _Needs:
             self._merges[self._merged(pair)].append(pair)
 
     def of(self, pieces: Iterable[str]) -> set[str]:
-        """The pieces of the vocabulary among these, and all that they need."""
+        """Those of `pieces` that are in the vocabulary, and all that they depend on."""
         needed: set[str] = set()
         waiting = [piece for piece in pieces if piece in self._pieces]
         while waiting:
@@ -127,7 +127,7 @@ class _Needs:
         return needed
 
     def without(self, pieces: Collection[str]) -> dict[str, Any]:
-        """The settings without the merges and the added tokens of what is not kept."""
+        """The settings with only the merges and added tokens of `pieces`; changed in place."""
         model, tokens = self._settings["model"], self._settings["added_tokens"]
         if "merges" in model:
             model["merges"] = [pair for pair in model["merges"] if self._merged(pair) in pieces]

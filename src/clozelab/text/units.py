@@ -1,7 +1,7 @@
 """Units for knowledge masking that need no private tool: gazetteer, given spans, mined phrases.
 
-All work on tokens: a word is the key of its ids, an n-gram the key of its words' keys, and a unit
-is an n-gram that a table has.
+All are found in tokens: a word's key is a hash of its ids, an n-gram's key one of its words' keys,
+and a unit is an n-gram whose key is in a table.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from clozelab.text.encoding import CachedTokenizer, Tokenised
 
 LONGEST_ENTITY = 16  # words (ideographs, in Chinese)
 LONGEST_PHRASE = 4  # words
-# Not tuned: rare pairs stand together by accident.
-LEAST_COUNT = 8  # how often a pair of words must stand together to be a phrase
-LEAST_NPMI = 0.35  # and how much more than chance, on a scale from 0 to 1
+# Not tuned. Rare pairs may be neighbours by accident.
+LEAST_COUNT = 8  # how often two words must be neighbours to be a phrase
+LEAST_NPMI = 0.35  # and their least normalised PMI, from 0 to 1
 
 
 class NgramTable(dict[int, Keys]):
-    """The n-grams of words that are known: the sorted keys of those of n words, by n."""
+    """The known n-grams of words: for each n, the sorted keys of those of n words."""
 
     def rows(self) -> Keys:
-        """The table as an array of [words, key]."""
+        """The table as an array of rows [n, key]."""
         rows = [(n, key) for n, keys in self.items() for key in keys.tolist()]
         return np.array(rows, dtype=np.uint64).reshape(-1, 2)
 
     @classmethod
     def of(cls, rows: Keys) -> NgramTable:
-        """The table that `rows` wrote."""
+        """The table from the array that `rows` returned."""
         lengths = np.unique(rows[:, 0]).tolist()
         return cls({n: rows[rows[:, 0] == n, 1] for n in lengths})
 
 
 def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) -> NgramTable:
-    """The table of a list of names, one a line; order and repetition do not matter."""
+    """The n-gram table of a list of names, one per line; order and repetition do not matter."""
     names = sorted({line.strip() for line in lines} - {""})
     table: defaultdict[int, set[int]] = defaultdict(set)
-    for lead in ("", " ", "\n"):  # byte BPE spells a word differently after a space or a line
+    for lead in ("", " ", "\n"):  # byte BPE gives a word other ids after a space or a line break
         tokenised = tokenizer.encode([lead + name for name in names])
         for number, name in enumerate(names):
             span = slice(tokenised.starts[number], tokenised.starts[number + 1])
@@ -58,16 +58,16 @@ def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) 
 
 
 def windows(words: Keys, longest: int) -> Iterator[Keys]:
-    """The keys of all n-grams of 1, 2, … words."""
+    """Yield for n = 1, 2, … the keys of all n-grams of consecutive words."""
     yield (keys := words)
     for n in range(1, min(longest, len(words))):
         yield (keys := mix(keys[:-1], words[n:]))
 
 
 def mark_ngrams(ids: Array, marks: Bytes, starts: Ints, *, ngrams: NgramTable, bit: int) -> Ints:
-    """Clear `bit` inside every known n-gram of words, longest match from the left.
+    """Clear `bit` behind the first token of every known n-gram, longest match from the left.
 
-    Returns them as [·, 2] half-open spans of tokens; one token may be a whole n-gram.
+    Returns the n-grams as [·, 2] half-open spans of tokens; an n-gram may be a single token.
     """
     if not ngrams:
         return np.zeros((0, 2), dtype=np.int64)
@@ -82,13 +82,13 @@ def mark_ngrams(ids: Array, marks: Bytes, starts: Ints, *, ngrams: NgramTable, b
 
 
 def _mark_units(marks: Bytes, first: Ints, words: Ints, *, bit: int) -> Ints:
-    """Clear `bit` inside units of so many words from each on, the left ones first; [·, 2] spans."""
+    """Clear `bit` inside units of words[i] words from word i on, leftmost first; [·, 2] spans."""
     stop = np.append(first[1:], len(marks))
-    spans, free = [], 0
+    spans, next_free = [], 0
     for word in np.flatnonzero(words).tolist():
-        if word >= free:
-            free = word + int(words[word])
-            begin, end = int(first[word]), int(stop[free - 1])
+        if word >= next_free:
+            next_free = word + int(words[word])
+            begin, end = int(first[word]), int(stop[next_free - 1])
             marks[begin + 1 : end] &= np.uint8(Mark.ALL ^ bit)
             spans.append((begin, end))
     return np.array(spans, dtype=np.int64).reshape(-1, 2)
@@ -97,10 +97,10 @@ def _mark_units(marks: Bytes, first: Ints, words: Ints, *, bit: int) -> Ints:
 def mark_span(
     tokenised: Tokenised, begin: int, end: int, *, bit: int, shifts: Ints, counts: Counts
 ) -> None:
-    """Clear `bit` inside the tokens of the characters [begin, end) of a document.
+    """Clear `bit` behind the first token of the characters [begin, end) of a document.
 
-    `shifts` gives the character of the document each token's sentence begins at. A span whose
-    edge falls inside a token is widened to the whole token, one that goes past the end of a
+    `shifts` has for each token the character of the document at which its sentence begins. A span
+    whose edge is inside a token is widened to the whole token, one that goes past the end of a
     sentence is cut there; both are counted.
     """
     assert tokenised.firsts is not None
@@ -119,7 +119,7 @@ def mark_span(
 
 
 class KeyCounts:
-    """Counts of keys in bounded memory: past the limit the rarest are forgotten."""
+    """Counts of keys in bounded memory: above the limit, the rarest keys are dropped."""
 
     def __init__(self, limit: int = 4_000_000) -> None:
         self._limit = limit
@@ -128,7 +128,7 @@ class KeyCounts:
         self._waiting = 0
 
     def add(self, keys: Keys, counts: Ints) -> None:
-        """Add some counts; merging waits until it pays."""
+        """Add counts; they are merged only when many have come together."""
         self._keys.append(keys)
         self._counts.append(counts)
         self._waiting += len(keys)
@@ -142,7 +142,7 @@ class KeyCounts:
         if len(keys) > self._limit:
             floor = np.partition(counts, len(keys) - self._limit)[len(keys) - self._limit]
             frequent = counts > floor
-            # Of those that tie at the floor, as many as there is room for.
+            # Of the keys that tie at the floor, keep as many as there is room for.
             frequent[np.flatnonzero(counts == floor)[: self._limit - int(frequent.sum())]] = True
             keys, counts = keys[frequent], counts[frequent]
         self._keys, self._counts, self._waiting = [keys], [counts], 0
@@ -150,7 +150,7 @@ class KeyCounts:
 
 
 def pairs(ids: Array, marks: Bytes, starts: Ints, *, lettered: Bools) -> tuple[Keys, Keys]:
-    """The keys of all (segmented) words, and of neighbours in a sentence that are not signs."""
+    """The keys of all (segmented) words, and of all pairs of neighbours without signs."""
     first = np.flatnonzero(marks & Mark.SEGMENT)
     words = fold(ids, first)
     sentence = np.searchsorted(starts, first, side="right")
@@ -160,32 +160,32 @@ def pairs(ids: Array, marks: Bytes, starts: Ints, *, lettered: Bools) -> tuple[K
 
 
 def mine(words: tuple[Keys, Ints], together: tuple[Keys, Ints], *, pieces: Iterator[Keys]) -> Keys:
-    """The pairs of words that stand together far more often than chance (normalised PMI).
+    """The keys of pairs of words that are neighbours far more often than chance (normalised PMI).
 
-    `pieces` yields, again, arrays of shape [3, ·]: keys of a pair, its first and second word.
+    `pieces` yields the text once more, in arrays [3, ·]: keys of a pair, its first and second word.
     """
     total = max(int(words[1].sum()), 1)
-    often = together[1] >= LEAST_COUNT
-    keys, counts = together[0][often], together[1][often]
+    frequent = together[1] >= LEAST_COUNT
+    keys, counts = together[0][frequent], together[1][frequent]
     chosen = np.zeros(len(keys), dtype=bool)
     for pair, left, right in pieces:
         known = contains(keys, pair)
         at = np.searchsorted(keys, pair[known])
         joint = counts[at] / total
-        singly = [look_up(*words, keys[known], default=1) for keys in (left, right)]
-        chance = singly[0] * singly[1] / total**2
+        word_counts = [look_up(*words, keys[known], default=1) for keys in (left, right)]
+        chance = word_counts[0] * word_counts[1] / total**2
         npmi = np.log(joint / np.maximum(chance, 1e-300)) / -np.log(joint)
         chosen[at[npmi >= LEAST_NPMI]] = True
     return keys[chosen]
 
 
 def mark_phrases(ids: Array, marks: Bytes, starts: Ints, *, phrases: Keys) -> Ints:
-    """Clear the phrase bit inside chains of linked words, at most LONGEST_PHRASE; [·, 2] spans."""
+    """Clear the phrase bit inside chains of paired words, at most LONGEST_PHRASE; [·, 2] spans."""
     if not len(phrases):
         return np.zeros((0, 2), dtype=np.int64)
     first = np.flatnonzero(marks & Mark.SEGMENT)
     words, sentence = fold(ids, first), np.searchsorted(starts, first, side="right")
-    linked = np.zeros(len(first), dtype=bool)  # to the next word
+    linked = np.zeros(len(first), dtype=bool)  # a word and the next are a pair
     linked[:-1] = contains(phrases, mix(words[:-1], words[1:])) & (sentence[1:] == sentence[:-1])
     here, ends = np.arange(len(first)), np.flatnonzero(~linked)  # the last word of every chain
     sizes = np.minimum(ends[np.searchsorted(ends, here)] - here + 1, LONGEST_PHRASE)
@@ -193,7 +193,7 @@ def mark_phrases(ids: Array, marks: Bytes, starts: Ints, *, phrases: Keys) -> In
 
 
 def read_spans(lines: Iterable[str], place: str) -> dict[str, list[tuple[int, int, int]]]:
-    """A TSV of document, start character, end character, kind → spans by document."""
+    """Spans by document, from a TSV of document, start character, end character, kind."""
     spans: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""What a tokenizer makes of a text: how often each id occurs, its words, and some of its lines."""
+"""How a text uses a tokenizer's vocabulary: counts of ids and words, and a sample of lines."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
 from clozelab.text.vocabulary import describe
 
-_SAMPLE = 8192  # lines, drawn from all
-_BATCH = 1_000_000  # characters of documents that are encoded together
+_SAMPLE = 8192  # lines
+_BATCH = 1_000_000  # characters of documents that are tokenised together
 
 
 @dataclass(frozen=True)
 class Tokenization:
-    """How a tokenizer reads some lines."""
+    """Counts of the tokens and words of some lines."""
 
     tokens: int
     words: int
-    unknown: int  # tokens that stand for what is not known
+    unknown: int  # how many of the tokens are the unknown token
 
     @property
     def tokens_per_word(self) -> float:
-        """Tokens a word; a sign and an ideograph are words."""
+        """Tokens per word; a sign and an ideograph are words."""
         return self.tokens / max(self.words, 1)
 
 
 @dataclass
 class Usage:
-    """What a tokenizer makes of a text."""
+    """How a text uses a tokenizer's vocabulary."""
 
-    counts: Ints  # [V] how often each id occurs, in whole paragraphs and in sentences alone
+    counts: Ints  # [V] how often each id occurs, in whole paragraphs and in sentences by themselves
     words: WordCounts
-    unknown: set[str] = field(default_factory=set)  # words that WordPiece does not know
+    unknown: set[str] = field(default_factory=set)  # words that are unknown to WordPiece
     sample: list[str] = field(default_factory=list)  # lines
 
     @property
@@ -50,38 +50,37 @@ class Usage:
 
 
 def usage(tokenizer: Tokenizer, documents: Iterable[RawDocument]) -> Generator[None, None, Usage]:
-    """Read all documents; yields whenever some are read.
+    """Count the tokens of all documents; yields after every batch of documents.
 
-    A sentence may be read alone or inside its paragraph, where its first word may be another token:
-    both count.
+    Sentences are counted both inside their paragraph and by themselves, since the first word of a
+    sentence may be another token there.
     """
     vocabulary, split = describe(tokenizer), splitter("auto").split
     encoder = CachedTokenizer(tokenizer, segment=False, counts=Counts())
-    all_of_it = Usage(np.zeros(vocabulary.size, np.int64), WordCounts(tokenizer))
-    drawn = _Sample()
+    result = Usage(np.zeros(vocabulary.size, np.int64), WordCounts(tokenizer))
+    sample = _Sample()
     for batch in _batches(documents):
         paragraphs = [piece for document in batch for piece in _paragraphs(document.text)]
-        cut = (lines if each.is_split else split for each in batch)
-        texts = [each.text for each in batch]
-        sentences = (one for each, text in zip(cut, texts, strict=True) for one in each(text))
-        alone = {*map(str.strip, sentences)} - {*paragraphs}
+        cuts = ((lines if doc.is_split else split)(doc.text) for doc in batch)
+        sentences = (sentence for cut in cuts for sentence in cut)
+        sentences_alone = {*map(str.strip, sentences)} - {*paragraphs}
         encoder.forget()
-        for rows in (paragraphs, sorted(alone)):
+        for rows in (paragraphs, sorted(sentences_alone)):
             tokenised = encoder.encode(rows)
-            all_of_it.counts += np.bincount(tokenised.ids, minlength=vocabulary.size)
+            result.counts += np.bincount(tokenised.ids, minlength=vocabulary.size)
             at = np.flatnonzero(tokenised.ids == vocabulary.roles.get("unk", -1))
             if isinstance(tokenizer.model, models.WordPiece):
                 rows_with = np.unique(np.searchsorted(tokenised.starts, at, side="right") - 1)
-                all_of_it.unknown |= _unknown(tokenizer, [rows[row] for row in rows_with])
-        all_of_it.words.update(paragraphs)
-        drawn.add(paragraphs)
+                result.unknown |= _unknown_words(tokenizer, [rows[row] for row in rows_with])
+        result.words.update(paragraphs)
+        sample.add(paragraphs)
         yield
-    all_of_it.sample = drawn.lines
-    return all_of_it
+    result.sample = sample.lines
+    return result
 
 
 def read(tokenizer: Tokenizer, texts: list[str]) -> Tokenization:
-    """How a tokenizer reads some lines."""
+    """Count the tokens, words and unknown tokens of some lines."""
     tokenised = CachedTokenizer(tokenizer, segment=False, counts=Counts()).encode(texts)
     words = int(((tokenised.marks & Mark.WORD) != 0).sum())
     unknown = int((tokenised.ids == describe(tokenizer).roles.get("unk", -1)).sum())
@@ -101,15 +100,15 @@ def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """The paragraphs of a document; one without end is cut into sentences."""
-    paragraphs = (each for each in text.split("\n") if each.strip())
+    """The paragraphs of a document; very long ones are cut into sentences."""
+    paragraphs = (line for line in text.split("\n") if line.strip())
     return [
-        piece for each in paragraphs for piece in ([each] if len(each) <= LONGEST else lines(each))
+        piece for line in paragraphs for piece in ([line] if len(line) <= LONGEST else lines(line))
     ]
 
 
-def _unknown(tokenizer: Tokenizer, texts: list[str]) -> set[str]:
-    """The words of some texts that the tokenizer does not know."""
+def _unknown_words(tokenizer: Tokenizer, texts: list[str]) -> set[str]:
+    """The words of some texts that are unknown to the tokenizer."""
     assert tokenizer.pre_tokenizer is not None
     unknown, words = describe(tokenizer).roles.get("unk"), set[str]()
     for text in texts:
@@ -119,7 +118,7 @@ def _unknown(tokenizer: Tokenizer, texts: list[str]) -> set[str]:
 
 
 class _Sample:
-    """Lines drawn from all that come, each as likely as any other."""
+    """A uniform random sample of all lines that are added."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -127,9 +126,9 @@ class _Sample:
         self._seen = 0
 
     def add(self, lines: list[str]) -> None:
-        """Some more lines: of all, those with the smallest keys are the sample."""
+        """Add lines; the sample is the lines with the smallest keys."""
         keys = mix(root(0, "vocabulary sample"), self._seen + np.arange(len(lines)))
         self._seen += len(lines)
-        every, keys = [*self.lines, *lines], np.concatenate([self._keys, keys])
+        all_lines, keys = [*self.lines, *lines], np.concatenate([self._keys, keys])
         sample = np.sort(np.argsort(keys, kind="stable")[:_SAMPLE])
-        self.lines, self._keys = [every[at] for at in sample], keys[sample]
+        self.lines, self._keys = [all_lines[at] for at in sample], keys[sample]

@@ -1,4 +1,4 @@
-"""What is in a tokenizer: its ids, specials and roles, and the bytes that each token spells."""
+"""The vocabulary of a tokenizer: ids, special tokens and their roles, and each token's bytes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ROLES = {
     "eod": ("[EOD]", "<eod>", "<|endoftext|>"),
 }
 
-_ROLE = "role:"  # before the names of roles that the files of a tokenizer state
-_ODD_IDS = 10_000  # ids without a token that a small vocabulary may have: more is a damaged file
+_ROLE = "role:"  # the prefix under which a tokenizer's file holds its roles
+_ODD_IDS = 10_000  # unused ids that any vocabulary may have: with more, the file is damaged
 
 
 def bert_normalizer(cased: bool) -> normalizers.Normalizer:
-    """BERT's normalisation; accents go with the case."""
+    """BERT's normaliser; accents are stripped where text is lower-cased."""
     return normalizers.BertNormalizer(lowercase=not cased, strip_accents=not cased)
 
 
@@ -49,14 +49,14 @@ def bert_like(model: models.Model, cased: bool) -> Tokenizer:
 
 
 def unknown(specials: tuple[str, ...]) -> str:
-    """The unknown token among some specials."""
+    """The name of the unknown token among `specials`."""
     if name := next((name for name in ROLES["unk"] if name in specials), None):
         return name
     raise UserError(f"tokenizer.specials: name an unknown token, one of {', '.join(ROLES['unk'])}")
 
 
 def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
-    """Declare the specials, and let a plain `encode` add the opening and closing ones."""
+    """Add the special tokens, and let `encode` put [CLS] and [SEP] around a text."""
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in specials])
     roles = roles_of(tokenizer)
     if "cls" in roles and "sep" in roles:
@@ -70,23 +70,23 @@ def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
 
 
 def roles_of(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids that play a role, by its name: as its files state it, else by the spelling."""
+    """The ids of special tokens by role: as the tokenizer's file states, else by spelling."""
     names = [
         (role, name)
         for role, spellings in ROLES.items()
-        for name in reversed(spellings)  # of several, the preferred one stays
+        for name in reversed(spellings)  # the preferred spelling comes last and overwrites others
     ]
     return {
         role: number
-        for role, name in [*names, *_stated(settings_of(tokenizer.post_processor)).items()]
+        for role, name in [*names, *_stated_roles(settings_of(tokenizer.post_processor)).items()]
         if (number := tokenizer.token_to_id(name)) is not None
     }
 
 
 def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
-    """A copy in which these ids play these roles, wherever it is saved.
+    """A copy in which these ids have these roles, also after it is saved and loaded.
 
-    A tokenizer's file has no place for that. A step that puts nothing around a text holds it.
+    A tokenizer's file has no field for roles; a post-processor that adds no tokens holds them.
     """
     names = {role: tokenizer.id_to_token(number) for role, number in roles.items()}
     marks = [
@@ -100,22 +100,22 @@ def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
     return copy
 
 
-def _stated(step: Mapping[str, Any]) -> dict[str, str]:
-    """The tokens that a step of a tokenizer gives a role, by that."""
+def _stated_roles(step: Mapping[str, Any]) -> dict[str, str]:
+    """The names of tokens by the roles that a post-processor of `with_roles` holds for them."""
     marks = step.get("special_tokens", {}).items()
     stated = {key.removeprefix(_ROLE): m["tokens"][0] for key, m in marks if key.startswith(_ROLE)}
     for inner in step.get("processors", ()):
-        stated |= _stated(inner)
+        stated |= _stated_roles(inner)
     return stated
 
 
 def numbered(specials: Iterable[str], pieces: Iterable[str] = ()) -> dict[str, int]:
-    """The vocabulary: specials first, then what was learned."""
+    """The vocabulary as piece → id: special tokens first, then the learned pieces."""
     return {piece: number for number, piece in enumerate(dict.fromkeys([*specials, *pieces]))}
 
 
 def describe(tokenizer: Tokenizer) -> Vocabulary:
-    """The ids a tokenizer deals in; BERT's unused entries count as special."""
+    """The size, roles and special ids of a tokenizer; BERT's [unused…] entries count as special."""
     table = tokenizer.get_vocab(with_added_tokens=True)
     special = {n for n, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     special |= {n for name, n in table.items() if name.startswith("[unused") and name[-1:] == "]"}
@@ -126,7 +126,7 @@ def describe(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def check_ids(tokenizer: Tokenizer, place: str | Path) -> None:
-    """Refuse ids far beyond the number of tokens: every id up to the last becomes an embedding."""
+    """Refuse ids far above the number of tokens: every id up to the highest gets an embedding."""
     table = tokenizer.get_vocab(with_added_tokens=True)
     name = max(table, key=table.__getitem__, default="")
     if table and table[name] > 4 * len(table) + _ODD_IDS:
@@ -139,13 +139,13 @@ def check_ids(tokenizer: Tokenizer, place: str | Path) -> None:
 def settings_of(
     step: normalizers.Normalizer | pre_tokenizers.PreTokenizer | PostProcessor | None,
 ) -> dict[str, Any]:
-    """What a tokenizer's file says of a step, read without the vocabulary, which is most of it."""
+    """The settings of one step of a tokenizer, without serialising its large vocabulary."""
     settings: dict[str, Any] = {} if step is None else json.loads(step.__getstate__())
     return settings
 
 
 def lower_cases(tokenizer: Tokenizer) -> bool:
-    """Whether a tokenizer takes capitals for small letters, by what its file says, at any depth."""
+    """Whether a tokenizer lower-cases text, by the settings of its normaliser at any depth."""
 
     def lowers(step: Any) -> bool:
         if isinstance(step, list):
@@ -159,9 +159,9 @@ def lower_cases(tokenizer: Tokenizer) -> bool:
 
 
 def within(tokenizer: Tokenizer, size: int) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer without words that were added to it with ids from `size` on; and these words.
+    """The tokenizer without added tokens whose ids are `size` or more, and the names of these.
 
-    A model whose table was not made larger has no rows for them.
+    A model whose embeddings were not enlarged has no rows for them.
     """
     settings = json.loads(tokenizer.to_str())
     beyond = [token["content"] for token in settings["added_tokens"] if token["id"] >= size]
@@ -172,7 +172,7 @@ def within(tokenizer: Tokenizer, size: int) -> tuple[Tokenizer, list[str]]:
 
 
 def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
-    """What each id spells, in bytes one after another, and where each id's begin."""
+    """The bytes that each id spells, concatenated, and their offsets."""
     settings = json.loads(tokenizer.to_str())
     in_bytes = (settings.get("decoder") or {}).get("type") == "ByteLevel"
     alphabet = byte_alphabet() if in_bytes else {}
@@ -196,14 +196,14 @@ def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
 
 
 def lettered(tokenizer: Tokenizer) -> Bools:
-    """[V] which tokens have a letter or digit in them."""
+    """[V] which tokens contain a letter or digit."""
     flat, starts = letters(tokenizer)
     pieces = (bytes(piece).decode("utf-8", "ignore") for piece in np.split(flat, starts[1:-1]))
     return np.array([any(map(str.isalnum, piece)) for piece in pieces], dtype=bool)
 
 
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's stand-ins for bytes: a printable byte is itself, the others follow 255."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = sorted({*range(256)} - {*shown})
-    return {chr(byte): byte for byte in shown} | {chr(256 + n): b for n, b in enumerate(hidden)}
+    """GPT-2's characters for bytes: a printable byte is itself, the others start at 256."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = sorted({*range(256)} - {*printable})
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): b for n, b in enumerate(others)}

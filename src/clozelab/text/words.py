@@ -1,7 +1,7 @@
-"""Where words begin, from the text itself: the same words under every tokenizer.
+"""Where words begin, from the text itself, so that they are the same under every tokenizer.
 
-A word is a run of letters, digits and signs; a punctuation mark and an ideograph are words by
-themselves (BERT's basic tokenization). Segmented words, for scripts without spaces, come on top.
+A word is a run of letters and digits; a punctuation mark and an ideograph are words by themselves
+(BERT's basic tokenization). In scripts without spaces, words may be found by a segmenter.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Kind = Literal["space", "sign", "ideograph", "letter"]
 
 @cache
 def kind(character: str) -> Kind:
-    """What a character is to a word: a gap, a word of its own, or a part of one."""
+    """Whether a character separates words (space), is a word by itself, or part of one (letter)."""
     code = ord(character)
-    if character.isspace() and not "\x1c" <= character <= "\x1f":  # as the library has it
+    if character.isspace() and not "\x1c" <= character <= "\x1f":  # as in the tokenizers library
         return "space"
     if any(first <= code <= last for first, last in IDEOGRAPHS):
         return "ideograph"
@@ -48,23 +48,23 @@ def kind(character: str) -> Kind:
 
 
 def after_space(text: str, firsts: Sequence[int]) -> list[int]:
-    """The characters some tokens begin at, spaces that a piece begins with left out."""
-    answers = []
+    """The first characters of tokens, moved behind the spaces that a token begins with."""
+    positions = []
     for first in firsts:
         at = first
         while at < len(text) and kind(text[at]) == "space":
             at += 1
-        answers.append(at)
-    return answers
+        positions.append(at)
+    return positions
 
 
 def begins(text: str, firsts: Sequence[int]) -> list[bool]:
-    """Which of a text's tokens begin a word, from the character each begins at `after_space`.
+    """Which tokens begin a word, from their first characters as `after_space` gives them.
 
-    Of several tokens beginning at the same character (bytes of an emoji, a lone space piece and
-    its word) the first counts.
+    Of several tokens that begin at the same character (bytes of an emoji, a lone space and the
+    word after it) only the first does.
     """
-    kinds = ["space", *map(kind, text), "sign"]  # with what stands around the text
+    kinds = ["space", *map(kind, text), "sign"]  # one more before and after the text
     return [
         at != before and (kinds[at + 1] in ("sign", "ideograph") or kinds[at] != "letter")
         for before, at in pairwise([-1, *firsts])
@@ -72,9 +72,9 @@ def begins(text: str, firsts: Sequence[int]) -> list[bool]:
 
 
 def words(text: str) -> list[tuple[int, int]]:
-    """The words of a text, [first character, the one after its last), segmented ones as one."""
+    """The words of a text as half-open spans of characters; a segmented word is one."""
     kinds = list(map(kind, text))
-    places = [at for at, each in enumerate(kinds) if each != "space"]
+    places = [at for at, kind_here in enumerate(kinds) if kind_here != "space"]
     inside = np.zeros(len(text), dtype=bool)
     if "ideograph" in kinds and segmenter():
         inside, _ = inside_segments(text)
@@ -88,7 +88,7 @@ def words(text: str) -> list[tuple[int, int]]:
 
 
 def segmenter() -> str | None:
-    """The Chinese segmenter at hand, by name and version; none where it is not installed."""
+    """The name and version of the Chinese segmenter; None where it is not installed."""
     if find_spec("rjieba") is None:
         return None
     from importlib.metadata import version
@@ -97,9 +97,9 @@ def segmenter() -> str | None:
 
 
 def inside_segments(sentence: str) -> tuple[Bools, bool]:
-    """[characters] which lie inside a segmented word with ideographs, and whether it failed.
+    """[characters] which continue a segmented word with ideographs, and whether segmenting failed.
 
-    Where the segmenter's words do not spell the sentence, no character is inside one.
+    It fails where the segmenter's words do not spell the sentence; then none does.
     """
     import rjieba
 
