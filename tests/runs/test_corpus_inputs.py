@@ -181,7 +181,7 @@ def test_the_sample_for_the_tokenizer_counts_text(
     assert (path.stat().st_size < total // 2) == packed
     for limit in (total // 2, total * 2):
         monkeypatch.setattr(building, "_MOST_SAMPLE", limit)
-        training = building._trained(Counting(limit), [str(path)], tmp_path, Reading())
+        training = building._trained_tokenizer(Counting(limit), [str(path)], tmp_path, Reading())
         for _ in training:
             pass
     half, whole = Counting.seen[-2:]
@@ -192,7 +192,7 @@ def test_the_sample_for_the_tokenizer_counts_text(
 def test_a_trained_tokenizer_that_was_damaged_is_trained_again(tmp_path: Path) -> None:
     file, tokenizers = write(tmp_path / "a.jsonl", texts(2)), []
     for _ in range(2):
-        for _ in building._trained(ByteBpe(vocabulary=300), [file], tmp_path, Reading()):
+        for _ in building._trained_tokenizer(ByteBpe(vocabulary=300), [file], tmp_path, Reading()):
             pass
         (tokenizer_file,) = tmp_path.glob("tokenizer-*.json")
         tokenizers.append(tokenizer_file.read_text(encoding="utf-8"))

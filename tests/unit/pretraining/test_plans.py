@@ -365,7 +365,7 @@ def test_processes_that_help_write_the_same_bytes(
 
     def waited(self: Any, stage: str, count: int, make: Any) -> Any:
         """Leave the pieces to the helpers, but for the last one."""
-        while not all(self._is_there(stage, number) for number in range(count)):
+        while not all(self._is_finished(stage, number) for number in range(count)):
             time.sleep(0.02)
         helped.append(stage)
         return plain(self, stage, count, make)

@@ -1,5 +1,5 @@
-"""Lines of plain text → documents, by the layout the text is in: wrapped prose, a paragraph a line,
-a sentence a line with blank lines between documents (BERT's format), or a document a line."""
+"""Lines of plain text → documents, by layout: wrapped prose, a paragraph per line, a sentence per
+line with blank lines between documents (BERT's format), or a document per line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clozelab.text.reading.sentences import plain_ends, whole_character
 
 LIMIT = 4_000_000  # characters of a document
 CUT = "documents over 4 M characters cut"
-_WIDEST = 200  # characters: nobody wraps lines wider than this
+_WIDEST = 200  # characters: longer lines are not wrapped prose
 _ENDED = re.compile("[.!?…。！？][\"'”’»)\\]」』）】》]*$")
 _GAP = re.compile(r"\s*")
 _EASTERN = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]")
@@ -25,33 +25,33 @@ Layout = Literal["auto", "prose", "sentences", "lines"]
 
 @dataclass(frozen=True)
 class RawDocument:
-    """A document, or a part of one, as it was found: paragraphs or sentences apart by "\\n"."""
+    """A document, or a part of one, with "\\n" between paragraphs or sentences."""
 
     text: str
     name: str  # "file:line" or "file:record": where it begins
-    is_split: bool = False  # whether each line is already one sentence
-    begins: int = 0  # the character of the document of that name at which this part begins
+    is_split: bool = False  # whether each line is one sentence
+    begins: int = 0  # the character of the document at which this part begins
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How the user says the inputs are to be read."""
+    """The options for reading inputs."""
 
     layout: Layout = "auto"
-    # Of a record, which holds its text; None: all that do, a line each. Several, with commas
-    # between them, are texts that belong together: a document of as many sentences.
+    # The field of a record that is its text; None: all strings, a line each. Several fields, with
+    # commas between them, make a document with a sentence for each.
     field: str | None = "text"
     encoding: str = "utf-8"
     split: str = "train"  # of a dataset
 
     @property
     def fields(self) -> list[str]:
-        """The fields of a record that are read; none: all of text."""
+        """The fields of a record that are read; empty for all of its strings."""
         return [] if self.field is None else [name.strip() for name in self.field.split(",")]
 
 
 def read_text(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
-    """The documents of a plain text; what `auto` took it for is counted."""
+    """The documents of a plain text; the layout that `auto` guesses is noted in the counts."""
     head, layout = lines.head(), reading.layout
     guessed, wrapped = guess(head)
     if layout == "auto":
@@ -60,22 +60,22 @@ def read_text(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
             lines.counts.add(f"read as {layout}", lines.name)
     elif layout == "prose":
         wrapped = _width(_rows(head)) <= _WIDEST
-    parts = _prose(lines, wrapped) if layout == "prose" else _listed(lines, layout)
+    pieces = _prose_parts(lines, wrapped) if layout == "prose" else _line_parts(lines, layout)
     is_split = layout == "sentences"
-    for text, number, begins in _assembled(parts, lines):
+    for text, number, begins in _join_parts(pieces, lines):
         yield RawDocument(text, f"{lines.name}:{number}", is_split=is_split, begins=begins)
 
 
 def guess(head: str) -> tuple[Literal["prose", "sentences"], bool]:
     """The layout of a text from its first 64 K characters, and whether its lines are wrapped.
 
-    Only lines that another line follows directly tell anything:
+    Only lines that are directly followed by another line are looked at:
 
-    1. Where half of them or more end like a sentence, lines are sentences or paragraphs:
-       sentences where the plain splitter finds one alone in at least four lines of five.
-    2. Else, where three in five are full (the next line's first word did not fit into the width
-       that 95 % of lines keep, itself at most 200), the text is wrapped prose.
-    3. Else (verse, headings, logs), and where no line follows another: prose, a paragraph a line.
+    1. If at least half of them end like a sentence, lines are sentences or paragraphs: sentences
+       if the plain splitter finds a single one in at least four lines of five.
+    2. Else, if three in five are full (the next line's first word would not fit into the width
+       that 95 % of lines keep, which is at most 200), the text is wrapped prose.
+    3. Else (verse, headings, logs), or if no line follows another: prose, a paragraph per line.
     """
     rows = _rows(head)
     followed = [(row, after) for row, after in pairwise(rows) if row and after]
@@ -83,17 +83,17 @@ def guess(head: str) -> tuple[Literal["prose", "sentences"], bool]:
     if not followed:
         return "prose", width <= _WIDEST
     if sum(bool(_ENDED.search(row)) for row, _ in followed) * 2 >= len(followed):
-        whole = [row for row in rows if row]
-        single = sum(not plain_ends(row) and not _eastern_stops(row) for row in whole)
-        return ("sentences" if single * 5 >= len(whole) * 4 else "prose"), False
+        filled = [row for row in rows if row]
+        single = sum(not plain_ends(row) and not _eastern_stops(row) for row in filled)
+        return ("sentences" if single * 5 >= len(filled) * 4 else "prose"), False
     full = sum(len(row) + 1 + _first_word(after) > width for row, after in followed)
     return "prose", width <= _WIDEST and full * 5 >= len(followed) * 3
 
 
 def cut(text: str) -> list[tuple[int, str]]:
-    """Parts of at most LIMIT characters, cut at a newline, a space, or between characters.
+    """Cut a text into parts of at most LIMIT characters, at a newline, a space, or elsewhere.
 
-    Each comes with the character that it begins at.
+    Each part comes with the position of its first character.
     """
     pieces, first = list[tuple[int, str]](), 0
     while len(text) - first > LIMIT:
@@ -108,7 +108,7 @@ def cut(text: str) -> list[tuple[int, str]]:
 
 def _rows(head: str) -> list[str]:
     rows = [row.strip() for row in head.split("\n")]
-    # The last row of a full head may be the front of a longer line.
+    # The last row of a full head may be only the beginning of a line.
     return rows[:-1] if len(head) >= HEAD and len(rows) > 1 else rows
 
 
@@ -118,7 +118,7 @@ def _width(rows: list[str]) -> int:
 
 
 def _first_word(row: str) -> int:
-    # Eastern text breaks between any two characters, but for the two or so that may not be parted.
+    # Eastern text is broken between any two characters, except for a few that stay together.
     return 3 if _EASTERN.match(row) else len(row.split(None, 1)[0])
 
 
@@ -127,10 +127,10 @@ def _eastern_stops(row: str) -> bool:
     return bool(re.search("[。！？]", row.rstrip("”’」』）】》。！？…")))
 
 
-def _prose(lines: Lines, wrapped: bool) -> Iterator[str]:
+def _prose_parts(lines: Lines, wrapped: bool) -> Iterator[str]:
     """Parts of one document: wrapped lines joined, "\\n" between paragraphs."""
-    last, ended = "", False  # the last character yielded; at a paragraph's end
-    for text, begins, _ in _stripped(_pages(lines)):
+    last, ended = "", False  # the last character yielded; whether a paragraph ended
+    for text, begins, _ in _stripped(_split_pages(lines)):
         if not text:
             ended = ended or begins
             continue
@@ -144,7 +144,7 @@ def _prose(lines: Lines, wrapped: bool) -> Iterator[str]:
         last, ended = text[-1], False
 
 
-def _pages(lines: Iterable[str]) -> Iterator[str]:
+def _split_pages(lines: Iterable[str]) -> Iterator[str]:
     for piece in lines:
         if "\f" not in piece:
             yield piece
@@ -155,8 +155,8 @@ def _pages(lines: Iterable[str]) -> Iterator[str]:
             yield last
 
 
-def _listed(lines: Lines, layout: Layout) -> Iterator[str | None]:
-    """Parts of documents, None after each: a line each, or lines up to a blank one."""
+def _line_parts(lines: Lines, layout: Layout) -> Iterator[str | None]:
+    """Parts of documents, None after each document: a single line, or lines up to a blank one."""
     started = False
     for text, begins, ends in _stripped(lines):
         if text:
@@ -168,7 +168,7 @@ def _listed(lines: Lines, layout: Layout) -> Iterator[str | None]:
 
 
 def _stripped(pieces: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
-    """Pieces without the white space around a line, and whether each begins and ends its line."""
+    """Pieces of lines, stripped, and whether each begins and ends its line."""
     begins = True
     for piece in pieces:
         ends = piece[-1] == "\n"
@@ -177,37 +177,37 @@ def _stripped(pieces: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
         begins = ends
 
 
-def _assembled(parts: Iterable[str | None], lines: Lines) -> Iterator[tuple[str, int, int]]:
-    """Each document, the line it begins at, and the character of that document; from its parts.
+def _join_parts(parts: Iterable[str | None], lines: Lines) -> Iterator[tuple[str, int, int]]:
+    """Join parts to documents: text, line, and position in the document of that line.
 
-    None parts documents. One that is cut goes on at the line that was reached: a document of its
-    own, unless it is still the same line.
+    None separates documents. The rest of one that is was_cut LIMIT is named by the line that was
+    reached: a document of its own, unless that is still the same line.
     """
-    held = StringIO()  # a list of short lines would weigh several times their text
+    buffer = StringIO()  # a list of short lines would take several times their size
     size = first = begins = 0
-    over = False
+    was_cut = False
     for part in parts:
         if part is None:
-            text, held = held.getvalue(), StringIO()
-            if text := text.rstrip():  # nothing is left where the cut fell at the end
+            text, buffer = buffer.getvalue(), StringIO()
+            if text := text.rstrip():  # empty if it was cut at its end
                 yield text, first, begins
-            size, over, begins = 0, False, 0
+            size, was_cut, begins = 0, False, 0
             continue
         if not size:
             begins = begins if first == lines.number else 0
             first = lines.number
-        size += held.write(part)
+        size += buffer.write(part)
         if size > LIMIT:
-            if not over:
+            if not was_cut:
                 lines.counts.add(CUT, f"{lines.name}:{first}")
-                over = True
-            *pieces, (at, text) = cut(held.getvalue())
+                was_cut = True
+            *pieces, (at, text) = cut(buffer.getvalue())
             for start, piece in pieces:
                 if not piece.isspace():
                     yield piece, first, begins + start
-            held = StringIO()
+            buffer = StringIO()
             begins = begins + at if first == lines.number else 0
-            size, first = held.write(text), lines.number
-    text = held.getvalue().rstrip()
+            size, first = buffer.write(text), lines.number
+    text = buffer.getvalue().rstrip()
     if left := text.lstrip():
         yield left, first, begins and begins + len(text) - len(left)

@@ -1,4 +1,4 @@
-"""A file's bytes → its lines, unpacked, decoded and repaired, in pieces of bounded length."""
+"""A file's bytes → its lines, decompressed, decoded and repaired, in pieces of bounded length."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ from typing import IO, Any
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 
-PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {  # how each is unpacked
+PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {  # by ending, how to decompress
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".xz": lzma.LZMAFile,
     ".bz2": bz2.BZ2File,
     ".zst": lambda file: import_module("pyarrow").input_stream(file, compression="zstd"),
 }
-HEAD = 1 << 16  # characters looked at before anything is decided about a text
+HEAD = 1 << 16  # characters from which layout and encoding are guessed
 _PIECE = 1 << 20  # characters: a longer line comes in several pieces
-_JUDGED = 1_000  # lines after which a text's encoding is judged
-_FEW = 3  # bytes that do not decode, which tell nothing of an encoding
-_ESCAPED = re.compile("[\ud800-\udfff]+")  # how Python marks bytes that no character fits
+_JUDGED = 1_000  # lines after which the encoding is checked
+_FEW = 3  # bytes that do not decode: so few may be accidents
+_ESCAPED = re.compile("[\ud800-\udfff]+")  # bytes that did not decode, by surrogateescape
 
 
 def shown(path: Path | str) -> str:
-    """A path as text: bytes of it that are no UTF-8 stand as numbers."""
+    """A path as text, with bytes that are not UTF-8 as escapes."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file to read, on this machine or elsewhere."""
+    """A file to read, on this machine or at a URL."""
 
-    name: str  # as messages and records have it
-    path: PurePath  # whose endings tell how it is packed and what it holds
-    size: int  # bytes, packed as it is; 0 if that is not known
-    changed: int  # another number if it is another file by now
+    name: str  # for messages and records
+    path: PurePath  # its endings tell the compression and the format
+    size: int  # bytes, compressed; 0 if unknown
+    changed: int  # a number that changes with the file
     open: Callable[[], IO[bytes]]
 
     @property
     def packing(self) -> str:
-        """The ending that says how it is packed, perhaps not at all."""
+        """The ending of its compression; "" if it is not compressed."""
         ending = self.path.suffix.lower()
         return ending if ending in PACKINGS else ""
 
     @property
     def kind(self) -> str:
-        """The ending that says what it holds."""
+        """The ending of its format, such as .jsonl."""
         return kind_ending(self.path)
 
 
 def kind_ending(path: PurePath) -> str:
-    """The ending of a file's name before that of its packing."""
+    """The ending of a file's format, without that of its compression."""
     name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
     return name.suffix.lower()
 
 
 def local(path: Path) -> TextFile:
     """A file on this machine."""
-    at = path.stat()
-    return TextFile(shown(path), path, at.st_size, at.st_mtime_ns, lambda: path.open("rb"))
+    stat = path.stat()
+    return TextFile(shown(path), path, stat.st_size, stat.st_mtime_ns, lambda: path.open("rb"))
 
 
 @contextmanager
 def opened(text: TextFile) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """The file and the stream of its unpacked bytes; what goes wrong with either is the user's."""
+    """The file and the stream of its decompressed bytes; their errors become UserErrors."""
     name, packing = text.name, text.packing
     try:
         with text.open() as file, PACKINGS.get(packing, nullcontext)(file) as stream:
@@ -91,39 +91,39 @@ def opened(text: TextFile) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
 
 
 class Lines:
-    """The lines of one text, ends made "\\n", in pieces: all but a line's last lack the end.
+    """The lines of one text in pieces, of which only a line's last ends with "\\n".
 
-    A byte that does not decode becomes U+FFFD, a NUL goes, a byte order mark goes: counted.
-    A text that is mostly not what `encoding` says is refused.
+    Bytes that do not decode become U+FFFD, NULs and a byte order mark are removed; this is counted.
+    A text that is mostly not in `encoding` is refused.
     """
 
     def __init__(self, stream: IO[bytes], name: str, *, encoding: str, counts: Counts) -> None:
         try:
             self._encoding = codecs.lookup(encoding).name.upper()
-            # Only "\n", "\r\n" and "\r" end a line: str.splitlines would take U+2028 as well.
+            # Only "\n", "\r\n" and "\r" end a line; str.splitlines would split at U+2028 as well.
             self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
         except LookupError:
             sentence = f"there is no encoding {encoding!r} of text: say utf-8 or latin-1"
             raise UserError(sentence) from None
         self.name = name
-        self.number = 0  # the line of the piece last given
+        self.number = 0  # the line of the last piece
         self.counts = counts
         self._source = self._repaired()
         self._ahead: deque[tuple[int, str]] = deque()
-        self._read = 0  # lines read, of which `number` trails by what is ahead
-        self._bad = 0  # lines that held what does not decode
+        self._read = 0  # lines read, with those that are ahead of `number`
+        self._bad = 0  # lines with bytes that do not decode
         self._bad_line = 0
         self._bad_bytes = 0
-        self._beyond_ascii = 0  # bytes of characters that did decode, less one of each
+        self._beyond_ascii = 0  # bytes of decoded characters, beyond the first of each
         self._first_bad = ""
 
     @property
     def place(self) -> str:
-        """Where the piece last given stands."""
+        """The file and line of the last piece."""
         return f"{self.name}:{self.number}"
 
     def head(self) -> str:
-        """The beginning of the text, a little over HEAD characters where it has so many."""
+        """The first HEAD characters of the text or a little more, without consuming them."""
         size = sum(len(piece) for _, piece in self._ahead)
         while size < HEAD and (numbered := next(self._source, None)):
             self._ahead.append(numbered)
@@ -136,7 +136,7 @@ class Lines:
             yield piece
 
     def release(self) -> None:
-        """Let go of the stream without closing it; one that is closed is let go already."""
+        """Detach the stream without closing it."""
         if not self._text.closed:
             self._text.detach()
 
@@ -183,7 +183,7 @@ class Lines:
                 self._refuse_utf16("utf-16")
         valid = piece
         try:
-            encoded = piece.encode()  # many times faster than looking for what was escaped
+            encoded = piece.encode()  # many times faster than searching for escaped bytes
         except UnicodeEncodeError as error:
             if self._bad_line != self._read:
                 self._bad_line = self._read
@@ -217,6 +217,6 @@ class Lines:
 
 
 def _named(escaped: str) -> str:
-    """What does not decode, in a message: a byte, or what UTF-7 makes of one."""
+    """What does not decode, for an error: a byte, or half a surrogate pair in UTF-7."""
     byte = ord(escaped) - 0xDC00
     return f"byte 0x{byte:02X}" if byte >= 0x80 else "half a surrogate pair"

@@ -1,6 +1,6 @@
-"""Records, of which one field is text, or several are texts that belong together: JSON lines, CSV
-and TSV, read line by line; Parquet and Arrow, read by columns; datasets of the Hugging Face hub,
-streamed."""
+"""Documents from records, of which one field is the text, or several are texts that belong
+together: JSON lines, CSV and TSV, read line by line; Parquet and Arrow, read by columns; datasets
+of the Hugging Face hub, streamed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from clozelab.text.reading.layouts import CUT, LIMIT, RawDocument, Reading, cut
 from clozelab.text.reading.lines import Lines, TextFile
 
 LONGEST = 4 * LIMIT  # characters of a record's line: its text, escapes and other fields
-_NAMED = 20  # columns, in a message about them
-_ROWS = 256  # of a table, held at a time
-_NESTED = re.compile(r"\w*list|struct|map|\w*union")  # types of columns that hold others
-_ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
-Rows = Iterator[tuple[int, list[str]]]  # the line each begins on, and its cells
+_NAMED = 20  # columns that an error lists
+_ROWS = 256  # rows of a table in memory at a time
+_NESTED = re.compile(r"\w*list|struct|map|\w*union")  # nested types of columns
+_ARROW_FILE = b"ARROW1"  # the first bytes of an Arrow file, but not of an Arrow stream
+Rows = Iterator[tuple[int, list[str]]]  # the line on which a row begins, and its cells
 HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
 
 
 def json_lines(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
-    """A document for each line that is a JSON record."""
+    """Yield a document for each line that is a JSON record."""
     first, counts = True, lines.counts
     for line in _whole_lines(lines):
         if not line or line.isspace():
@@ -53,12 +53,12 @@ def json_lines(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
                 " stand: write one record a line, as jq -c '.[]' does"
             )
         fields = record if isinstance(record, dict) else {}
-        yield from _of_field(fields, place, first=first, reading=reading, counts=counts)
+        yield from _of_record(fields, place, first=first, reading=reading, counts=counts)
         first = False
 
 
 def from_hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDocument, None, None]:
-    """The documents of a dataset of the Hugging Face hub, streamed."""
+    """Stream the documents of a dataset of the Hugging Face hub."""
     match = HUB.fullmatch(name)
     assert match is not None
     split = match["split"] or reading.split
@@ -68,7 +68,7 @@ def from_hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDoc
         )
         for number, record in enumerate(records, 1):
             place = f"{name}:{number}"
-            yield from _of_field(record, place, first=number == 1, reading=reading, counts=counts)
+            yield from _of_record(record, place, first=number == 1, reading=reading, counts=counts)
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise
@@ -79,7 +79,7 @@ def from_hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDoc
 def separated(
     lines: Lines, reading: Reading, *, split: Callable[[Lines], Rows]
 ) -> Iterator[RawDocument]:
-    """A document for each row of a table whose first line names its columns."""
+    """Yield a document for each row of a table whose first line names its columns."""
     rows = split(lines)
     if reading.field is None:
         for number, cells in rows:
@@ -91,20 +91,20 @@ def separated(
     names = [name.strip() for name in header[1]]
     for field in reading.fields:
         _check_header(lines.name, names, first[1] if first else [], field=field)
-    places = [names.index(field) for field in reading.fields]
+    columns = [names.index(field) for field in reading.fields]
     for number, cells in chain([first] if first else [], rows):
         place = f"{lines.name}:{number}"
         if len(cells) != len(names):
             lines.counts.add("rows with more or fewer cells than the header skipped", place)
         else:
-            values = [cells[number] for number in places]
-            yield from _document(_one_or_row(values), place, counts=lines.counts)
+            values = [cells[column] for column in columns]
+            yield from _document(_value_or_row(values), place, counts=lines.counts)
 
 
 def columnar(
     text: TextFile, stream: IO[bytes], kind: str, *, reading: Reading, counts: Counts
 ) -> Iterator[tuple[float, RawDocument]]:
-    """Each document of a table, and the share of the table read by then."""
+    """Yield each document of a table, with the share of the table that is read by then."""
     arrow = import_module("pyarrow")
     rows = _parquet if kind == "parquet" else _arrow
     row, name = 0, text.name
@@ -122,30 +122,30 @@ def columnar(
         ) from None
 
 
-def _of_field(
+def _of_record(
     record: Mapping[str, Any], place: str, *, first: bool, reading: Reading, counts: Counts
 ) -> Iterator[RawDocument]:
-    """The document of a record; the first without the field is refused, later ones counted."""
+    """The document of a record; without the field, the first record is refused, others counted."""
     if reading.field is None:
         yield from _document("\n".join(_strings(record)), place, counts=counts)
         return
     missing = [field for field in reading.fields if field not in record]
     if not missing:
         values = [record[field] for field in reading.fields]
-        yield from _document(_one_or_row(values), place, counts=counts)
+        yield from _document(_value_or_row(values), place, counts=counts)
     elif first:
         raise _no_field(place, missing[0], record)
     else:
         counts.add(f"records without the field {missing[0]!r}", place)
 
 
-def _one_or_row(values: list[Any]) -> object:
-    """The value of a field, or those of several as a row."""
+def _value_or_row(values: list[Any]) -> object:
+    """The value of a single field, or a tuple of several values."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def _strings(value: object) -> Iterator[str]:
-    """All text in a record, also that of lists and records in it."""
+    """All strings in a record, including those of nested lists and records."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):
@@ -154,18 +154,18 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocument]:
-    """The document of a record's text, cut where it is over the limit.
+    """The document of a record's text, cut into parts where it is over the limit.
 
-    That of a row is its texts up to the first that is missing, each a sentence.
+    A tuple becomes a document with a sentence for each text, up to the first that is missing.
     """
     is_row = isinstance(value, tuple)
     if isinstance(value, tuple):
-        texts = (" ".join(each.split()) if isinstance(each, str) else "" for each in value)
-        there = list(takewhile(bool, texts))
-        if len(there) < 2:
+        texts = (" ".join(text.split()) if isinstance(text, str) else "" for text in value)
+        present = list(takewhile(bool, texts))
+        if len(present) < 2:
             counts.add("rows of less than two texts skipped", place)
             return
-        value = "\n".join(there)
+        value = "\n".join(present)
     if not isinstance(value, str):
         counts.add("records whose text is not a string", place)
         return
@@ -173,7 +173,7 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
     text = value.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a pair of "\ud83d\ude00": JSON may hold one alone
+    except UnicodeEncodeError:  # JSON may have half a surrogate pair, as of "\ud83d\ude00"
         counts.add("records with half a surrogate pair", place)
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if not text or text.isspace():
@@ -188,7 +188,7 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
 
 
 def _no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
-    """The error of a first record without the field, with the fields it has."""
+    """The error for a first record without the field, which lists the fields that it has."""
     if not record:
         return UserError(f"{place} has no field {field!r}, nor any other: check the file")
     texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
@@ -202,7 +202,7 @@ def _no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
 
 
 def _short(name: str) -> str:
-    """A column's name in a message: where there is no header line, it is somebody's text."""
+    """A column's name for an error, shortened: without a header line, it may be long text."""
     line = " ".join(name.split())
     return line if len(line) <= 40 else line[:39] + "…"
 
@@ -213,14 +213,14 @@ def _check_once(name: str, names: list[str], field: str) -> None:
 
 
 def _whole_lines(lines: Lines) -> Iterator[str]:
-    """Lines that may each be a record, whole; one that is too long for that is skipped."""
+    """The complete lines; those of more than LONGEST characters are skipped and counted."""
     pieces: list[str] = []
     size = 0
     for piece in chain(lines, [""]):  # the end of the text ends its last line
         size += len(piece)
         pieces.append(piece)
         if size > LONGEST:
-            pieces.clear()  # and read on to the line's end
+            pieces.clear()  # skip the rest of the line
         if piece and piece[-1] != "\n":
             continue
         if size > LONGEST:
@@ -245,15 +245,15 @@ def _check_header(name: str, names: list[str], first: list[str], *, field: str) 
 
 
 def tsv_rows(lines: Lines) -> Rows:
-    """The rows of a TSV and the lines they stand on."""
-    # No quoting: in a TSV a quotation mark is a character, and often stands alone.
+    """The rows of a TSV with their line numbers."""
+    # No quoting: in a TSV a quotation mark is an ordinary character, often without a partner.
     for line in _whole_lines(lines):
         if line and not line.isspace():
             yield lines.number, line.rstrip("\n").split("\t")
 
 
 def csv_rows(lines: Lines) -> Rows:
-    """The rows of a CSV and the lines they begin on; text in quotes may hold line ends."""
+    """The rows of a CSV with the lines they begin on; quoted text may have line breaks."""
     csv.field_size_limit(LONGEST)
     reader = csv.reader(_whole_lines(lines), strict=True)
     number = 1
@@ -277,7 +277,7 @@ def csv_rows(lines: Lines) -> Rows:
 
 @contextmanager
 def _seekable(stream: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
-    """The stream, unpacked on disk where it is packed: a table is not read from front to back."""
+    """The stream, decompressed to disk if need be: a table is not read from front to back."""
     if not packed:
         yield stream
         return
@@ -290,7 +290,7 @@ def _seekable(stream: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
 def _parquet(
     file: IO[bytes], name: str, *, fields: list[str]
 ) -> Iterator[tuple[float, list[object]]]:
-    # With a buffer size, column chunks are read as they are needed and not whole.
+    # With a buffer size, column chunks are read in parts as they are needed.
     table = import_module("pyarrow.parquet").ParquetFile(
         file, pre_buffer=False, buffer_size=1 << 20
     )
@@ -307,10 +307,10 @@ def _arrow(
     ipc = import_module("pyarrow.ipc")
     size = file.seek(0, 2)
     file.seek(0)
-    whole = file.read(len(_ARROW_FILE)) == _ARROW_FILE
+    is_file = file.read(len(_ARROW_FILE)) == _ARROW_FILE
     file.seek(0)
     batches: Iterable[Any]
-    if whole:
+    if is_file:
         table = ipc.open_file(file)
         batches = (table.get_batch(number) for number in range(table.num_record_batches))
     else:
@@ -322,9 +322,9 @@ def _arrow(
 
 
 def _rows(batch: Any, fields: list[str]) -> list[object]:
-    """The value of each row, those of several fields as a row; without fields, all its text.
+    """The value of each row, a tuple for several fields; without fields, all of its text.
 
-    It is validated, since damaged offsets lead anywhere in memory.
+    Columns are validated, since damaged offsets would read arbitrary memory.
     """
     if fields:
         columns = [batch.column(field) for field in fields]
@@ -334,15 +334,15 @@ def _rows(batch: Any, fields: list[str]) -> list[object]:
         column.validate(full=True)
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
     if fields:
-        return [_one_or_row(list(row)) for row in rows]
+        return [_value_or_row(list(row)) for row in rows]
     return ["\n".join(_strings(row)) for row in rows]
 
 
 def _columns(schema: Any, name: str, *, fields: list[str]) -> list[str]:
-    """The columns to read: all that hold text, where none is named."""
+    """The columns to read: the fields, or all columns of text if there are none."""
     for field in fields:
         _check_column(schema, name, field=field)
-    return fields or [each.name for each in schema if "string" in str(each.type)]
+    return fields or [column.name for column in schema if "string" in str(column.type)]
 
 
 def _check_column(schema: Any, name: str, *, field: str) -> None:

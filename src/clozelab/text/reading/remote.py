@@ -1,4 +1,4 @@
-"""Text at a URL: files, folders and patterns, read in pieces, each asked for when it is due."""
+"""Text at a URL: files, folders and patterns, read in pieces that are fetched on demand."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def find_texts(url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
     """The file at a URL, or the `wanted` ones of a folder or a pattern, sorted by name."""
     system, path = access.system_of(url)
     if "*" not in path:
-        texts = _under(system, path, url, wanted)
+        texts = _find_under(system, path, url, wanted)
     else:
         names = sorted(call_with_retries(url, system, "glob", path))
         shown_names = [name for name in names if not PurePosixPath(name).name.startswith(".")]
         if not shown_names:
             raise UserError(f"no file matches {shown(url)}: check the name")
-        texts = [text for name in shown_names for text in _under(system, name, url, wanted)]
+        texts = [text for name in shown_names for text in _find_under(system, name, url, wanted)]
     if not texts:
         raise UserError(f"the folder {shown(url)} holds no file of text; name another folder")
     return texts
 
 
-def _under(system: Any, path: str, url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
-    """A file, or the wanted ones of a folder; that of a web server ends in a slash."""
+def _find_under(system: Any, path: str, url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
+    """The file at a path, or the wanted files of a folder; on a web server, folders end in "/"."""
     if not path.endswith("/"):
         info = call_with_retries(url, system, "info", path)
         if info["type"] != "directory":
-            return [_file(system, path, info)]
+            return [_text_file(system, path, info)]
     infos = tried(partial(access.call, system, "find", path, detail=True), url)
     texts = []
     for name, info in sorted(infos.items()):
@@ -48,11 +48,11 @@ def _under(system: Any, path: str, url: str, wanted: Callable[[str], bool]) -> l
                 if info.get("size") is not None
                 else call_with_retries(url, system, "info", name)
             )
-            texts.append(_file(system, name, known))
+            texts.append(_text_file(system, name, known))
     return texts
 
 
-def _file(system: Any, path: str, info: dict[str, Any]) -> TextFile:
+def _text_file(system: Any, path: str, info: dict[str, Any]) -> TextFile:
     url = str(system.unstrip_protocol(path))
     file = access.described(url, system, path, info=info)
     return TextFile(
@@ -60,17 +60,17 @@ def _file(system: Any, path: str, info: dict[str, Any]) -> TextFile:
         path=PurePosixPath(urlsplit(url).path),
         size=info.get("size") or 0,
         changed=zlib.crc32(file.version.encode()),
-        open=lambda: io.BufferedReader(_Pieces(file), 1 << 16),
+        open=lambda: io.BufferedReader(_FetchedStream(file), 1 << 16),
     )
 
 
-class _Pieces(io.RawIOBase):
-    """A file that is fetched piece by piece; a server that has only the whole is asked once."""
+class _FetchedStream(io.RawIOBase):
+    """A stream that fetches a file in pieces, or as a whole if the server has no ranges."""
 
     def __init__(self, file: RemoteFile) -> None:
         self._file, self._size = file, file.size
         self._at, self._first, self._piece = 0, 0, b""
-        self._whole: IO[bytes] | None = None  # on this machine's disk
+        self._whole: IO[bytes] | None = None  # the whole file, on disk
         if self._size is None:
             self._fetch_whole()
 
@@ -90,7 +90,7 @@ class _Pieces(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Some bytes from here on; none at the end."""
+        """Read some bytes from the current position; 0 at the end."""
         assert self._size is not None
         if self._at >= self._size:
             return 0

@@ -1,6 +1,6 @@
-"""Text → sentences that tile it: English by nupunkt, or where it is not installed by a plain rule
-(one regular expression and lists of abbreviations), Chinese and Japanese by a rule of their own,
-in one text where it mixes them."""
+"""Text → consecutive sentences: English by nupunkt, or where it is not installed by a plain rule
+(a regular expression and lists of abbreviations); Chinese and Japanese by a rule of their own,
+also within a text that mixes them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from clozelab.errors import UserError
 if TYPE_CHECKING:
     import nupunkt
 
-LONGEST = 10_000  # characters of a sentence, the white space before it not counted
+LONGEST = 10_000  # characters of a sentence, without the white space before it
 _CUT = f"sentences over {LONGEST:,} characters cut"
-_WINDOW = 1 << 17  # nupunkt holds an object for every stop of what it is given
-_UNBROKEN = 2_000  # nupunkt takes quadratic time over a run without white space
+_WINDOW = 1 << 17  # characters; nupunkt has an object in memory for every stop of its input
+_UNBROKEN = 2_000  # characters; nupunkt takes quadratic time over a run without white space
 
 _EASTERN = (
     "\u2e80-\u2fdf\u3000-\u30ff\u3100-\u312f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uffee"
 )
 _EASTERN_CHARACTER = re.compile(f"[{_EASTERN}\U00020000-\U0003ffff]")
-# A run of stops of Chinese or Japanese text, from the run's first, and the quotes and brackets
-# that close on it. Western marks count only beside an eastern character or stop; a comma after
-# the closing quote carries on. One set of characters comes first: so the search is fast.
+# A run of stops of Chinese or Japanese text, from the run's first, and the closing quotes and
+# brackets after it. Western marks count only beside an eastern character or stop; a comma after
+# the quote continues the sentence. A single set of characters comes first, which is fast to search.
 _STOPS = "[。！？；｡!?…]"
 _EASTERN_END = re.compile(
     f"{_STOPS}(?<!{_STOPS}{{2}})"
     f"(?:(?<=[。！？；｡])|(?<=[{_EASTERN}][!?])|(?<=[{_EASTERN}]…)(?=…)|(?=[!?…]*+[。！？；｡]))"
     f"{_STOPS}*+[”’」』）】》〉］｝〕〗〙〛]*+(?![，、：,…—])"
 )
-# A stop after small letters, digits or a bracket and before a capitalised word: the end of a
-# sentence, most of the time. One set of characters comes first: so the search is fast.
+# A stop after small letters, digits or a bracket and before a capitalised word: mostly the end of
+# a sentence. A single set of characters comes first, which is fast to search.
 _LIKELY = re.compile(
     r"[.!?](?:(?<=[a-z]{3}[.!?])|(?<=[0-9]{2}\.)|(?<=\)\.)|(?<=[a-z]{3}\.)[\"”])(?=\s+[A-Z][a-z])"
 )
@@ -54,25 +54,25 @@ def _words(text: str) -> frozenset[str]:
 
 _CLOSING = "\"'”’»)\\]}*_"
 _OPENING = "\"'“‘«(\\[{*_¿¡—–-"
-# A run of stops, from its first, with what closes on it, before white space; then the next word,
-# without what opens before it. A stop that another spaced stop follows (". . .") is not the last.
+# A run of stops, from its first, with closing quotes and brackets, before white space; then the
+# next word, without opening ones. A stop before another spaced stop (". . .") is not the last.
 _STOP = re.compile(
     rf"([.!?…](?<![.!?…]{{2}})[.!?…]*+)[{_CLOSING}]*+"
     rf"(?=\s+[{_OPENING}]*+([\w'’]{{0,12}}))(?!\s+[.!?…]++(?:\s|$))"
 )
 _DOTTED = re.compile(r"(?:\w{1,3}\.)+\w{1,3}")  # U.S, a.m, Ph.D
 _SPEAKER = frozenset(["I", "I'm", "I'll", "I'd", "I've", "I’m", "I’ll", "I’d", "I’ve"])
-# Never the last word of a sentence: a name, a number or a phrase must follow.
+# Abbreviations that never end a sentence: a name, a number or a phrase must follow.
 _OPEN = _words(
     "mr mrs ms dr prof hon rev gen sen rep gov pres capt cpt col lt sgt maj cmdr adm st ste mt"
     " messrs mme mlle mssrs fr msgr supt e.g i.e eg ie cf viz vs ca approx resp incl esp"
 )
-# Before a number a reference, elsewhere a word of its own or a sentence's last.
+# Abbreviations before a number; elsewhere they are words, or end a sentence.
 _NUMBERED = _words(
     "no nos fig figs p pp vol vols ch chap sec sect art eq eqs ed app op par para pt ver jan feb"
     " mar apr jun jul aug sep sept oct nov dec"
 )
-# May end a sentence: does where a word follows that mostly begins one.
+# Abbreviations that end a sentence if the next word is one that mostly begins one.
 _EITHER = _words(
     "inc co corp ltd llc plc bros jr sr esq etc al dept univ assn ave blvd rd hwy bldg"
     " oz lb lbs ft hr hrs min sec kg km cm mm mph tue tues thu thur thurs fri"
@@ -97,26 +97,26 @@ Splitting = Literal["auto", "nupunkt", "plain", "none"]  # none: a line is a sen
 
 @dataclass(frozen=True)
 class Splitter:
-    """Cuts a text into sentences; `name` says by which rule, for the record."""
+    """Splits a text into sentences; `name` has the rule and version, for records."""
 
     name: str
-    ends: Ends  # a line of text → where its sentences end, the last end left out
+    ends: Ends  # a line of text → where its sentences end, without the last end
 
     def split(self, text: str, counts: Counts | None = None, *, place: str = "") -> list[str]:
-        """Consecutive pieces that tile `text`, one sentence each; cuts are added to `counts`.
+        """The sentences of `text`, which joined give it again; `counts` gets those that are cut.
 
-        White space between two sentences is the front of the second; a newline always ends a
-        sentence; no piece is white space alone, so a blank text has none.
+        White space between two sentences belongs to the second; a newline always ends a sentence;
+        no sentence is only white space, so a blank text has none.
         """
         ends = self.ends
-        if ends is not _whole and not text.isascii() and _EASTERN_CHARACTER.search(text):
+        if ends is not _no_ends and not text.isascii() and _EASTERN_CHARACTER.search(text):
             ends = partial(_mixed_ends, western=ends)
         return _tile(text, ends, counts=counts, place=place)
 
 
 def lines(text: str, counts: Counts | None = None, *, place: str = "") -> list[str]:
-    """The pieces of a text whose every line is one sentence; the same promise as `split`."""
-    return _tile(text, _whole, counts=counts, place=place)
+    """The sentences of a text that has one per line, with white space as in `split`."""
+    return _tile(text, _no_ends, counts=counts, place=place)
 
 
 def splitter(kind: Splitting = "auto") -> Splitter:
@@ -124,7 +124,7 @@ def splitter(kind: Splitting = "auto") -> Splitter:
     if kind not in get_args(Splitting):
         raise UserError(f"there is no sentence splitter {kind!r}: say auto, nupunkt, plain or none")
     if kind == "none":
-        return Splitter("none", _whole)
+        return Splitter("none", _no_ends)
     if kind != "plain":
         try:
             from nupunkt import __version__
@@ -139,7 +139,7 @@ def splitter(kind: Splitting = "auto") -> Splitter:
     return Splitter(f"plain {_RULE}", plain_ends)
 
 
-def _whole(line: str) -> list[int]:
+def _no_ends(line: str) -> list[int]:
     return []
 
 
@@ -161,15 +161,15 @@ def _tile(text: str, ends: Ends, *, counts: Counts | None, place: str) -> list[s
     if start < len(text):
         pieces[-1] += text[start:]
     if max(map(len, pieces)) > LONGEST:
-        shorter = [part for piece in pieces for part in _cut(piece)]
+        shorter = [part for piece in pieces for part in _cut_sentence(piece)]
         if counts is not None:
             counts.add(_CUT, place, len(shorter) - len(pieces))
         return shorter
     return pieces
 
 
-def _cut(piece: str) -> Iterator[str]:
-    """Pieces of at most LONGEST characters, counted from their first that is no white space."""
+def _cut_sentence(piece: str) -> Iterator[str]:
+    """Cut a sentence into pieces of at most LONGEST characters, without white space in front."""
     start, stop = 0, len(piece.rstrip())
     while True:
         first = stop - len(piece[start:stop].lstrip())
@@ -187,7 +187,7 @@ def _cut(piece: str) -> Iterator[str]:
 
 
 def whole_character(text: str, end: int) -> int:
-    """The last place at or before `end` where a cut parts no accent or emoji from its base."""
+    """The last position up to `end` where a cut does not split an accent or emoji from its base."""
     for cut in range(end, max(end - 64, 1), -1):
         after, before = text[cut], text[cut - 1]
         joined = (
@@ -202,7 +202,7 @@ def whole_character(text: str, end: int) -> int:
 
 
 def _mixed_ends(line: str, *, western: Ends) -> list[int]:
-    """The ends of a line with eastern characters: their rule first, `western` between them."""
+    """The ends of a line with eastern characters: by the eastern rule, and by `western` between."""
     stops = _eastern_ends(line)
     if not _WESTERN_STOP.search(line):
         return stops
@@ -218,7 +218,7 @@ def _eastern_ends(line: str) -> list[int]:
     quotes = start = 0
     for match in _EASTERN_END.finditer(line):
         end = match.end()
-        # A straight quote closes where an odd number stand before it, or else it opens the next.
+        # A straight quote is a closing one if an odd number of them came before it.
         quotes += line.count('"', start, end)
         start = end
         if quotes % 2 and line.startswith('"', end):
@@ -229,12 +229,12 @@ def _eastern_ends(line: str) -> list[int]:
 
 
 def _nupunkt_ends(line: str) -> list[int]:
-    """Ends that need no second look by rule, and nupunkt for the stops that are left."""
+    """The ends that a regular expression is sure of, and nupunkt's between them."""
     ends: list[int] = []
     start = 0
     likely = (match.end() for match in _LIKELY.finditer(line))
     for end in [*(end for end in likely if not _abbreviated(line, end)), len(line)]:
-        if _WESTERN_STOP.search(line, start, end):  # before it is cut out, for speed
+        if _WESTERN_STOP.search(line, start, end):  # before slicing, for speed
             ends += (start + stop for stop in _nupunkt_windows(line[start:end]))
         ends.append(end)
         start = end
@@ -250,7 +250,7 @@ def _nupunkt_windows(line: str) -> list[int]:
     start = 0
     while len(line) - start > _WINDOW:
         words = line[start : start + _WINDOW].rsplit(None, 1)[0]
-        # The last sentence of a window may go on in the next, unless it is the whole window.
+        # The last sentence of a window may continue in the next, unless it fills the window.
         ends += (start + end for end in _nupunkt_stops(words) or [len(words)])
         start = ends[-1]
     return ends + [start + end for end in _nupunkt_stops(line[start:])]
@@ -268,7 +268,7 @@ def _nupunkt() -> nupunkt.PunktSentenceTokenizer:
 
 
 def plain_ends(line: str) -> list[int]:
-    """Where the sentences of a line without trailing white space end, the last end left out."""
+    """Where the sentences of a line without trailing white space end, without the last end."""
     stops: list[int] = []
     start = 0
     for match in _STOP.finditer(line):
@@ -277,7 +277,7 @@ def plain_ends(line: str) -> list[int]:
             continue
         end = match.end()
         if marks == "." and end - match.start() == 1:
-            if not _breaks(line, match.start(), start=start, after=after):
+            if not _ends_sentence(line, match.start(), start=start, after=after):
                 continue
         elif after in _SPEAKER and marks[-1] in ".…":  # "Well... I think"
             continue
@@ -286,7 +286,7 @@ def plain_ends(line: str) -> list[int]:
     return stops
 
 
-def _breaks(line: str, stop: int, *, start: int, after: str) -> bool:
+def _ends_sentence(line: str, stop: int, *, start: int, after: str) -> bool:
     """Whether the single full stop at `stop` ends the sentence that starts at `start`."""
     low = max(start, stop - 24)  # no abbreviation is longer
     word = line[line.rfind(" ", low, stop) + 1 or low : stop].lstrip("\"'“‘«([{*_—–-\t\n\u00a0")

@@ -1,5 +1,5 @@
-"""What a user names (files, folders, patterns, URLs, standard input, datasets) → a stream of
-documents, in the order named and in bounded memory."""
+"""Inputs (files, folders, patterns, URLs, standard input, datasets) → a stream of documents, in the
+order in which they are named and in bounded memory."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from clozelab.text.reading.records import (
 _STDIN = "-"
 _STDIN_NAME = "standard input"
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-_PROBED, _PROBE = 16, 1 << 22  # files looked into for the size of their text, and bytes of each
+_PROBED, _PROBE = 16, 1 << 22  # files that are sampled for the size of their text, bytes of each
 
-PORTION = 1 << 26  # bytes, after which another reader takes the next file
+PORTION = 1 << 26  # bytes, after which the next file goes to another reader
 
 ByLines = Callable[[Lines, Reading], Iterator[RawDocument]]
 _COLUMNAR = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
@@ -59,23 +59,23 @@ _BY_LINES: dict[str, ByLines] = {
     ".csv": partial(separated, split=csv_rows),
     ".tsv": partial(separated, split=tsv_rows),
 }
-_KNOWN = {*_COLUMNAR, *_BY_LINES}  # what a folder is read for
+_KNOWN = {*_COLUMNAR, *_BY_LINES}  # the endings of files that are read from a folder
 
 
 class Spooled(str):
-    """The name of a file that standard input was kept in, to be read more than once."""
+    """The name of a file with a copy of standard input, which is read more than once."""
 
 
 @dataclass
 class BytesRead:
-    """How far a reading has come."""
+    """How much has been read."""
 
-    done: int = 0  # bytes of the files read, packed as they are
+    done: int = 0  # bytes of the files, compressed
 
 
 @dataclass(frozen=True)
 class _Item:
-    """One thing to read: a file, or else standard input or a dataset of the hub."""
+    """One input: a file, standard input or a dataset of the hub."""
 
     name: str
     file: TextFile | None = None
@@ -94,13 +94,13 @@ class _Item:
 
 @dataclass(frozen=True)
 class Portion:
-    """Some of what is to be read, for one reader: a large file, or smaller ones in a row."""
+    """The part of the inputs for one reader: a large file, or several small ones."""
 
     items: tuple[_Item, ...]
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is at URLs, which any machine can read."""
+        """Whether all of it is at URLs, which any machine can read."""
         return all(item.file is not None and access.is_url(item.name) for item in self.items)
 
     def documents(
@@ -108,20 +108,20 @@ class Portion:
     ) -> Generator[RawDocument, None, None]:
         """Its documents, in order."""
         for item in self.items:
-            # A reader that stops early closes the file at once.
+            # The file is closed at once, also if reading stops early.
             with closing(item.documents(reading, counts=counts, progress=progress)) as stream:
                 yield from stream
 
 
 def portions(inputs: Sequence[str], reading: Reading, counts: Counts) -> list[Portion]:
-    """All that the inputs name, in order and by size alone: of files in a row one reader takes
-    those that begin in the first PORTION bytes. Names that lead nowhere are refused."""
+    """All inputs, in order, in portions by size alone: one has the files that begin within PORTION
+    bytes. Names that lead nowhere are refused."""
     groups: list[list[_Item]] = []
-    size, before = 0, None
+    size, remote_group = 0, None
     for item in _expand(inputs, reading.split, counts=counts):
-        if size >= PORTION or access.is_url(item.name) != before:
+        if size >= PORTION or access.is_url(item.name) != remote_group:
             groups.append([])
-            size, before = 0, access.is_url(item.name)
+            size, remote_group = 0, access.is_url(item.name)
         groups[-1].append(item)
         size += item.file.size if item.file else 0
     return [Portion(tuple(group)) for group in groups]
@@ -132,7 +132,7 @@ def documents(
 ) -> Generator[RawDocument, None, None]:
     """Every document of the inputs, in order; what was skipped or repaired is added to `counts`.
 
-    Names that lead nowhere are refused at once; an input without any document at the end.
+    Names that lead nowhere are refused at once, inputs without any document at the end.
     """
     everything = Portion(tuple(_expand(inputs, reading.split, counts=counts)))
     progress = progress or BytesRead()
@@ -150,7 +150,7 @@ def documents(
 
 
 def no_text(inputs: Sequence[str], counts: Counts) -> UserError:
-    """What to say of inputs without any document."""
+    """The error for inputs without any document."""
     named = (_STDIN_NAME if isinstance(name, Spooled) else access.shown(name) for name in inputs)
     skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
     return UserError(
@@ -162,24 +162,24 @@ def no_text(inputs: Sequence[str], counts: Counts) -> UserError:
 def by_file(
     inputs: Sequence[str], reading: Reading
 ) -> Iterator[tuple[str, Generator[RawDocument, None, None]]]:
-    """The name of every file of the inputs, and its documents, which may be none."""
+    """The name and the documents of every file of the inputs."""
     for item in _expand(inputs, reading.split, counts=Counts()):
         yield shown(item.name), item.documents(reading, counts=Counts(), progress=BytesRead())
 
 
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
-    """Bytes of all the files, packed as they are; None where they cannot be known before."""
+    """Bytes of all files, compressed; None where some input has no known size."""
     texts = [item.file for item in _expand(inputs, (reading or Reading()).split, counts=Counts())]
     return sum(text.size for text in texts if text) if all(texts) else None
 
 
 def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
-    """Bytes of the text in all files, unpacked, as far as their fronts tell; None if unknown."""
+    """Bytes of the text in all files, estimated from their beginnings; None if unknown."""
     total = total_bytes(inputs, reading)
     if total is None:
         return None
     items = _expand(inputs, reading.split, counts=Counts())
-    text = packed = 0
+    text = compressed = 0
     for item in items[:: -(-len(items) // _PROBED)]:
         progress, size = BytesRead(), 0
         with closing(item.documents(reading, counts=Counts(), progress=progress)) as stream:
@@ -187,21 +187,21 @@ def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
                 size += len(document.text.encode())
                 if size >= _PROBE:
                     break
-        text, packed = text + size, packed + progress.done
-    return int(total * text / max(packed, 1))
+        text, compressed = text + size, compressed + progress.done
+    return int(total * text / max(compressed, 1))
 
 
 def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int]]:
-    """Name, size and time of change (ns) of every file, in order: what a store was made from."""
+    """Name, size and time of change (ns) of every file, in order, to recognise equal inputs."""
     items = _expand(inputs, reading.split, counts=Counts())
-    known = [(item.name, item.file) for item in items]
-    return [(name, text.size, text.changed) if text else (name, 0, 0) for name, text in known]
+    named = [(item.name, item.file) for item in items]
+    return [(name, text.size, text.changed) if text else (name, 0, 0) for name, text in named]
 
 
 def _read_file(
     text: TextFile, reading: Reading, *, counts: Counts, progress: BytesRead
 ) -> Generator[RawDocument, None, None]:
-    """The documents of one file, in order, in bounded memory."""
+    """The documents of one file, in order; adds to `progress`."""
     start = progress.done
     with opened(text) as (file, stream):
         if kind := _COLUMNAR.get(text.kind):
@@ -221,7 +221,7 @@ def _read_file(
 def _read_stream(
     stream: IO[bytes], name: str, read: ByLines | None, *, reading: Reading, counts: Counts
 ) -> Generator[RawDocument, None, None]:
-    """The documents of a stream of lines; if not said, a brace tells JSON lines from text."""
+    """The documents of a stream of lines; without `read`, JSON lines if it begins with "{"."""
     lines = Lines(stream, name, encoding=reading.encoding, counts=counts)
     try:
         head = lines.head().lstrip()
@@ -249,7 +249,7 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     if isinstance(name, Spooled):
         return [_Item(name, replace(local(path), name=_STDIN_NAME))]
     if access.is_url(name):
-        return [_Item(text.name, text) for text in remote.find_texts(name, _is_read)]
+        return [_Item(text.name, text) for text in remote.find_texts(name, _is_text_name)]
     if name.startswith("hf:"):
         return [_hub_item(name)]
     try:
@@ -276,8 +276,8 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     raise UserError(f"there is no file or folder {name}{_nearest(path)}")
 
 
-def _is_read(name: str) -> bool:
-    """Whether a folder is read for a file of that name."""
+def _is_text_name(name: str) -> bool:
+    """Whether a file of that name is read from a folder."""
     path = PurePosixPath(name)
     return not path.name.startswith(".") and kind_ending(path) in _KNOWN
 
@@ -318,13 +318,13 @@ def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
 
 
 def _ending(path: Path) -> str:
-    """How a file's name ends, with its packing; for a message."""
+    """How a file's name ends, with the ending of its compression."""
     endings = path.suffixes[-2:] if path.suffix.lower() in PACKINGS else path.suffixes[-1:]
     return "".join(endings) or "without an ending"
 
 
 def _endings(paths: list[Path]) -> str:
-    """How many files end in what, the most frequent first."""
+    """Counts of files by ending, the most frequent first."""
     counted = Counter(map(_ending, paths)).most_common()
     named = [f"{number:,} {ending}" for ending, number in counted[:6]]
     return ", ".join(named) + (", …" if len(counted) > 6 else "")
@@ -355,8 +355,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
     """Every file of text in a folder and the folders in it, sorted by path.
 
-    Of text are tables, JSON lines, .txt and what has no ending, but for what holds NUL bytes; other
-    endings go `aside`: who means them names them.
+    These are tables, JSON lines, .txt and files without an ending unless they hold NUL bytes.
+    Files with other endings are appended to `aside`; they are read only if they are named.
     """
     paths: list[Path] = []
     for entry in _entries(folder):

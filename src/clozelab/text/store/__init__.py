@@ -1,4 +1,4 @@
-"""The store: built in shards, put together, opened memory-mapped."""
+"""The store: built in shards, concatenated, opened memory-mapped."""
 
 from clozelab.text.store.corpus import Corpus
 

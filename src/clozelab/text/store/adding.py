@@ -1,5 +1,5 @@
-"""A corpus that text was added to: its files lie in a folder of their own inside it, and one file,
-the manifest, is replaced to say so. What it was before stays there, and can still be opened.
+"""Adding text to a corpus: the new files are in a folder of their own inside it, and replacing the
+manifest makes them the corpus. Its earlier state remains, and can still be opened.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _KIND = "addition"
 
 
 def check_addition(out: Path, parent: dict[str, Any]) -> None:
-    """Refuse, before any work is done, where something else stands in the place of the files."""
-    folder = out / _folder(parent)
+    """Refuse, before any work is done, if something else is in the place of the new folder."""
+    folder = out / _next_folder(parent)
     if folder.exists() and files.kind_of(folder) != _KIND:
         raise UserError(f"{folder}: is in the way of what is to be added; move it elsewhere")
 
 
-def _folder(parent: dict[str, Any]) -> str:
-    """The folder of the files of a corpus when text has been added."""
+def _next_folder(parent: dict[str, Any]) -> str:
+    """The name of the folder for the next addition."""
     return f"added-{len(parent.get('added', [])) + 1}"
 
 
 def added(parent: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a corpus that text was added to, from that which the new text would have."""
+    """The manifest of a corpus after an addition, from its own and that of the new text alone."""
     additions = parent.get("added", [])
     examples = {**parent.get("examples", {}), **new.get("examples", {})}
     return {
@@ -43,7 +43,7 @@ def added(parent: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         "fingerprint": new["fingerprint"],
         **({"examples": examples} if examples else {}),
         "parent": parent["fingerprint"],
-        "folder": _folder(parent),
+        "folder": _next_folder(parent),
         "added": [*additions, {name: new[name] for name in ("inputs", "reading", "options")}],
         "files": new["files"],
     }
@@ -54,9 +54,9 @@ def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
 
 
 def publish_addition(out: Path, plan: ShardPlan, manifest: dict[str, Any]) -> None:
-    """Move the finished files into place as one folder; then the manifest makes them the corpus."""
+    """Move the finished files into place as one folder, then replace the manifest."""
     folder = out / manifest["folder"]
-    files.remove_folder(folder)  # of an addition that was killed here
+    files.remove_folder(folder)  # left by an addition that was killed here
     files.mark(plan.ready, _KIND)
     files.write_text(plan.ready / PARENT, (out / NAME).read_text(encoding="utf-8"))
     for file in sorted(plan.ready.rglob("*")):

@@ -1,7 +1,7 @@
 """From text to a finished store: train a tokenizer, tokenise in parallel, put it together.
 
-The build is a generator: it yields how far it is, and whoever runs it draws the bar. Everything
-unfinished lies in `building/`; a build that was stopped in any way goes on from there.
+The build is a generator that yields its progress, which the caller may show. Everything unfinished
+is in `building/`; a build that was stopped in any way continues from there.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from clozelab.text.words import segmenter
 
 _KIND = "corpus"
 _BUILDING = "unfinished corpus"
-_SPOOL = "standard-input"  # in a folder to build in: what was fed in
-_ADDING = "adding"  # in a folder to build in: which addition to which state it is
-_SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow
-_MANY_UNKNOWN = 0.01  # of all tokens: then it is said
-_MOST_SAMPLE = 1 << 30  # bytes of text that a tokenizer is trained on, at most
+_SPOOL = "standard-input"  # a file in `building/`: a copy of standard input
+_ADDING = "adding"  # a file in `building/`: a digest of the addition, and its parent's fingerprint
+_SAMPLE = {"unigram": 1 << 26}  # bytes of text to train on, for tokenizers that train slowly
+_MANY_UNKNOWN = 0.01  # the share of unknown tokens from which they are counted
+_MOST_SAMPLE = 1 << 30  # bytes of text that other tokenizers are trained on, at most
 
 
 def build(
@@ -70,27 +70,27 @@ def build(
 ) -> Generator[BuildProgress, None, Corpus]:
     """Build a store from texts in `out`; yields progress, returns the opened store.
 
-    What was skipped, cut or repaired, and what falls short of the asked, is added to `counts`.
+    What was skipped, cut or repaired, and a vocabulary that is too small, is added to `counts`.
     """
     spec = tokenizer
     spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
     names = _read_lines(options.entities) if options.entities else []
     comparison = _comparison(options, counts)
-    _check_places(inputs, options)
-    with _telling(out), _held(out) as folder, engine(options) as where:
+    _check_inputs(inputs, options)
+    with _readable_errors(out), _locked_folder(out) as folder, engine(options) as runner:
         inputs = _spooled(inputs, folder)
         if not isinstance(tokenizer, Tokenizer):
-            tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
+            tokenizer = yield from _trained_tokenizer(tokenizer, inputs, folder, options.reading)
         _check_tokenizer(tokenizer)
         settings = _settings(tokenizer, names, comparison, options=options, counts=counts)
         plan = yield from tokenised(
-            inputs, folder, settings, spans, reading=options.reading, counts=counts, where=where
+            inputs, folder, settings, spans, reading=options.reading, counts=counts, where=runner
         )
         for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
             yield BuildProgress(stage, done, total, "steps")
         files.remove_folder(folder, last=_ADDING)
     corpus = Corpus.open(out, trusting=True)
-    # A part from outside need not say whether more text gives it more ids.
+    # Parts from outside the package need not have `learns`.
     learns = getattr(spec, "learns", True)
     if learns and not isinstance(spec, Tokenizer) and corpus.vocabulary.size < spec.vocabulary:
         counts.add(
@@ -102,7 +102,7 @@ def build(
 
 
 def _count_unknown(corpus: Corpus, counts: Counts) -> None:
-    """Say how many tokens of the text the tokenizer does not know, where they are many."""
+    """Count the unknown tokens of the text, if they are many."""
     roles, times = corpus.vocabulary.roles, corpus.vocabulary.counts
     if times is None or "unk" not in roles:
         return
@@ -115,28 +115,28 @@ def _count_unknown(corpus: Corpus, counts: Counts) -> None:
 def add(
     inputs: Sequence[str], out: Path, *, options: BuildOptions, counts: Counts
 ) -> Generator[BuildProgress, None, Corpus]:
-    """Add texts to a finished store: tokenised as its own, after all that is in it.
+    """Append texts to a finished store, tokenised with its settings; yields progress.
 
-    Until the end the store is as it was; an addition that was stopped goes on like a build.
+    Until the end the store is unchanged; an addition that was stopped continues like a build.
     """
     comparison = _comparison(options, counts)
-    _check_places(inputs, options)
-    with _telling(out), _held_to_add(out) as (folder, parent), engine(options) as where:
+    _check_inputs(inputs, options)
+    with _readable_errors(out), _locked_corpus(out) as (folder, parent), engine(options) as runner:
         inputs = _spooled(inputs, folder)
-        read = [
+        sources = [
             (name, files.sha256(Path(name)) if isinstance(name, Spooled) else (size, changed))
             for name, size, changed in listing(inputs, options.reading)
         ]
-        request_text = repr([read, asdict(replace(options, workers=None, on=None))])
+        request_text = repr([sources, asdict(replace(options, workers=None, on=None))])
         note, request = folder / _ADDING, blake2b(request_text.encode(), digest_size=16).hexdigest()
         before = note.read_text(encoding="utf-8").split() if note.exists() else []
-        if before == [request, parent.manifest.get("parent")]:  # it was killed at its very end
+        if before == [request, parent.manifest.get("parent")]:  # it was killed after it finished
             files.remove_folder(folder, last=_ADDING)
             counts.add("additions that had been finished before they were stopped")
             return parent
-        settings = _settings_of(parent, comparison)
+        settings = _corpus_settings(parent, comparison)
         plan = yield from tokenised(
-            inputs, folder, settings, {}, reading=options.reading, counts=counts, where=where
+            inputs, folder, settings, {}, reading=options.reading, counts=counts, where=runner
         )
         files.write_text(note, f"{request} {parent.manifest['fingerprint']}\n")
         steps = finish(out, plan, options=asdict(options), counts=counts, parent=parent)
@@ -146,16 +146,16 @@ def add(
     return Corpus.open(out, trusting=True)
 
 
-def _check_places(inputs: Sequence[str], options: BuildOptions) -> None:
-    """Refuse names that lead nowhere before anything is made."""
+def _check_inputs(inputs: Sequence[str], options: BuildOptions) -> None:
+    """Refuse names of inputs or clusters that do not exist, before anything is written."""
     listing(inputs, options.reading)
     if options.on is not None:
         cluster.known(options.on)
 
 
 @contextmanager
-def _telling(out: Path) -> Iterator[None]:
-    """Tell in a sentence of a full disk, and of a worker that was killed."""
+def _readable_errors(out: Path) -> Iterator[None]:
+    """Turn errors of a full disk and of a killed worker into UserErrors."""
     try:
         yield
     except OSError as error:
@@ -173,9 +173,9 @@ def _telling(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _held_to_add(out: Path) -> Iterator[tuple[Path, Corpus]]:
-    """The folder to build in and the corpus, which nobody else adds to meanwhile."""
-    known = Corpus.open(out, trusting=True)  # what is no corpus is refused before a lock is made
+def _locked_corpus(out: Path) -> Iterator[tuple[Path, Corpus]]:
+    """The folder to build in and the corpus, locked against other additions."""
+    known = Corpus.open(out, trusting=True)  # refuses what is no corpus, before a lock is made
     if not out.is_dir():
         raise UserError(f"{out}: is what a corpus was; text is added to what it is now")
     if files.kind_of(out) != _KIND or known.manifest["version"] != manifests.VERSION:
@@ -195,11 +195,11 @@ def _held_to_add(out: Path) -> Iterator[tuple[Path, Corpus]]:
 
 
 @contextmanager
-def _held(out: Path) -> Iterator[Path]:
-    """The folder to build in, which is ours alone until the corpus is finished.
+def _locked_folder(out: Path) -> Iterator[Path]:
+    """The folder to build in, locked until the corpus is finished.
 
-    Only a folder with our marker is ever written to or removed. Where a build is refused before it
-    kept anything, nothing stays behind.
+    Only folders with our marker are written to or removed. If a build is refused before it has
+    written anything of use, everything is removed again.
     """
     folder = out / "building"
     new, unmarked = not out.exists(), files.kind_of(out) is None
@@ -209,7 +209,7 @@ def _held(out: Path) -> Iterator[Path]:
     files.claim(out, _KIND)
     with files.locked(out, work="build"):
         if (out / NAME).exists():
-            if files.kind_of(folder) == _BUILDING:  # of a build killed at its very end
+            if files.kind_of(folder) == _BUILDING:  # left by a build that was killed as it ended
                 files.remove_folder(folder, last=_ADDING)
             files.finish_removal(folder)
             raise taken
@@ -227,14 +227,14 @@ def _held(out: Path) -> Iterator[Path]:
 
 
 def _finished(out: Path) -> bool:
-    """Whether a folder without a marker is a corpus all the same: early ones had none."""
+    """Whether a folder without a marker is a corpus: those of early versions have none."""
     with suppress(UserError):
         return files.kind_of(out) is None and bool(manifests.read(out))
     return False
 
 
 def _give_up(folder: Path) -> None:
-    """Remove a folder to build in, if it is ours and nothing in it is of use to another try."""
+    """Remove the folder to build in, if it has our marker and nothing that a retry could use."""
     if files.kind_of(folder) == _BUILDING:
         (folder / _SPOOL).unlink(missing_ok=True)
     _clear(folder)
@@ -242,7 +242,7 @@ def _give_up(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Take its marker and its lock from a folder of ours that has nothing else in it."""
+    """Remove marker and lock from a folder of ours that has nothing else in it."""
     left = list(folder.iterdir())
     if files.kind_of(folder) and all(files.is_own(file) for file in left):
         for file in left:
@@ -250,7 +250,7 @@ def _clear(folder: Path) -> None:
 
 
 def _check_tokenizer(tokenizer: Tokenizer) -> None:
-    """A tokenizer without these could not make one block of any format."""
+    """Refuse a tokenizer without [CLS], [SEP] or [MASK], which every format of blocks needs."""
     check_ids(tokenizer, "--tokenizer-from")
     vocabulary = describe(tokenizer)
     for role in ("cls", "sep", "mask"):
@@ -258,7 +258,7 @@ def _check_tokenizer(tokenizer: Tokenizer) -> None:
 
 
 def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
-    """Standard input is read twice, by the tokenizer and by the store: keep it in a file."""
+    """The inputs with standard input copied to a file, since it is read more than once."""
     if "-" not in inputs:
         return list(inputs)
     if sys.stdin is None:
@@ -269,19 +269,19 @@ def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
     return [Spooled(spool) if name == "-" else name for name in inputs]
 
 
-def _trained(
+def _trained_tokenizer(
     spec: TokenizerSpec, inputs: list[str], folder: Path, reading: Reading
 ) -> Generator[BuildProgress, None, Tokenizer]:
-    """Train a tokenizer on a fair sample of the text, or find the one trained before."""
-    inputs_read = [repr(spec), repr(reading), repr(listing(inputs, reading))]
-    name = blake2b("\0".join(inputs_read).encode(), digest_size=8).hexdigest()
+    """Train a tokenizer on a random sample of the documents, or load the one trained before."""
+    key = [repr(spec), repr(reading), repr(listing(inputs, reading))]
+    name = blake2b("\0".join(key).encode(), digest_size=8).hexdigest()
     saved = folder / f"tokenizer-{name}.json"
     if saved.exists():
-        with suppress(UserError):  # it was damaged since, and is trained again
+        with suppress(UserError):  # a damaged file is trained again
             return load(saved)
-    total, most = total_bytes(inputs, reading), text_bytes(inputs, reading)
+    total, text_size = total_bytes(inputs, reading), text_bytes(inputs, reading)
     limit = _SAMPLE.get(type(spec).__name__.lower(), _MOST_SAMPLE)
-    share = 1.0 if not most else min(1.0, limit / most)
+    share = 1.0 if not text_size else min(1.0, limit / text_size)
     read = BytesRead()
     stop, ended = threading.Event(), threading.Event()
     stream = documents(inputs, reading, Counts(), progress=read)
@@ -291,7 +291,7 @@ def _trained(
     def learn() -> None:
         try:
             result.append(spec.train(texts))
-        except BaseException as error:  # handed to the main thread, which raises it
+        except BaseException as error:  # the main thread raises it
             result.append(error)
         ended.set()
 
@@ -301,9 +301,9 @@ def _trained(
             reads = read.done < (total or 1)
             stage = "reading for the tokenizer" if reads else "training the tokenizer"
             yield BuildProgress(stage, read.done, total)
-    finally:  # a thread that still calls back from the library when Python ends would abort it
+    finally:  # a callback from the library after Python has ended would abort the process
         stop.set()
-        ended.wait(1)  # not join: an interrupt inside a join declares the thread dead
+        ended.wait(1)  # not join: after an interrupt inside it, the thread counts as dead
     trained = result[0]
     if isinstance(trained, BaseException):
         raise trained
@@ -320,7 +320,7 @@ def _sample(
         if share < 1 and root(0, document.name) >= share * 2**64:
             continue
         for paragraph in document.text.split("\n"):
-            # The trainers hold a hundred bytes for every character of what they are given.
+            # The trainers need a hundred bytes for every character of a text.
             for piece in [paragraph] if len(paragraph) <= LONGEST else lines(paragraph):
                 size += len(piece.encode())
                 if stop.is_set():
@@ -331,7 +331,7 @@ def _sample(
 
 
 def _comparison(options: BuildOptions, counts: Counts) -> Comparison:
-    """What is to be compared with other text."""
+    """What to record for comparing documents with other text, by the options."""
     pieces = None if options.unique == "documents" else options.unique
     if options.near_duplicates:
         near.check()
@@ -346,10 +346,10 @@ def _comparison(options: BuildOptions, counts: Counts) -> Comparison:
     return Comparison(pieces, exclude, near=options.near_duplicates is not None)
 
 
-def _settings_of(corpus: Corpus, comparison: Comparison) -> shards.TokenisingSettings:
-    """What turned the text of a corpus into tokens."""
+def _corpus_settings(corpus: Corpus, comparison: Comparison) -> shards.TokenisingSettings:
+    """The settings with which the text of a corpus was tokenised."""
     kind, segments = corpus.manifest["sentences"].split()[0], corpus.manifest["segmenter"]
-    splitter(kind)  # refused where it is not installed
+    splitter(kind)  # raises if it is not installed
     if segments and segmenter() is None:
         raise UserError(f"{corpus.name}: has Chinese words by {segments}: pip install rjieba")
     entities = NgramTable.of(corpus.array("entities"))
@@ -365,7 +365,7 @@ def _settings(
     options: BuildOptions,
     counts: Counts,
 ) -> shards.TokenisingSettings:
-    """Everything that turns text into tokens; `names` are those of entities."""
+    """The settings of a new build; `names` are the names of entities."""
     segment = options.segment and segmenter() is not None
     entities = NgramTable()
     if names:

@@ -1,5 +1,5 @@
-"""What of the shards stays. Documents that repeat an earlier one, or nearly do, are left out, then
-lines or paragraphs that repeat an earlier one: so all that is left out is still there once.
+"""Removing repeats from shards: first documents that are equal or nearly equal to an earlier one,
+then lines or paragraphs equal to an earlier one; so one copy of everything is kept.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from clozelab.text.store.parts import PART, in_parts
 from clozelab.text.store.shards import Shard, ShardPlan
 
 _TOKENS = 32  # of an example
-_FOLDED = 1 << 22  # tokens made keys of at a time, or as many as documents have
-_PAIRS = 1 << 14  # of signatures compared at a time
-_MANY = 8  # documents of a bucket worth a look at whether they were compared before
+_FOLDED = 1 << 22  # tokens hashed at a time, or those of one document
+_PAIRS = 1 << 14  # pairs of signatures compared at a time
+_MANY = 8  # buckets of more documents are skipped if they were compared before
 
 
 def clean(
     plan: ShardPlan, *, options: dict[str, Any], counts: Counts, parent: Corpus | None = None
 ) -> Steps[ShardPlan]:
-    """The plan without what is to be left out; `counts` gets how much that is, and examples.
+    """The plan without repeats, as the options say; `counts` gets their number and examples.
 
-    Documents are also compared with those of the parent, to which they are added.
+    Documents are also compared with those of the parent, the corpus that they are added to.
     """
     level, threshold = options["unique"], options["near_duplicates"]
     if level == "documents":
         if parent is not None:
-            plan = _without_those_of(parent, plan, counts=counts)
+            plan = _without_documents_of(parent, plan, counts=counts)
         plan = yield from _without_repeats(plan, level, counts=counts)
     if threshold is not None:
         plan = yield from _without_near_duplicates(plan, threshold, counts=counts)
@@ -48,11 +48,11 @@ def clean(
 
 
 def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Steps[ShardPlan]:
-    """Only the first of equal documents, lines or paragraphs; examples are the most frequent."""
+    """Keep the first of equal documents, lines or paragraphs; examples are the most frequent."""
     total = sum(len(shard.digests_of(level)) for shard in plan.shards())
     tables = (shard.digests_of(level) for shard in plan.shards())
     first_seen = np.zeros(total, dtype=bool)
-    frequent: list[tuple[int, int]] = []  # minus how often, and the first of them
+    frequent: list[tuple[int, int]] = []  # minus the count, and the number of the first
     done = 0
     for numbers, rows in in_parts(tables, total=total, folder=plan.folder / "parts"):
         yield "looking for repeats", done, total
@@ -62,7 +62,7 @@ def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Steps[Sh
         frequent += zip((-times[repeated]).tolist(), numbers[first[repeated]].tolist(), strict=True)
         frequent = sorted(frequent)[: Counts.EXAMPLES]
         done += len(numbers)
-    texts = _texts(plan, {number for _, number in frequent}, level=level)
+    texts = _excerpts(plan, {number for _, number in frequent}, level=level)
     what = f"{level} left out as repeats"
     counts.expect(what)
     counts.add(
@@ -73,8 +73,8 @@ def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Steps[Sh
     return plan.only(level, first_seen)
 
 
-def _without_those_of(parent: Corpus, plan: ShardPlan, *, counts: Counts) -> ShardPlan:
-    """Without documents of which a corpus has all tokens in one document already."""
+def _without_documents_of(parent: Corpus, plan: ShardPlan, *, counts: Counts) -> ShardPlan:
+    """Without documents that have the same tokens as a document of the corpus."""
     known = np.sort(np.concatenate([_document_keys(parent.documents(split)) for split in SPLITS]))
     new = [~contains(known, _document_keys(shard)) for shard in plan.shards()]
     keep = np.concatenate(new)
@@ -83,7 +83,7 @@ def _without_those_of(parent: Corpus, plan: ShardPlan, *, counts: Counts) -> Sha
 
 
 def _document_keys(text: Documents | Shard) -> Keys:
-    """A key of the tokens of each document; 0 of one that is empty."""
+    """A hash of the tokens of each document; 0 for an empty one."""
     bounds = np.asarray(text.sentences)[text.documents]
     keys = np.zeros(len(bounds) - 1, dtype=np.uint64)
     filled = np.flatnonzero(np.diff(bounds))
@@ -100,10 +100,10 @@ def _without_near_duplicates(
     """Without documents nearly equal to an earlier one; examples are the least similar pairs.
 
     The documents of a band's bucket are compared with its first; those that differ from it with the
-    first of them, and so on. Signatures and bands lie on the disk.
+    first of those, and so on. Signatures and bands are on disk.
     """
     folder = plan.folder / "near"
-    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left by a build that was killed
     folder.mkdir()
     total, count = _write_signatures(plan, folder, threshold)
     if not total:
@@ -119,11 +119,11 @@ def _without_near_duplicates(
         tables = (np.array(keys[first : first + PART]) for first in range(0, total, PART))
         for numbers, rows in in_parts(tables, total=total, folder=plan.folder / "parts"):
             of_band = _uncompared(numbers[keep[numbers]], rows[keep[numbers], 0], earlier=earlier)
-            for pairs in _similar(*of_band, signatures=signatures, threshold=threshold):
+            for pairs in _similar_pairs(*of_band, signatures=signatures, threshold=threshold):
                 keep[[document for _, document, _ in pairs]] = False
                 closest = sorted([*closest, *pairs])[: Counts.EXAMPLES]
         earlier.append(keys)
-    texts = _texts(plan, {*chain.from_iterable(pair[1:] for pair in closest)}, level="documents")
+    texts = _excerpts(plan, {*chain.from_iterable(pair[1:] for pair in closest)}, level="documents")
     what = "documents left out as near-duplicates"
     counts.expect(what)
     counts.add(
@@ -131,13 +131,13 @@ def _without_near_duplicates(
         number=int((~keep).sum()),
         examples=[f"{share:.2f}: {texts[one]} | {texts[other]}" for share, one, other in closest],
     )
-    del signatures, earlier, keys  # which are mapped
+    del signatures, earlier, keys  # unmap the files before they are removed
     shutil.rmtree(folder)
     return plan.only("documents", keep)
 
 
 def _write_signatures(plan: ShardPlan, folder: Path, threshold: float) -> tuple[int, int]:
-    """The signatures of all documents in one file, each band in one; how many there are of both."""
+    """Write all signatures to a file, and each band to one; the numbers of documents and bands."""
     total = count = 0
     for shard in plan.shards():
         keys = near.bands(shard.signatures, threshold)
@@ -151,10 +151,10 @@ def _write_signatures(plan: ShardPlan, folder: Path, threshold: float) -> tuple[
 
 
 def _uncompared(numbers: Ints, keys: Keys, *, earlier: list[Keys]) -> tuple[Ints, Keys]:
-    """Documents and keys, sorted by the keys, without large buckets that an earlier band has whole.
+    """Documents sorted by keys, without large buckets that are together in an earlier band too.
 
-    All that is left of an earlier bucket was compared there: as many documents of one template
-    would be compared pair by pair in every band.
+    The documents of such a bucket were compared there; without this, many documents from one
+    template would be compared pair by pair in every band.
     """
     order = np.argsort(keys, kind="stable")
     numbers, keys = numbers[order], keys[order]
@@ -168,28 +168,27 @@ def _uncompared(numbers: Ints, keys: Keys, *, earlier: list[Keys]) -> tuple[Ints
     return numbers[left], keys[left]
 
 
-def _similar(
+def _similar_pairs(
     numbers: Ints, keys: Keys, *, signatures: near.Signatures, threshold: float
 ) -> Iterator[list[tuple[float, int, int]]]:
-    """Of documents with these keys, sorted, those that are like the first with the same key:
-    similarity, document and that first one. Of the others, those like the first of them, and so
-    on."""
+    """Yield the documents that are similar to the first one with the same key (keys are sorted):
+    similarity, document, first one. Then the same for the remaining documents, and so on."""
     while len(keys):
         begins = np.append(True, keys[1:] != keys[:-1])
         leaders = numbers[begins][np.cumsum(begins) - 1][~begins]
         numbers, keys = numbers[~begins], keys[~begins]
         alike = np.zeros(len(numbers))
         for first in range(0, len(numbers), _PAIRS):
-            some = slice(first, first + _PAIRS)
-            alike[some] = near.similarities(signatures[leaders[some]], signatures[numbers[some]])
+            part = slice(first, first + _PAIRS)
+            alike[part] = near.similarities(signatures[leaders[part]], signatures[numbers[part]])
         similar = alike >= threshold
         pairs = (alike[similar].tolist(), numbers[similar].tolist(), leaders[similar].tolist())
         yield list(zip(*pairs, strict=True))
         numbers, keys = numbers[~similar], keys[~similar]
 
 
-def _texts(plan: ShardPlan, numbers: set[int], *, level: str) -> dict[int, str]:
-    """How some of the documents, lines or paragraphs begin, by their numbers."""
+def _excerpts(plan: ShardPlan, numbers: set[int], *, level: str) -> dict[int, str]:
+    """The first tokens of some documents, lines or paragraphs as text, by number."""
     texts: dict[int, str] = {}
     first = 0
     for shard in plan.shards() if numbers else ():

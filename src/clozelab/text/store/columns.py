@@ -1,7 +1,7 @@
-"""Columns of numbers in a folder: written some rows at a time, sealed last, mapped when read.
+"""Columns of numbers in a folder: written some rows at a time, memory-mapped when read.
 
 NAME.bin    a column
-plan.json   what the columns are for, a checksum of each, a seal; written last
+plan.json   the purpose of the columns, a checksum of each, a seal; written last
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAME = "plan.json"
 def write(
     folder: Path, stretches: Iterable[PlanStretch], *, purpose: Mapping[str, Any], lasting: bool
 ) -> None:
-    """Write the columns, then what they are; `lasting`, so that no power cut undoes it."""
+    """Write the columns, then their description; `lasting` syncs them to the disk."""
     columns, counts = _write_columns(folder, stretches, lasting=lasting)
     text = render({"purpose": dict(purpose), "columns": columns, "counts": counts})
     if lasting:
@@ -42,7 +42,7 @@ def write(
 def _write_columns(
     folder: Path, stretches: Iterable[PlanStretch], *, lasting: bool
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """Append the rows of each stretch to the columns; what each column is, and the counts."""
+    """Append the rows of each stretch to the columns; their descriptions, and the sum of counts."""
     columns: dict[str, dict[str, Any]] = {}
     digests: dict[str, Any] = {}
     counts = Counter[str]()
@@ -69,43 +69,43 @@ def _write_columns(
 
 
 def mapped(folder: Path, *, checksums: bool | None = None) -> PlanStretch | None:
-    """The columns in a folder that are whole, mapped; None where there are none.
+    """The columns in a folder, memory-mapped; None if they are missing, unfinished or damaged.
 
-    Sizes are compared, and checksums: as asked for, or as those of a corpus are, up to 256 MB.
+    Sizes are compared, and checksums too: if asked for, or by default for up to 256 MB.
     """
     try:
-        return _mapped(folder, checksums=checksums)
+        return _mapped_columns(folder, checksums=checksums)
     except FileNotFoundError:  # it is being removed
         return None
 
 
-def _mapped(folder: Path, *, checksums: bool | None) -> PlanStretch | None:
+def _mapped_columns(folder: Path, *, checksums: bool | None) -> PlanStretch | None:
     entry = read(folder)
     if entry is None:
         return None
     if checksums is None:
-        checksums = sum(map(_bytes, entry["columns"].values())) <= CHECKED_WHOLE
+        checksums = sum(map(_column_bytes, entry["columns"].values())) <= CHECKED_WHOLE
     columns = {}
     for name, column in entry["columns"].items():
         file = folder / f"{name}.bin"
-        if not file.is_file() or file.stat().st_size != _bytes(column):
+        if not file.is_file() or file.stat().st_size != _column_bytes(column):
             return None
         if checksums and files.sha256(file) != column["sha256"]:
             return None
-        empty = np.zeros(0, dtype=column["dtype"])  # which no system maps
+        empty = np.zeros(0, dtype=column["dtype"])  # an empty file cannot be mapped
         values = np.memmap(file, dtype=column["dtype"], mode="r") if column["length"] else empty
         columns[name] = np.asarray(values)
-    with suppress(OSError):  # another user's, perhaps
+    with suppress(OSError):  # it may belong to another user
         os.utime(folder / NAME)
     return PlanStretch(columns, entry["counts"])
 
 
-def _bytes(column: Mapping[str, Any]) -> int:
+def _column_bytes(column: Mapping[str, Any]) -> int:
     return int(column["length"] * np.dtype(column["dtype"]).itemsize)
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """What columns say of themselves; None where they are unfinished, or their seal is broken."""
+    """The description of the columns; None if they are unfinished or its seal is broken."""
     try:
         text = (folder / NAME).read_text(encoding="utf-8")
         entry: dict[str, Any] = json.loads(text)
@@ -115,9 +115,9 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def clear(folder: Path) -> None:
-    """Remove the columns; new files take their place, never new bytes in old ones.
+    """Remove the columns, so that new ones are new files.
 
-    Another process may have mapped the old ones.
+    Another process may have mapped the old files.
     """
     for file in [folder / NAME, *folder.glob("*.bin")]:
         file.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
-"""What a worker notes of documents so that they can be compared with others when all are read:
-digests of their pieces, where they share words with evaluation files, and signatures."""
+"""What a worker records of documents, to compare them with all others later: digests of their
+lines or paragraphs, where they share n-grams with evaluation files, and MinHash signatures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from clozelab.text.reading.layouts import RawDocument
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is noted: nothing, unless it is asked for."""
+    """What is recorded for comparison; by default nothing."""
 
     pieces: str | None = None  # lines or paragraphs
     exclude: EvaluationNgrams | None = None
     near: bool = False  # whether documents get signatures
 
     def names(self) -> list[str]:
-        """What of it shapes a shard."""
+        """The settings that change the contents of a shard, for its hash."""
         names = [self.pieces] if self.pieces else []
         if self.exclude:
             table = self.exclude.keys.tobytes() + self.exclude.file_of.tobytes()
@@ -37,7 +37,7 @@ class Comparison:
         return [*names, WORDS] if self.exclude or self.near else names
 
     def arrays(self) -> dict[str, Array]:
-        """It as arrays, for other processes."""
+        """These settings as arrays, for other processes."""
         settings: dict[str, Any] = {"pieces": self.pieces, "near": self.near}
         arrays: dict[str, Array] = {}
         if self.exclude:
@@ -47,7 +47,7 @@ class Comparison:
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Comparison:
-        """What `arrays` made."""
+        """The settings from `arrays`."""
         settings = json.loads(stored["comparison"].tobytes())
         exclude = None
         if "files" in settings:
@@ -58,16 +58,16 @@ class Comparison:
     def noted(
         self, documents: list[RawDocument], cut: list[list[str]], *, filled: Bools, counts: Counts
     ) -> dict[str, Array]:
-        """The arrays of a shard; `cut` has the documents' sentences, of which some are filled."""
+        """The arrays for a shard; `cut` has the documents' sentences, `filled` says which count."""
         arrays: dict[str, Array] = {}
         if self.pieces:
-            begins = _begin_pieces(documents, cut, self.pieces)
-            arrays |= _pieces(list(chain.from_iterable(cut)), begins, filled=filled)
+            begins = _piece_beginnings(documents, cut, self.pieces)
+            arrays |= _piece_digests(list(chain.from_iterable(cut)), begins, filled=filled)
         if self.exclude or self.near:
             compared = _Words.of(cut)
         if self.exclude:
-            lines = np.cumsum(_begin_pieces(documents, cut, "lines")) - 1
-            shared = _shared(documents, compared, lines, ngrams=self.exclude, counts=counts)
+            lines = np.cumsum(_piece_beginnings(documents, cut, "lines")) - 1
+            shared = _excluded(documents, compared, lines, ngrams=self.exclude, counts=counts)
             arrays["excluded"] = shared[filled]
         if self.near:
             sizes = np.bincount(compared.document, minlength=len(documents))
@@ -77,7 +77,7 @@ class Comparison:
 
 
 class _Words(NamedTuple):
-    """The words of documents, one after another, and where each is from."""
+    """The words of documents, packed, with the sentence and document of each."""
 
     words: list[str]
     keys: Keys
@@ -86,27 +86,27 @@ class _Words(NamedTuple):
 
     @classmethod
     def of(cls, cut: list[list[str]]) -> _Words:
-        """Those of some documents' sentences."""
+        """The words of the documents' sentences."""
         words_by_sentence = [words(sentence) for sentences in cut for sentence in sentences]
         flat = list(chain.from_iterable(words_by_sentence))
         sentence = np.repeat(
-            np.arange(len(words_by_sentence)), [len(some) for some in words_by_sentence]
+            np.arange(len(words_by_sentence)), [len(found) for found in words_by_sentence]
         )
         document = np.repeat(np.arange(len(cut)), [len(sentences) for sentences in cut])
         return cls(flat, WordKeys().of(flat), sentence, document[sentence])
 
 
 def text_digest(text: str) -> Keys:
-    """[2] by which a text is known from others."""
+    """[2] a digest of a text."""
     raw = blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=16).digest()
     return np.frombuffer(raw, dtype="<u8")
 
 
-def _begin_pieces(documents: list[RawDocument], cut: list[list[str]], level: str) -> Bools:
+def _piece_beginnings(documents: list[RawDocument], cut: list[list[str]], level: str) -> Bools:
     """Which sentences begin a line, or a paragraph, of their document.
 
-    Blank lines part paragraphs; in a document without any, line ends do, unless lines are
-    sentences.
+    Blank lines separate paragraphs; in a document without any, line breaks do, unless each line is
+    a sentence.
     """
     begins: list[bool] = []
     for document, sentences in zip(documents, cut, strict=True):
@@ -117,8 +117,8 @@ def _begin_pieces(documents: list[RawDocument], cut: list[list[str]], level: str
     return np.array(begins, dtype=bool)
 
 
-def _pieces(sentences: list[str], begins: Bools, *, filled: Bools) -> dict[str, Array]:
-    """Where the pieces begin among the sentences that are filled, and their digests."""
+def _piece_digests(sentences: list[str], begins: Bools, *, filled: Bools) -> dict[str, Array]:
+    """The offsets of lines or paragraphs among the sentences with tokens, and their digests."""
     bounds = np.append(np.flatnonzero(begins), len(sentences)).tolist()
     piece = (np.cumsum(begins) - 1)[filled]
     present, first = np.unique(piece, return_index=True)
@@ -130,7 +130,7 @@ def _pieces(sentences: list[str], begins: Bools, *, filled: Bools) -> dict[str, 
     }
 
 
-def _shared(
+def _excluded(
     documents: list[RawDocument],
     words: _Words,
     lines: Ints,
@@ -138,20 +138,20 @@ def _shared(
     ngrams: EvaluationNgrams,
     counts: Counts,
 ) -> Bools:
-    """Which sentences are of lines that share an n-gram with a file; `lines` has that of each."""
+    """Which sentences are in lines that share an n-gram with a file; `lines` has their lines."""
     at, files = ngrams.find(words.keys, words.document)
     first, last = (lines[words.sentence[word]] for word in (at, at + ngrams.size - 1))
     file_of_line: dict[int, int] = {}
     for start, stop, file in zip(first.tolist(), last.tolist(), files.tolist(), strict=True):
         for line in range(start, stop + 1):
             file_of_line.setdefault(line, file)
-    begins = np.diff(at, prepend=-2) > 1  # of all n-grams of a passage, the first is an example
+    begins = np.diff(at, prepend=-2) > 1  # the first n-gram of a passage is the example
     for file in sorted(set(files.tolist())):
         examples = at[begins & (files == file)][: Counts.EXAMPLES].tolist()
         counts.add(
             ngrams.what(file),
             documents[words.document[at[files == file][0]]].name,
-            sum(of == file for of in file_of_line.values()),
+            sum(line_file == file for line_file in file_of_line.values()),
             examples=[" ".join(words.words[word : word + ngrams.size]) for word in examples],
         )
     return np.isin(lines, list(file_of_line))

@@ -1,10 +1,10 @@
-"""The store: a corpus tokenised once, memory-mapped, with checksums and the story of its making.
+"""The store: a tokenised corpus, memory-mapped, with checksums and a record of how it was built.
 
-manifest.json   what it is, what made it, a checksum of every file, a seal; written last
+manifest.json   what it is, how it was built, a checksum of every file, a seal; written last
 tokenizer.json  the tokenizer
 train/, held_out/   ids.npy marks.npy sentences.npy documents.npy
 counts.npy      how often each id occurs in train
-phrases.npy entities.npy   the units that were found, to find them in other text
+phrases.npy entities.npy   the keys of the units that were found, to find them in other text
 words.npy       keys of the most frequent words, ascending; word_numbers.npy; words.txt
 """
 
@@ -35,9 +35,9 @@ from clozelab.text.store.manifest import NOT_STATED, REMEDY, SPLITS
 from clozelab.text.units import NgramTable, mark_ngrams, mark_phrases
 from clozelab.text.vocabulary import describe, letters
 
-CHECKED_WHOLE = 1 << 28  # bytes: a store up to this size is checked whole whenever it is opened
-_LITTLE = 1 << 24  # bytes: a file up to this size is, in a store of any
-_HEADER = 128  # bytes that say what an array is
+CHECKED_WHOLE = 1 << 28  # bytes: in stores up to this size, opening compares all checksums
+_LITTLE = 1 << 24  # bytes: in larger ones, those of files up to this size
+_HEADER = 128  # bytes at the beginning of an array's file
 _TYPES = {"ids": "uint16 uint32", "marks": "uint8", "sentences": "int64", "documents": "int64"}
 
 
@@ -45,9 +45,9 @@ _TYPES = {"ids": "uint16 uint32", "marks": "uint8", "sentences": "int64", "docum
 class Corpus:
     """An opened store."""
 
-    path: Path  # by which it was opened: its folder, or FOLDER@FINGERPRINT; of a URL in the cache
+    path: Path  # its folder (of a URL, that in the cache), or FOLDER@FINGERPRINT
     manifest: dict[str, Any]
-    url: str = field(default="", repr=False)  # by which it was opened, if by one
+    url: str = field(default="", repr=False)  # if it was opened by one
 
     @classmethod
     def open(cls, place: str | Path, *, trusting: bool = False, ahead: bool = False) -> Corpus:
@@ -93,27 +93,27 @@ class Corpus:
         """The licences of its text, as they were stated where it was built and added to."""
         parts = [self.manifest, *self.manifest.get("added", [])]
         stated = [part["options"].get("license") for part in parts]
-        words = dict.fromkeys(str(each or NOT_STATED) for each in stated)
+        words = dict.fromkeys(str(license or NOT_STATED) for license in stated)
         return ", ".join(words) if any(stated) else None
 
     @property
     def place(self) -> str:
-        """Where it can be opened again."""
+        """The path or URL by which it can be opened again."""
         return self.url or str(self.path)
 
     @property
     def name(self) -> str:
-        """The same, as it may be printed and recorded: of a URL without credentials."""
+        """Its place for messages and records: a URL without credentials."""
         return shown(self.place)
 
     @property
     def root(self) -> Path:
-        """The folder of the store, with all that it ever was, and its plans."""
+        """The folder of the store, with its earlier states and its plans."""
         return _parted(self.path)[0]
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """The folder of its current files."""
         return self.root / str(self.manifest.get("folder", ""))
 
     @property
@@ -123,7 +123,7 @@ class Corpus:
 
     @property
     def bytes(self) -> int:
-        """Size on disk, but for the manifest."""
+        """Size on disk, without the manifest."""
         return sum(int(entry["bytes"]) for entry in self.manifest["files"].values())
 
     def check(self, *, up_to: int | None = None) -> None:
@@ -141,8 +141,8 @@ class Corpus:
             arriving = _arriving(file)
             if arriving and up_to is None:
                 arriving.join()
-            counts = up_to is None or (size <= up_to and not arriving)
-            if counts and files.sha256(file) != entry["sha256"]:
+            compares = up_to is None or (size <= up_to and not arriving)
+            if compares and files.sha256(file) != entry["sha256"]:
                 raise UserError(f"{file}: its checksum differs, a byte was altered; {REMEDY}")
         for split in SPLITS:
             self._arrays(split)
@@ -154,18 +154,18 @@ class Corpus:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The ids, with how often each occurs in train."""
+        """The vocabulary, with how often each id occurs in train."""
         return replace(describe(self.tokenizer), counts=self.array("counts"))
 
     @cached_property
     def spelling(self) -> Spelling:
-        """What the ids spell, and the words they make."""
+        """The bytes that ids spell, and the numbers of whole words."""
         flat, starts = letters(self.tokenizer)
         words, numbers = self.array("words"), self.array("word_numbers")
         return Spelling(flat, starts, words, numbers)
 
     def mark_units(self, encoded: Tokenised) -> dict[str, Ints]:
-        """Mark in a new text the phrases and names that this corpus knows; [·, 2] spans of each."""
+        """Mark this corpus's phrases and entities in a new text; [·, 2] spans of each kind."""
         ids, marks, starts = encoded.ids, encoded.marks, encoded.starts
         phrases, names = self.array("phrases"), NgramTable.of(self.array("entities"))
         return {
@@ -181,7 +181,7 @@ class Corpus:
         return Documents(**arrays, vocabulary=self.vocabulary, spelling=self.spelling)
 
     def _arrays(self, split: str) -> dict[str, Any]:
-        """The arrays of a split, memory-mapped; they must fit the manifest and each other."""
+        """The arrays of a split, memory-mapped and checked against the manifest and each other."""
         sizes = self.manifest["splits"][split]
         arrays = {}
         for name, length in manifests.lengths(sizes).items():
@@ -197,7 +197,7 @@ class Corpus:
         return arrays
 
     def array(self, name: str, *, mapped: bool = False) -> Any:
-        """One of its arrays, by the name of its file."""
+        """One of its arrays, by the name of its file without .npy."""
         file = self.folder / f"{name}.npy"
         arriving = _arriving(file)
         if arriving:
@@ -225,7 +225,7 @@ class Corpus:
 
 
 def _arriving(file: Path) -> AheadFile | None:
-    """A file that is still being fetched, by this process."""
+    """The file if this process is still fetching it; an error if another one is."""
     arriving = filling(file)
     if arriving is None and is_unfinished(file):
         raise UserError(f"{file}: is still being fetched; open the corpus by its URL")
@@ -233,19 +233,19 @@ def _arriving(file: Path) -> AheadFile | None:
 
 
 def _parted(path: Path) -> tuple[Path, str]:
-    """The folder behind a place, and the fingerprint of a state of it, if one is named."""
+    """Split FOLDER@FINGERPRINT into both; the fingerprint is "" if there is none."""
     name, _, fingerprint = path.name.rpartition("@")
     return (path.with_name(name), fingerprint) if name and not path.exists() else (path, "")
 
 
 def _state(folder: Path, fingerprint: str) -> dict[str, Any]:
-    """The manifest of a state of a store, by the beginning of its fingerprint."""
+    """The manifest of the state of a store whose fingerprint begins so."""
     known = list(manifests.states(folder))
     return known[manifests.state(known, fingerprint, place=str(folder))]
 
 
 def _fetched(url: str, *, trusting: bool, ahead: bool) -> Corpus:
-    """The store at a URL, in the cache; what was damaged there is fetched again."""
+    """The store at a URL, opened in the cache; damaged files are fetched again."""
     folder = fetching.fetched(url, ahead=ahead)
     try:
         corpus = Corpus.open(folder, trusting=trusting or bytes_ahead(folder) > 0)
@@ -255,12 +255,12 @@ def _fetched(url: str, *, trusting: bool, ahead: bool) -> Corpus:
 
 
 def exists(place: str) -> bool:
-    """Whether the folder of a store is there; of a URL, opening it tells."""
+    """Whether the folder of a store exists; always true for a URL."""
     return is_url(place) or _parted(Path(place))[0].is_dir()
 
 
 def as_it_was(place: str, fingerprint: str) -> str:
-    """`DIR:WEIGHT` for the state of a store with that fingerprint, if text was added since."""
+    """`DIR:WEIGHT`, or `DIR@FINGERPRINT:WEIGHT` if text was added after that state."""
     path, _, weight = place.rpartition(":")
     if is_url(path):
         folder, named = fetching.parted(path)
@@ -276,7 +276,7 @@ Store = tuple[Corpus, float]
 
 
 def open_stores(places: Sequence[str], *, ahead: bool = False) -> list[Store]:
-    """The stores behind `DIR` or `DIR:WEIGHT`, all with one tokenizer."""
+    """Open the stores `DIR` or `DIR:WEIGHT`, which must have the same tokenizer."""
     stores = [(Corpus.open(place, ahead=ahead), weight) for place, weight in map(weighted, places)]
     if not stores:
         raise UserError("no corpus to train on: give one by --data DIR")
@@ -291,7 +291,7 @@ def open_stores(places: Sequence[str], *, ahead: bool = False) -> list[Store]:
 
 
 def store_identity(store: Store) -> dict[str, Any]:
-    """A store as a run records it: where it is, its weight and its fingerprint."""
+    """What a run records of a store: its place, weight and fingerprint."""
     corpus, weight = store
     path = corpus.name if corpus.url else str(corpus.path.resolve())
     return {"path": path, "weight": weight, "made": corpus.manifest["fingerprint"]}

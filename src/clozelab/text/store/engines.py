@@ -1,4 +1,4 @@
-"""Where the tasks of a build run: in processes of this machine, or on a Ray cluster."""
+"""The engines that run the tasks of a build: processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -24,60 +24,60 @@ from clozelab.text.store.shards import TokenisingSettings
 from clozelab.text.store.tasks import PortionEnd, ShardCut, ShardMade, ShardReader, make_shard
 from clozelab.text.words import segmenter
 
-_WORK = "work"  # in the build's folder, for its processes
-_RETRIES = 5  # of a task whose worker or node died, by Ray; what is still lost is read again
+_WORK = "work"  # a file in the build's folder: the settings for its processes
+_RETRIES = 5  # by Ray, of a task whose worker or node died; text that is still lost is read again
 _FED = 8  # cores that one reader on a node can keep busy; no measurement is recorded
 
-Task = Any  # one that was submitted
+Task = Any  # a submitted task
 
 
 class TaskLost(Exception):  # noqa: N818 - not an error of the task
-    """A task, or what it was to work on, went down with a node."""
+    """A task or its input was lost with a node."""
 
 
 class ShardSource(Protocol):
-    """Cuts a portion of the text; what it gives is for `submit`."""
+    """Cuts a portion of the text into shards for `submit`."""
 
     def next(self) -> Any:
-        """The next cut, or a promise of it."""
+        """The next cut, or a reference to it on a node."""
         ...
 
     def close(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         ...
 
 
 class Engine(Protocol):
-    """Runs tasks and readers somewhere."""
+    """Runs tasks and readers."""
 
     def prepare(self, settings: TokenisingSettings, folder: Path) -> None:
-        """Tell the settings of all tasks, once; `folder` is the build's."""
+        """Hand out the settings of all tasks, once; `folder` is the build's."""
         ...
 
     @property
     def width(self) -> int:
-        """How many tasks are to be under way, so that no core waits and memory is bounded."""
+        """How many tasks to keep submitted, so that no core waits and memory is bounded."""
         ...
 
     @property
     def readers(self) -> int:
-        """How many readers are to be at work."""
+        """How many readers to run at a time."""
         ...
 
     def reader(self, *arguments: Any) -> ShardSource:
-        """A `ShardReader`, here or elsewhere; its portion comes first."""
+        """A `ShardReader` with these arguments, here or on a node; the portion comes first."""
         ...
 
     def submit(self, cut: Any) -> Task:
-        """Have a shard made of what a reader gave."""
+        """Submit the task that makes a shard of a reader's cut."""
         ...
 
     def first_done(self, tasks: Collection[Task]) -> Collection[Task]:
-        """Wait until some are done."""
+        """Wait until some tasks are done, and return these."""
         ...
 
     def result(self, task: Task) -> Any:
-        """What a task came to that is done; raises its error, or `TaskLost`."""
+        """The result of a finished task; raises its error, or `TaskLost`."""
         ...
 
 
@@ -96,7 +96,7 @@ def engine(options: BuildOptions) -> Iterator[Engine]:
 
 
 class ProcessEngine:
-    """Processes of this machine, never outliving their parent, deaf to Ctrl-C; it reads itself."""
+    """Processes of this machine, which ignore Ctrl-C and end with their parent; it reads itself."""
 
     readers = 1
 
@@ -106,8 +106,8 @@ class ProcessEngine:
 
     def prepare(self, settings: TokenisingSettings, folder: Path) -> None:
         """Start the processes."""
-        # A process that dies while it starts reads nothing more: what is handed to it at its start
-        # must fit into a pipe, or whoever hands it over would wait for ever.
+        # If a process died while starting, writing more than fits into its pipe would block for
+        # ever; so it is given only the path of the settings.
         self._work = folder / _WORK
         settings.write(self._work)
         with interrupts.held():
@@ -119,21 +119,21 @@ class ProcessEngine:
             )
 
     def reader(self, *arguments: Any) -> ShardSource:
-        """One in this process."""
+        """A reader in this process."""
         return ShardReader(*arguments)
 
     def submit(self, cut: Any) -> Future[Any]:
-        """Hand a task to a process."""
+        """Submit a task to the pool."""
         assert self._pool is not None
         with interrupts.held():
             return self._pool.submit(run, cut)
 
     def first_done(self, tasks: Collection[Future[Any]]) -> set[Future[Any]]:
-        """Wait until some are done."""
+        """Wait until some tasks are done, and return these."""
         return interrupts.first_done(tasks)
 
     def result(self, task: Future[Any]) -> Any:
-        """What it came to."""
+        """The result of a finished task."""
         return task.result()
 
     def close(self) -> None:
@@ -144,14 +144,14 @@ class ProcessEngine:
 
 
 class _Process:
-    """What a worker process holds between tasks."""
+    """The state of a worker process between tasks."""
 
     settings: ClassVar[TokenisingSettings]
     folder: ClassVar[Path]
 
 
 def start(folder: str) -> None:
-    """Make ready a worker process; it ends when its parent does, however that ends."""
+    """Initialise a worker process, which ends when its parent ends in any way."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     _set_up()
     interrupts.end_with_parent()
@@ -160,16 +160,16 @@ def start(folder: str) -> None:
 
 
 def run(cut: ShardCut) -> ShardMade | PortionEnd:
-    """A task, in a worker process, which writes the shard itself.
+    """Run a task in a worker process, which writes the shard itself.
 
-    A process that is killed in the middle of a long answer would leave whoever reads it waiting.
+    If a process were killed while it sends a large result, the parent would wait for ever.
     """
     shard = make_shard(_Process.settings, cut)
     return shard.save(_Process.folder) if isinstance(shard, ShardMade) else shard
 
 
 class RayEngine:
-    """The nodes of a Ray cluster; what is at URLs is read there, everything else here."""
+    """The nodes of a Ray cluster; text at URLs is read on nodes, other text here."""
 
     def __init__(self, ray: Any, *, workers: int | None) -> None:
         self._ray, self._workers = ray, workers
@@ -177,7 +177,7 @@ class RayEngine:
         self._reader = ray.remote(num_cpus=0)(ShardReader)
 
     def prepare(self, settings: TokenisingSettings, folder: Path) -> None:
-        """Put the settings where every node finds them."""
+        """Put the settings into Ray's object store."""
         self._settings, self._versions = self._ray.put(settings), versions(settings)
 
     @property
@@ -186,44 +186,44 @@ class RayEngine:
 
     @property
     def width(self) -> int:
-        """A task for each core, and some that wait for the next free one."""
+        """A task for each core, and a quarter more that wait for the next free one."""
         return self._cores + max(self._cores // 4, 1)
 
     @property
     def readers(self) -> int:
-        """So many that they keep all cores busy."""
+        """As many as keep all cores busy."""
         return -(-self._cores // _FED)
 
     def reader(self, *arguments: Any) -> ShardSource:
-        """One on a node for what any machine can read, otherwise in this process."""
+        """A reader on a node for text at URLs, otherwise in this process."""
         portion, *_ = arguments
         if not portion.is_remote:
             return ShardReader(*arguments)
         return _NodeReader(self._reader.remote(*arguments))
 
     def submit(self, cut: Any) -> Any:
-        """Have a task run on any node; what it works on may still be on its way."""
+        """Submit a task to any node; its cut may still be a reference."""
         return self._task.remote(self._settings, self._versions, cut)
 
     def first_done(self, tasks: Collection[Any]) -> list[Any]:
-        """Wait until one is done; its result stays where it is until it is asked for."""
+        """Wait until a task is done, without fetching its result."""
         refs = [*tasks]
 
-        def look(limit: float) -> list[Any]:
+        def wait(limit: float) -> list[Any]:
             done: list[Any]
             done, _ = self._ray.wait(refs, num_returns=1, timeout=limit, fetch_local=False)
             return done
 
-        return interrupts.awaited(look)
+        return interrupts.awaited(wait)
 
     def result(self, task: Any) -> Any:
-        """What it came to."""
+        """The result of a finished task."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(task)
         except errors.RayError as error:
             cause = error
-            while isinstance(cause, errors.RayTaskError):  # also of what it was to work on
+            while isinstance(cause, errors.RayTaskError):  # its own, or of its input
                 cause = cause.cause
             if isinstance(cause, errors.RayError):
                 raise TaskLost(" ".join(str(cause).split())) from None
@@ -240,13 +240,13 @@ class _NodeReader:
         return self._actor.next.remote()
 
     def close(self) -> None:
-        self._actor = None  # it ends when it has given what it was asked for
+        self._actor = None  # it ends when its pending calls are done
 
 
 def _run_on_node(
     settings: TokenisingSettings, expected: str, cut: ShardCut | PortionEnd
 ) -> ShardMade | PortionEnd:
-    """A task, in a worker process of a node, if that would come to what it would come to here."""
+    """Run a task on a node, if the same versions are installed there as here."""
     _set_up()
     if (installed := versions(settings)) != expected:
         raise UserError(
@@ -257,7 +257,7 @@ def _run_on_node(
 
 
 def versions(settings: TokenisingSettings) -> str:
-    """What shapes tokens besides text and settings, as it is installed here."""
+    """The installed versions of what affects tokens besides text and settings."""
     names = [f"tokenizers {tokenizers.__version__}", splitter(settings.sentences).name]  # type: ignore[arg-type]
     if settings.segment:
         names.append(segmenter() or "no rjieba")
@@ -269,6 +269,6 @@ def versions(settings: TokenisingSettings) -> str:
 
 @cache
 def _set_up() -> None:
-    """Make a process ready for tasks, once."""
+    """Configure a process for tasks, once."""
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-    gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
+    gc.set_threshold(1_000_000)  # there are millions of strings and no cycles: saves a fifth

@@ -1,7 +1,7 @@
 """A corpus at a URL → the same corpus in the cache of this machine.
 
-A plan needs where sentences and documents begin; the tokens, most of the bytes, may come later. But
-a step reads blocks from everywhere in a corpus, so all of it is fetched in the end.
+A plan needs only the offsets of sentences and documents; the tokens, most of the bytes, may come
+later. But a step reads blocks from anywhere in a corpus, so all of it is fetched in the end.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from clozelab.text.store import manifest as manifests
 from clozelab.text.store.manifest import NAME, PARENT
 
 _TOKENS = ("train/ids.npy", "train/marks.npy")
-_LARGE = 1 << 26  # bytes: less than that is waited for
+_LARGE = 1 << 26  # bytes: smaller files are fetched before they are read
 _STATE = re.compile(r"(.+/[^/?]+)@([0-9a-f]{4,64})(\?.*)?")
 
 
 def parted(url: str) -> tuple[str, str]:
-    """The URL of a corpus, and the fingerprint of a state of it, if one is named."""
+    """Split URL@FINGERPRINT into the URL of a corpus and the fingerprint, "" if there is none."""
     match = _STATE.fullmatch(url)
     return (match[1] + (match[3] or ""), match[2]) if match else (url, "")
 
 
 def states(url: str) -> Iterator[dict[str, Any]]:
-    """The manifest of a corpus, then those that it had before text was added, the last first."""
-    return (manifest for _, manifest, _ in _texts(url))
+    """The manifest of a corpus, then its earlier ones, before text was added, newest first."""
+    return (manifest for _, manifest, _ in _manifests(url))
 
 
 def fetched(
@@ -45,20 +45,20 @@ def fetched(
     ahead: bool = False,
     tell: Tell = lambda done, total: None,
 ) -> Path:
-    """The folder of a corpus, or of a state of it, in the cache; `checked`, with all checksums.
+    """The folder in the cache of a corpus or of an earlier state; `checked` compares checksums.
 
-    With `ahead`, the tokens of train may come while they are read, if one process reads them.
+    With `ahead`, the tokens of train may be fetched while they are read, if by one process.
     """
     place, fingerprint = parted(url)
-    known = list(_texts(place))
+    known = list(_manifests(place))
     number = manifests.state([state for _, state, _ in known], fingerprint, place=shown(place))
     _, manifest, text = known[number]
-    wanted = [_wanted(place, manifest, name) for name in manifest["files"]]
+    wanted = [_wanted_file(place, manifest, name) for name in manifest["files"]]
     key = f"corpus {manifests.fingerprint(manifest['files'])} {manifest.get('folder', '')}"
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1 and POSSIBLE
+    single_process = int(os.environ.get("WORLD_SIZE", "1")) == 1 and POSSIBLE
 
     def later(file: Wanted) -> bool:
-        return ahead and alone and file.name.endswith(_TOKENS) and file.bytes > _LARGE
+        return ahead and single_process and file.name.endswith(_TOKENS) and file.bytes > _LARGE
 
     folder = cache.entry(key, wanted, url=place, checked=checked, later=later, tell=tell)
     texts = {name: content for name, _, content in known[number + 1 :]}
@@ -68,8 +68,8 @@ def fetched(
     return folder
 
 
-def _texts(url: str) -> Iterator[tuple[str, dict[str, Any], bytes]]:
-    """Where each manifest lies, from the newest on; what it says; and its bytes."""
+def _manifests(url: str) -> Iterator[tuple[str, dict[str, Any], bytes]]:
+    """The path, content and bytes of each manifest, newest first."""
     name, has_parent = NAME, True
     while has_parent:
         at = joined(url, name)
@@ -88,8 +88,8 @@ def _texts(url: str) -> Iterator[tuple[str, dict[str, Any], bytes]]:
         name = f"{manifest.get('folder', '')}/{PARENT}"
 
 
-def _wanted(url: str, manifest: dict[str, Any], name: str) -> Wanted:
-    """A file of a corpus, of which the manifest knows all that a store would be asked for."""
+def _wanted_file(url: str, manifest: dict[str, Any], name: str) -> Wanted:
+    """A file of a corpus to be fetched; its size and checksum are known from the manifest."""
     inside = f"{manifest['folder']}/{name}" if "folder" in manifest else name
     known, at = manifest["files"][name], joined(url, inside)
     file = RemoteFile(at, *access.system_of(at), known["bytes"], "")

@@ -1,6 +1,6 @@
-"""Put the shards together: clean, split train from held-out, count, mark, write.
+"""Make the finished store of shards: clean, split train from held-out, count, mark units, write.
 
-One shard is in memory at a time; what grows with the corpus is a few bytes a document.
+One shard is in memory at a time; only a few bytes per document grow with the corpus.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _VOCABULARIES = (
     *("tokenizer.json", "words.npy", "word_numbers.npy", "words.txt"),
     *("phrases.npy", "entities.npy"),
 )
-_COPIED = 1 << 22  # entries of an array at a time
-_FIRST_WORD = 3  # 0 unknown, 1 and 2 open and close a block
+_COPIED = 1 << 22  # entries of an array that are copied at a time
+_FIRST_WORD = 3  # the number of the first word; 0 is unknown, 1 and 2 open and close a block
 
 Totals = dict[str, dict[str, int]]  # documents, sentences and tokens of each split
 
@@ -54,18 +54,18 @@ def finish(
     counts: Counts,
     parent: Corpus | None = None,
 ) -> Steps[None]:
-    """Write the finished store, after all that is in its parent, if it has one."""
-    shutil.rmtree(plan.ready, ignore_errors=True)  # of a build that was killed
+    """Write the finished store; if it has a parent, after the parent's text."""
+    shutil.rmtree(plan.ready, ignore_errors=True)  # left by a build that was killed
     for split in SPLITS:
         (plan.ready / split).mkdir(parents=True, exist_ok=True)
-    digests, sizes = _survey(plan, counts)
+    digests, sizes = _digests_and_sizes(plan, counts)
     places = ", ".join(plan.inputs)
     if not sizes.any():
         left = " is left by --exclude" if options["exclude"] else ""
         raise UserError(f"{places}: not one token in this text{left}; name other files")
     plan = yield from clean(plan, options=options, counts=counts, parent=parent)
     if plan.kept:
-        digests, sizes = _survey(plan, Counts())
+        digests, sizes = _digests_and_sizes(plan, Counts())
     if not sizes.any():
         raise UserError(f"{places}: all of this text is in the corpus already; name other files")
     division = split_documents(digests, sizes, plan.shards(), share=options["held_out"])
@@ -84,12 +84,12 @@ def finish(
     )
     if parent is not None:
         count_leaked(plan.ready, parent, counts=counts)
-    whole = int((sizes[division.whole, 1] > 0).sum())
+    held_whole = int((sizes[division.whole, 1] > 0).sum())
     facts = {
         "splits": totals,
         "units": units,
         "notes": dict(sorted(counts.numbers.items())),
-        "held_out": {"whole": whole, "parts": len(division.parts)},
+        "held_out": {"whole": held_whole, "parts": len(division.parts)},
         "examples": dict(sorted(counts.examples.items())),
     }
     manifest = _manifest(plan, options=options, facts=facts)
@@ -99,8 +99,8 @@ def finish(
         publish_addition(out, plan, added(parent.manifest, manifest))
 
 
-def _survey(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
-    """Every document's digest, and its tokens and sentences; and what the workers counted."""
+def _digests_and_sizes(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
+    """Every document's digest, and its numbers of tokens and sentences; merges workers' counts."""
     digests, sizes = [], []
     for shard in plan.shards():
         counts.merge(shard.counts)
@@ -111,12 +111,12 @@ def _survey(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
 
 
 def _write_vocabularies(plan: ShardPlan, options: dict[str, Any]) -> Steps[Keys]:
-    """The tokenizer, the whole words and the units; returns the phrases."""
+    """Write the tokenizer, the whole words and the units; returns the keys of phrases."""
     yield "counting words", 0, len(plan.names)
     _write_words(plan, most=options["words"])
     phrases = np.zeros(0, dtype=np.uint64)
     if options["phrases"]:
-        phrases = yield from _phrases(plan)
+        phrases = yield from _mine_phrases(plan)
     _save_array(plan.ready / "phrases.npy", phrases)
     _save_array(plan.ready / "entities.npy", plan.settings.entities.rows())
     (plan.ready / "tokenizer.json").write_text(plan.tokenizer.to_str(pretty=True), encoding="utf-8")
@@ -124,31 +124,31 @@ def _write_vocabularies(plan: ShardPlan, options: dict[str, Any]) -> Steps[Keys]
 
 
 def _write_words(plan: ShardPlan, *, most: int) -> None:
-    """The most frequent words: their keys and numbers, and a list for the eye.
+    """Write the most frequent words: their keys and numbers, and a list for people.
 
-    A word may have several keys: byte BPE spells it in other ids after a space.
+    A word may have several keys: in byte BPE it has other ids after a space.
     """
     tally = KeyCounts()
     for shard in map(Shard.with_words, plan.shards()):
         tally.add(shard.words, shard.word_counts)
     keys, counts = tally.table()
-    often = np.sort(keys[np.lexsort((keys, -counts))[: 2 * most]])
-    spelled = _spelled(plan, often)
+    frequent = np.sort(keys[np.lexsort((keys, -counts))[: 2 * most]])
+    spelled = _word_texts(plan, frequent)
     totals: Counter[str] = Counter()
-    for word, count in zip(spelled, counts[np.searchsorted(keys, often)].tolist(), strict=True):
+    for word, count in zip(spelled, counts[np.searchsorted(keys, frequent)].tolist(), strict=True):
         totals[word] += count
-    del totals[""]  # an unknown token spells nothing
+    del totals[""]  # of unknown tokens
     ranked = sorted(totals, key=lambda word: (-totals[word], word))[:most]
     number = {word: rank + _FIRST_WORD for rank, word in enumerate(ranked)}
     numbers = np.array([number.get(word, 0) for word in spelled], dtype=np.int32)
-    _save_array(plan.ready / "words.npy", often[numbers > 0])
+    _save_array(plan.ready / "words.npy", frequent[numbers > 0])
     _save_array(plan.ready / "word_numbers.npy", numbers[numbers > 0])
     lines = [f"{word}\t{totals[word]}\n" for word in ranked]
     (plan.ready / "words.txt").write_text("".join(lines), encoding="utf-8")
 
 
-def _spelled(plan: ShardPlan, words: Keys) -> list[str]:
-    """The text of some words."""
+def _word_texts(plan: ShardPlan, words: Keys) -> list[str]:
+    """The text of the words with these keys."""
     spelled: dict[int, str] = {}
     missing = words
     for shard in map(Shard.with_words, plan.shards()):
@@ -163,8 +163,8 @@ def _spelled(plan: ShardPlan, words: Keys) -> list[str]:
     return [spelled[word] for word in words.tolist()]
 
 
-def _phrases(plan: ShardPlan) -> Steps[Keys]:
-    """The pairs of words that make phrases, mined from the whole corpus."""
+def _mine_phrases(plan: ShardPlan) -> Steps[Keys]:
+    """The keys of the pairs of words that are phrases, mined from the whole corpus."""
     has_letters, total = lettered(plan.tokenizer), len(plan.names)
     words, together = KeyCounts(), KeyCounts()
     for number, shard in enumerate(plan.shards()):
@@ -173,12 +173,12 @@ def _phrases(plan: ShardPlan) -> Steps[Keys]:
         together.add(*np.unique(pair_keys, return_counts=True))
         yield "mining phrases", number, total
 
-    def again() -> Iterator[Keys]:
+    def pairs_of_shards() -> Iterator[Keys]:
         for shard in plan.shards():
             keys = fold(shard.ids, np.flatnonzero(shard.marks & Mark.SEGMENT))
             yield np.stack([mix(keys[:-1], keys[1:]), keys[:-1], keys[1:]])
 
-    return mine(words.table(), together.table(), pieces=again())
+    return mine(words.table(), together.table(), pieces=pairs_of_shards())
 
 
 def _write_splits(
@@ -189,13 +189,13 @@ def _write_splits(
     phrases: Keys,
     parent: Corpus | None,
 ) -> Steps[dict[str, int]]:
-    """Copy the documents of every shard into the splits; count and mark on the way."""
+    """Copy the documents of every shard to the splits; mark phrases, count ids; counts of units."""
     vocabulary = describe(plan.tokenizer).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
     token_counts = np.zeros(vocabulary, dtype=np.int64)
     before = {split: parent.documents(split) if parent else None for split in SPLITS}
     writers = {
-        split: _Writer(plan.ready / split, kind, sizes=totals[split], before=before[split])
+        split: _SplitWriter(plan.ready / split, kind, sizes=totals[split], before=before[split])
         for split in SPLITS
     }
     if parent:
@@ -220,7 +220,7 @@ def _write_splits(
 
 
 def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """What the store is and what made it; nothing that differs between two equal builds."""
+    """The manifest of the store; it has nothing that differs between two equal builds."""
     entries = {
         file.relative_to(plan.ready).as_posix(): {
             "bytes": file.stat().st_size,
@@ -238,7 +238,7 @@ def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]
         "segmenter": segmenter() if plan.settings.segment else None,
         "inputs": plan.inputs,
         "reading": options["reading"],
-        "options": _recorded(options),
+        "options": _recorded_options(options),
         "notes": facts["notes"],
         "tokenizer": sha256(plan.settings.tokenizer.encode()).hexdigest(),
         "fingerprint": fingerprint(entries),
@@ -248,11 +248,11 @@ def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]
     }
 
 
-def _recorded(options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the manifest has them.
+def _recorded_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the manifest records them.
 
-    Those that came later are there where they were used; of documents `unique` says true or false.
-    Both keep manifests as they were before.
+    Newer options are recorded only if they are used, and `unique` is true for documents, so that
+    manifests stay equal to those of earlier versions.
     """
     unique = {None: False, "documents": True}.get(options["unique"], options["unique"])
     left_out = {"workers", "on", "reading"}
@@ -266,7 +266,7 @@ def _recorded(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _publish(out: Path, plan: ShardPlan, manifest: dict[str, Any]) -> None:
-    """Move the finished files into place; the manifest comes last and makes it a corpus."""
+    """Move the finished files into place, the manifest last."""
     part = plan.folder / "manifest.part"
     files.write_text(part, render(manifest))
     for split in SPLITS:
@@ -278,21 +278,21 @@ def _publish(out: Path, plan: ShardPlan, manifest: dict[str, Any]) -> None:
 
 
 def _save_array(file: Path, array: Array) -> None:
-    """Write a small array; np.save to a path does not say when it was the disk that was full."""
-    whole = BytesIO()
-    np.save(whole, array)
-    file.write_bytes(whole.getvalue())
+    """Write a small array; np.save to a path would hide the error of a full disk."""
+    buffer = BytesIO()
+    np.save(buffer, array)
+    file.write_bytes(buffer.getvalue())
 
 
-class _Writer:
-    """The arrays of a split, appended to; plain writes, since a full disk kills a mapped one."""
+class _SplitWriter:
+    """Appends to the arrays of a split; not mapped, since a full disk would kill the process."""
 
     def __init__(
         self, folder: Path, kind: type, *, sizes: dict[str, int], before: Documents | None
     ) -> None:
         kinds = (kind, np.uint8, np.int64, np.int64)
         self._files: dict[str, BinaryIO] = {}
-        self._kinds = {name: np.dtype(of) for name, of in zip(ARRAYS, kinds, strict=True)}
+        self._kinds = {name: np.dtype(dtype) for name, dtype in zip(ARRAYS, kinds, strict=True)}
         old = {} if before is None else {name: getattr(before, name) for name in ARRAYS}
         for name, length in lengths(sizes).items():
             length += len(old[name]) - (name in ("sentences", "documents")) if old else 0
@@ -310,7 +310,7 @@ class _Writer:
             self._tokens, self._sentences = len(before.ids), len(before.sentences) - 1
 
     def add(self, shard: Shard, begin: Ints, count: Ints) -> Array:
-        """Append pieces of a shard, each of so many sentences from one on; returns their ids."""
+        """Append pieces of a shard, `count` sentences from `begin` on each; returns their ids."""
         sentence = ranges(begin, count)
         size = shard.sentences[sentence + 1] - shard.sentences[sentence]
         token = ranges(shard.sentences[sentence], size)

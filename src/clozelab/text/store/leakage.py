@@ -1,4 +1,4 @@
-"""Leakage between the splits of a corpus by an addition: sentences held out and trained on."""
+"""Leakage between the splits when text is added: sentences both held out and trained on."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from clozelab.keys import fold
 from clozelab.packed import contains
 from clozelab.text.store.corpus import Corpus
 
-_LEAST = 8  # tokens of a sentence that is compared: shorter ones are often said twice
+_LEAST = 8  # tokens of a sentence that is compared: shorter ones often repeat by chance
 _AT_A_TIME = 1 << 16  # sentences
 _WHAT = f"sentences of {_LEAST} tokens or more that are held out and also trained on"
 
 
 def count_leaked(folder: Path, parent: Corpus, *, counts: Counts) -> None:
-    """Count the held-out sentences that a side of the new text shares with the old other one.
+    """Count held-out sentences of the new text in the old training text, and the reverse.
 
-    `folder` has the arrays of both, the new text behind that of the parent.
+    `folder` has the arrays of both, the new text after that of the parent.
     """
-    old_held, new_held = _sides(folder, parent, "held_out")
-    old_train, new_train = _sides(folder, parent, "train")
+    old_held, new_held = _old_and_new(folder, parent, "held_out")
+    old_train, new_train = _old_and_new(folder, parent, "train")
     number = new_held.shared_with(old_train) + old_held.shared_with(new_train)
     counts.add(_WHAT, number=number)
 
 
-def _sides(folder: Path, parent: Corpus, split: str) -> tuple[_Sentences, _Sentences]:
-    """The sentences of a split that were there, and those that are new."""
+def _old_and_new(folder: Path, parent: Corpus, split: str) -> tuple[_Sentences, _Sentences]:
+    """The old and the new sentences of a split."""
     bounds: Ints = np.load(folder / split / "sentences.npy", "r")
     # An empty file cannot be mapped.
     ids: Array = np.load(folder / split / "ids.npy", "r" if bounds[-1] else None)
@@ -38,13 +38,13 @@ def _sides(folder: Path, parent: Corpus, split: str) -> tuple[_Sentences, _Sente
 
 
 class _Sentences:
-    """Some sentences of a split."""
+    """A range of the sentences of a split."""
 
     def __init__(self, ids: Array, bounds: Ints) -> None:
         self._ids, self._bounds = ids, bounds
 
     def shared_with(self, others: _Sentences) -> int:
-        """How many of them, which are held in memory, are among others."""
+        """How many of them are among `others`; only the keys of the former are all in memory."""
         own = np.concatenate([np.zeros(0, np.uint64), *self._keys()])
         distinct, times = np.unique(own, return_counts=True)
         if not len(distinct):
@@ -55,7 +55,7 @@ class _Sentences:
         return int(times[leaked].sum())
 
     def _keys(self) -> Iterator[Keys]:
-        """The keys of those that are long enough, some at a time."""
+        """The keys of those that are long enough, in batches."""
         for first in range(0, len(self._bounds) - 1, _AT_A_TIME):
             bounds = self._bounds[first : first + _AT_A_TIME + 1]
             keys = fold(self._ids[bounds[0] : bounds[-1]], bounds[:-1] - bounds[0])

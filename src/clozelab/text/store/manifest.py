@@ -1,8 +1,8 @@
-"""The manifest of a store: what it is, what made it, a checksum of every file; sealed.
+"""The manifest of a store: what it is, how it was built, a checksum of every file; sealed.
 
-Version 2 ends in a seal, a digest of all that stands before it, and its fingerprint is that of the
-files. Version 1 had no seal, and its fingerprint named the text alone; it is still read, by types
-like the other, and its fingerprint stays as it was.
+Version 2 ends with a seal, a digest of everything before it, and its fingerprint covers all files.
+Version 1 has no seal, and its fingerprint covers text and tokenizer only; it can still be read, its
+types are checked in the same way, and its fingerprint is used unchanged.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 from clozelab.errors import UserError
 
 NAME = "manifest.json"
-PARENT = "parent.json"  # beside the files of a corpus that text was added to: its last manifest
+PARENT = "parent.json"  # in the folder of an addition: the manifest before it
 VERSION = 2
 SPLITS = ("train", "held_out")
 ARRAYS = ("ids", "marks", "sentences", "documents")
-NOT_STATED = "not stated"  # of a licence
+NOT_STATED = "not stated"  # for a licence
 REMEDY = "restore it from a copy, or remove the folder and build it again"
 
 _UNSEALED = 1
-_FIRST_FILES = {  # of every version
+_FIRST_FILES = {  # in every version
     "tokenizer.json",
     *("counts.npy", "words.npy", "word_numbers.npy", "words.txt"),
     *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS),
 }
 _FILES = {_UNSEALED: _FIRST_FILES, VERSION: {*_FIRST_FILES, "phrases.npy", "entities.npy"}}
-_INSIDE = re.compile(r"(?!\.)[\w.-]+(?:/(?!\.)[\w.-]+)*", re.ASCII)  # nothing leads out of there
+_INSIDE = re.compile(r"(?!\.)[\w.-]+(?:/(?!\.)[\w.-]+)*", re.ASCII)  # paths inside the folder
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 _SIZES = {"documents": int, "sentences": int, "tokens": int}
@@ -49,8 +49,8 @@ _TYPES: dict[str, Any] = {
     "fingerprint": str,
     "files": {...: {"bytes": int, "sha256": str}},
 }
-_ADDED: dict[str, Any] = {"held_out": {"whole": int, "parts": int}, "seal": str}  # by version 2
-_LATER: dict[str, Any] = {  # where something was left out, or text was added
+_ADDED: dict[str, Any] = {"held_out": {"whole": int, "parts": int}, "seal": str}  # in version 2
+_LATER: dict[str, Any] = {  # only if something was left out, or text was added
     "examples": {...: [str]},
     "folder": str,
     "parent": str,
@@ -59,23 +59,23 @@ _LATER: dict[str, Any] = {  # where something was left out, or text was added
 
 
 def lengths(sizes: Mapping[str, int]) -> dict[str, int]:
-    """How long the arrays of a split are, by its documents, sentences and tokens."""
+    """The lengths of a split's arrays, from its numbers of documents, sentences and tokens."""
     tokens, sentences = sizes["tokens"], sizes["sentences"]
     counts = (tokens, tokens, sentences + 1, sizes["documents"] + 1)
     return dict(zip(ARRAYS, counts, strict=True))
 
 
 def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
-    """A digest of everything that training reads: the bytes of the store's files, by name.
+    """A digest of everything that training reads: the checksums of the store's files, by name.
 
-    What leaves those as they are (workers, shards, where the text lay) leaves it as it is.
+    It does not depend on workers, shards or the paths of inputs, since the files do not.
     """
     lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
     return sha256(lines.encode()).hexdigest()
 
 
 def render(manifest: Mapping[str, Any]) -> str:
-    """A manifest as its file, sealed."""
+    """The text of a manifest's file, with its seal."""
     content = {key: value for key, value in manifest.items() if key != "seal"}
     seal = sha256(_text(content).encode("utf-8", "surrogatepass")).hexdigest()
     return _text({**content, "seal": seal})
@@ -97,7 +97,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def states(folder: Path) -> Iterator[dict[str, Any]]:
-    """The manifest of a store, then those that it had before text was added, the last first."""
+    """The manifest of a store, then its earlier ones, before text was added, newest first."""
     manifest = read(folder)
     yield manifest
     while "parent" in manifest and (file := folder / manifest["folder"] / PARENT).is_file():
@@ -110,7 +110,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def state(known: Sequence[Mapping[str, Any]], fingerprint: str, *, place: str) -> int:
-    """Which of the states of a store has a fingerprint that begins so."""
+    """The index of the first of `known` manifests whose fingerprint begins so."""
     prints = [str(manifest["fingerprint"]) for manifest in known]
     for number, one in enumerate(prints):
         if one.startswith(fingerprint):
@@ -120,7 +120,7 @@ def state(known: Sequence[Mapping[str, Any]], fingerprint: str, *, place: str) -
 
 
 def parsed(content: bytes, file: str) -> dict[str, Any]:
-    """What the file of a manifest says; one that was altered or is of another shape is refused."""
+    """The manifest in a file's bytes; one that was altered or has wrong types is refused."""
     try:
         text = content.decode("utf-8")
         manifest: dict[str, Any] = json.loads(text)
@@ -149,9 +149,9 @@ def _text(manifest: Mapping[str, Any]) -> str:
 
 
 def _wrong(value: Any, kind: Any, place: str) -> str:
-    """Where a value is not of its kind; empty where it is.
+    """What is wrong with the type of a value; "" if nothing is.
 
-    A kind is a type or several, a list of one kind, or keys with a kind each (`...`: any key).
+    A kind is a type or several, a list of one kind, or a kind for each key (`...`: for any key).
     """
     if isinstance(kind, dict):
         if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Several corpora as one: how often each is read, before anything is."""
+"""Mixtures of corpora: how often each corpus is read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class MixtureShare:
     tokens: int  # of its training text
     weight: float
     share: float  # of the tokens of a step
-    oversampling: float  # that share, divided by what its size alone would give it
+    oversampling: float  # that share, divided by its share of all tokens
 
     def epochs(self, tokens: float) -> float:
-        """How often it is read by a run of so many tokens."""
+        """How many epochs of it a run of so many tokens reads."""
         return tokens * self.share / max(self.tokens, 1)
 
 
 def shares(stores: Sequence[Store]) -> list[MixtureShare]:
-    """The mixture of some stores: in proportion to their size times their weight."""
+    """The mixture of some stores: shares in proportion to size times weight."""
     tokens = [_tokens(store) for store in stores]
     weighted = [count * weight for count, (_, weight) in zip(tokens, stores, strict=True)]
     return [
@@ -41,10 +41,10 @@ def shares(stores: Sequence[Store]) -> list[MixtureShare]:
 
 
 def tempered(places: Sequence[str], temperature: float | None) -> list[str]:
-    """The corpora with the weights by which each is read as its size to the power of 1 / T.
+    """`DIR:WEIGHT` of each corpus, with weights that make its share its size to the power of 1 / T.
 
-    So above a temperature of 1 small ones are read more often, and at infinity all equally (XLM-R's
-    α is 1 / T). Weights that were given count as well. The largest corpus keeps its own.
+    Above a temperature of 1 small corpora are read more often, and at infinity all equally (XLM-R's
+    α is 1 / T). Given weights are multiplied in; that of the largest corpus does not change.
     """
     if temperature is None:
         return list(places)
@@ -53,7 +53,7 @@ def tempered(places: Sequence[str], temperature: float | None) -> list[str]:
     stores = open_stores(places)
     largest = max(map(_tokens, stores))
     powers = [(_tokens(store) / largest) ** (1 / temperature - 1) for store in stores]
-    # Six digits, as a run records them: one that resumes has the same.
+    # Six digits, as a run records them, so that a resumed run has the same weights.
     return [
         f"{corpus.place}:{weight * power:.6g}"
         for (corpus, weight), power in zip(stores, powers, strict=True)

@@ -1,4 +1,4 @@
-"""Any number of rows brought together by their keys: in parts, of which each fits into memory."""
+"""Grouping any number of rows by key: in parts, of which each fits into memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ PART = 1 << 22  # rows in memory at a time
 
 
 def in_parts(tables: Iterable[Keys], *, total: int, folder: Path) -> Iterator[tuple[Ints, Keys]]:
-    """The rows of some tables and their numbers, ascending, where equal rows are in one part.
+    """Yield parts of the rows of all tables: row numbers, ascending, and rows; equal rows together.
 
-    Rows that are too many for one part are distributed over files in `folder`.
+    Rows that are too many for one part are distributed over files in `folder` by their key.
     """
     count = -(-total // PART)
     if count <= 1:
         rows = np.concatenate(list(tables))
         yield np.arange(len(rows)), rows
         return
-    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # left by a build that was killed
     folder.mkdir()
     width, first = 0, 0
     for table in _batches(tables):
@@ -41,7 +41,7 @@ def in_parts(tables: Iterable[Keys], *, total: int, folder: Path) -> Iterator[tu
 
 
 def _batches(tables: Iterable[Keys]) -> Iterator[Keys]:
-    """Small tables as larger ones: a file is opened once for each."""
+    """Concatenate small tables, since every file is opened once for each."""
     batch: list[Keys] = []
     size = 0
     for table in tables:

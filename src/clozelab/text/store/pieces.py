@@ -1,12 +1,12 @@
-"""The pieces of a plan on the disk, while processes make it.
+"""The pieces of a plan on disk, while one or more processes make it.
 
-FOLDER/STAGE-NUMBER/    the columns of a piece, sealed when it is whole
+FOLDER/STAGE-NUMBER/    the columns of a piece, sealed when it is complete
 FOLDER/STAGE-NUMBER.lock   held by the process that makes it
-FOLDER/STAGE.gone       the pieces of a stage are not needed any more
+FOLDER/STAGE.gone       the pieces of a stage are no longer needed
 
-Whoever takes part makes every piece that is neither there nor being made. A process that ends,
-however it ends, lets go of its lock, and another one makes the piece. So what is there when all of
-them were killed is not made again.
+Each process makes the pieces that are neither finished nor being made. A process that ends in any
+way releases its lock, and another one makes the piece. So the finished pieces are not made again,
+even if all processes were killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from clozelab.contracts import PlanStretch
 from clozelab.text.store import columns
 
-_VERSION = "2"  # of the pieces: what divides a plan otherwise must count it up
+_VERSION = "2"  # of the pieces: raise it when a plan is divided in another way
 _VERSION_FILE = "version"
 
 Make = Callable[[int], Iterable[PlanStretch]]
@@ -37,7 +37,7 @@ class SharedPieces:
         self.folder = folder
 
     def check(self) -> None:
-        """Remove what a power cut may have left; only before others take part."""
+        """Remove damaged pieces and those of another version, before other processes start."""
         version = self.folder / _VERSION_FILE
         if not version.is_file() or version.read_text(encoding="utf-8") != _VERSION:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -48,56 +48,56 @@ class SharedPieces:
                 shutil.rmtree(piece)
 
     def find(self, stage: str, number: int) -> PlanStretch | None:
-        """A piece, if it is there."""
-        return columns.mapped(self._place(stage, number), checksums=False)
+        """A piece, or None if it is not finished."""
+        return columns.mapped(self._piece_folder(stage, number), checksums=False)
 
     def piece(self, stage: str, number: int, make: Make) -> PlanStretch:
-        """A piece; one that another process makes is waited for."""
-        if not self._is_there(stage, number):
+        """A piece, made if need be; waits if another process makes it."""
+        if not self._is_finished(stage, number):
             with self._locked(stage, number, wait=True):
-                if not self._is_there(stage, number):
+                if not self._is_finished(stage, number):
                     self._write(stage, number, make)
         piece = self.find(stage, number)
         assert piece is not None, f"{stage} {number} was made"
         return piece
 
     def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
-        """All pieces of a stage: first those that no other process makes, then the others."""
+        """Make all pieces of a stage: first those that no other process makes, then the others."""
         for wait in (False, True):
             for number in range(count):
-                if not self._is_there(stage, number):
-                    with self._locked(stage, number, wait=wait) as mine:
-                        if mine and not self._is_there(stage, number):
+                if not self._is_finished(stage, number):
+                    with self._locked(stage, number, wait=wait) as has_lock:
+                        if has_lock and not self._is_finished(stage, number):
                             self._write(stage, number, make)
         return _Stage(self, stage, count)
 
     def drop(self, *stages: str) -> None:
-        """Let go of the pieces of stages that a later one, which is whole, was made of."""
+        """Remove the pieces of stages that a later, finished stage was made from."""
         for stage in stages:
             (self.folder / f"{stage}.gone").touch()
             for piece in self.folder.glob(f"{stage}-*"):
                 if piece.is_dir():
                     shutil.rmtree(piece, ignore_errors=True)
 
-    def _is_there(self, stage: str, number: int) -> bool:
-        # In this order: who removes pieces says so first.
-        whole = (self._place(stage, number) / columns.NAME).exists()
-        return whole or (self.folder / f"{stage}.gone").exists()
+    def _is_finished(self, stage: str, number: int) -> bool:
+        # In this order, since `drop` writes .gone before it removes pieces.
+        finished = (self._piece_folder(stage, number) / columns.NAME).exists()
+        return finished or (self.folder / f"{stage}.gone").exists()
 
     def _write(self, stage: str, number: int, make: Make) -> None:
-        """Make a piece, which this process has the lock of."""
-        place = self._place(stage, number)
+        """Make a piece whose lock this process has."""
+        place = self._piece_folder(stage, number)
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
         columns.write(place, make(number), purpose={}, lasting=False)
 
-    def _place(self, stage: str, number: int) -> Path:
+    def _piece_folder(self, stage: str, number: int) -> Path:
         return self.folder / f"{stage}-{number:05}"
 
     @contextmanager
     def _locked(self, stage: str, number: int, *, wait: bool) -> Iterator[bool]:
-        """Whether this process alone has a piece, until the end."""
-        lock = FileLock(f"{self._place(stage, number)}.lock", timeout=-1 if wait else 0)
+        """Lock a piece for the block; yields whether this process got the lock."""
+        lock = FileLock(f"{self._piece_folder(stage, number)}.lock", timeout=-1 if wait else 0)
         try:
             lock.acquire()
         except Timeout:
@@ -110,7 +110,7 @@ class SharedPieces:
 
 
 class _Stage(Sequence[PlanStretch]):
-    """The pieces of a stage, mapped when they are asked for."""
+    """The pieces of a stage, mapped when they are accessed."""
 
     def __init__(self, pieces: SharedPieces, stage: str, count: int) -> None:
         self._pieces, self._stage, self._count = pieces, stage, count
@@ -126,7 +126,7 @@ class _Stage(Sequence[PlanStretch]):
 
     def __getitem__(self, number: int | slice) -> PlanStretch | Sequence[PlanStretch]:
         if isinstance(number, slice):
-            return [self[one] for one in range(*number.indices(self._count))]
+            return [self[index] for index in range(*number.indices(self._count))]
         if not 0 <= number < self._count:
             raise IndexError(number)
         piece = self._pieces.find(self._stage, number)

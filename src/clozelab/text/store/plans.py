@@ -1,6 +1,6 @@
 """Plans that are kept beside a corpus: columns of numbers, written once, mapped by every process.
 
-plans/DIGEST/   named by what it is for: its columns
+plans/DIGEST/   the columns of a plan, named by a digest of its purpose
   work/         its pieces, while it is made
 """
 
@@ -25,7 +25,7 @@ from clozelab.text.store import columns
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.pieces import SharedPieces
 
-VERSION = 1  # of the files and of every format: whatever plans other blocks must count it up
+VERSION = 1  # of the files and of every format: raise it when other blocks are planned
 _KIND = "plan"
 _WORK = "work"
 
@@ -38,7 +38,7 @@ class KeptPlan:
     """A plan that is kept beside a corpus."""
 
     path: Path
-    purpose: Mapping[str, Any]  # what it is for; nothing where it is unfinished or damaged
+    purpose: Mapping[str, Any]  # empty if it is unfinished or damaged
     bytes: int
     used: datetime  # when it was last opened or written
 
@@ -47,9 +47,9 @@ class KeptPlan:
         return f"{self.bytes / 1e6:,.1f} MB, used {self.used:%d %B %Y}: {what or 'unfinished'}"
 
     def remove(self) -> None:
-        """Remove it; one that is being written is refused. Who reads it keeps what was mapped.
+        """Remove its files, unless it is being written. Processes that mapped them can read on.
 
-        The folder stays, with the lock that others may wait for.
+        The folder remains, with the lock that others may wait for.
         """
         with files.locked(self.path, work="process"):
             _clear(self.path)
@@ -57,7 +57,7 @@ class KeptPlan:
 
 
 def listed(corpus: Corpus) -> list[KeptPlan]:
-    """The plans that are kept for a corpus, those last used first."""
+    """The plans that are kept for a corpus, the last used first."""
     folders = [path for path in _home(corpus).glob("*") if files.kind_of(path) == _KIND]
     return sorted(map(_described, folders), key=lambda plan: plan.used, reverse=True)
 
@@ -65,27 +65,27 @@ def listed(corpus: Corpus) -> list[KeptPlan]:
 def load_or_write(
     corpus: Corpus, purpose: Mapping[str, Any], stretches: Program, *, helper: Helper | None = None
 ) -> PlanStretch:
-    """The columns for a purpose, mapped; where there are none, or damaged ones, they are written.
+    """The columns for a purpose, mapped; if they are missing or damaged, they are written first.
 
-    One process writes, with helpers if there are any, the others wait. What was made before an
-    interruption is not made again.
+    One process writes, with helpers if there are any; others wait. Pieces that were finished before
+    an interruption are not made again.
     """
     purpose = {"version": VERSION, "corpus": corpus.manifest["fingerprint"], **purpose}
     digest = sha256(json.dumps(purpose, sort_keys=True).encode()).hexdigest()
     folder = _home(corpus) / digest[:32]
-    plan = _found(corpus, folder, purpose)
+    plan = _load_columns(corpus, folder, purpose)
     if plan is None:
-        with _full_disk_said(corpus):
+        with _full_disk_error(corpus):
             folder.mkdir(parents=True, exist_ok=True)
             with files.locked(folder, wait=True):
                 files.claim(folder, _KIND)
-                plan = _found(corpus, folder, purpose)
-                plan = plan or _written(folder, purpose, stretches, helper)
+                plan = _load_columns(corpus, folder, purpose)
+                plan = plan or _write_plan(folder, purpose, stretches, helper)
     return plan
 
 
-def _found(corpus: Corpus, folder: Path, purpose: Mapping[str, Any]) -> PlanStretch | None:
-    """The columns in a folder, if they are whole; those for another purpose are refused."""
+def _load_columns(corpus: Corpus, folder: Path, purpose: Mapping[str, Any]) -> PlanStretch | None:
+    """The columns in a folder, or None if unfinished; those for another purpose are refused."""
     entry = columns.read(folder)
     if entry is None:
         return None
@@ -100,18 +100,18 @@ def _found(corpus: Corpus, folder: Path, purpose: Mapping[str, Any]) -> PlanStre
 
 
 def _home(corpus: Corpus) -> Path:
-    """Where plans lie: in the corpus, or the user's cache if the corpus cannot be written."""
+    """The folder of plans: in the corpus, or in the cache if the corpus cannot be written."""
     if os.access(corpus.root, os.W_OK):
         return corpus.root / "plans"
     return cache.home() / "plans" / str(corpus.manifest["fingerprint"])[:16]
 
 
-def _written(
+def _write_plan(
     folder: Path, purpose: Mapping[str, Any], stretches: Program, helper: Helper | None
 ) -> PlanStretch:
-    """Write the columns, some rows at a time, then what they are.
+    """Write the columns, some rows at a time, then their description.
 
-    An error leaves nothing; an interruption leaves the pieces that are whole.
+    After an error everything is removed; after an interruption the finished pieces remain.
     """
     columns.clear(folder)
     pieces = SharedPieces(folder / _WORK)
@@ -129,7 +129,7 @@ def _written(
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a plan consists of, and what is left of its making."""
+    """Remove a plan's columns and the pieces it was made of."""
     columns.clear(folder)
     shutil.rmtree(folder / _WORK, ignore_errors=True)
 
@@ -143,7 +143,7 @@ def _described(folder: Path) -> KeptPlan:
 
 
 @contextmanager
-def _full_disk_said(corpus: Corpus) -> Iterator[None]:
+def _full_disk_error(corpus: Corpus) -> Iterator[None]:
     try:
         yield
     except OSError as error:

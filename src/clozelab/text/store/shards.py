@@ -1,7 +1,7 @@
-"""The unit of work: a few megabytes of documents, tokenised by one process into one file.
+"""Shards, the units of work: a few megabytes of documents, tokenised by one process into one file.
 
-A shard's file is named by its text and by everything that shapes its tokens, so that a build
-that was killed finds its finished shards again, whatever else has changed.
+A shard's file is named by a hash of its text and of everything that affects its tokens, so that a
+build that was killed finds its finished shards again, whatever else has changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from clozelab.text.units import NgramTable, mark_ngrams, mark_span
 
 SHARD = 1 << 21  # characters
 PAST_END = "spans past the end of their document or part of it"
-_BATCH = 1 << 18  # characters encoded at a time
+_BATCH = 1 << 18  # characters tokenised at a time
 
 Spans = list[tuple[int, int, int]]
 T = TypeVar("T", bound=np.generic)
@@ -43,7 +43,7 @@ T = TypeVar("T", bound=np.generic)
 
 @dataclass(frozen=True)
 class TokenisingSettings:
-    """What turns text into tokens: everything a shard depends on besides its text."""
+    """Everything that the tokens of a shard depend on besides its text."""
 
     tokenizer: str  # as JSON
     sentences: str  # kind of splitter
@@ -52,14 +52,14 @@ class TokenisingSettings:
     comparison: Comparison = field(default_factory=Comparison)
 
     def digest(self) -> bytes:
-        """A fingerprint; parts that are versioned apart are named by their versions."""
+        """A hash of the settings, with the versions of the sentence splitter and the like."""
         names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
         names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.items()]
         names += self.comparison.names()
         return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
 
     def write(self, file: Path) -> None:
-        """Leave it in a file for other processes."""
+        """Write the settings to a file for other processes."""
         texts = {"tokenizer": self.tokenizer, "sentences": self.sentences, "segment": self.segment}
         settings = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
         arrays: dict[str, Any] = {"entities": self.entities.rows(), **self.comparison.arrays()}
@@ -68,7 +68,7 @@ class TokenisingSettings:
 
     @classmethod
     def read(cls, file: Path) -> TokenisingSettings:
-        """What `write` left."""
+        """The settings that `write` wrote."""
         with np.load(file) as stored:
             settings = json.loads(stored["settings"].tobytes())
             entities = NgramTable.of(stored["entities"])
@@ -80,10 +80,10 @@ class ShardJob:
     """Documents to be tokenised together."""
 
     documents: list[RawDocument] = field(default_factory=list)
-    spans: dict[int, Spans] = field(default_factory=dict)  # by the document's place in the list
+    spans: dict[int, Spans] = field(default_factory=dict)  # by the document's index in the list
 
     def name(self, settings: bytes) -> str:
-        """The shard's name."""
+        """The shard's name: a hash of the settings' digest and of the documents."""
         digest = blake2b(settings, digest_size=16)
         for number, document in enumerate(self.documents):
             text = document.text.encode("utf-8", errors="surrogatepass")
@@ -94,27 +94,27 @@ class ShardJob:
 
 @dataclass(frozen=True)
 class Shard:
-    """A tokenised shard, read back."""
+    """A tokenised shard, read from its file."""
 
     ids: Array
     marks: Bytes
     sentences: Ints  # [S + 1]
     documents: Ints  # [D + 1]
-    digests: Keys  # [D, 2] exact duplicates are equal here
-    words: Keys  # [W] distinct words' keys
+    digests: Keys  # [D, 2] equal for equal documents
+    words: Keys  # [W] keys of the distinct words
     word_counts: Ints
-    word_ids: Ints  # [·, 2] of each id in them: which word, and the id
+    word_ids: Ints  # [·, 2] the ids of all words: index of the word, id
     counts: Counts
-    units: Ints  # [2] phrases and entities that were given
-    is_cut: bool = False  # whether some was left out, which its words still have
-    # Of what is to be compared; empty, where it is not.
-    pieces: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # [P + 1] of documents
+    units: Ints  # [2] how many phrases and entities were marked
+    is_cut: bool = False  # whether text was left out that is still in the words
+    # For comparison with other text; empty if it is not compared.
+    pieces: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # [P + 1] offsets
     piece_digests: Keys = field(default_factory=lambda: np.zeros((0, 2), np.uint64))  # [P, 2]
     excluded: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [S] sentences
     signatures: Signatures = field(default_factory=lambda: np.zeros(0, np.uint32))  # [D, hashes]
 
     def bounds_of(self, level: str) -> Ints:
-        """The first sentence of each document or part of one, then where the last ends."""
+        """The offsets of documents, pieces or sentences, in sentences."""
         if level == "sentences":
             return np.arange(len(self.sentences))
         return self.documents if level == "documents" else self.pieces
@@ -124,16 +124,16 @@ class Shard:
         return self.digests if level == "documents" else self.piece_digests
 
     def only(self, level: str, keep: Bools) -> Shard:
-        """The same without some documents, pieces or sentences of them.
+        """The shard with only some of its documents, pieces or sentences.
 
-        It is as if they had never been there (units and words aside); but a document stays, empty,
-        where all that is in it goes.
+        It is as if the others had never been there (except in units and words); but a document
+        that loses all of its pieces remains as an empty one.
         """
         if keep.all():
             return self
         documents = keep if level == "documents" else np.ones(len(self.digests), dtype=bool)
         sentences = np.repeat(keep, np.diff(self.bounds_of(level)))
-        before = offsets(sentences)  # each, of those that stay
+        before = offsets(sentences)  # how many kept sentences come before each
         size = np.diff(self.sentences)[sentences]
         token = ranges(self.sentences[:-1][sentences], size)
         pieces = np.diff(before[self.pieces]) > 0
@@ -152,27 +152,27 @@ class Shard:
         )
 
     def with_words(self) -> Shard:
-        """The same with its words counted again, if some of it was left out: that takes long."""
+        """The shard with its words counted again, if text was left out; that is slow."""
         if not self.is_cut:
             return self
         once = np.ones(len(self.ids), dtype=np.int64)
-        words, counts, word_ids = _words(self.ids, self.marks, once)
+        words, counts, word_ids = _distinct_words(self.ids, self.marks, once)
         return replace(self, is_cut=False, words=words, word_counts=counts, word_ids=word_ids)
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """The shards to put together, in the text's order, and where they came from."""
+    """The shards of a build, in the text's order, and the inputs they were made from."""
 
-    folder: Path  # of the build, with the shards in it
+    folder: Path  # the build's, with the shards in it
     settings: TokenisingSettings
     names: list[str]
     inputs: list[str]
-    kept: tuple[tuple[str, Bools], ...] = ()  # which documents stay, then which of their pieces
+    kept: tuple[tuple[str, Bools], ...] = ()  # in turn: level, which of what remains is kept
 
     @property
     def ready(self) -> Path:
-        """The folder of the finished files, until all are there."""
+        """The folder of the finished files, until all are moved into place."""
         return self.folder / "ready"
 
     @cached_property
@@ -181,11 +181,11 @@ class ShardPlan:
         return Tokenizer.from_str(self.settings.tokenizer)
 
     def only(self, level: str, keep: Bools) -> ShardPlan:
-        """The same without some of the documents that it still has, or pieces of them."""
+        """The plan with only some of its remaining documents or pieces."""
         return replace(self, kept=(*self.kept, (level, keep)))
 
     def shards(self) -> Iterator[Shard]:
-        """Read them one by one, without what is left out."""
+        """Read the shards one by one, without what is left out."""
         first = [0] * len(self.kept)
         for name in self.names:
             shard = load(self.folder / f"{name}.npz")
@@ -199,11 +199,11 @@ class ShardPlan:
 
 
 def jobs(documents: Iterable[RawDocument], spans: dict[str, Spans]) -> Iterator[ShardJob]:
-    """Group documents into jobs: by their size alone, so that workers cannot change them."""
+    """Group documents into jobs by their size alone, whatever the number of workers."""
     job, size = ShardJob(), 0
     for document in documents:
         if document.name in spans:
-            job.spans[len(job.documents)] = _inside(spans[document.name], document)
+            job.spans[len(job.documents)] = _spans_in_part(spans[document.name], document)
         job.documents.append(document)
         size += len(document.text)
         if size >= SHARD:
@@ -213,8 +213,8 @@ def jobs(documents: Iterable[RawDocument], spans: dict[str, Spans]) -> Iterator[
         yield job
 
 
-def _inside(spans: Spans, part: RawDocument) -> Spans:
-    """The spans of a document that begin in a part of it, counted from the part's beginning."""
+def _spans_in_part(spans: Spans, part: RawDocument) -> Spans:
+    """The spans that begin in a part of a document, relative to the part's first character."""
     shifted = ((begin - part.begins, end - part.begins, bit) for begin, end, bit in spans)
     return [span for span in shifted if 0 <= span[0] < len(part.text)]
 
@@ -222,7 +222,7 @@ def _inside(spans: Spans, part: RawDocument) -> Spans:
 def tokenise(
     job: ShardJob, settings: TokenisingSettings, tokenizer: CachedTokenizer, counts: Counts
 ) -> dict[str, Array]:
-    """A job's documents as the arrays of a shard."""
+    """Tokenise a job's documents; returns the arrays of the shard."""
     tokenizer.forget()
     split = splitter(settings.sentences).split  # type: ignore[arg-type]
     cut = [
@@ -231,14 +231,14 @@ def tokenise(
     ]
     units = {Mark.PHRASE: 0, Mark.ENTITY: 0}
     parts: list[Tokenised] = []
-    # Documents are encoded together, but for those with given spans.
-    alone = {place for number in job.spans for place in (number, number + 1)}
-    for first, last in pairwise(sorted({0, len(cut), *alone})):
-        marked = job.spans.get(first, [])
-        lost = len(marked)
+    # Documents are tokenised together, except those with given spans.
+    bounds = {bound for number in job.spans for bound in (number, number + 1)}
+    for first, last in pairwise(sorted({0, len(cut), *bounds})):
+        given = job.spans.get(first, [])
+        lost = len(given)
         for batch, shift in _batches(list(chain.from_iterable(cut[first:last]))):
-            tokenised = tokenizer.encode(batch, characters=bool(marked))
-            for bit in _mark_spans(tokenised, batch, marked, shift=shift, counts=counts):
+            tokenised = tokenizer.encode(batch, characters=bool(given))
+            for bit in _mark_spans(tokenised, batch, given, shift=shift, counts=counts):
                 units[bit] += 1
                 lost -= 1
             ids, marks, starts = tokenised.ids, tokenised.marks, tokenised.starts
@@ -249,7 +249,7 @@ def tokenise(
         counts.add(PAST_END, place, lost)
     sizes = _joined((np.diff(part.starts) for part in parts), np.int64)
     stretches = _joined((part.stretches for part in parts), np.int64)
-    words, word_counts, word_ids = _words(*tokenizer.words(stretches))
+    words, word_counts, word_ids = _distinct_words(*tokenizer.words(stretches))
     compared = settings.comparison.noted(job.documents, cut, filled=sizes > 0, counts=counts)
     return {
         "ids": _joined((part.ids for part in parts), np.uint32),
@@ -266,7 +266,7 @@ def tokenise(
 
 
 def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:
-    """Sentences in batches, each with the character its first begins at."""
+    """Sentences in batches, each with the position of its first character."""
     batch: list[str] = []
     size = shift = 0
     for sentence in sentences:
@@ -287,9 +287,9 @@ def _joined(arrays: Iterable[Array], kind: type[T]) -> NDArray[T]:
 def _mark_spans(
     tokenised: Tokenised, sentences: list[str], spans: Spans, *, shift: int, counts: Counts
 ) -> Iterator[int]:
-    """Mark those spans that lie in a batch of sentences from the character `shift` on; their bits.
+    """Mark the spans that are in a batch of sentences, which begins at `shift`; yields their bits.
 
-    The characters of spans are counted from the beginning of the document, or of its part.
+    Positions of spans are relative to the document, or to its part.
     """
     begins = shift + offsets([len(sentence) for sentence in sentences])
     shifts = np.repeat(begins[:-1], np.diff(tokenised.starts))
@@ -299,10 +299,10 @@ def _mark_spans(
             yield bit
 
 
-def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
-    """The distinct words of tokens that occur so many times: keys, counts, and the ids of each.
+def _distinct_words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
+    """The distinct words of tokens that occur `times` each: keys, counts, and ids.
 
-    The ids are rows of [key's place, id], so that one array holds words of any length.
+    The ids are rows of [index of the key, id], so that one array has words of any length.
     """
     first = np.flatnonzero(marks & Mark.WORD)
     keys, at, which = np.unique(fold(ids, first), return_index=True, return_inverse=True)
@@ -313,7 +313,7 @@ def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
 
 
 def pack(arrays: dict[str, Array], counts: Counts) -> bytes:
-    """A shard as the content of its file."""
+    """The content of a shard's file."""
     notes = np.frombuffer(json.dumps(asdict(counts)).encode(), dtype=np.uint8)
     content, columns = BytesIO(), dict[str, Any](arrays)
     np.savez(content, **columns, counts=notes)
@@ -321,13 +321,13 @@ def pack(arrays: dict[str, Array], counts: Counts) -> bytes:
 
 
 def save(content: bytes, file: Path) -> None:
-    """Write a shard whole or not at all."""
+    """Write a shard's file atomically."""
     with files.replacing(file) as stream:
         stream.write(content)
 
 
 def load(file: Path) -> Shard:
-    """Read a shard back."""
+    """Read a shard from its file."""
     with np.load(file) as stored:
         assert isinstance(stored, NpzFile)
         arrays: dict[str, Any] = {name: stored[name] for name in stored.files}
@@ -336,7 +336,7 @@ def load(file: Path) -> Shard:
 
 
 def sound(file: Path) -> bool:
-    """Whether a shard is there and can be read."""
+    """Whether a shard's file exists and can be read."""
     try:
         load(file)
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, RuntimeError):

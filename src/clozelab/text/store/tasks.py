@@ -1,7 +1,7 @@
-"""The tasks of a build, wherever they run: to read and cut a portion, to tokenise a shard.
+"""The tasks of a build: to read a portion and cut it into shards, and to tokenise a shard.
 
-All that a task makes is what it returns. So one that is lost can be run again, anywhere, and no
-node of a cluster needs the build's folder.
+A task has no effect but its result. So a lost one can be run again anywhere, and the nodes of a
+cluster do not need the build's folder.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from clozelab.text.store import shards
 
 @dataclass(frozen=True)
 class ShardCut:
-    """The next shard of a portion."""
+    """A shard of a portion, before it is tokenised."""
 
     number: int  # in the portion
     name: str
-    reached: int  # bytes of the portion, up to its end
-    job: shards.ShardJob | None  # none, if the shard is finished
+    reached: int  # bytes of the portion up to its end
+    job: shards.ShardJob | None  # None if the shard is finished
 
 
 @dataclass(frozen=True)
 class PortionEnd:
-    """All of a portion was cut."""
+    """The end of a portion, after its last shard."""
 
     counts: Counts = field(default_factory=Counts)  # what was skipped or repaired
-    seen: Counter[str] = field(default_factory=Counter)  # spans that begin in a document, by name
+    seen: Counter[str] = field(default_factory=Counter)  # by document, how many spans begin in it
 
 
 class ShardReader:
-    """Reads a portion and cuts it."""
+    """Reads a portion and cuts it into shards."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ShardReader:
         self._jobs = shards.jobs(self._documents, spans)
 
     def next(self) -> ShardCut | PortionEnd:
-        """The next shard; after the last one, the end."""
+        """The next shard, or after the last one the end of the portion."""
         job = next(self._jobs, None)
         if job is None:
             return self._end
@@ -68,7 +68,7 @@ class ShardReader:
         return ShardCut(self._number, name, self._read.done, unfinished)
 
     def close(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         self._documents.close()
 
 
@@ -77,10 +77,10 @@ class ShardMade:
     """A shard that a task has made."""
 
     cut: ShardCut  # without the text
-    content: bytes | None = None  # none, if it is in its file
+    content: bytes | None = None  # None if it is in its file
 
     def save(self, folder: Path) -> ShardMade:
-        """It in the build's folder."""
+        """Write its content to the build's folder, and drop it from the result."""
         if self.content is not None:
             shards.save(self.content, folder / f"{self.cut.name}.npz")
         return replace(self, content=None)
@@ -89,20 +89,20 @@ class ShardMade:
 def make_shard(
     settings: shards.TokenisingSettings, cut: ShardCut | PortionEnd
 ) -> ShardMade | PortionEnd:
-    """Tokenise the text of a shard; what there is no text of is passed on."""
+    """Tokenise a shard, unless it is finished; the end of a portion is returned as it is."""
     if isinstance(cut, PortionEnd):
         return cut
     done = replace(cut, job=None)
     if cut.job is None:
         return ShardMade(done)
-    tokenizer, counts = _cached(settings.tokenizer, settings.segment)
+    tokenizer, counts = _cached_tokenizer(settings.tokenizer, settings.segment)
     counts.clear()
     arrays = shards.tokenise(cut.job, settings, tokenizer, counts)
     return ShardMade(done, shards.pack(arrays, counts))
 
 
 @lru_cache(maxsize=1)
-def _cached(tokenizer: str, segment: bool) -> tuple[CachedTokenizer, Counts]:
-    """A tokenizer with its memory, which stays in the process for the next task."""
+def _cached_tokenizer(tokenizer: str, segment: bool) -> tuple[CachedTokenizer, Counts]:
+    """A tokenizer with its cache, kept in the process for the next task."""
     counts = Counts()
     return CachedTokenizer(Tokenizer.from_str(tokenizer), segment=segment, counts=counts), counts

@@ -1,8 +1,8 @@
-"""The shards of a build, made by tasks wherever they run.
+"""The shards of a build, made by the tasks of an engine.
 
-Some portions of the text are read at a time, and their shards are made by as many tasks as the
-engine wants. A portion of which something is lost is read again, as a build that was stopped reads
-everything again: the shards that are finished are known by their names.
+A few portions of the text are read at a time, and their shards are made by as many tasks as the
+engine asks for. If anything of a portion is lost, the portion is read again, as a stopped build
+reads everything again: finished shards are recognised by their names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clozelab.text.store import shards
 from clozelab.text.store.engines import Engine, ShardSource, Task, TaskLost
 from clozelab.text.store.tasks import PortionEnd
 
-_TRIES = 5  # of reading a portion of which not one more shard is finished
+_TRIES = 5  # of reading a portion without finishing another shard
 
 
 def tokenised(
@@ -42,38 +42,38 @@ def tokenised(
     counts: Counts,
     where: Engine,
 ) -> Generator[BuildProgress, None, shards.ShardPlan]:
-    """Tokenise everything, shard by shard; returns which they are, in the text's order."""
+    """Tokenise all inputs into shards; yields progress, returns the shards in the text's order."""
     total = total_bytes(inputs, reading)
     parts = portions(inputs, reading, counts)
     finished = {file.stem for file in folder.glob("*.npz") if shards.sound(file)}
     where.prepare(settings, folder)
     arguments = (reading, spans, settings.digest(), finished)
-    making = _Making(where, parts, arguments, folder=folder)
+    maker = _ShardMaker(where, parts, arguments, folder=folder)
     try:
         yield BuildProgress("tokenising", 0, total)
-        while making.goes_on():
-            yield BuildProgress("tokenising", making.reached(), total)
+        while maker.advance():
+            yield BuildProgress("tokenising", maker.reached(), total)
     finally:
-        making.close()
-    for _, end in sorted(making.ends.items()):
+        maker.close()
+    for _, end in sorted(maker.ends.items()):
         counts.merge(end.counts)
     seen: Counter[str] = Counter()
-    for end in making.ends.values():
+    for end in maker.ends.values():
         seen.update(end.seen)
     counts.add("documents named in --spans and not found", number=len(spans.keys() - seen.keys()))
     for name, number in seen.items():
         counts.add(shards.PAST_END, name, max(len(spans[name]) - number, 0))
-    if not making.names:
+    if not maker.names:
         raise no_text(inputs, counts)
     read = [name for name, *_ in listing(inputs, reading)]
     sources = ["standard input" if isinstance(name, Spooled) else shown(name) for name in read]
     return shards.ShardPlan(
-        folder, settings, [name for _, name in sorted(making.names.items())], sources
+        folder, settings, [name for _, name in sorted(maker.names.items())], sources
     )
 
 
-class _Making:
-    """The shards of some portions, on their way."""
+class _ShardMaker:
+    """The readers and tasks that make the shards of all portions."""
 
     def __init__(
         self, where: Engine, parts: list[Portion], arguments: tuple[Any, ...], *, folder: Path
@@ -81,48 +81,48 @@ class _Making:
         self._where, self._parts, self._arguments, self._folder = where, parts, arguments, folder
         self._finished: set[str] = arguments[-1]
         self._unread = deque(range(len(parts)))
-        self._readers: dict[int, ShardSource] = {}  # by the portion, the next to be asked first
-        self._latest: dict[int, ShardSource | None] = {}  # reader of a portion, at its end too
+        self._readers: dict[int, ShardSource] = {}  # by portion, in the order of their turns
+        self._latest: dict[int, ShardSource | None] = {}  # by portion, also after its end
         self._tasks: dict[Task, tuple[int, ShardSource]] = {}
         self._tries: Counter[int] = Counter()
         self._reached: Counter[int] = Counter()
-        self.names: dict[tuple[int, int], str] = {}  # by portion and number
+        self.names: dict[tuple[int, int], str] = {}  # of shards, by portion and number
         self.ends: dict[int, PortionEnd] = {}
 
     def reached(self) -> int:
-        """Bytes of the text that are done."""
+        """Bytes of the text that are tokenised."""
         return self._reached.total()
 
-    def goes_on(self) -> bool:
-        """Begin what is to be begun, take what is done; whether anything is left."""
-        width, most = self._where.width, self._where.readers
+    def advance(self) -> bool:
+        """Start readers and tasks, take results; returns whether anything is left to do."""
+        width, max_readers = self._where.width, self._where.readers
         while len(self._tasks) < width and (self._readers or self._unread):
-            while self._unread and len(self._readers) < most:
+            while self._unread and len(self._readers) < max_readers:
                 part = self._unread.popleft()
                 reader = self._where.reader(self._parts[part], *self._arguments)
                 self._readers[part] = self._latest[part] = reader
             part = next(iter(self._readers))
-            reader = self._readers[part] = self._readers.pop(part)  # the others come first now
+            reader = self._readers[part] = self._readers.pop(part)  # to the end of the queue
             cut = reader.next()
-            if isinstance(cut, PortionEnd):  # one on a node promises something, which is told later
-                self._end(part, cut)
+            if isinstance(cut, PortionEnd):  # a reader on a node returns it through a task
+                self._end_portion(part, cut)
             else:
                 self._tasks[self._where.submit(cut)] = part, reader
         for task in self._where.first_done(self._tasks) if self._tasks else ():
-            self._take(task, *self._tasks.pop(task))
+            self._take_result(task, *self._tasks.pop(task))
         return bool(self._tasks or self._readers or self._unread)
 
-    def _take(self, task: Task, part: int, reader: ShardSource) -> None:
-        """What a task came to."""
+    def _take_result(self, task: Task, part: int, reader: ShardSource) -> None:
+        """Take the result of a task: save its shard, or note the end or loss of a portion."""
         try:
             shard = self._where.result(task)
         except TaskLost as lost:
-            if self._latest[part] is reader:  # else a later one reads it again
+            if self._latest[part] is reader:  # otherwise a later reader is at work already
                 self._read_again(part, lost)
             return
         if isinstance(shard, PortionEnd):
             if self._readers.get(part) is reader:
-                self._end(part, shard)
+                self._end_portion(part, shard)
             return
         if shard.cut.name not in self._finished:
             shard.save(self._folder)
@@ -131,7 +131,7 @@ class _Making:
         self.names[part, shard.cut.number] = shard.cut.name
         self._reached[part] = max(self._reached[part], shard.cut.reached)
 
-    def _end(self, part: int, end: PortionEnd) -> None:
+    def _end_portion(self, part: int, end: PortionEnd) -> None:
         self._readers.pop(part).close()
         self.ends[part] = end
 
@@ -148,6 +148,6 @@ class _Making:
         self._unread.appendleft(part)
 
     def close(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         for reader in self._readers.values():
             reader.close()
