@@ -1,1 +1,1 @@
-"""Places at a URL, by fsspec: asked for, fetched into a cache, and written to."""
+"""Files and folders at URLs, by fsspec: reading, fetching into a cache, and writing."""

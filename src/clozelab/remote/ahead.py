@@ -1,12 +1,12 @@
-"""A large file at a URL that is used while it is fetched.
+"""A large file at a URL that is read while it is fetched.
 
-The file lies at its place from the beginning, with nothing in it. A thread fills it from its
-beginning to its end. Who reads from it gets at once what is there; what is not there yet is fetched
-before all else, in grains. When all is there its checksum is compared; until then no other process
-uses the file, and one that differs stops whoever reads it.
+The file has its full size from the start, without content. A thread fills it from beginning to end.
+Bytes that are there can be read at once; missing ones are fetched first, in grains. When all are
+there, the checksum is compared; until then no other process uses the file, and if it differs,
+reading raises an error.
 
 FILE            the bytes, and zeros where none are yet
-.FILE.grains    a byte for each grain that is there, to go on after an interruption
+.FILE.grains    a byte for each grain that is there, to continue after an interruption
 .FILE.filling   locked by the process that fills it
 """
 
@@ -29,14 +29,14 @@ from clozelab.remote.access import shown
 from clozelab.remote.fetching import Wanted
 
 POSSIBLE = hasattr(os, "pwrite")  # not on Windows
-GRAIN = 1 << 16  # bytes that are fetched for a reader at least
-_CONNECTIONS = 16  # grains that are asked for at a time: each is short, and most of it is waiting
+GRAIN = 1 << 16  # bytes: the unit in which missing bytes are fetched for a reader
+_CONNECTIONS = 16  # grains that are requested at a time: most of their time is latency
 
-_filling: dict[Path, AheadFile] = {}  # by the file's path; of this process
+_filling: dict[Path, AheadFile] = {}  # by path, the files that this process fills
 
 
 def filling(file: Path) -> AheadFile | None:
-    """A file that this process is still fetching, or could not fetch."""
+    """The file if this process is still fetching it, or failed to."""
     return _filling.get(file)
 
 
@@ -52,27 +52,27 @@ def bytes_ahead(folder: Path) -> int:
 
 
 def is_unfinished(file: Path) -> bool:
-    """Whether a file is not whole yet."""
-    return _grains(file).exists()
+    """Whether a file is not complete yet."""
+    return _grains_file(file).exists()
 
 
 def forget(file: Path) -> None:
-    """Note that a file has come whole by another way."""
-    _grains(file).unlink(missing_ok=True)
+    """Forget the state of a file that was completed in another way."""
+    _grains_file(file).unlink(missing_ok=True)
     _filling.pop(file, None)
 
 
 def lock_of(file: Path) -> FileLock:
-    """The lock of who fills a file."""
+    """The lock that the process which fills a file holds."""
     return FileLock(file.with_name(f".{file.name}.filling"), timeout=0, thread_local=False)
 
 
-def _grains(file: Path) -> Path:
+def _grains_file(file: Path) -> Path:
     return file.with_name(f".{file.name}.grains")
 
 
 def _reserve(file: Path, size: int) -> None:
-    """An empty file of a size; a full disk is told now, where a system can, not in the middle."""
+    """Make a file of zeros; a full disk raises now, if the system can tell, not in the middle."""
     with file.open("wb") as stream:
         try:
             if hasattr(os, "posix_fallocate"):
@@ -85,59 +85,59 @@ def _reserve(file: Path, size: int) -> None:
 
 
 class AheadFile:
-    """A file that is filled while it is read; of a size and a checksum that are known."""
+    """A file that is filled while it is read; its size and checksum are known."""
 
     def __init__(self, wanted: Wanted, target: Path, lock: FileLock) -> None:
         assert wanted.file.size is not None
         self.wanted, self.target, self.size = wanted, target, wanted.file.size
-        grains, count = _grains(target), -(-self.size // GRAIN)
+        grains, count = _grains_file(target), -(-self.size // GRAIN)
         known = target.exists() and target.stat().st_size == self.size and grains.exists()
         if not known or grains.stat().st_size != count:
             target.unlink(missing_ok=True)  # another process may have mapped it
             grains.write_bytes(bytes(count))
             _reserve(target, self.size)
-        self._there: Any = np.memmap(grains, dtype=np.uint8, mode="r+")
+        self._is_fetched: Any = np.memmap(grains, dtype=np.uint8, mode="r+")
         self._handle = os.open(target, os.O_WRONLY)
         self._file_lock, self._lock = lock, Lock()
         self._pool = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="grains")
         self._problem: Exception | None = None
-        self._ended = Event()  # the thread that fills it
+        self._ended = Event()  # set when filling is finished or failed
         _filling[target] = self
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether filling is finished or failed."""
         return self._ended.is_set()
 
     def need(self, first: Any, last: Any) -> None:
-        """Have the bytes of some ranges, which begin and end there; wait for them if need be."""
+        """Wait until the bytes of some half-open ranges are there, fetching what is missing."""
         if not self._ended.is_set():
             low, high = np.ravel(first) // GRAIN, (np.ravel(last) - 1) // GRAIN
-            inside = [np.arange(low[one], high[one] + 1) for one in np.flatnonzero(high > low)]
-            grains = np.unique(np.concatenate([low, *inside]))
-            missing = grains[self._there[grains] == 0].tolist()
+            longer = [np.arange(low[at], high[at] + 1) for at in np.flatnonzero(high > low)]
+            grains = np.unique(np.concatenate([low, *longer]))
+            missing = grains[self._is_fetched[grains] == 0].tolist()
             with self._lock:
                 missing = [] if self._ended.is_set() else missing
-                tasks = [self._pool.submit(self._fetch, one, one + 1) for one in missing]
+                tasks = [self._pool.submit(self._fetch, grain, grain + 1) for grain in missing]
             for task in tasks:
                 task.result()
         if self._problem:
             raise self._problem
 
     def join(self) -> None:
-        """Wait until all of it is there, and right."""
+        """Wait until the file is complete and its checksum is right."""
         self._ended.wait()
         if self._problem:
             raise self._problem
 
     def fill(self, done: Callable[[], None]) -> None:
-        """Fetch all that is missing; `done` is called when its checksum is right."""
+        """Fetch all that is missing; calls `done` if the checksum is right."""
         step = max(access.PIECE // GRAIN, 1)
-        grains = _grains(self.target)
+        grains = _grains_file(self.target)
         try:
-            for first in range(0, len(self._there), step):
-                last = min(first + step, len(self._there))
-                if not self._there[first:last].all():
+            for first in range(0, len(self._is_fetched), step):
+                last = min(first + step, len(self._is_fetched))
+                if not self._is_fetched[first:last].all():
                     self._fetch(first, last)
             if files.sha256(self.target) != self.wanted.sha256:
                 self.target.unlink()
@@ -160,7 +160,7 @@ class AheadFile:
                 del _filling[self.target]
 
     def _fetch(self, first: int, last: int) -> None:
-        """Fetch grains from one up to another; whoever is second writes the same bytes again."""
+        """Fetch the grains [first, last); two threads may write the same bytes."""
         start, end = first * GRAIN, min(last * GRAIN, self.size)
         piece = access.ranged(self.wanted.file, start, end)
         if piece is None:
@@ -168,11 +168,11 @@ class AheadFile:
         with self._lock:
             if not self._ended.is_set():
                 os.pwrite(self._handle, piece, start)
-                self._there[first:last] = 1
+                self._is_fetched[first:last] = 1
 
 
 class AheadArray:
-    """An array in a file that is fetched while it is read: what is indexed is waited for."""
+    """An array in a file that is fetched while it is read; indexing waits for the bytes."""
 
     def __init__(self, array: Any, file: AheadFile, *, offset: int) -> None:
         self._array, self._file, self._offset = array, file, offset
@@ -187,26 +187,26 @@ class AheadArray:
             if step != 1:
                 self._file.join()
             elif last > first:
-                self._have(np.array([first]), np.array([last]))
+                self._wait_for(np.array([first]), np.array([last]))
         else:
-            places = np.asarray(index)
-            if places.dtype == bool or (places.size and int(places.min()) < 0):
+            indices = np.asarray(index)
+            if indices.dtype == bool or (indices.size and int(indices.min()) < 0):
                 self._file.join()
-            elif places.size:
-                self._have(places, places + 1)
+            elif indices.size:
+                self._wait_for(indices, indices + 1)
         return self._array[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         self._file.join()
         return np.asarray(self._array, dtype=dtype)
 
-    def _have(self, first: Any, last: Any) -> None:
-        each = self.dtype.itemsize
-        self._file.need(self._offset + first * each, self._offset + last * each)
+    def _wait_for(self, first: Any, last: Any) -> None:
+        size = self.dtype.itemsize
+        self._file.need(self._offset + first * size, self._offset + last * size)
 
 
 def fill(ahead: Sequence[tuple[AheadFile, Callable[[], None]]]) -> None:
-    """Fill some files, one after the other, in a thread that ends with the process."""
+    """Fill some files one after the other, in a daemon thread."""
 
     def work() -> None:
         for file, done in ahead:

@@ -1,11 +1,11 @@
-"""What was fetched from URLs, on this machine: in a folder of bounded size that processes share.
+"""The cache of files fetched from URLs: a folder of bounded size that processes share.
 
 CACHE/remote/DIGEST/   an entry: the files of a corpus, or some of a folder at a URL
-  .files.json          what is there in which version, and how large it will be; touched when used
+  .files.json          its files with their versions, and its final size; touched when used
   .used-PID-ID         locked by a process that uses the entry, for as long as it lives
 
-One process fetches while the others wait. Who needs room removes the entries that were not used for
-the longest time, but none that a process uses.
+One process fetches while the others wait. To make room, the least recently used entries are
+removed, except those that a process uses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clozelab.remote import access, ahead
 from clozelab.remote.access import MissingError, shown
 from clozelab.remote.fetching import Wanted, fetch
 
-FOLDER = "CLOZELAB_CACHE"  # environment variables: where it is, and how large it may be
+FOLDER = "CLOZELAB_CACHE"  # environment variables: the folder of the cache, and its largest size
 GIGABYTES = "CLOZELAB_CACHE_GB"
 _USUAL = 200  # GB; not tuned: CLOZELAB_CACHE_GB is for machines with less
 _KIND = "cache"
@@ -38,7 +38,7 @@ _USED = ".used-"
 
 Tell = Callable[[int, int], None]
 
-# The entries that this process uses, until it ends; one that was forked has its own.
+# The locks of the entries that this process uses, by entry and PID: a forked process has its own.
 _uses: dict[tuple[Path, int], FileLock] = {}
 
 
@@ -49,7 +49,7 @@ def home() -> Path:
 
 
 def local_file(place: str) -> Path:
-    """A file on this machine: that of a path, or that of a URL, fetched."""
+    """The file of a path, or the cached file of a URL, fetched if need be."""
     if not access.is_url(place):
         return Path(place)
     name = _last_name(place)
@@ -57,7 +57,7 @@ def local_file(place: str) -> Path:
 
 
 def local_folder(place: str, wanted: Callable[[str], bool] = lambda name: True) -> Path:
-    """A folder on this machine: that of a path, or the wanted files of that at a URL, fetched."""
+    """The folder of a path, or a cached folder with the wanted files of a URL, fetched."""
     if not access.is_url(place):
         return Path(place)
     remote_files = access.files_under(place)
@@ -89,52 +89,52 @@ def entry(
     later: Callable[[Wanted], bool] = lambda wanted: False,
     tell: Tell = lambda done, total: None,
 ) -> Path:
-    """The folder of an entry with the wanted files in it, which this process uses from now on.
+    """The folder of an entry with the wanted files, which this process uses from now on.
 
-    Of files that are there already, checksums are compared only where that is asked for. Of what
-    is fetched it is told how many bytes are there, and how many there will be. Files that may come
-    `later` are fetched in the background (`remote/ahead.py`). What is not `listed`, where that is
-    all there is at the URL, is removed.
+    Checksums of files that are there already are compared only if `checked`. `tell` is called with
+    the bytes fetched so far and in all. Files that may come `later` are fetched in the background
+    (`remote/ahead.py`). `listed`, if given, are all files at the URL: others are removed from the
+    entry.
     """
     folder = home() / "remote" / sha256(key.encode()).hexdigest()[:32]
-    with _disk_said(folder.parent, url):
+    with _disk_errors(folder.parent, url):
         folder.mkdir(parents=True, exist_ok=True)
         while True:
             with files.locked(folder, wait=True):
                 files.claim(folder, _KIND)
-                _use(folder)
+                _lock_use(folder)
                 if listed is not None:
                     _remove_others(folder, listed)
                 missing = _missing(folder, wanted, checked=checked)
-                files_of_others = [each for each in missing if _is_filled_elsewhere(folder, each)]
-                if not files_of_others:
-                    _bring(folder, missing, url=url, later=later, tell=tell)
+                elsewhere = [file for file in missing if _is_filled_elsewhere(folder, file)]
+                if not elsewhere:
+                    _fetch_missing(folder, missing, url=url, later=later, tell=tell)
                     return folder
-            with ahead.lock_of(folder / files_of_others[0].name).acquire(timeout=-1):
-                pass  # when the process that fills it has ended, or is done
+            with ahead.lock_of(folder / elsewhere[0].name).acquire(timeout=-1):
+                pass  # wait until the process that fills it is done or has ended
 
 
 def _remove_others(folder: Path, listed: Set[str]) -> None:
-    """Remove the files that are no longer at the URL, and forget them."""
+    """Remove the files that are not listed, from the entry and its index."""
     for place, _, names in os.walk(folder, topdown=False):
         inside = Path(place).relative_to(folder)
-        if inside == Path():  # an entry's own files
+        if inside == Path():  # the entry's index and locks
             continue
         for name in names:
             if (inside / name).as_posix() not in listed:
                 (folder / inside / name).unlink()
         with suppress(OSError):  # not empty
             (folder / inside).rmdir()
-    known = _read(folder)["files"]
+    known = _read_index(folder)["files"]
     if known.keys() - listed:
-        _write(folder, files={name: known[name] for name in known if name in listed})
+        _write_index(folder, files={name: known[name] for name in known if name in listed})
 
 
 def _missing(folder: Path, wanted: Sequence[Wanted], *, checked: bool) -> list[Wanted]:
-    """What is neither there nor on its way to this process."""
-    index = _read(folder)
-    others = (each for each in wanted if not ahead.is_coming(folder / each.name))
-    return [each for each in others if not _is_there(folder, each, index, checked=checked)]
+    """The wanted files that are neither complete nor being fetched by this process."""
+    index = _read_index(folder)
+    others = (file for file in wanted if not ahead.is_coming(folder / file.name))
+    return [file for file in others if not _is_complete(folder, file, index, checked=checked)]
 
 
 def _is_filled_elsewhere(folder: Path, wanted: Wanted) -> bool:
@@ -142,7 +142,7 @@ def _is_filled_elsewhere(folder: Path, wanted: Wanted) -> bool:
     return ahead.is_unfinished(file) and _is_held(ahead.lock_of(file))
 
 
-def _bring(
+def _fetch_missing(
     folder: Path,
     missing: Sequence[Wanted],
     *,
@@ -150,47 +150,47 @@ def _bring(
     later: Callable[[Wanted], bool],
     tell: Tell,
 ) -> None:
-    """Fetch what is missing, now or in the background."""
+    """Fetch the missing files, now or in the background."""
     if missing:
-        _make_room(folder, sum(each.bytes for each in missing), url=url)
-        after = [each for each in missing if later(each) and access.has_ranges(each.file)]
-        _fetch(folder, [each for each in missing if each not in after], tell)
+        _make_room(folder, sum(wanted.bytes for wanted in missing), url=url)
+        background = [item for item in missing if later(item) and access.has_ranges(item.file)]
+        _fetch_now(folder, [item for item in missing if item not in background], tell)
         begun = []
-        for each in after:
-            target = folder / each.name
+        for item in background:
+            target = folder / item.name
             target.parent.mkdir(parents=True, exist_ok=True)
             lock = ahead.lock_of(target)
             lock.acquire()
-            begun.append((ahead.AheadFile(each, target, lock), partial(_enter, folder, each)))
+            begun.append((ahead.AheadFile(item, target, lock), partial(_record_file, folder, item)))
         ahead.fill(begun)
     if (folder / _INDEX).exists():
         os.utime(folder / _INDEX)
 
 
-def _enter(folder: Path, wanted: Wanted) -> None:
-    """Note that a file is whole."""
+def _record_file(folder: Path, wanted: Wanted) -> None:
+    """Record in the index that a file is complete."""
     with files.locked(folder, wait=True):
-        _write(folder, files={**_read(folder)["files"], wanted.name: wanted.version})
+        _write_index(folder, files={**_read_index(folder)["files"], wanted.name: wanted.version})
 
 
-def _fetch(folder: Path, missing: Sequence[Wanted], tell: Tell) -> None:
-    done, total = 0, sum(each.bytes for each in missing)
+def _fetch_now(folder: Path, missing: Sequence[Wanted], tell: Tell) -> None:
+    done, total = 0, sum(wanted.bytes for wanted in missing)
 
-    def tell_of_one(there: int) -> None:
-        tell(done + there, total)
+    def tell_total(file_bytes: int) -> None:
+        tell(done + file_bytes, total)
 
-    for each in missing:
+    for wanted in missing:
         tell(done, total)
-        target, digest = folder / each.name, sha256(f"{each.name} {each.version}".encode())
+        target, digest = folder / wanted.name, sha256(f"{wanted.name} {wanted.version}".encode())
         target.parent.mkdir(parents=True, exist_ok=True)
         part = folder / f".{digest.hexdigest()[:16]}.part"
-        fetch(each, target, part=part, tell=tell_of_one)
+        fetch(wanted, target, part=part, tell=tell_total)
         ahead.forget(target)
-        _write(folder, files={**_read(folder)["files"], each.name: each.version})
-        done += each.bytes
+        _write_index(folder, files={**_read_index(folder)["files"], wanted.name: wanted.version})
+        done += wanted.bytes
 
 
-def _is_there(folder: Path, wanted: Wanted, index: Mapping[str, Any], *, checked: bool) -> bool:
+def _is_complete(folder: Path, wanted: Wanted, index: Mapping[str, Any], *, checked: bool) -> bool:
     file = folder / wanted.name
     if not wanted.version or index["files"].get(wanted.name) != wanted.version:
         return False
@@ -200,8 +200,8 @@ def _is_there(folder: Path, wanted: Wanted, index: Mapping[str, Any], *, checked
 
 
 def _make_room(folder: Path, need: int, *, url: str) -> None:
-    """Let so many bytes more fit into the cache, and claim the room before another process does."""
-    most, root, size = _most(), folder.parent, need + _there(folder)
+    """Remove old entries until `need` more bytes fit, and reserve them against other processes."""
+    most, root, size = _most(), folder.parent, need + _bytes_on_disk(folder)
     larger = f"set {GIGABYTES} to more, or {FOLDER} to a folder on another disk"
     if size > most:
         raise UserError(
@@ -211,11 +211,11 @@ def _make_room(folder: Path, need: int, *, url: str) -> None:
     with files.locked(root, wait=True):
         others = [path for path in root.iterdir() if files.kind_of(path) == _KIND]
         others = sorted((path for path in others if path != folder), key=_last_used)
-        taken = {path: _size(path) for path in others}
+        taken = {path: _reserved_bytes(path) for path in others}
         for path in others:
             if size + sum(taken.values()) <= most and need <= shutil.disk_usage(root).free:
                 break
-            if _cleared(path):
+            if _clear_unused(path):
                 taken[path] = 0
         if size + sum(taken.values()) > most:
             raise UserError(
@@ -229,11 +229,11 @@ def _make_room(folder: Path, need: int, *, url: str) -> None:
                 f"{shown(url)}: needs {_gigabytes(need)} GB of space in {root}, where"
                 f" {_gigabytes(free)} are left; free some, or set {FOLDER} to another folder"
             )
-        _write(folder, bytes=size)
+        _write_index(folder, bytes=size)
 
 
 def _most() -> int:
-    """Bytes that the cache may have."""
+    """Bytes that the cache may take."""
     word = os.environ.get(GIGABYTES) or str(_USUAL)
     try:
         number = float(word)
@@ -248,10 +248,10 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.3g}"
 
 
-def _use(folder: Path) -> None:
-    """Note that this process uses an entry, which the caller has locked.
+def _lock_use(folder: Path) -> None:
+    """Record that this process uses an entry, which the caller has locked.
 
-    In containers that share a cache several processes have the same number.
+    The file's name has a random part too, since containers that share a cache share PIDs.
     """
     key = folder, os.getpid()
     if key not in _uses:
@@ -263,8 +263,8 @@ def _use(folder: Path) -> None:
         _uses[key] = lock
 
 
-def _cleared(folder: Path) -> bool:
-    """Remove what is in an entry, but its marker and lock; not if a process uses it."""
+def _clear_unused(folder: Path) -> bool:
+    """Clear an entry except for marker and lock, unless a process uses it; whether it was done."""
     lock = FileLock(folder / files.LOCK, timeout=0)
     try:
         with lock:
@@ -277,13 +277,13 @@ def _cleared(folder: Path) -> bool:
 
 
 def _is_in_use(use: Path) -> bool:
-    """Whether the process that made a note of its use still lives."""
+    """Whether the process that holds this file's lock is alive."""
     mine = {Path(lock.lock_file) for lock in _uses.values()}
     return use in mine or _is_held(FileLock(use, timeout=0))
 
 
 def _is_held(lock: FileLock) -> bool:
-    """Whether a process has a lock."""
+    """Whether some process holds a lock."""
     try:
         with lock:
             return False
@@ -296,19 +296,19 @@ def _last_used(folder: Path) -> float:
     return index.stat().st_mtime if index.exists() else 0.0
 
 
-def _size(folder: Path) -> int:
-    """Bytes that an entry has, or will have; plans that were made in it count as well."""
-    return max(_there(folder), int(_read(folder)["bytes"]))
+def _reserved_bytes(folder: Path) -> int:
+    """Bytes that an entry has or has reserved, including plans that were made in it."""
+    return max(_bytes_on_disk(folder), int(_read_index(folder)["bytes"]))
 
 
-def _there(folder: Path) -> int:
-    """Bytes of the files that an entry has whole."""
-    whole = (file for file in folder.rglob("*") if file.suffix != ".part" and file.is_file())
-    return sum(file.lstat().st_size for file in whole)
+def _bytes_on_disk(folder: Path) -> int:
+    """Bytes of the complete files of an entry."""
+    complete = (file for file in folder.rglob("*") if file.suffix != ".part" and file.is_file())
+    return sum(file.lstat().st_size for file in complete)
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    """What is in an entry."""
+def _read_index(folder: Path) -> dict[str, Any]:
+    """The index of an entry."""
     empty: dict[str, Any] = {"bytes": 0, "files": {}}
     try:
         return {**empty, **json.loads((folder / _INDEX).read_text(encoding="utf-8"))}
@@ -316,12 +316,13 @@ def _read(folder: Path) -> dict[str, Any]:
         return empty
 
 
-def _write(folder: Path, **changes: Any) -> None:
-    files.write_text(folder / _INDEX, json.dumps({**_read(folder), **changes}, indent=1) + "\n")
+def _write_index(folder: Path, **changes: Any) -> None:
+    text = json.dumps({**_read_index(folder), **changes}, indent=1) + "\n"
+    files.write_text(folder / _INDEX, text)
 
 
 @contextmanager
-def _disk_said(root: Path, url: str) -> Iterator[None]:
+def _disk_errors(root: Path, url: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""A folder of this machine → a copy of it at a URL, which others can rely on while it is made.
+"""A folder of this machine → a copy of it at a URL, which is consistent while it is made.
 
-Files that vouch for others (a checkpoint's checksums, a result) are put up after those, and a list
-of all that is there last: `copied.json`, in the copy and beside what was copied.
+Files that vouch for others (a checkpoint's checksums, a result) are uploaded after those, and last
+a list of all files in the copy: `copied.json`, in the copy and in the folder.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from clozelab.remote.access import MissingError, RemoteFile, joined, shown
 from clozelab.remote.fetching import Wanted, fetch
 
 LIST = "copied.json"
-_SEAL = "checksums.json"  # of a checkpoint, whose files are those beside it and below
+_SEAL = "checksums.json"  # of a checkpoint, for the files beside and below it
 _RESULT = "result.json"
-_SLOW = 1 << 20  # bytes a second, below which a connection is taken for lost
+_SLOW = 1 << 20  # bytes per second; a slower connection counts as lost
 
 Stamps = dict[str, list[int]]  # size and time of change (ns) of each file, by its name
 
 
 def put_folder(folder: Path, url: str, *, last: str) -> None:
-    """Put the files of a folder up where nothing is, the one of that name last."""
+    """Upload the files of a folder to a new place, the one named `last` last."""
     names = sorted(_stamps(folder), key=lambda name: (name == last, name))
     for name in names:
-        _put(folder / name, joined(url, name))
+        _upload(folder / name, joined(url, name))
 
 
 def check_new(url: str) -> None:
-    """Refuse a URL that cannot be written, or where something is."""
+    """Refuse a URL that cannot be written or that has files already."""
     if _names_at(url):
         raise UserError(f"{shown(url)}: has files in it already; name a new place")
 
 
 def restore(url: str, folder: Path) -> None:
-    """Make the folder again of which a copy is at a URL, whole or not at all."""
-    content = _content(partial(access.content, joined(url, LIST)))
-    known = _parsed(content)
+    """Restore a folder from its copy at a URL, completely or not at all."""
+    content = _list_bytes(partial(access.content, joined(url, LIST)))
+    known = _parse_list(content)
     if content is not None and not known:
         raise UserError(f"{shown(url)}/{LIST}: is no list of files and their sizes; it was altered")
     if not known:
@@ -60,47 +60,47 @@ def restore(url: str, folder: Path) -> None:
             file = part / name
             file.parent.mkdir(parents=True, exist_ok=True)
             fetch(wanted, file, part=part / ".part", tell=lambda there: None)
-            os.utime(file, ns=(changed, changed))  # so that it is known to be in the copy
+            os.utime(file, ns=(changed, changed))  # so that it counts as copied
         (part / LIST).write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
 def _names_at(url: str) -> set[str]:
-    """The names of what is at a URL that can be written."""
+    """The names of the files at a URL; refuses one that cannot be written."""
     if access.is_web(url):
         raise UserError(
             f"{shown(url)}: a web server cannot be written; name a bucket, as in s3://bucket/name"
         )
     try:
         return {*access.files_under(url)}
-    except access.MissingError:  # a folder that is not there has no files, and is no mistake
+    except access.MissingError:  # a missing folder has no files; only a missing bucket raises
         raise UserError(
             f"{shown(url)}: there is no such bucket; make it first, or name another place"
         ) from None
 
 
 class FolderCopy:
-    """A copy of a folder, brought up to date by a thread of its own whenever it is asked for.
+    """A copy of a folder, which a thread of its own updates on request.
 
-    What cannot be put up is told, and tried again the next time; only `close` waits for it.
+    Failed uploads are warned of and tried again with the next update; only `close` waits.
     """
 
     def __init__(self, folder: Path, url: str, *, warn: Callable[[str], None]) -> None:
         self.folder, self.url, self.warn = folder, url, warn
         self._due, self._ends = Event(), False
         self._thread = Thread(target=self._work, daemon=True)
-        known = _read(_local(folder / LIST))
+        known = _read_list(_local(folder / LIST))
         self._id = str(known.get("id") or uuid4().hex)
         self._check(known)
         same = known.get("to") == shown(url)
-        self._there: Stamps = dict(known["files"]) if same else {}  # what the copy has
+        self._copied: Stamps = dict(known["files"]) if same else {}  # what the copy has
         self._thread.start()
 
     def update(self) -> None:
-        """Ask for it to be brought up to date."""
+        """Request an update, without waiting for it."""
         self._due.set()
 
     def close(self, seconds: float | None = None) -> bool:
-        """Bring it up to date, and wait for that, but not longer; whether it is done."""
+        """Request the last update and wait for it, at most `seconds`; whether it is done."""
         if not self._ends:
             self._ends = True
             self._due.set()
@@ -108,11 +108,11 @@ class FolderCopy:
         return not self._thread.is_alive()
 
     def _check(self, known: Mapping[str, Any]) -> None:
-        """Refuse a URL where something else is than an earlier copy of this folder."""
+        """Refuse a URL with files other than those of an earlier copy of this folder."""
         names = _names_at(self.url)
         if not names:
             return
-        other = _read(partial(access.content, joined(self.url, LIST))) if LIST in names else {}
+        other = _read_list(partial(access.content, joined(self.url, LIST))) if LIST in names else {}
         if not known or other.get("id") != known.get("id"):
             raise UserError(f"--copy-to {shown(self.url)}: has other files in it; name a new place")
 
@@ -121,9 +121,9 @@ class FolderCopy:
         while True:
             self._due.wait()
             self._due.clear()
-            ends = self._ends  # whatever is written before that is said is in the copy
+            ends = self._ends  # read before the update, which then has all files of that time
             try:
-                self._bring_up_to_date()
+                self._update_copy()
                 said = ""
             except (UserError, OSError) as error:
                 later = "to go on with it, with the same --copy-to, puts up the rest"
@@ -137,29 +137,29 @@ class FolderCopy:
             if ends and not self._due.is_set():
                 return
 
-    def _bring_up_to_date(self) -> None:
+    def _update_copy(self) -> None:
         now = _stamps(self.folder) if self.folder.is_dir() else {}
         if not now:
             return
-        if not self._there:
-            self._write_list()  # so that it is known whose copy this is
-        changed = [name for name, stamp in now.items() if self._there.get(name) != stamp]
-        gone = self._there.keys() - now.keys()
-        for name in sorted(_seals(changed) & self._there.keys()):
+        if not self._copied:
+            self._write_list()  # marks the place as a copy of this folder
+        changed = [name for name, stamp in now.items() if self._copied.get(name) != stamp]
+        gone = self._copied.keys() - now.keys()
+        for name in sorted(_seals(changed) & self._copied.keys()):
             self._remove(name)
             changed += [name] if name in now and name not in changed else []
-        for name in sorted(changed, key=_order):
+        for name in sorted(changed, key=_upload_order):
             try:
-                _put(self.folder / name, joined(self.url, name))
+                _upload(self.folder / name, joined(self.url, name))
             except (MissingError, FileNotFoundError):
                 if (self.folder / name).exists():
                     raise
-                self._due.set()  # it was removed meanwhile, and something newer took its place
+                self._due.set()  # it was removed meanwhile: update again
                 return
-            self._there[name] = now[name]
+            self._copied[name] = now[name]
         if changed or gone:
             self._write_list(without=gone)
-        for name in sorted(gone, key=_order, reverse=True):
+        for name in sorted(gone, key=_upload_order, reverse=True):
             self._remove(name)
         if gone:
             self._write_list()
@@ -169,17 +169,17 @@ class FolderCopy:
         system, path = access.system_of(url)
         with suppress(MissingError):
             access.tried(partial(access.call, system, "rm_file", path), url, verb="removed")
-        del self._there[name]
+        del self._copied[name]
 
     def _write_list(self, *, without: set[str] | frozenset[str] = frozenset()) -> None:
-        stamps = {name: stamp for name, stamp in sorted(self._there.items()) if name not in without}
+        stamps = {name: self._copied[name] for name in sorted(self._copied) if name not in without}
         entry = {"id": self._id, "to": shown(self.url), "files": stamps}
         files.write_text(self.folder / LIST, json.dumps(entry, indent=1) + "\n")
-        _put(self.folder / LIST, joined(self.url, LIST))
+        _upload(self.folder / LIST, joined(self.url, LIST))
 
 
 def _stamps(folder: Path) -> Stamps:
-    """The files of a folder that are whole: not what is being written, nor locks."""
+    """The complete files of a folder: without those being written, and without locks."""
     stamps = {}
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -187,24 +187,24 @@ def _stamps(folder: Path) -> Stamps:
             file = Path(place, name)
             if name == files.MARKER or not (name.startswith(".") or name == LIST):
                 with suppress(FileNotFoundError):  # removed meanwhile
-                    at = file.stat()
-                    stamps[file.relative_to(folder).as_posix()] = [at.st_size, at.st_mtime_ns]
+                    stat = file.stat()
+                    stamps[file.relative_to(folder).as_posix()] = [stat.st_size, stat.st_mtime_ns]
     return stamps
 
 
 def _seals(changed: list[str]) -> set[str]:
-    """The seals of what has changed, in the same folder or above it."""
+    """The paths of seals that would cover changed files, in the same folder or above."""
     return {str(folder / _SEAL) for name in changed for folder in PurePosixPath(name).parents}
 
 
-def _order(name: str) -> tuple[int, int, str]:
-    """Seals come after what they seal, and results after all, the innermost first."""
+def _upload_order(name: str) -> tuple[int, int, str]:
+    """The sort key of uploads: seals after the files, results after all, innermost first."""
     path = PurePosixPath(name)
     return (path.name == _SEAL) + 2 * (path.name == _RESULT), -len(path.parts), name
 
 
-def _put(file: Path, url: str) -> None:
-    """Put a file up, whole or not at all where the store can do that."""
+def _upload(file: Path, url: str) -> None:
+    """Upload a file, atomically if the store can do that."""
     system, path = access.system_of(url)
     limit = access.PATIENCE + file.stat().st_size / _SLOW
     put = partial(access.call, system, "put_file", str(file), path, seconds=limit)
@@ -215,21 +215,21 @@ def _local(file: Path) -> Callable[[], bytes]:
     return file.read_bytes
 
 
-def _read(content: Callable[[], bytes]) -> dict[str, Any]:
-    """A list of what was copied; nothing where there is none, or one that was altered."""
-    return _parsed(_content(content))
+def _read_list(content: Callable[[], bytes]) -> dict[str, Any]:
+    """A list of copied files; empty if there is none or it is not valid."""
+    return _parse_list(_list_bytes(content))
 
 
-def _content(content: Callable[[], bytes]) -> bytes | None:
-    """The bytes of a list; None where there is none."""
+def _list_bytes(content: Callable[[], bytes]) -> bytes | None:
+    """The bytes of a list; None if it cannot be read."""
     try:
         return content()
     except (OSError, UserError):
         return None
 
 
-def _parsed(content: bytes | None) -> dict[str, Any]:
-    """The list that some bytes are; nothing where they are none."""
+def _parse_list(content: bytes | None) -> dict[str, Any]:
+    """The list in some bytes; empty if they are not a valid one."""
     try:
         entry = json.loads(content or b"{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""A file at a URL → the same bytes on this disk: in pieces, checked, going on where it stopped."""
+"""A file at a URL → a checked copy on disk, fetched in pieces and resumed after interruptions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clozelab.errors import UserError
 from clozelab.remote import access
 from clozelab.remote.access import RemoteFile, shown
 
-_CONNECTIONS = 8  # pieces of a file that are asked for at a time; not tuned
+_CONNECTIONS = 8  # pieces of a file that are requested at a time; not tuned
 
 
 class Wanted(NamedTuple):
-    """A file to have, under which name, and its checksum where that is known."""
+    """A file to fetch, its local name, and its checksum if known."""
 
     name: str
     file: RemoteFile
@@ -26,25 +26,25 @@ class Wanted(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Another one if it is another file; empty where that is not known."""
+        """A text that changes with the file; empty if unknown."""
         known = f"{self.file.size} {self.file.version}" if self.file.version else ""
         return self.sha256 or known
 
     @property
     def bytes(self) -> int:
-        """Its size, as far as it is known."""
+        """Its size; 0 if unknown."""
         return self.file.size or 0
 
 
 def fetch(wanted: Wanted, target: Path, *, part: Path, tell: Callable[[int], None]) -> None:
-    """Fetch a file; `part` has what there is of it, perhaps from before, until it is whole.
+    """Fetch a file to `target`; until it is complete, its bytes are in `part`, perhaps from before.
 
-    If its checksum differs it is fetched again, once. How many bytes are there is told.
+    If its checksum differs, it is fetched once more. `tell` is called with the bytes so far.
     """
     for _ in range(2):
-        if not wanted.version:  # what is there may be of another file
+        if not wanted.version:  # the part may be of another file
             part.unlink(missing_ok=True)
-        _append(wanted.file, part, tell)
+        _append_missing(wanted.file, part, tell)
         if wanted.sha256 is None or files.sha256(part) == wanted.sha256:
             files.sync(part)
             os.replace(part, target)
@@ -56,8 +56,8 @@ def fetch(wanted: Wanted, target: Path, *, part: Path, tell: Callable[[int], Non
     )
 
 
-def _append(file: RemoteFile, part: Path, tell: Callable[[int], None]) -> None:
-    """Add what is missing of a file."""
+def _append_missing(file: RemoteFile, part: Path, tell: Callable[[int], None]) -> None:
+    """Append the missing bytes of a file to `part`."""
     if file.size is not None:
         with part.open("ab") as stream:
             for piece in _pieces(file, file.size, start=stream.tell()):
@@ -72,7 +72,7 @@ def _append(file: RemoteFile, part: Path, tell: Callable[[int], None]) -> None:
 
 
 def _pieces(file: RemoteFile, size: int, *, start: int) -> Iterator[bytes | None]:
-    """The pieces of a file in order; None where its server has only the whole."""
+    """The pieces of a file in order; None if its server has no ranges."""
 
     def ask(at: int) -> Callable[[], bytes | None]:
         return lambda: access.ranged(file, at, min(at + access.PIECE, size))

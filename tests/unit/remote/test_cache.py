@@ -277,7 +277,7 @@ def test_of_a_folder_what_was_deleted_at_the_url_goes() -> None:
     local_folder("memory://model", lambda name: name != "kept.json")
     there = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*"))
     assert there == ["deep", "kept.json"] and (folder / "deep").is_file()
-    assert cache._read(folder.parent)["files"].keys() == {"model/kept.json", "model/deep"}
+    assert cache._read_index(folder.parent)["files"].keys() == {"model/kept.json", "model/deep"}
 
 
 @pytest.mark.thorough

@@ -177,7 +177,7 @@ def test_what_stays_down_is_told_and_leaves_nothing_half(
 def test_what_is_removed_while_it_is_copied_is_no_fault(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = copies._put
+    real = copies._upload
 
     def put(file: Path, url: str) -> None:
         if "step-1" in url and file.name == "model.safetensors":
@@ -186,7 +186,7 @@ def test_what_is_removed_while_it_is_copied_is_no_fault(
                 each.unlink()
         real(file, url)
 
-    monkeypatch.setattr(copies, "_put", put)
+    monkeypatch.setattr(copies, "_upload", put)
     brought(run)
     assert is_like(run) and "checkpoints/step-2/checksums.json" in there()
 
