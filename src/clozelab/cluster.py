@@ -1,6 +1,6 @@
-"""A Ray cluster to work on, as `--on` names it: ray://HOST:PORT, or local for one on this machine.
+"""A Ray cluster, as `--on` names it: ray://HOST:PORT, or local for one on this machine.
 
-Studies run their cells there, corpora are built there.
+Studies can run their cells on it, and corpora can be built on it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from clozelab import __version__, interrupts, registry
 from clozelab.errors import UserError
 
 LOCAL = "local"
-_ANSWER = 60  # seconds that a node has to say whether clozelab is there; not tuned
+_ANSWER = 60  # seconds for a node to tell its version of clozelab; not tuned
 T = TypeVar("T")
 Job = TypeVar("Job")
 
 
 def known(address: str) -> Any:
-    """Ray, if that is the address of a cluster and it is installed."""
+    """The module of Ray; refuses an invalid address, and a missing installation."""
     if address != LOCAL and not address.startswith("ray://"):
         raise UserError(f"--on {address}: is no cluster; give ray://HOST:PORT, or local")
     try:
@@ -36,7 +36,7 @@ def known(address: str) -> Any:
 
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
-    """Ray, connected to a cluster whose nodes have clozelab; what it warns of is no user's."""
+    """Ray, connected to a cluster whose nodes have clozelab; its warnings are hidden."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="ray")
         yield from _connected(known(address), address)
@@ -57,7 +57,7 @@ def _connected(ray: Any, address: str) -> Iterator[Any]:
             " which goes on"
         ) from None
     finally:
-        ray.shutdown()  # also of what could not be reached, or Ray takes the next for the same
+        ray.shutdown()  # also after a failure, or Ray would reuse this connection for the next
 
 
 def _connect(ray: Any, address: str) -> None:
@@ -68,7 +68,7 @@ def _connect(ray: Any, address: str) -> None:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 include_dashboard=False,
-                runtime_env={"env_vars": registry.environment()},  # for parts from outside
+                runtime_env={"env_vars": registry.environment()},  # of parts outside the package
             )
     except ImportError as error:
         raise UserError(
@@ -96,7 +96,7 @@ def jobs(
 def _check_nodes(ray: Any, address: str) -> None:
     """Refuse a cluster with a node on which clozelab is not installed, or another version."""
     affinity = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-    # A lambda travels whole; a function of a module is imported where it runs.
+    # A lambda is pickled by value; a function of a module would be imported on the node.
     task = ray.remote(num_cpus=0, max_retries=0)(lambda: __import__("clozelab").__version__)
     nodes_by_task = {
         task.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote(): node
@@ -113,7 +113,7 @@ def _check_nodes(ray: Any, address: str) -> None:
             installed = f"clozelab {ray.get(answer)}"
         except ImportError as error:
             installed = f"no clozelab that can be imported ({error.args[-1]})"
-        except ray.exceptions.RayError:  # a node that has just died gets no work either
+        except ray.exceptions.RayError:  # a node that has died gets no work either
             continue
         if installed != f"clozelab {__version__}":
             raise UserError(

@@ -1,7 +1,7 @@
 """Signals that stop a command: Ctrl-C (SIGINT), and SIGTERM, which does the same.
 
-While a run trains, the first one lets the step end, and the run is saved. While processes begin,
-they are held back: half a process started would complain and never end.
+While a run trains, the first signal lets the step end, and the run is saved. While processes are
+started, signals are held back: a half-started process would complain and never end.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any, TypeVar
 from clozelab.errors import UserError
 
 _HOLDS = hasattr(signal, "pthread_sigmask")
-_LOOK = 0.2  # seconds that a signal waits at most while others work
-_GRACE = 3.5  # seconds to save after a parent's end: all are to be gone within five (docs/tasks.md)
+_LOOK = 0.2  # seconds that a signal waits at most while this process waits for others
+_GRACE = 3.5  # seconds to save after the parent ended: all end within five (docs/tasks.md)
 
 T = TypeVar("T")
 Found = TypeVar("Found", bound=Collection[Any])
 
 
-class Stopped(UserError):  # noqa: N818 - a command that ends as it was told to
-    """A command that a signal ended in good order; its sentence says how to go on."""
+class Stopped(UserError):  # noqa: N818 - the command ended as it was told to
+    """A signal ended a command in good order; the message says how to continue."""
 
     def __init__(self, sentence: str, *, signal: int) -> None:
         super().__init__(sentence)
@@ -35,7 +35,7 @@ class Stopped(UserError):  # noqa: N818 - a command that ends as it was told to
 
 
 def signal_of(interrupt: KeyboardInterrupt) -> int:
-    """The signal behind an interrupt: SIGINT, unless it says another."""
+    """The signal behind an interrupt: SIGINT, unless its argument is another."""
     return int(next(iter(interrupt.args), signal.SIGINT))
 
 
@@ -45,7 +45,7 @@ def _in_main_thread() -> bool:
 
 @contextmanager
 def _handling(handler: Callable[[int, Any], None], *signs: signal.Signals) -> Iterator[None]:
-    """Handle signals so until the end; in the main thread, which alone hears them."""
+    """Install a handler for signals during the block; only the main thread can do that."""
     signs = signs if _in_main_thread() else ()
     before = {sign: signal.signal(sign, handler) for sign in signs}
     try:
@@ -57,7 +57,7 @@ def _handling(handler: Callable[[int, Any], None], *signs: signal.Signals) -> It
 
 @contextmanager
 def stopping() -> Iterator[Callable[[], int]]:
-    """Which signal came that stops a run, or 0; a second one stops it in the middle of a step."""
+    """Yield a function that tells which signal has come, or 0; a second signal interrupts."""
     came = 0
 
     def stop(number: int, frame: object) -> None:
@@ -72,19 +72,19 @@ def stopping() -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise on SIGTERM what Ctrl-C raises; a process that was started deaf to it stays so."""
+    """Let SIGTERM raise KeyboardInterrupt, unless this process was started to ignore it."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt(number)
 
-    deaf = signal.getsignal(signal.SIGTERM) in (signal.SIG_IGN, None)
-    with _handling(stop, *(() if deaf else (signal.SIGTERM,))):
+    ignored = signal.getsignal(signal.SIGTERM) in (signal.SIG_IGN, None)
+    with _handling(stop, *(() if ignored else (signal.SIGTERM,))):
         yield
 
 
 @contextmanager
 def noted() -> Iterator[list[int]]:
-    """Which signals came so far; the first is raised at the end."""
+    """Collect the signals that come during the block; the first is raised at its end."""
     came: list[int] = []
     with _handling(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM):
         yield came
@@ -94,7 +94,7 @@ def noted() -> Iterator[list[int]]:
 
 @contextmanager
 def handlers_restored() -> Iterator[None]:
-    """Handle signals as before, whatever a library does about them: Ray would end at SIGTERM."""
+    """Restore the handlers that a library changes in the block: Ray's would end at SIGTERM."""
     signs = (signal.SIGINT, signal.SIGTERM) if _in_main_thread() else ()
     before = {sign: signal.getsignal(sign) for sign in signs}
     try:
@@ -106,14 +106,14 @@ def handlers_restored() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Hold signals back until the end; a process that starts meanwhile begins deaf to Ctrl-C.
+    """Hold signals back during the block; processes started in it do not get Ctrl-C.
 
-    SIGTERM still reaches such a process: that is how a pool ends its workers.
+    SIGTERM still reaches them: that is how a pool ends its workers.
     """
     if not _HOLDS:
         yield
         return
-    # It comes with the first process, and lets SIGINT through again when it has started.
+    # Otherwise it would be started with the first process, and unblock SIGINT.
     resource_tracker.ensure_running()
     with noted():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -124,16 +124,16 @@ def held() -> Iterator[None]:
 
 
 def first_done(futures: Iterable[Future[T]]) -> set[Future[T]]:
-    """Wait until some are done."""
+    """Wait until some futures are done, and return these."""
     return awaited(lambda limit: wait(futures, timeout=limit, return_when=FIRST_COMPLETED).done)
 
 
 def awaited(look: Callable[[float], Found]) -> Found:
-    """Look, for so many seconds at a time, until something is found; or a signal comes.
+    """Call `look`, which waits for some seconds, until it finds something or a signal comes.
 
-    It is raised after the last look, never inside one, where it would leave locks taken, and
-    whoever ends what is waited for would wait for ever; nor between two, where a callback of the
-    garbage collector would swallow it.
+    The signal is raised after the last call. Inside a call it would leave locks taken, on which
+    the cleanup would wait for ever; between two calls, a callback of the garbage collector could
+    swallow it.
     """
     with noted() as came:
         while not (result := look(_LOOK)) and not came:
@@ -142,9 +142,9 @@ def awaited(look: Callable[[float], Found]) -> Found:
 
 
 def end_with_parent() -> None:
-    """In a process that another one started: end when that does, however it ends.
+    """End this process when the one that started it ends in any way.
 
-    A run hears it as SIGTERM, by which it saves; whatever is left a little later is ended.
+    It is sent SIGTERM, at which a run saves; if it is still alive a little later, it is ended.
     """
     parent = parent_process()
     if parent is None:

@@ -1,4 +1,4 @@
-"""Texts of a user's in Markdown: shown as they are, never taken for marks, tags or links."""
+"""Text of users in Markdown: escaped, so that it is never read as markup, tags or links."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 
 
 def plain(text: str) -> str:
-    """A text on one line, in which nothing is a mark of Markdown or HTML, nor ends a cell."""
+    """A text on one line, with everything escaped that has a meaning in Markdown or HTML."""
     text = re.sub(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def fenced(text: str, language: str = "") -> str:
-    """A block of code between fences that are longer than any in it."""
+    """A code block, with fences longer than any inside it."""
     text = text.strip("\n")
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

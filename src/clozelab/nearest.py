@@ -1,4 +1,4 @@
-"""The word that was meant: what every mistyped name is answered with."""
+"""The nearest known word, which errors suggest for a mistyped name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from difflib import get_close_matches
 
 
 def nearest(word: str, words: Iterable[str], *, alike: float = 0.6) -> str | None:
-    """The word among some that is most like another, if any is (0: any is, 1: only itself)."""
+    """The most similar of `words`, if its similarity is at least `alike` (0 to 1)."""
     return next(iter(get_close_matches(word, list(words), 1, alike)), None)
 
 
 def remedy(word: str, allowed: Iterable[str]) -> str:
-    """The nearest allowed word, or all of them."""
+    """The end of an error: the nearest allowed word, or all of them."""
     words = list(allowed)
     meant = nearest(word, words)
     if meant is not None:
@@ -21,6 +21,6 @@ def remedy(word: str, allowed: Iterable[str]) -> str:
 
 
 def listed(words: Iterable[str], *, conjunction: str = "or") -> str:
-    """Words in a row: a, b or c."""
-    *most, last = words
-    return f"{', '.join(most)} {conjunction} {last}" if most else last
+    """Words as a list in a sentence: a, b or c."""
+    *others, last = words
+    return f"{', '.join(others)} {conjunction} {last}" if others else last

@@ -1,14 +1,14 @@
-"""Public functions and their options: what the Python side and the command line have in common.
+"""Public functions and their options, shared by the Python side and the command line.
 
 `command` makes a public function of a plain one. Its options are its parameters. A parameter whose
-type is a dataclass stands for the fields of that dataclass that are made by `option`: callers give
+type is a dataclass stands for those fields of the dataclass that are made by `option`: callers give
 the fields, the function gets the object. So a field added there is an option of every function that
 takes it, and of every command.
 
-What an option means stands in the docstring, under Args, or beside its field, or in its type:
-`Annotated[int, whole, "how many", "N"]` says how a value becomes one of the type, what an option of
-the type means, and what stands for its value on the command line. So paths, runs and corpora are
-taken alike, and what several functions share is said once.
+The help of an option is in the docstring, under Args, or in its field, or in its type:
+`Annotated[int, whole, "how many", "N"]` has the conversion of a value, the help, and the metavar
+of the command line. So every function takes paths, runs and corpora in the same way, and options of
+several functions are described once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from clozelab.remote.access import is_url, shown, without_secrets
 
 DEBUG = "CLOZELAB_DEBUG"  # the environment variable that shows tracebacks
 REQUIRED = inspect.Parameter.empty
-_DIGITS = 18  # of a number that 64 bits hold
+_DIGITS = 18  # any number of so many digits fits into 64 bits
 _MOST = 4096  # workers, or runs
 
 T = TypeVar("T")
@@ -42,38 +42,38 @@ class Option:
 
     name: str  # in Python
     type: Any
-    default: Any  # REQUIRED: it must be given
+    default: Any  # REQUIRED if it must be given
     help: str
-    metavar: str | None = None  # what stands for its value on the command line
+    metavar: str | None = None  # the name of its value on the command line
     positional: bool = False
-    group: type | None = None  # the dataclass that it is a field of
+    group: type | None = None  # the dataclass whose field it is
 
     @property
     def flag(self) -> str:
-        """The option on the command line; Python's own words have an underscore behind them."""
+        """The option on the command line, without the underscore after Python's keywords."""
         return "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
     def flags(self) -> list[str]:
-        """The option, and what switches it off where it is on or unsaid."""
+        """The option, and --no-… for a switch that is not off by default."""
         off = [f"--no-{self.flag[2:]}"] if self.kind is bool and self.default is not False else []
         return [self.flag, *off]
 
     @property
     def kind(self) -> Any:
-        """Its type when there is a value, without what the type says beside."""
+        """Its type, without None and without annotations."""
         bare = _without_none(self.type)
         return get_args(bare)[0] if get_origin(bare) is Annotated else bare
 
     @property
     def choices(self) -> tuple[str, ...] | None:
-        """The words that it may be, where they are few."""
+        """The words that it may be, or None for any."""
         convert = self._conversion()
         return convert.words if isinstance(convert, OneOf) else None
 
     @property
     def bare(self) -> str | None:
-        """The word that the option alone stands for, where it may stand alone."""
+        """The value of the option if it is given without one; None if it needs one."""
         convert = self._conversion()
         return convert.bare if isinstance(convert, OneOf) else None
 
@@ -84,20 +84,20 @@ class Option:
 
     @property
     def typed(self) -> bool:
-        """Whether it can be given in words: a function cannot."""
+        """Whether it can be given on the command line: a function cannot."""
         return get_origin(self.kind) is not Callable
 
     def take(self, value: Any) -> Any:
-        """The value as the function gets it; refused where it cannot be one."""
+        """The value converted for the function, or an error."""
         if value is None or value is self.default:
             return value
         return self._conversion()(value, self.name if self.positional else self.flag)
 
     def _conversion(self) -> Conversion:
-        """How a value becomes one of its type."""
-        for said in _said(self.type):
-            if callable(said):
-                conversion: Conversion = said
+        """The function that converts a value to its type."""
+        for extra in _annotations(self.type):
+            if callable(extra):
+                conversion: Conversion = extra
                 return conversion
         if get_origin(self.kind) is Literal:
             return OneOf(*get_args(self.kind))
@@ -105,15 +105,15 @@ class Option:
 
 
 def option(meaning: str, default: Any = None, *, metavar: str | None = None) -> Any:
-    """A field of a dataclass that is an option of the functions which take that dataclass."""
+    """A field of a dataclass that is an option of every function that takes the dataclass."""
     return field(default=default, metadata={"help": meaning, "metavar": metavar})
 
 
 def command(function: Callable[..., T]) -> Callable[..., T]:
-    """Make a public function: options spread out, checked and converted; mistakes as UserError."""
+    """Make a public function, which checks and converts its options and raises UserErrors."""
     name = function.__name__
-    pairs = list(_read(function))
-    taken, parameters = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    pairs = list(_options_of(function))
+    known, parameters = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     signature = inspect.signature(function).replace(parameters=parameters)
 
     @wraps(function)
@@ -126,73 +126,73 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
             values = signature.bind(*positional, **named).arguments
         except TypeError as error:
             raise UserError(f"{name}: {error}; see help(clozelab.{name})") from None
-        values = {each.name: each.take(values[each.name]) for each in taken if each.name in values}
+        values = {opt.name: opt.take(values[opt.name]) for opt in known if opt.name in values}
         for parameter, group in _groups(function).items():
-            own = [each.name for each in fields(group) if each.name in values]
-            values[parameter] = group(**{each: values.pop(each) for each in own})
+            given = [field.name for field in fields(group) if field.name in values]
+            values[parameter] = group(**{field: values.pop(field) for field in given})
         try:
             return function(**values)
         except UserError as error:
             error.args = (without_secrets(str(error)), *error.args[1:])
             if debugging():
                 raise
-            raise error.with_traceback(None) from None  # the sentence says it all
+            raise error.with_traceback(None) from None  # the message is enough
 
     call.__signature__ = signature  # type: ignore[attr-defined]
-    call.options = taken  # type: ignore[attr-defined]
-    lines = [f"    {each.name}: {each.help}" for each in taken]  # wherever that is said
+    call.options = known  # type: ignore[attr-defined]
+    lines = [f"    {opt.name}: {opt.help}" for opt in known]
     call.__doc__ = "\n".join([summary(function), *["\nArgs:"] * bool(lines), *lines])
     return call
 
 
 def debugging() -> bool:
-    """Whether tracebacks are asked for."""
+    """Whether the user asked for tracebacks."""
     return os.environ.get(DEBUG, "0") not in ("", "0")
 
 
 def options(function: Callable[..., Any]) -> list[Option]:
     """The options of a public function, in its order."""
-    taken: list[Option] = function.options  # type: ignore[attr-defined]
-    return taken
+    known: list[Option] = function.options  # type: ignore[attr-defined]
+    return known
 
 
 def summary(function: Callable[..., Any]) -> str:
-    """What a public function does: its docstring without Args."""
+    """The docstring of a public function, without Args."""
     return (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
 
 
 def _groups(function: Callable[..., Any]) -> dict[str, Any]:
-    """The parameters that stand for the fields of a dataclass."""
+    """The parameters that are dataclasses of options, with their types."""
     parameters = inspect.signature(function).parameters.items()
-    types = {name: function.__globals__.get(str(each.annotation)) for name, each in parameters}
+    types = {name: function.__globals__.get(str(item.annotation)) for name, item in parameters}
     return {name: kind for name, kind in types.items() if is_dataclass(kind)}
 
 
-def _read(function: Callable[..., Any]) -> Iterator[tuple[Option, inspect.Parameter]]:
-    """Each option of a function, and the parameter that callers see of it."""
-    groups, meanings = _groups(function), _args(inspect.getdoc(function) or "")
+def _options_of(function: Callable[..., Any]) -> Iterator[tuple[Option, inspect.Parameter]]:
+    """The options of a function, each with its parameter in the public signature."""
+    groups, meanings = _groups(function), _documented_args(inspect.getdoc(function) or "")
     for name, parameter in inspect.signature(function).parameters.items():
         if name not in groups:
             kind = parameter.annotation
             kind = eval(kind, function.__globals__) if isinstance(kind, str) else kind
-            words = [said for said in _said(kind) if isinstance(said, str)]
+            words = [extra for extra in _annotations(kind) if isinstance(extra, str)]
             shared = (words[1] if words[1:] else None, words[0] if words else "")
             metavar, meaning = meanings.get(name, shared)
             positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
             yield Option(name, kind, parameter.default, meaning, metavar, positional), parameter
             continue
         kinds = get_type_hints(groups[name], include_extras=True)
-        for each in fields(groups[name]):
-            if "help" in each.metadata:
-                own: dict[str, Any] = {"name": each.name, "default": each.default}
+        for item in fields(groups[name]):
+            if "help" in item.metadata:
+                common: dict[str, Any] = {"name": item.name, "default": item.default}
                 yield (
-                    Option(**own, type=kinds[each.name], **each.metadata, group=groups[name]),
-                    parameter.replace(**own, annotation=each.type),
+                    Option(**common, type=kinds[item.name], **item.metadata, group=groups[name]),
+                    parameter.replace(**common, annotation=item.type),
                 )
 
 
-def _args(text: str) -> dict[str, tuple[str | None, str]]:
-    """What a docstring says of each parameter: `name: meaning` or `name (METAVAR): meaning`."""
+def _documented_args(text: str) -> dict[str, tuple[str | None, str]]:
+    """Metavar and help by parameter, from `name: meaning` or `name (METAVAR): meaning`."""
     section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
     lines = (" ".join(line.split()) for line in re.split(r"\n    (?=\S)", "\n" + section))
     matches = (re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", line) for line in lines)
@@ -200,8 +200,8 @@ def _args(text: str) -> dict[str, tuple[str | None, str]]:
 
 
 def _refuse_unguarded() -> None:
-    """End a worker process that runs the user's whole script again, which started it."""
-    if getattr(current_process(), "_inheriting", False):  # by which Python itself knows
+    """End a worker process that runs the user's script again, since it is not under a guard."""
+    if getattr(current_process(), "_inheriting", False):  # as Python's own check does
         raise SystemExit(
             "clozelab: this script starts itself again in every process that it starts; put its"
             ' calls under if __name__ == "__main__":'
@@ -209,25 +209,25 @@ def _refuse_unguarded() -> None:
 
 
 def _without_none(kind: Any) -> Any:
-    others = [each for each in get_args(kind) if each is not NoneType]
+    others = [choice for choice in get_args(kind) if choice is not NoneType]
     return others[0] if NoneType in get_args(kind) and len(others) == 1 else kind
 
 
-def _said(kind: Any) -> tuple[Any, ...]:
-    """What a type says beside what it is."""
+def _annotations(kind: Any) -> tuple[Any, ...]:
+    """The extras of an Annotated type."""
     bare = _without_none(kind)
     return tuple(bare.__metadata__) if get_origin(bare) is Annotated else ()
 
 
 class OneOf:
-    """One of some words; the option alone may stand for one, as True and False do in Python."""
+    """A conversion to one of some words; `bare` is what the option alone, or True, stands for."""
 
     def __init__(self, *words: str, bare: str | None = None) -> None:
         self.words = words
         self.bare = bare
 
     def __call__(self, value: Any, place: str) -> str | None:
-        """The word; others are refused."""
+        """The word; other words are refused."""
         if self.bare and isinstance(value, bool):
             return self.bare if value else None
         if value not in self.words:
@@ -250,7 +250,7 @@ def word(value: Any, place: str) -> str:
 
 
 def located(value: Any, place: str) -> str:
-    """The path of a run, a corpus or a model; a string is taken as it is."""
+    """The path of a run, a corpus or a model; a string is returned unchanged."""
     for name in ("place", "path"):
         value = getattr(value, name, value)
     if not isinstance(value, str | PathLike):
@@ -267,13 +267,13 @@ def folder(value: Any, place: str) -> str:
 
 
 def several(value: Any, place: str) -> list[str]:
-    """One or a list of them, as a list."""
+    """One word or path, or several, as a list."""
     values = value if isinstance(value, list | tuple) else [value]
     return [word(each, place) for each in values]
 
 
 def words(value: Any, place: str) -> list[str]:
-    """Several words; a comma parts two."""
+    """Several words, also with commas between them."""
     return [part for each in several(value, place) for part in each.split(",") if part]
 
 
@@ -319,19 +319,19 @@ def whole(value: Any, place: str) -> int:
 
 
 def few(value: Any, place: str) -> int:
-    """A number of things of which each costs a process, a thread or a run."""
+    """A number of processes, threads or runs, which is limited."""
     if whole(value, place) > _MOST:
         raise UserError(f"{place}: {value!r} is more than {_MOST:,}")
     return whole(value, place)
 
 
 def model(value: Any, place: str) -> Any:
-    """A model that is open already, or where it is."""
+    """An opened model, or the place of one."""
     return value if hasattr(value, "tokenizer") else word(value, place)
 
 
 def text(value: Any, place: str) -> str:
-    """Any text, an empty one, too."""
+    """Any text, also an empty one."""
     if not isinstance(value, str):
         raise UserError(f"{place}: {value!r} is not a text")
     return value
@@ -345,8 +345,8 @@ def texts(value: Any, place: str) -> list[str]:
 Conversion = Callable[[Any, str], Any]
 _CONVERSIONS: dict[Any, Conversion] = {bool: switch, str: word, float: number, int: whole}
 
-# The types of options: what a function gets, how a value becomes that, and what it means wherever
-# it is an option, if that is always the same.
+# The types of options: the type of the value, its conversion, and its help and metavar where these
+# are the same for all functions.
 Place = Annotated[str, word]
 LocalFolder = Annotated[str, folder]
 Places = Annotated[Sequence[str], several]

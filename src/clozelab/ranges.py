@@ -1,10 +1,10 @@
-"""The ranges of fields: stated in a field's type, checked in one place when a part is made.
+"""The ranges of fields: stated in a field's type, checked when a part is made.
 
     rate: Share = 0.15
     length: Annotated[int, at_least(3, "a block holds at least 3 tokens")] = 128
 
-A part that is `Checked` refuses what is out of range, or none of a Literal's choices, with one
-sentence, from a recipe or in Python.
+A `Checked` part refuses values that are out of range or not among a Literal's choices, whether it
+is made from a recipe or in Python.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from clozelab.errors import UserError
 
 @dataclass(frozen=True)
 class Range:
-    """Which values a field may have, and the sentence for the others."""
+    """A test of a field's value, and the message for values that fail it."""
 
     holds: Callable[[Any], bool]
     says: str
 
 
 def at_least(least: float, says: str | None = None) -> Range:
-    """That much or more."""
+    """The range from `least` up."""
     return Range(lambda value: value >= least, says or f"must be at least {least}")
 
 
 def above(bound: float, says: str | None = None) -> Range:
-    """More than that."""
+    """The range above `bound`."""
     return Range(lambda value: value > bound, says or f"must be above {bound}")
 
 
 def between(least: float, most: float, says: str | None = None) -> Range:
-    """From one to the other, both included."""
+    """The closed range from `least` to `most`."""
     words = says or f"must be between {least} and {most}"
     return Range(lambda value: least <= value <= most, words)
 
 
 def inside(low: float, high: float, says: str | None = None) -> Range:
-    """From one to the other, both excluded."""
+    """The open range from `low` to `high`."""
     words = says or f"must be above {low} and below {high}"
     return Range(lambda value: low < value < high, words)
 
@@ -58,9 +58,9 @@ BelowOne = Annotated[float, Range(lambda value: 0 <= value < 1, "must be at leas
 
 
 class Checked:
-    """A dataclass whose fields are checked when it is made, by the ranges of their types.
+    """A dataclass whose fields are checked by the ranges of their types when it is made.
 
-    What depends on two fields is checked in `__post_init__`, after `super().__post_init__()`.
+    Checks of several fields belong into `__post_init__`, after `super().__post_init__()`.
     """
 
     def __post_init__(self) -> None:
@@ -68,21 +68,21 @@ class Checked:
 
 
 class Part(Checked):
-    """A part of a recipe: checked, with what it provides to other parts and needs of them."""
+    """A checked part of a recipe, with what it provides to other parts and needs from them."""
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
 
 
 class CheckedOptions:
-    """The same for options of a command: a field that is out of range goes by its flag."""
+    """The same for options of a command: errors name the flag of a field."""
 
     def __post_init__(self) -> None:
         check(self, flags=True)
 
 
 def check(part: object, *, flags: bool = False) -> None:
-    """Refuse the first field that is out of its range; None is in any."""
+    """Refuse the first field that is out of its range; None is always allowed."""
     kind: type = type(part)
     for name, ranges, of_items in _ranges(kind):
         value = getattr(part, name)
@@ -98,13 +98,13 @@ def check(part: object, *, flags: bool = False) -> None:
 def _holds(range_: Range, value: Any) -> bool:
     try:
         return range_.holds(value)
-    except TypeError:  # no number at all
+    except TypeError:  # not a number
         return False
 
 
 @cache
 def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
-    """The fields that have ranges: the name, the ranges, and whether they are of its items."""
+    """The fields with ranges: name, ranges, and whether these apply to the field's items."""
     ranged = []
     for name, hint in get_type_hints(part, include_extras=True).items():
         hint = without_none(hint)
@@ -120,6 +120,6 @@ def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
 
 
 def without_none(hint: Any) -> Any:
-    """The type beside None, where that is allowed."""
+    """The type without None, if it allows None."""
     others = [choice for choice in get_args(hint) if choice is not NoneType]
     return others[0] if others and NoneType in get_args(hint) else hint
