@@ -1,13 +1,13 @@
-"""One text's encoder adapted to another text, both ways: what it gains, and what it forgets.
+"""Adapting an encoder of one text to another, both ways: what it gains, and what it forgets.
 
     python benchmarks/adaptation.py --data wiki books --task-data DIR --out FOLDER
 
 Two corpora of one tokenizer. An encoder is pretrained on each, and adapted to the other plainly,
 with some of the old text kept in (replay) and with a causal detour; losses of both texts, probes
-and minimal pairs before and after every adaptation, fine-tuned tasks of the plain one. It stops
-between two of these pieces when `--minutes` have passed, or may be killed at any time: the same
-command goes on. FOLDER gets `adaptation.json`, which has everything that was measured so far, and
-of every run the few small files that it comes from.
+and minimal pairs are measured before and after every adaptation, fine-tuned tasks for the plain
+one. It stops between two runs when `--minutes` have passed, or may be killed at any time: the same
+command continues. FOLDER gets `adaptation.json` with everything that was measured so far, and the
+small files of every run that it comes from.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         if self.new is None:
             return Path(self.old).name
         return f"{Path(self.old).name}-to-{Path(self.new).name}-{self.kind.replace(' ', '-')}"
@@ -57,7 +57,7 @@ def pieces(arguments: argparse.Namespace) -> Iterator[Piece]:
 
 
 def make_run(piece: Piece, arguments: argparse.Namespace) -> bool:
-    """Make a run, or go on with it; whether there was anything to do."""
+    """Make or resume a run; returns whether there was anything to do."""
     place = Path(arguments.work) / piece.name
     if (place / ("result.json" if piece.new is None else FILE)).is_file():
         return False
@@ -84,7 +84,7 @@ def make_run(piece: Piece, arguments: argparse.Namespace) -> bool:
 
 
 def adapt_options(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any]:
-    """How a text is adapted to, and what is measured."""
+    """The options of `clozelab.adapt` for a run."""
     options: dict[str, Any] = {
         "budget": arguments.budget,
         "general": piece.old,
@@ -106,7 +106,7 @@ def adapt_options(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any]
 
 
 def row(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """What an adaptation came to; None if it is not done."""
+    """The results of an adaptation; None if it is not done."""
     run = Run(Path(arguments.work) / piece.name)
     if not (run.path / FILE).is_file():
         return None
@@ -132,7 +132,7 @@ def row(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def record(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Write what is there so far."""
+    """Write the record of all runs so far; returns its rows."""
     out, rows = Path(arguments.out), []
     for piece in pieces(arguments):
         for name in SMALL:
@@ -152,7 +152,7 @@ def record(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows for a page, in nats."""
+    """The rows as a Markdown table, in nats."""
     lines = ["| from | to | how | gained | forgotten |", "|---|---|---|--:|--:|"]
     lines += [
         f"| {entry['from']} | {entry['to']} | {entry['kind']} | {entry['gained']:.3f} |"
@@ -163,7 +163,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Make what is missing, as far as time allows."""
+    """Make the missing runs, as far as time allows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--data", nargs=2, required=True, metavar="CORPUS")
     parser.add_argument("--task-data", help="of probes and tasks")

@@ -55,7 +55,7 @@ Batches = Iterator[Any]  # tensors of ids
 
 
 class Place:
-    """What the turns read and write, in one folder."""
+    """The paths in the folder that the turns read and write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -159,7 +159,7 @@ def cut_datasets(place: Place) -> None:
 
 
 def read_datasets(place: Place) -> Iterator[Batches]:
-    """Its own batches; through torch's DataLoader it is slower."""
+    """The batches of datasets itself; through torch's DataLoader it is slower."""
     import torch
     from datasets import load_from_disk
 
@@ -174,12 +174,12 @@ def read_datasets(place: Place) -> Iterator[Batches]:
 
 
 def import_streaming() -> Any:
-    """MosaicML Streaming, whose classes for pictures, unused here, want torchvision."""
+    """MosaicML Streaming, without torchvision, which only its classes for images need."""
     from importlib import import_module
     from importlib.util import find_spec
     from types import ModuleType
 
-    import_module("transformers.feature_extraction_utils")  # which looks for torchvision itself
+    import_module("transformers.feature_extraction_utils")  # it looks for torchvision itself
     if find_spec("torchvision") is None:
         names = ("torchvision", "torchvision.datasets", "torchvision.transforms")
         for name in (*names, "torchvision.transforms.functional"):
@@ -271,7 +271,7 @@ def busy() -> float:
 
 
 def turn(place: Place, task: str, name: str, seconds: float) -> Row:
-    """One turn, in a process of its own."""
+    """Measure one turn, in this process."""
     if task == "cut":
         CUT[name](place)
         return {}
@@ -295,7 +295,7 @@ def turn(place: Place, task: str, name: str, seconds: float) -> Row:
 
 
 def watched(arguments: list[str]) -> Row:
-    """What a turn says, with its peak of memory."""
+    """Run a turn in a process of its own; its results, with its peak memory."""
     command = [sys.executable, __file__, *arguments]
     core = min(os.sched_getaffinity(0))
     process = subprocess.Popen(
@@ -324,7 +324,7 @@ def watched(arguments: list[str]) -> Row:
 
 
 def _memory(root: int) -> dict[str, int]:
-    """Proportional memory of a process and its children: all, and what is of no file."""
+    """Proportional memory of a process and its children: all of it, and without pages of files."""
     total, waiting = {"Pss:": 0, "Pss_Anon:": 0}, [root]
     while waiting:
         pid = waiting.pop()
@@ -375,7 +375,7 @@ def absent(name: str) -> str | None:
 def measure(
     place: Place, *, task: str, turns: int, seconds: float, size: Row
 ) -> Iterator[list[Row]]:
-    """Every peer of a task in turns; the medians after each turn."""
+    """Measure all peers of a task in turns; yields the medians after each turn."""
     peers = BUILD if task == "build" else READ
     rows: dict[str, list[Row]] = {name: [] for name in peers if absent(name) is None}
     for number in range(turns):

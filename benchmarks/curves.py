@@ -1,11 +1,11 @@
-"""Whether what is fast learns the same: each recipe by plain arithmetic, and as it runs by default.
+"""Whether fast training learns the same: loss curves of each recipe in plain fp32 and by default.
 
     python benchmarks/curves.py --data CORPUS --out FILE.json electra modernbert …
 
 "plain" is single precision without the compiler, our kernels and CUDA graphs; "fast" is whatever
 suits the device. Both have the same weights, order and masks, and no dropout. Several run at once,
-so their speed is no figure. A student's teacher is a fast bert. FILE has a list of records, to
-which this one is added.
+so their speed means nothing. A student's teacher is a fast bert. The record is appended to the list
+in FILE.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from clozelab.runs.directory import machine_facts
 WAYS = {
     "plain": ["--precision", "fp32", "--no-compile", "--no-kernels", "--no-graphs"],
     "fast": [],
-    # Between the two, to find which of them differs:
+    # Steps between the two, to find which one differs:
     "half": ["--no-compile", "--no-kernels", "--no-graphs"],
     "compiled": ["--no-kernels", "--no-graphs"],
     "kernels": ["--no-graphs"],
 }
-WINDOW = 10  # steps that a point of a curve is the mean of
+WINDOW = 10  # steps whose mean is a point of a curve
 LAST = 10  # points whose mean is printed
 
 
@@ -71,7 +71,7 @@ def needs_teacher(name: str) -> bool:
 
 
 def run(*options: str, arguments: argparse.Namespace) -> None:
-    """Train one model, of which only the records are asked for."""
+    """Train one model without checkpoints and evaluations."""
     command = [sys.executable, "-m", "clozelab", *options, "--data", arguments.data]
     command += ["--size", arguments.size, "--budget", f"{arguments.steps}steps", "--no-progress"]
     command += ["--save-every", "0", "--evaluate-every", "0"]

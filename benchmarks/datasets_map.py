@@ -29,7 +29,7 @@ def read(texts: tuple[str, ...]) -> Iterator[dict[str, str]]:
 def main() -> None:
     out, tokenizer_file, *texts = sys.argv[1:]
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=tokenizer_file)
-    # A list among the arguments would be taken for shards to share out.
+    # A list would be taken for shards to be divided among processes.
     table = Dataset.from_generator(
         read, gen_kwargs={"texts": tuple(texts)}, cache_dir=f"{out}-cache"
     )

@@ -38,12 +38,12 @@ from clozelab.training.feed import ahead
 from clozelab.training.loop import train
 from clozelab.training.world import join
 
-WARM = 20  # steps that count as the start
+WARM = 20  # steps that belong to the start
 WINDOWS = 5  # of the steps after; the pace is their median
 MOST = 10_000  # steps of a schedule; the clock ends it long before
-EXAMPLES = (2_000, 10_000, 67_000)  # trainings whose whole time is told
+EXAMPLES = (2_000, 10_000, 67_000)  # sizes of trainings whose total time is computed
 TRACED = "graphs, not compiled"
-PATIENCE = 100.0  # seconds; a contender that is not done by then is cut off
+PATIENCE = 100.0  # seconds, after which a contender is stopped
 
 
 def write_model(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, labels: int) -> None:
@@ -70,7 +70,7 @@ def write_model(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, l
 def ours(
     place: Path, data: Data, *, seconds: float, sequences: int, machine: Machine
 ) -> dict[str, Any]:
-    """Our steps: their start, their pace, and the peak of memory."""
+    """Time our steps: the start, the pace after it, and peak memory."""
     reset_device()
     began, times = time.perf_counter(), list[float]()
     settings = (f"steps={MOST}", f"batch_size={sequences}", "length=128")
@@ -92,8 +92,8 @@ def enough(times: Sequence[float], seconds: float) -> bool:
 
 
 def pace(began: float, times: Sequence[float], sequences: int) -> dict[str, Any]:
-    """The seconds to the end of the start, and the examples a second after it, by windows."""
-    if len(times) < WARM + WINDOWS:  # not even started in the time there was
+    """Seconds of the start, and examples per second after it, as the median over windows."""
+    if len(times) < WARM + WINDOWS:  # the start was not over in time
         return {"cut_off_seconds": times[-1] - began, "steps": len(times)}
     size = (len(times) - WARM) // WINDOWS
     marks = [times[WARM - 1 + size * number] for number in range(WINDOWS + 1)]
@@ -112,7 +112,7 @@ def pace(began: float, times: Sequence[float], sequences: int) -> dict[str, Any]
 def theirs(
     place: Path, data: Data, *, seconds: float, sequences: int, compiled: bool
 ) -> dict[str, Any]:
-    """The Trainer on the same examples."""
+    """Time the steps of transformers' Trainer on the same examples."""
     from transformers import (
         AutoModelForSequenceClassification,
         AutoTokenizer,
@@ -170,7 +170,7 @@ def theirs(
 
 
 def machines_tried() -> dict[str, Machine]:
-    """How ours runs: plainly, and on a GPU also compiled, and replayed as CUDA graphs."""
+    """The settings to measure: eager, and on a GPU also compiled, and with CUDA graphs."""
     machines_to_try = {"eager": Machine(compile=False, workers=2)}
     if torch.cuda.is_available():
         machines_to_try["compiled"] = Machine(compile=True, graphs=False, workers=2)
@@ -180,7 +180,7 @@ def machines_tried() -> dict[str, Machine]:
 
 
 def trace(model: Any, *, whole: bool = True, replays: bool = False) -> None:
-    """In place of compiling: the operators as they are, replayed as CUDA graphs."""
+    """Replay a model's operators as CUDA graphs, without compiling them."""
     model.compile(fullgraph=whole, dynamic=False, backend="cudagraphs")
 
 

@@ -21,7 +21,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-# By the name that is shown, what torch calls it among its own times.
+# The name that is shown → torch's name for the phase.
 PHASES = {
     "Dynamo": "bytecode_tracing",
     "AOTAutograd": "aot_trace_joint_graph",
@@ -82,7 +82,7 @@ def _wait(torch: Any) -> None:
 
 
 def apart(row: str, arguments: argparse.Namespace, caches: Path) -> dict[str, Any]:
-    """The same in a process of its own, with the caches in a folder."""
+    """Measure a row in a process of its own, with the compilers' caches in a folder."""
     places = {"TORCHINDUCTOR_CACHE_DIR": caches / "inductor", "TRITON_CACHE_DIR": caches / "triton"}
     command = [sys.executable, __file__, row, "--data", arguments.data, "--here"]
     command += ["--device", arguments.device] if arguments.device else []
@@ -93,7 +93,7 @@ def apart(row: str, arguments: argparse.Namespace, caches: Path) -> dict[str, An
 
 
 def show(row: str, name: str, measured: dict[str, Any]) -> None:
-    """A few lines of a measurement."""
+    """Print a measurement."""
     seconds = ", ".join(f"{what} {value:.1f} s" for what, value in measured["seconds"].items())
     print(f"{row}, {name}: {seconds}")
     print("  " + ", ".join(f"{what} {value:.1f}" for what, value in measured["phases"].items()))
@@ -103,7 +103,7 @@ def show(row: str, name: str, measured: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Every row twice."""
+    """Measure every row twice."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("rows", nargs="+", help="of benchmarks/roofline.py")
     parser.add_argument("--data", required=True)

@@ -40,11 +40,11 @@ SHAPES = {  # outputs × inputs
 }
 NUMBERS, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 
-Scaled = tuple[Tensor, Tensor]  # 8-bit numbers, and the scale that gives them their size again
+Scaled = tuple[Tensor, Tensor]  # 8-bit numbers, and the scale to multiply them by
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The numbers as they lie, transposed, and their scale."""
+    """The tensor in 8 bits, its transpose, and their scale."""
     largest = x.abs().amax().float().clamp(min=1e-12)
     scale = largest / torch.finfo(dtype).max
     numbers = (x.float() / scale).to(dtype)
@@ -52,7 +52,7 @@ def cast(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def product(a: Scaled, b: Scaled) -> Tensor:
-    """a · bᵀ in bf16; both lie along the sum."""
+    """a · bᵀ in bf16; both are contiguous along the dimension that is summed over."""
     out: Tensor = torch._scaled_mm(
         a[0], b[0].t(), scale_a=a[1], scale_b=b[1], out_dtype=torch.bfloat16
     )
@@ -60,7 +60,7 @@ def product(a: Scaled, b: Scaled) -> Tensor:
 
 
 def milliseconds(run: Callable[[], Any]) -> float | None:
-    """The median; None without a GPU, where nothing is timed."""
+    """The median time; None without a GPU."""
     if not GPU:
         run()
         return None
@@ -70,12 +70,12 @@ def milliseconds(run: Callable[[], Any]) -> float | None:
 
 
 def error(output: Tensor, true: Tensor) -> float:
-    """Relative, by the norm."""
+    """The relative error, by the norm."""
     return float((output.float() - true).norm() / true.norm())
 
 
 def measure(outputs: int, inputs: int) -> dict[str, Any]:
-    """All that is timed of one layer."""
+    """Time and error of all products of one layer."""
     generator = torch.Generator(DEVICE).manual_seed(0)
 
     def random(*shape: int, scale: float) -> Tensor:

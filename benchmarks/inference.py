@@ -38,7 +38,7 @@ Reads = Callable[[str], object]
 
 
 def make_runs(place: Path, data: str) -> dict[str, Path]:
-    """A run of each, of one step."""
+    """Train each model for one step; returns the runs."""
     small = {"data": [data], "seed": 0, "budget": "1steps"}
     short = ["schedule.batch_size=1", "blocks.length=64"]
     runs = {name: place / name for name in ("elmo", "bert", "distilbert")}
@@ -56,14 +56,14 @@ def make_runs(place: Path, data: str) -> dict[str, Path]:
 
 
 def ours(run: Path) -> tuple[Reads, int]:
-    """Reads a text; and how many numbers the encoder has."""
+    """A function that embeds a text, and the number of the encoder's parameters."""
     loaded = clozelab.load(str(run))
     numbers = sum(parameter.numel() for parameter in loaded.module.encoder.parameters())
     return (lambda text: drained(follow(loaded, [text], device="cpu"))), numbers
 
 
 def theirs(run: Path, place: Path) -> Reads:
-    """transformers, from what is exported of a run."""
+    """A function that embeds a text by transformers, with the exported model of a run."""
     from transformers import AutoModel, AutoTokenizer
 
     export(str(run), place)
@@ -117,7 +117,7 @@ def main() -> None:
         models, numbers = {}, {}
         for name, run in runs.items():
             models[name], numbers[name] = ours(run)
-            if name != "elmo":  # of which transformers has no class
+            if name != "elmo":  # transformers has no class for it
                 peer = f"{name}, transformers"
                 models[peer], numbers[peer] = theirs(run, Path(folder, f"hf-{name}")), numbers[name]
         times = time_models(models, texts)

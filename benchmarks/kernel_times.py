@@ -45,7 +45,7 @@ from clozelab.runs.directory import machine_facts
 GPU = torch.cuda.is_available()
 DEVICE, HALF = torch.device("cuda" if GPU else "cpu"), torch.bfloat16 if GPU else torch.float32
 TOKENS, CHECKED = 65_536, 8_192 if GPU else 256
-# Of base; the inner width is ModernBERT's.
+# Sizes of base models; the intermediate size is ModernBERT's.
 WIDTH, HEADS, INNER, VOCABULARY = (768, 12, 1152, 50_265) if GPU else (32, 2, 24, 300)
 BUCKETS = 256 if GPU else 8  # of DeBERTa-v3's distances
 MIXED = [20 + (number * 97) % 109 for number in range(2000)]  # 20 to 128, as sentence pairs are
@@ -56,7 +56,7 @@ TILES = {
     "BACKWARD_DKDV": list(itertools.product((32, 64, 128), (64, 128), (4, 8), (1, 2, 3))),
 }
 
-Run = Callable[..., tuple[Tensor, ...]]  # of the tensors of an entry
+Run = Callable[..., tuple[Tensor, ...]]  # a function of an entry's tensors
 
 
 class Entry(NamedTuple):
@@ -64,19 +64,19 @@ class Entry(NamedTuple):
 
     tensors: tuple[Tensor, ...]
     ours: Run
-    plain: Run  # what a check goes by, and what is compiled
+    plain: Run  # the reference of the check, also timed compiled
     others: Mapping[str, Run] = {}  # further routes that are timed
-    drops: bool = False  # at random, so that nothing can be compared
-    tiled: ModuleType = attention  # whose tiles are swept
+    drops: bool = False  # whether it has dropout, so that outputs cannot be compared
+    tiled: ModuleType = attention  # the module whose tiles are swept
 
 
 def random_tensor(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
-    """Numbers that have a gradient."""
+    """A random tensor that requires a gradient."""
     return torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_()
 
 
 def vector(width: int) -> Tensor:
-    """A parameter."""
+    """A random vector, as of a norm's weights or a bias."""
     return random_tensor(width, dtype=torch.float32)
 
 
@@ -132,7 +132,7 @@ def attention_entry(
 
 def distance_attention_entry(tokens: int, *, length: int, dropout: float = 0.0) -> Entry:
     """DeBERTa's attention of full blocks, from the queries and keys of contents and distances."""
-    tokens = tokens if GPU else 64  # the interpreter adds up runs one cell after the other
+    tokens = tokens if GPU else 64  # the interpreter is slow
     length = min(length, tokens)
     batch = blocks_of(str(length), tokens)
     rows = rows_of_distances(length, span=BUCKETS, reach=length, buckets=True).to(DEVICE)
@@ -197,7 +197,7 @@ def rank_attention_entry(tokens: int, *, dropout: float = 0.0) -> Entry:
 def add_norm_entry(
     tokens: int, *, dropout: float = 0.0, bias: bool = True, centred: bool = True
 ) -> Entry:
-    """The end of a half: of BERT's the norm goes on, of one without biases the sum as well."""
+    """Residual sum and norm at the end of a half layer; without biases, the sum is returned too."""
     x, h, weight = random_tensor(tokens, WIDTH), random_tensor(tokens, WIDTH), vector(WIDTH)
     more = (vector(WIDTH), vector(WIDTH)) if bias else ()
     seed = torch.tensor(7, device=DEVICE)
@@ -242,7 +242,7 @@ def activation_entry(tokens: int, *, kind: str, width: int, gated: bool = False)
 
 
 def cross_entropy_entry(tokens: int) -> Entry:
-    """The cross-entropy of 15 % of the tokens; both ways read rows of a rounded length."""
+    """The cross-entropy of 15 % of the tokens; both routes read rows padded to a round length."""
     rows, columns = tokens * 15 // 100, -(-VOCABULARY // 64) * 64
     labels = torch.randint(VOCABULARY, (rows,), device=DEVICE)
 
@@ -300,7 +300,7 @@ def error(entry: Entry) -> float:
 
 
 def time_route(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
-    """Milliseconds of the way there, and of both ways."""
+    """Milliseconds of the forward pass, and of forward and backward."""
     by = [torch.randn_like(tensor) for tensor in run(*tensors)]
 
     def both() -> None:
@@ -311,13 +311,13 @@ def time_route(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
 
 def times(entry: Entry) -> dict[str, dict[str, float]]:
     """Milliseconds of every route."""
-    torch._dynamo.reset()  # entries share their code, and only so much of it is compiled again
+    torch._dynamo.reset()  # entries share code, and recompilations of it are limited
     routes = {"ours": entry.ours, "compiled": torch.compile(entry.plain), **entry.others}
     return {name: time_route(run, entry.tensors) for name, run in routes.items()}
 
 
 def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
-    """The best tiles of each of the attention's kernels, the others as they are."""
+    """The best tiles of each attention kernel, with the defaults of the others."""
     best: dict[str, Any] = {}
     entry = make(TOKENS)
     for name, choices in TILES.items():

@@ -63,14 +63,14 @@ Row = dict[str, Any]
 
 
 class MemoryGroup:
-    """A memory control group of the system: what a limit is written to, and the peak is read."""
+    """A memory control group: its limit can be set and its peak read."""
 
     def __init__(self, path: Path, limit: str, peak: str) -> None:
         self.path, self._limit, self._peak = path, path / limit, path / peak
 
     @classmethod
     def own(cls) -> MemoryGroup:
-        """That of this process."""
+        """The group of this process."""
         groups = dict(
             line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()
         )
@@ -81,13 +81,13 @@ class MemoryGroup:
         return cls(root / groups[""].lstrip("/"), "memory.max", "memory.peak")
 
     def enter(self, *processes: str) -> None:
-        """Put processes, and all that they will start, into it."""
+        """Move processes, with all that they will start, into the group."""
         for process in processes:
             (self.path / "cgroup.procs").write_text(process)
 
     @contextmanager
     def part(self, most: float) -> Iterator[MemoryGroup]:
-        """A group of so many bytes inside it, which this process is in meanwhile."""
+        """A group inside it, limited to `most` bytes, with this process in it during the block."""
         path = self.path / f"clozelab-scale-{os.getpid()}"
         path.mkdir()
         part = MemoryGroup(path, self._limit.name, self._peak.name)
@@ -100,12 +100,12 @@ class MemoryGroup:
             path.rmdir()
 
     def peak(self) -> int:
-        """Bytes that were in it at most, pages of files included."""
+        """The peak memory of the group in bytes, including pages of files."""
         return int(self._peak.read_text())
 
 
 def sentence_sizes(tokens: int) -> Iterator[Any]:
-    """The tokens of each sentence, some sentences at a time; the same for the same number."""
+    """The number of tokens of each sentence, in batches; equal for equal `tokens`."""
     sentences = tokens // 12
     for first in range(0, sentences, PIECE):
         rng = np.random.default_rng([7, first])
@@ -161,7 +161,7 @@ def make_corpus(folder: Path, tokens: int) -> Corpus:
 
 
 def processor_seconds() -> float:
-    """Of this process, and of those that helped it to plan."""
+    """Processor seconds of this process and of those that helped it to plan."""
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -200,9 +200,9 @@ def read_steps(folder: Path, name: str) -> Row:
 
 
 def measure(corpus: Corpus, name: str, limit: float | None, group: MemoryGroup | None) -> Row:
-    """One format on one corpus, in so many GB of memory."""
+    """Measure one format on one corpus, with at most `limit` GB of memory."""
     command = [sys.executable, __file__, "--child", name, "--folder", str(corpus.path)]
-    writers = min(cores(), _WRITERS)  # of which one is among the two processes that read
+    writers = min(cores(), _WRITERS)  # one of them is one of the two processes that read
 
     def limited() -> None:
         if limit and group is None:
@@ -217,7 +217,7 @@ def measure(corpus: Corpus, name: str, limit: float | None, group: MemoryGroup |
     while any(process.poll() is None for process in both):
         all_of_them = [pid for process in both for pid in _family(process.pid)]
         own = max(own, sum(_memory(pid, "status", "RssAnon:") for pid in all_of_them))
-        if time.monotonic() > looked + 2:  # which walks all pages, so not often
+        if time.monotonic() > looked + 2:  # not often, since it walks all pages
             rollups = [_memory(pid, "smaps_rollup", "Pss:") for pid in all_of_them]
             resident, looked = max(resident, sum(rollups)), time.monotonic()
         time.sleep(0.05)
@@ -288,7 +288,7 @@ def _family(root: int) -> list[int]:
 
 
 def _memory(pid: int, file: str, what: str) -> int:
-    """Bytes that the system says a process has of a kind of memory; 0 where it is gone."""
+    """Bytes of a kind of memory of a process, as the system reports them; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
@@ -319,7 +319,7 @@ def main() -> None:
 
 
 def record(arguments: argparse.Namespace, group: MemoryGroup | None) -> None:
-    """Measure, and write what came out after each format."""
+    """Measure all formats, and write the record after each."""
     out = Path(arguments.out)
     rows = json.loads(out.read_text())["rows"] if out.is_file() else []
     for millions in arguments.millions:

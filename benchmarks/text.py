@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 def rate(work: Callable[[int], int], *, seconds: float = 1.5) -> float:
-    """Million tokens a second, best of the runs that fit the time: noise only slows."""
+    """Million tokens per second: the best run within a time limit, since noise only slows."""
     work(0)
     best, start, number = 0.0, time.perf_counter(), 1
     while time.perf_counter() - start < seconds or number < 4:
@@ -219,7 +219,7 @@ def _resident(root: int) -> int:
 
 
 def machine() -> Row:
-    """Where and of what this was measured."""
+    """The machine and versions of the measurement."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -74,7 +74,7 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 
 def ours(arguments: argparse.Namespace, clock: Clock) -> None:
-    """Our steps, as `pretrain` and `adapt` take them."""
+    """Time our steps, as `pretrain` and `adapt` take them."""
     from clozelab.config import recipe as recipes
     from clozelab.pretraining import starting
     from clozelab.pretraining.adaptation import adaptation
@@ -103,7 +103,7 @@ def ours(arguments: argparse.Namespace, clock: Clock) -> None:
 
 
 def theirs(arguments: argparse.Namespace, clock: Clock) -> None:
-    """The peer's steps, by its own trainer with its defaults."""
+    """Time the peer's steps, by its own trainer with its defaults."""
     import torch
     from transformers import TrainerCallback
 
@@ -191,7 +191,7 @@ def adaptation_peer(
 
 
 class Clock:
-    """Counts what steps did once they are warm, and says when it is enough."""
+    """Counts the work of steps after the warm-up, and tells when enough is measured."""
 
     def __init__(self, seconds: float, memory: Callable[[], float]) -> None:
         self.seconds, self.memory = seconds, memory
@@ -199,7 +199,7 @@ class Clock:
         self.warm, self.start, self.worked = 0.0, 0.0, 0.0
 
     def __call__(self, amount: int) -> bool:
-        """One step more."""
+        """Count one more step."""
         import torch
 
         self.steps += 1
@@ -219,7 +219,7 @@ class Clock:
         return True
 
     def summary(self) -> dict[str, float]:
-        """The pace, and the seconds before it."""
+        """The pace, and the seconds of the warm-up."""
         pace = self.done / self.spent
         return {
             "pace": pace,
@@ -232,7 +232,7 @@ class Clock:
 
 
 def memory() -> float:
-    """The most that this process ever had: of the GPU, or else of the machine."""
+    """The peak memory of this process: of the GPU, or else of the machine."""
     import resource
 
     import torch
@@ -253,7 +253,7 @@ def turn(arguments: argparse.Namespace) -> None:
 
 
 def run_turn(side: str, options: list[str], arguments: argparse.Namespace) -> dict[str, float]:
-    """A turn in a process of its own."""
+    """Run a turn in a process of its own."""
     command = [sys.executable, __file__, *options, "--turn", side]
     environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
     environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

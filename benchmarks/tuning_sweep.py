@@ -1,4 +1,4 @@
-"""Which learning rate and how many epochs suit an encoder of minutes, by tasks not reported.
+"""The best learning rate and epochs for fine-tuning small encoders, by tasks that are not reported.
 
     python benchmarks/tuning_sweep.py RUN --task-data DIR --minutes 9 --out tuning-sweep.json
 
@@ -30,13 +30,13 @@ from clozelab.runs.directory import Run, machine_facts
 GROUPS = {"small": ("mr", "subj", "trec", "wic"), "large": ("qqp",)}
 PAIRS = ("qqp", "wic")
 FIRST = "mnli"
-SAVING = 25.0  # seconds that are left for what runs to be saved
+SAVING = 25.0  # seconds reserved for running commands to save
 
 Setting = tuple[float, float]  # learning rate and epochs
 
 
 def sweep(arguments: argparse.Namespace) -> bool:
-    """Tune what is left of every task; whether all is done."""
+    """Run the remaining fine-tunings of every task; returns whether all are done."""
     options: dict[str, Any] = {"task_data": arguments.task_data, "protocol": arguments.protocol}
     options |= {"seeds": arguments.seeds, "at_once": arguments.at_once, "set": arguments.set}
     options |= {"device": arguments.device} if arguments.device else {}
@@ -84,7 +84,7 @@ def centred(tables: Mapping[str, Mapping[Setting, float]]) -> dict[Setting, floa
 
 
 def chosen(work: Path, tasks: list[str]) -> dict[str, Any]:
-    """By group the best setting, and what every setting came to."""
+    """For each group the best setting, and the scores of all settings."""
     choices: dict[str, Any] = {}
     for group, names in GROUPS.items():
         tables = {task: scores_of(work / task) for task in names if task in tasks}
@@ -112,7 +112,7 @@ def chosen(work: Path, tasks: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Sweep for some minutes, then say what the best is so far."""
+    """Sweep for some minutes, then print the best setting so far."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run")
     parser.add_argument("--task-data", required=True)
@@ -134,7 +134,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.epochs = {"small": arguments.small_epochs, "large": arguments.large_epochs}
     began = time.perf_counter()
-    # As Ctrl-C would: what runs is saved, and goes on the next time.
+    # As Ctrl-C would: running commands save, and are continued the next time.
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGTERM))
     signal.setitimer(signal.ITIMER_REAL, max(60 * arguments.minutes - SAVING, 1.0))
     with terminable():

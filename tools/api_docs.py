@@ -26,7 +26,7 @@ side start processes, and each of them would otherwise run the whole script agai
 From version 0.2 on, a name, an option or a key that changes is still taken, with a warning, for two
 minor versions.
 """
-# What objects can do beside what clozelab itself asks of them.
+# The members of each class that are public.
 MEMBERS = {
     "Corpus": "open build show check documents show_blocks decode",
     "Model": "fill generate embed predict probe encode export vocabulary",
@@ -39,7 +39,7 @@ MEMBERS = {
 
 
 def page() -> str:
-    """All public names: functions first, then what they return."""
+    """The text of the page: functions, groups of options, then classes."""
     names = {name: getattr(clozelab, name) for name in clozelab.__all__}
     functions = [name for name, public in names.items() if hasattr(public, "options")]
     classes = [name for name, public in names.items() if inspect.isclass(public)]
@@ -81,7 +81,7 @@ def _line(option: Option) -> str:
 
 
 def _group(names: dict[str, Any], group: type) -> str:
-    """The options that a dataclass brings; any function that takes it has them all."""
+    """The section of a dataclass of options, the same for every function that takes it."""
     takers = [options(public) for public in names.values() if hasattr(public, "options")]
     own = next(choices for choices in takers if any(option.group is group for option in choices))
     says = " ".join((inspect.getdoc(group) or "").split())
@@ -91,10 +91,10 @@ def _group(names: dict[str, Any], group: type) -> str:
 
 def _class(name: str, kind: type) -> str:
     lines = [f"### {name}", "", inspect.getdoc(kind) or "", ""]
-    for each in MEMBERS[name].split():
-        member = inspect.getattr_static(kind, each)
+    for public in MEMBERS[name].split():
+        member = inspect.getattr_static(kind, public)
         call = "(…)" if inspect.isfunction(member) or isinstance(member, classmethod) else ""
-        lines.append(f"- `{each}{call}`: {' '.join((inspect.getdoc(member) or '').split())}")
+        lines.append(f"- `{public}{call}`: {' '.join((inspect.getdoc(member) or '').split())}")
     return "\n".join(lines)
 
 

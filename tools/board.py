@@ -38,7 +38,7 @@ bold; } .dot { fill: #0072b2; } .bar { stroke: #0072b2; stroke-width: 2; } @medi
 
 
 def entries(board: Path) -> list[Entry]:
-    """Every entry, checked; the oldest last."""
+    """All entries, checked, newest first."""
     texts = read_texts(board / "texts.toml")
     folders = sorted(file.parent for file in board.glob("*/entry.toml"))
     board_entries = [checked_entry(folder, texts) for folder in folders]
@@ -72,7 +72,7 @@ def _cell(name: str, figure: Figure | None) -> str:
 
 
 def picture(board_entries: Sequence[Entry]) -> str:
-    """Loss and scores over minutes, a panel each."""
+    """The SVG of loss and scores over minutes, with a panel for each measure."""
     panels, far = [], 1.15 * max(5.0, *(entry.minutes for entry in board_entries))
     for name, title in NAMES.items():
         points = [(entry, entry.figures[name]) for entry in board_entries if name in entry.figures]
@@ -90,7 +90,7 @@ def picture(board_entries: Sequence[Entry]) -> str:
 
 
 def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, far: float, lower: bool) -> str:
-    """Entries as dots with names, minutes across."""
+    """A panel: entries as dots with names, minutes on the x axis."""
     ends = [f.mean + sign * (f.half or 0.0) for _, f in points for sign in (-1, 1)]
     step = next(
         size
@@ -126,7 +126,7 @@ def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, far: float, lo
             bar = [y(figure.mean - figure.half), y(figure.mean + figure.half)]
             parts.append(f'<path class="bar" d="M{across:.1f} {bar[0]:.1f}V{bar[1]:.1f}"/>')
         parts.append(f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="4"/>')
-        below = number % 2  # names of neighbours do not meet
+        below = number % 2  # alternately, so that names of neighbours do not overlap
         says = f"{entry.recipe} {figure.mean:.{2 if lower else 1}f}"
         says += f", {entry.text.name}" if lower else ""  # losses compare on one text alone
         parts.append(_text(across, up + (18 if below else -9), says, anchor="middle"))
@@ -134,7 +134,7 @@ def _panel(title: str, points: Sequence[tuple[Entry, Figure]], *, far: float, lo
 
 
 def _spread(ends: Sequence[float], lower: bool) -> float:
-    """What an axis should show at least."""
+    """The range that an axis covers at least."""
     return max(max(ends) - min(ends), 0.1 if lower else 2.0)
 
 
@@ -144,7 +144,7 @@ def _text(x: float, y: float, says: str, *, anchor: str, kind: str = "label") ->
 
 
 def shipped_json(board_entries: Sequence[Entry]) -> str:
-    """What a run is compared with, as JSON."""
+    """The JSON file with which `clozelab pretrain` compares a run."""
     rows = [
         {
             **{"name": entry.name, "date": entry.date, "recipe": entry.recipe, "gpu": entry.gpu},
@@ -159,7 +159,7 @@ def shipped_json(board_entries: Sequence[Entry]) -> str:
 
 
 def files_of(board: Path, readme: str, board_entries: Sequence[Entry]) -> dict[Path, str]:
-    """Every file that is made of the entries."""
+    """The files that are made from the entries, with their texts."""
     body = f"{BEGIN}\n{table(board_entries)}\n{END}"
     if not re.search(f"{BEGIN}.*{END}", readme, flags=re.DOTALL):
         raise UserError(f"{board / 'README.md'}: has no place for the table ({BEGIN} … {END})")
@@ -169,7 +169,7 @@ def files_of(board: Path, readme: str, board_entries: Sequence[Entry]) -> dict[P
 
 
 def write_entry(folder: Path) -> None:
-    """Enter what the records give into the entry's file."""
+    """Write the facts and scores of the records into the entry's file."""
     entry = computed_entry(folder, read_texts(folder.parent / "texts.toml"))
     file = folder / "entry.toml"
     stated = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -3,10 +3,10 @@
     python tools/board_entry.py swift --data english --held-out english-valid --task-data tasks \\
         --budget 5m --seeds 3 --minutes 9 --work DIR --out results/board/NAME
 
-Works for --minutes and stops; the same command goes on. Weights stay in --work; --out has the
-records, a seed after another, so that what was measured is never measured again. Of a seed whose
-weights are gone before all is measured, the records go, too, and it begins anew: scores of two
-encoders are no one's. A pretraining has the GPU alone; tunings run side by side.
+Works for --minutes and stops; the same command continues. Weights stay in --work; --out has the
+records of each seed, so that nothing is measured twice. If the weights of a seed are lost before
+everything is measured, its records are removed and it starts again, since scores of two encoders
+must not be mixed. Pretraining has the GPU alone; fine-tunings run side by side.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from clozelab.finetuning.files.named import NAMED
 from clozelab.runs.directory import machine_facts
 from clozelab.training import budget as budgets
 
-SAVING = 25.0  # seconds that are left for what runs to be saved
+SAVING = 25.0  # seconds reserved for running commands to save
 SETUP = 90.0  # seconds that a pretraining takes before its first step, and after its last
-LEAST = 15.0  # seconds without which nothing is started
+LEAST = 15.0  # seconds that must be left to start a command
 LOSSES = ("held_out", "own")
 MEASURES = (*LOSSES, "blimp")
 
 
 class OutOfTimeError(Exception):
-    """The piece is over; the same command goes on."""
+    """The time of this call is over; the same command continues."""
 
 
 class Clock:
-    """What is left of a piece, and commands that end with it."""
+    """The time left of this call, and commands that end with it."""
 
     def __init__(self, minutes: float) -> None:
         self.whole = 60 * minutes - SAVING
@@ -58,14 +58,14 @@ class Clock:
         return self._end - time.monotonic()
 
     def wants(self, seconds: float) -> None:
-        """Leave to the next piece what fits into a whole one, but not into what is left of this."""
+        """Stop if `seconds` are not left now, but would fit into the time of another call."""
         if self.left < seconds <= self.whole:
             raise OutOfTimeError
 
     def run(self, commands: Sequence[Sequence[str]], *, together: int = 1) -> None:
-        """Run commands of clozelab, some side by side; those that time cuts off are told to save.
+        """Run commands of clozelab, some side by side; at the end of time they are told to save.
 
-        When one fails, the others still end.
+        If one fails, the others still finish.
         """
         waiting, running, failed = [*commands], list[subprocess.Popen[bytes]](), False
         try:
@@ -80,7 +80,7 @@ class Clock:
                 running = [process for process in running if process.poll() is None]
         finally:
             for process in running:
-                process.terminate()  # which it hears in the background, too, and saves
+                process.terminate()  # it saves, also if it runs in the background
             for process in running:
                 try:
                     process.wait(timeout=SAVING)
@@ -102,7 +102,7 @@ class Seed:
 
     @property
     def whole(self) -> bool:
-        """Whether every record is there."""
+        """Whether all records exist."""
         files = ["result.json", *(f"{name}.json" for name in self.arguments.measures)]
         return all((self.records / name).exists() for name in files) and not self._tasks_left()
 
@@ -216,14 +216,14 @@ class Seed:
             write_text(self.records / "tasks.json", text + "\n")
 
     def _without_places(self, file: Path) -> None:
-        """Leave out of a record where things lay on this machine."""
+        """Remove paths of this machine from a record."""
         text = file.read_text(encoding="utf-8")
         for place in (self.arguments.data, self.arguments.held_out, self.run):
             text = text.replace(f"{place.resolve().parent}/", "")
         write_text(file, text)
 
     def row(self) -> dict[str, Any]:
-        """What entry.toml says of the seed."""
+        """The row of the seed in entry.toml."""
         files = {name: f"{self.records.name}/{name}.json" for name in self.arguments.measures}
         tasks = dict.fromkeys(self.arguments.tasks, f"{self.records.name}/tasks.json")
         row = {"seed": self.seed, "run": self.records.name, **files}
@@ -231,7 +231,7 @@ class Seed:
 
 
 def enter(arguments: argparse.Namespace, seeds: Sequence[Seed]) -> None:
-    """Write the entry of the seeds that are whole, with what their records give."""
+    """Write the entry of the complete seeds, with the facts and scores of their records."""
     text = arguments.text or arguments.data.resolve().name
     date = datetime.now(UTC).date().isoformat()
     rows = [seed.row() for seed in seeds]
@@ -246,7 +246,7 @@ def enter(arguments: argparse.Namespace, seeds: Sequence[Seed]) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """What is asked for."""
+    """The arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("recipe")
     parser.add_argument("--data", type=Path, required=True, help="the corpus")
@@ -273,7 +273,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Go on for a piece."""
+    """Continue with all seeds until the time is over, and write the entry."""
     arguments = parse_arguments()
     arguments.task_data = arguments.task_data.resolve()
     clock = Clock(arguments.minutes)

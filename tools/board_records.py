@@ -1,6 +1,6 @@
-"""The records that an entry of the board rests on: read, compared with what the entry says.
+"""Reading the records of an entry of the board, and comparing them with the entry.
 
-Whatever does not agree is a UserError, in a sentence.
+Whatever does not agree raises a UserError.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TASKS = {
     "squad1": ("f1", 1),
 }
 SCORES = ("loss", "own", "blimp", *TASKS)
-LOG_SLACK = 1.03  # the log may have so many times the seconds that are claimed
-AGREE = 5e-3  # of what is stated with two decimals
+LOG_SLACK = 1.03  # the steps in the log may take so many times the seconds of the result
+AGREE = 5e-3  # the tolerance for numbers with two decimals
 
 
 @dataclass(frozen=True)
 class Text:
-    """What was trained on; fingerprints are those of corpora in one tokenizer."""
+    """A training text; fingerprints are those of its corpora with one tokenizer."""
 
     name: str
     says: str
@@ -78,7 +78,7 @@ def read_texts(file: Path) -> dict[str, Text]:
 
 
 def computed_entry(folder: Path, texts: Mapping[str, Text]) -> Entry:
-    """An entry as its records have it; what they contradict themselves in is refused."""
+    """An entry computed from its records; records that contradict each other are refused."""
     stated = tomllib.loads((folder / "entry.toml").read_text(encoding="utf-8"))
     where = folder.name
     if stated["text"] not in texts:
@@ -132,7 +132,7 @@ def computed_entry(folder: Path, texts: Mapping[str, Text]) -> Entry:
 
 
 def checked_entry(folder: Path, texts: Mapping[str, Text]) -> Entry:
-    """An entry that says what its records have; anything else is refused."""
+    """An entry that agrees with its records; any other is refused."""
     entry = computed_entry(folder, texts)
     stated = tomllib.loads((folder / "entry.toml").read_text(encoding="utf-8"))
     for name in ("recipe", "gpu", "commit"):
@@ -155,7 +155,7 @@ def checked_entry(folder: Path, texts: Mapping[str, Text]) -> Entry:
 
 
 def _check_run(place: Path, seed: int, text: Text, where: str) -> dict[str, Any]:
-    """Machine and recipe of a run, its seconds of training and its tokens, all of them agreeing."""
+    """Machine, recipe, seconds of training and tokens of a run, checked against each other."""
     machine = tomllib.loads((place / "machine.toml").read_text(encoding="utf-8"))
     recipe = tomllib.loads((place / "recipe.toml").read_text(encoding="utf-8"))
     result = json.loads((place / "result.json").read_text(encoding="utf-8"))
@@ -196,7 +196,7 @@ def _check_run(place: Path, seed: int, text: Text, where: str) -> dict[str, Any]
 
 
 def _measured(folder: Path, row: Mapping[str, Any], text: Text, where: str) -> dict[str, float]:
-    """The losses and BLiMP of a seed, as far as they were measured."""
+    """The losses and the BLiMP score of a seed that were measured."""
     values = {}
     for name, fingerprint in (("held_out", text.held_out), ("own", text.fingerprint)):
         if name not in row:
@@ -230,7 +230,7 @@ def _measured(folder: Path, row: Mapping[str, Any], text: Text, where: str) -> d
 
 
 def _tuned(file: Path, task: str, where: str) -> list[float]:
-    """The scores of a task's tunings: of a record of `finetune`, or of several tasks."""
+    """The scores of a task's fine-tunings, from a record of `finetune` or of several tasks."""
     record = json.loads(file.read_text(encoding="utf-8"))
     if "tasks" in record:
         arm = record["tasks"][task].get("pretrained", record["tasks"][task])

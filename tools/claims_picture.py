@@ -1,8 +1,8 @@
 """Draw the claims of the studies under results/: python tools/claims_picture.py
 
-results/claims.svg has the claimed advantage of each with its 95 % interval, what decides it in
-points above, in nats below; results/holds.svg those that README tells of. Axes are linear up to
-their first tick and logarithmic beyond. A star says that a claim is exploratory.
+results/claims.svg has the advantage of each claim with its 95 % interval: above those decided in
+points, below those decided in nats; results/holds.svg has the claims of README. Axes are linear up
+to their first tick and logarithmic beyond. A star marks an exploratory claim.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from clozelab.studies.verdicts import Finding, Judgement, judge
 pyplot.rcParams["font.size"] = 8
 
 ROOT = Path(__file__).parents[1] / "results"
-LOOKS = {  # colour, marker: they differ without colour
+LOOKS = {  # colour, marker; the markers differ without colour
     "confirmed": (SERIES[COLOURS["confirmed"]], "o"),
     "refuted": (SERIES[COLOURS["refuted"]], "X"),
     "equal": (SERIES[COLOURS["equal"]], "D"),
@@ -32,27 +32,27 @@ LOOKS = {  # colour, marker: they differ without colour
     "a difference": (SERIES[COLOURS["confirmed"]], "o"),
     "no difference that counts": (SERIES[COLOURS["equal"]], "D"),
 }
-# Of either side.
+# On either side of zero.
 TICKS: dict[str, list[float]] = {"points": [1, 5, 25, 100], "nats": [0.05, 0.2, 1, 5]}
 
 
 class Row(NamedTuple):
-    """An interval, and what it shows."""
+    """A line of the picture: an interval and its look."""
 
     name: str
     estimate: Estimate
     look: str
-    margin: float = 0.0  # what the claim allows to be lost
+    margin: float = 0.0  # the loss that the claim allows
 
 
 def claims() -> list[tuple[str, Judgement]]:
-    """Of every study kept, in the order of their names."""
+    """The judged claims of every recorded study, in the order of their names."""
     studies = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
     return [(study.folder.name, judged) for study in studies for judged in judge(study)]
 
 
 def decided(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
-    """Those that are decided in a unit, where something was found."""
+    """The claims that are decided in a unit and have a measured advantage."""
     return [
         Row(
             _name(study, judgement, finding),
@@ -67,7 +67,7 @@ def decided(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
 
 
 def headlines(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
-    """What README tells of, by what was found: a difference, or none."""
+    """The claims of README that are decided in a unit, by result: a difference, or none."""
     headline_rows = []
     for row, judgement in holds.rows(judged):
         finding = holds.decisive(judgement)
@@ -87,7 +87,7 @@ def _name(study: str, judgement: Judgement, finding: Finding) -> str:
 
 
 def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
-    """A line for each, from one end of its interval to the other."""
+    """Draw each interval as a line, its estimate as a marker."""
     for place, row in enumerate(rows):
         colour, marker = LOOKS[row.look]
         ends = [row.estimate.low, row.estimate.high]
@@ -111,7 +111,7 @@ def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
 
 
 def picture(panels: dict[str, list[Row]], place: Path) -> None:
-    """A panel for each unit, with what the colours mean."""
+    """Draw a panel for each unit, with a legend."""
     heights = [len(rows) for rows in panels.values()]
     size = 7.2, 0.2 * sum(heights) + 1.5
     figure, grid = pyplot.subplots(
@@ -133,10 +133,10 @@ def picture(panels: dict[str, list[Row]], place: Path) -> None:
 def main() -> None:
     """Both pictures."""
     judged = claims()
-    every = {unit: some for unit in TICKS if (some := decided(unit, judged))}
-    picture(every, ROOT / "claims.svg")
-    few = {unit: some for unit in TICKS if (some := headlines(unit, judged))}
-    picture(few, ROOT / "holds.svg")
+    all_claims = {unit: found for unit in TICKS if (found := decided(unit, judged))}
+    picture(all_claims, ROOT / "claims.svg")
+    readme_claims = {unit: found for unit in TICKS if (found := headlines(unit, judged))}
+    picture(readme_claims, ROOT / "holds.svg")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "costs.md"
 PRICE = 4.0  # dollars an hour: an assumption
-# Tasks of results/h200-tasks: the metric that is told, and how it is called.
+# Tasks of results/h200-tasks: the metric that is shown, and its name.
 TASKS = {
     "sst2": ("accuracy", "SST-2"),
     "stsb": ("pearson", "STS-B"),
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def page(price: float = PRICE) -> str:
-    """The whole text."""
+    """The text of the page."""
     return TEXT.format(
         price=price,
         encoders="\n".join(_encoders(price)),

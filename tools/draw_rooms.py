@@ -2,8 +2,8 @@
 
     python tools/draw_rooms.py
 
-Rooms are the folders of src/clozelab. An arrow goes to a room that is imported, unless a longer way
-leads there as well. Where a room imports a higher one, which the rules allow once, it is dashed.
+Rooms are the folders of src/clozelab. An arrow goes to a room that is imported, unless a longer
+path leads there as well. The one import of a higher room that the rules allow is dashed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def rooms() -> dict[str, list[Path]]:
 
 
 def imports(files: dict[str, list[Path]]) -> set[tuple[str, str]]:
-    """(room, room it imports), wherever in its files, but not for types alone."""
+    """Pairs of a room and a room it imports, anywhere in its files except for types only."""
     edges = set()
     for room, paths in files.items():
         for path in paths:
@@ -65,7 +65,7 @@ def imports(files: dict[str, list[Path]]) -> set[tuple[str, str]]:
 
 
 def shortest(edges: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The edges that no longer way replaces."""
+    """The edges that are not implied by a longer path."""
     below: dict[str, set[str]] = defaultdict(set)
     for room, other in edges:
         below[room].add(other)

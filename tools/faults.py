@@ -1,9 +1,9 @@
 """A campaign of faults against clozelab's promises: `make faults`, or with another --seed.
 
-Commands are killed at their writes, signalled, given a second writer or a full disk, and what they
-wrote is damaged bit by bit; each must end in a sentence or go on to the same bytes. The seed
-chooses the moments. It ends after --minutes, however many cases are left, and with exit code 1 if
-one failed. Linux only.
+Commands are killed at their writes, signalled, given a second writer or a full disk, and their
+files are damaged bit by bit; each must end with a plain error or continue to the same bytes. The
+seed chooses the moments. It ends after --minutes, even if cases are left, with exit code 1 if one
+failed. Linux only.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
 
 
 def _memory() -> str | None:
-    """A disk in memory, where there is one: what is synced there costs nothing."""
+    """A file system in memory, if there is one, where syncing costs nothing."""
     place = Path("/dev/shm")
     return str(place) if os.access(place, os.W_OK) else None
 
@@ -76,7 +76,7 @@ def _memory() -> str | None:
 def _watched(
     plan: list[Any], root: Path, *, deadline: float, hands: int
 ) -> Iterator[dict[str, Any]]:
-    """The outcome of every case that was run in time, drawn as a bar."""
+    """Yield the outcome of every case that was run in time, and show a progress bar."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -117,22 +117,22 @@ def _hand(plan: list[Any], place: Path, deadline: float, writes: int) -> None:
         for number, case in enumerate(plan):
             if time.monotonic() > deadline:
                 break
-            folder = place / str(number)  # its own: another's may not be empty yet
+            folder = place / str(number)  # of its own: the last case's may not be empty yet
             (folder / "work").mkdir(parents=True)
             try:
                 fault = case.check(folder / "work")
             except NoDiskError:  # not counted where no disk can be mounted
                 continue
-            except Exception as error:  # of the campaign itself: told as any other
+            except Exception as error:  # of the campaign itself, reported like any other
                 fault = f"{type(error).__name__}: {error}"
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             outcome = {"kind": case.kind, "name": case.name, "fault": fault and fault[:500]}
-            os.write(writes, json.dumps(outcome).encode() + b"\n")  # whole, as short ones are
+            os.write(writes, json.dumps(outcome).encode() + b"\n")  # atomic, since it is short
         code = 0
     except BaseException:
         traceback.print_exc()
-    finally:  # whatever happened: what the parent does at its end is not for this process
+    finally:  # in any case, without the exit handlers of the parent
         os._exit(code)
 
 

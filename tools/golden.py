@@ -1,7 +1,7 @@
-"""Record the numbers that no change of the code's shape may change: tests/golden/golden.json.
+"""Record the numbers that refactoring must not change: tests/golden/golden.json.
 
-Record a section anew only where a change is meant to change its numbers, and say so in
-CHANGELOG.md; tests/golden compares. What lies in tests/golden/old.tar.xz is never made again.
+Record a section anew only if a change is meant to change its numbers, and say so in CHANGELOG.md;
+tests/golden compares them. The files in tests/golden/old.tar.xz are never made again.
 """
 
 from __future__ import annotations

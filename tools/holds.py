@@ -1,4 +1,4 @@
-"""What README tells of the papers: results/holds.toml beside the verdicts it was written for."""
+"""README's table of claims: results/holds.toml, checked against the recorded verdicts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 @dataclass(frozen=True)
 class Row:
-    """What a paper says, and what was found of it."""
+    """A claim of a paper, and the answer that README gives."""
 
     paper: str
-    label: str  # of the picture
+    label: str  # in the picture
     study: str
     claim: list[str]  # better, than, what it is decided on
     verdict: str
@@ -26,7 +26,7 @@ class Row:
 
 
 def rows(judged: list[tuple[str, Judgement]]) -> list[tuple[Row, Judgement]]:
-    """Each with its judgement, which must be the one its answer tells of."""
+    """Each row with its judgement; a verdict other than the row's is refused."""
     judgements = []
     for entry in tomllib.loads((RESULTS / "holds.toml").read_text(encoding="utf-8"))["rows"]:
         row = Row(**entry)
@@ -46,7 +46,7 @@ def rows(judged: list[tuple[str, Judgement]]) -> list[tuple[Row, Judgement]]:
 
 
 def table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
-    """For README."""
+    """The lines of README's table."""
     yield "| the papers say | here | by how much | runs |"
     yield "|---|---|---|--:|"
     for row, judgement in rows(judged):
@@ -59,6 +59,6 @@ def table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
 
 
 def decisive(judgement: Judgement) -> Finding:
-    """What decides a claim that is told in one line."""
+    """The only finding that decides a claim."""
     (finding,) = judgement.decisive
     return finding

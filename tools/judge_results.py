@@ -1,4 +1,4 @@
-"""Judge the studies under results/ by the rules of today, and write what follows from them.
+"""Judge the studies under results/ by the current rules, and write all files made from them.
 
     python tools/judge_results.py [--claims]
 
@@ -38,7 +38,7 @@ from clozelab.studies.verdicts import Judgement, judge, stuck
 
 ROOT = Path(__file__).parents[1]
 RESULTS, NOISE = ROOT / "results", ROOT / "src/clozelab/studies/noise.toml"
-# Not recorded in any study: from where the number is.
+# Measures that no study has recorded: their noise, and where the number is from.
 ELSEWHERE = {
     "cola.matthews": (0.94, "three tunings of one encoder of 6 × 512, results/h200-tasks"),
     "mrpc.accuracy": (1.36, "the same"),
@@ -57,7 +57,7 @@ ELSEWHERE = {
     "run.left_plateau": (40.0, "of a share of runs"),
     "run.finished": (40.0, "of a share of runs"),
 }
-# The items of sets that no recorded study is over.
+# The number of items in sets that no recorded study uses.
 ITEMS = {
     **{"cola": 1043, "mrpc": 408, "rte": 277, "qnli": 5463, "squad2": 11873},
     **{"pairs": 67000, "joint": 4096, "gain": 4096},
@@ -65,12 +65,12 @@ ITEMS = {
 
 
 def studies() -> list[StudyRecord]:
-    """All that are recorded, by name."""
+    """All recorded studies, by name."""
     return [read(file.parent) for file in sorted(RESULTS.glob(f"*/{STUDY}"))]
 
 
 def add_claims(record: StudyRecord) -> None:
-    """The claims of today's study file that its record lacks, as exploratory ones."""
+    """Add the claims of the current study file that the record lacks, as exploratory ones."""
     if record.folder.name not in spec.names():
         return
     known = {_key(old_claim) for old_claim in record.study.claims}
@@ -93,9 +93,9 @@ def _key(claim: Claim) -> tuple[object, ...]:
 
 
 def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int]]:
-    """The deviation over seeds of each measure: the median of the studies', and their number.
+    """The standard deviation over seeds of each measure, as the median over studies; their number.
 
-    One study may have variants that are about to leave the plateau, and be far noisier.
+    The median, since a study with variants that just leave the plateau is far noisier.
     """
     deviations: dict[str, list[float]] = {}
     for record in records:
@@ -112,7 +112,7 @@ def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int]]:
 
 
 def write_noise(records: list[StudyRecord]) -> None:
-    """The file that plans take the noise from."""
+    """Write the file of noise that plans of studies use."""
     lines = [
         "# The standard deviation over seeds of each measure, for the power that a plan states.",
         "# tools/judge_results.py makes it of the recorded studies (4 × 256 unless it says so).",
@@ -135,7 +135,7 @@ def _sizes(sizes: dict[str, float]) -> list[str]:
 
 
 def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
-    """Every claim with its verdict and what was found."""
+    """The table of all claims with verdicts and advantages."""
     yield "| study | claim | verdict | advantage, 95 % interval | p |"
     yield "|---|---|---|---|--:|"
     before = ""
@@ -158,7 +158,7 @@ def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
 
 
 def same_twice(records: list[StudyRecord]) -> Iterator[str]:
-    """Cells of two studies with one recipe, seed, text and commit: an A/A pair."""
+    """The table of A/A pairs: cells of two studies with equal recipe, seed, text and commit."""
     yield "| the same cell twice | measure | differences by seed |"
     yield "|---|---|---|"
     cells = {
@@ -185,7 +185,7 @@ def same_twice(records: list[StudyRecord]) -> Iterator[str]:
 
 
 def counts(judged: list[tuple[str, Judgement]]) -> str:
-    """How many of each verdict."""
+    """A sentence with the number of claims by verdict."""
     sentences = []
     for late in (False, True):
         verdicts = [

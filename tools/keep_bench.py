@@ -1,8 +1,8 @@
-"""Put rows of `clozelab bench --out FILE` into a kept record, in place of those they measure again.
+"""Merge rows of `clozelab bench --out FILE` into a record, replacing rows that measure the same.
 
     python tools/keep_bench.py bench.json … benchmarks/results/gpu.json
 
-Each row takes the commit and the corpora of its own record along.
+Each row keeps the commit and the corpora of the record it comes from.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ def what(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    """Merge, and say what was replaced."""
+    """Merge the records, and print which rows were replaced."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("records", type=Path, nargs="+", help="new ones, and the kept one last")
     *new, record_file = parser.parse_args().records
-    whole = json.loads(record_file.read_text(encoding="utf-8"))
+    kept = json.loads(record_file.read_text(encoding="utf-8"))
     for file in new:
         record = json.loads(file.read_text(encoding="utf-8"))
         for row in record["rows"]:
             row |= {"commit": record["machine"]["commit"], "data": record["data"]}
-            places = [at for at, old_row in enumerate(whole["rows"]) if what(old_row) == what(row)]
-            at = places[0] if places else len(whole["rows"])
-            whole["rows"][at : at + bool(places)] = [row]
+            places = [at for at, old_row in enumerate(kept["rows"]) if what(old_row) == what(row)]
+            at = places[0] if places else len(kept["rows"])
+            kept["rows"][at : at + bool(places)] = [row]
             print(f"{what(row)}: {'measured again' if places else 'new'}")
-    record_file.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    record_file.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

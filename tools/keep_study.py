@@ -2,11 +2,10 @@
 
     python tools/keep_study.py FOLDER results/NAME [--commit HASH]
 
-What is kept is numbers, recipes and logs: of each cell its settings, its held-out losses, a few of
-its steps and its scores. Where the corpus and the tasks lay is no one else's business: it is
-replaced by the words that docs use for them, and the fingerprint of the corpus stays. A commit that
-is given replaces the one that the runs noted: a copy of the tree without its history, and without
-CLOZELAB_COMMIT, notes none.
+Numbers, recipes and logs are kept: for each cell its settings, its held-out losses, a few of its
+steps and its scores. The paths of corpus and tasks are replaced by the words that docs use for
+them; the fingerprint of the corpus is kept. A commit that is given replaces that of the runs, which
+have none if they ran in a copy of the tree without history and without CLOZELAB_COMMIT.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from clozelab.cli import main as clozelab
 from clozelab.reporting.study.curves import mean_and_band
 from clozelab.studies.records import pack, read
 
-STEPS = 40  # lines of a cell's log, beside its evaluations
+STEPS = 40  # steps that are kept of a cell's log, besides its evaluations
 
 
 def keep(folder: Path, place: Path, commit: str | None = None) -> None:
-    """The study's own files, then cell by cell."""
+    """Copy the study's own files, then its cells."""
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     (corpus,) = plan["data"]
     place.mkdir(parents=True)
@@ -45,7 +44,7 @@ def keep(folder: Path, place: Path, commit: str | None = None) -> None:
 
 
 def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:
-    """One variant with one seed."""
+    """Copy the records of one variant with one seed."""
     place.mkdir(parents=True)
     for name in ("recipe.toml", "result.json", "measured.json", "like.txt"):
         if (run / name).exists():
@@ -53,7 +52,7 @@ def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:
     machine = (run / "machine.toml").read_text(encoding="utf-8").replace(corpus, "corpus")
     if commit is not None:
         machine = re.sub('^"?commit"? = ".*"', f'commit = "{commit}"', machine, flags=re.MULTILINE)
-    machine = re.sub('"[^"]*/(cells/[^"]*)"', r'"\1"', machine)  # its teacher, beside it
+    machine = re.sub('"[^"]*/(cells/[^"]*)"', r'"\1"', machine)  # the path of its teacher
     (place / "machine.toml").write_text(machine, encoding="utf-8")
     lines = "".join(json.dumps(entry) + "\n" for entry in thin(run / "metrics.jsonl", STEPS))
     (place / "metrics.jsonl").write_text(lines, encoding="utf-8")
@@ -64,7 +63,7 @@ def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:
 
 
 def draw(place: Path) -> None:
-    """Held-out loss over tokens: of each variant the mean over seeds, and from least to most."""
+    """Draw held-out loss over tokens: for each variant the mean over seeds, and the range."""
     from matplotlib import pyplot
     from plotting import SERIES, save
 
@@ -90,7 +89,7 @@ def draw(place: Path) -> None:
 
 
 def main() -> None:
-    """Keep them, then write page.html, page.md and loss.svg."""
+    """Keep the records, then write page.html, page.md and loss.svg."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)

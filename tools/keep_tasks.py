@@ -2,8 +2,8 @@
 
     python tools/keep_tasks.py TUNED results/NAME --encoder RUN --commit HASH
 
-TUNED holds folders pretrained/TASK and random/TASK as `clozelab finetune` leaves them; of a task
-whose runs were not all finished, those that were are kept.
+TUNED has folders pretrained/TASK and random/TASK as `clozelab finetune` writes them; unfinished
+runs of a task are left out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def draw(results: dict[str, dict[str, Any]], file: Path) -> None:
 
     figure, axis = pyplot.subplots(figsize=(6.4, 0.42 * len(results) + 0.9), layout="constrained")
     colours = {"pretrained": SERIES[0], "random": SERIES[1]}
-    place = {"pretrained": 6, "random": -12}  # of the mean, above or below its dots
+    place = {"pretrained": 6, "random": -12}  # offset of the mean's label, above or below its dots
     for row, (task, arms) in enumerate(results.items()):
         for arm, result in arms.items():
             name = main_metric(task, result)

@@ -2,7 +2,7 @@
 
     python tools/llms_txt.py
 
-A page is told by its title in the navigation and by its first sentence.
+Each page is described by its title in the navigation and by its first sentence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Each choice of a paper (masks, input format, encoder, loss) is one part; a recip
 parts; every command `clozelab NAME` is a Python function `clozelab.NAME` with the same options.
 Coding agents: AGENTS.md. All public functions: docs/api.md. Version and changes: CHANGELOG.md.
 """
-LENGTH = 160  # letters of a sentence
+LENGTH = 160  # characters of a sentence, at most
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def text() -> str:
-    """All of it."""
+    """The text of the file."""
     lines = [ABOUT.rstrip()]
     for section, pages in navigation().items():
         lines += ["", f"## {section}", ""]
@@ -40,7 +40,7 @@ def text() -> str:
 
 
 def navigation() -> dict[str, list[tuple[str, str]]]:
-    """The sections of mkdocs.yml with their pages; the papers are one, by their index."""
+    """The sections of mkdocs.yml with their pages; of the papers, only the index."""
     sections: dict[str, list[tuple[str, str]]] = {}
     for line in (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2].splitlines():
         match = re.fullmatch(r"(\s+)- (?:(.+?): ?)?(\S+\.md)?", line)
@@ -48,14 +48,14 @@ def navigation() -> dict[str, list[tuple[str, str]]]:
         indent, title, file = match.groups()
         if not file:
             sections[title] = []
-        elif len(indent) > 2 and (ROOT / file).exists() and not _one_of_many(file):
+        elif len(indent) > 2 and (ROOT / file).exists() and not _is_paper(file):
             sections[list(sections)[-1]].append((title or "All of them", file))
         elif file.startswith("examples/"):
             sections[list(sections)[-1]].append((title, file.replace(".md", ".ipynb")))
     return sections
 
 
-def _one_of_many(file: str) -> bool:
+def _is_paper(file: str) -> bool:
     return file.startswith("docs/papers/") and not file.endswith("index.md")
 
 

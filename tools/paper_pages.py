@@ -92,7 +92,7 @@ WHERE = (
 
 
 def main() -> None:
-    """Write every page and picture; what is no recipe any more is removed."""
+    """Write all pages and pictures; those of removed recipes are deleted."""
     FOLDER.mkdir(exist_ok=True)
     files = pages()
     for file in FOLDER.iterdir():
@@ -103,7 +103,7 @@ def main() -> None:
 
 
 def pages() -> dict[str, str]:
-    """Every file of the folder, by name."""
+    """The texts of all files of the folder, by name."""
     claims = recorded()
     files = {"index.md": index(claims)}
     for name in recipes.names():
@@ -115,7 +115,7 @@ def pages() -> dict[str, str]:
 
 
 def entry(name: str) -> dict[str, Any]:
-    """What is told of a recipe; of one that papers.toml does not know, the comment of its file."""
+    """The entry of a recipe in papers.toml, or else one made of the comment in its file."""
     if name in ENTRIES:
         return {"papers": [], **ENTRIES[name]}
     lines = recipes.RECIPES.find(name).text.splitlines()
@@ -124,7 +124,7 @@ def entry(name: str) -> dict[str, Any]:
 
 
 def index(claims: dict[str, list[str]]) -> str:
-    """All recipes in a table."""
+    """The index page: a table of all recipes."""
     rows = []
     for name in recipes.names():
         own, known = entry(name), [study for study in studies(name) if study in claims]
@@ -137,7 +137,7 @@ def index(claims: dict[str, list[str]]) -> str:
 
 
 def page(name: str, claims: dict[str, list[str]], has_picture: bool) -> str:
-    """One paper."""
+    """The page of one recipe."""
     own, base = entry(name), against(name)
     change = CHANGES.format(base=base, name=name, diff=diff(base, name)) if base else ""
     ordered = recipes.read(name).tables()["masking"]["use"] == "partial"
@@ -156,14 +156,14 @@ def page(name: str, claims: dict[str, list[str]], has_picture: bool) -> str:
 
 
 def verdicts(name: str, claims: dict[str, list[str]]) -> list[str]:
-    """The recorded claims of a paper, and the studies that could be run."""
-    mine = studies(name)
-    rows = [row for study in mine for row in claims.get(study, [])]
+    """The lines about a paper's recorded claims, and its studies that were not run yet."""
+    own = studies(name)
+    rows = [row for study in own for row in claims.get(study, [])]
     lines = [HEAD, *rows, "", WHERE] if rows else []
     known = {study.removesuffix("-untuned") for study in claims}
-    left = [study for study in mine if study.removesuffix("-untuned") not in known]
-    if left:
-        commands = ", ".join(f"`clozelab study {study}`" for study in left)
+    not_run = [study for study in own if study.removesuffix("-untuned") not in known]
+    if not_run:
+        commands = ", ".join(f"`clozelab study {study}`" for study in not_run)
         lines += [""] * bool(lines) + [f"Not run yet: {commands} ([studies](../studies.md))."]
     return lines or ["No study of it is recorded."]
 
@@ -200,14 +200,14 @@ def recorded() -> dict[str, list[str]]:
 
 
 def against(name: str) -> str | None:
-    """The recipe that another's difference is shown from."""
+    """The recipe with which a recipe is compared on its page."""
     chain = recipes.chain(name)
     base = entry(name).get("against") or (Path(chain[1]).stem if len(chain) > 1 else None)
     return base if base != name else None
 
 
 def diff(base: str, name: str) -> str:
-    """As the command prints it."""
+    """The difference of two recipes, as `clozelab diff` prints it."""
     console = Console(file=io.StringIO(), width=DIFF_WIDTH, record=True, highlight=False)
     for part in difference(clozelab.diff(base, name), {"a": base, "b": name}):
         console.print(part)
@@ -215,7 +215,7 @@ def diff(base: str, name: str) -> str:
 
 
 def masks(name: str) -> str:
-    """Two epochs of masks as a picture; nothing where a recipe hides nothing."""
+    """The SVG of two epochs of masks; "" if a recipe masks nothing."""
     tokenizer = recipes.read(name).tables()["tokenizer"]["use"]
     text = SEQUENCE if tokenizer == "kmer" else TEXT
     text = CHINESE if name in ("bert_chinese", "roberta_wwm", "ernie") else text
@@ -242,7 +242,7 @@ def masks(name: str) -> str:
 
 
 def _tokens(mask_records: Any, top: float) -> tuple[list[str], float]:
-    """The tokens of a text, line after line; the height that they end at."""
+    """The SVG elements of a text's tokens, line by line, and the height of their end."""
     masked, blocks = mask_records.epochs[0], mask_records.laid.blocks
     decisions = {}
     for number, at in enumerate(masked.hidden.positions.tolist()):

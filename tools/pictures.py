@@ -35,7 +35,7 @@ class _Recorder(Console):
 
 
 def main() -> None:
-    """One picture: the same sentence under four recipes, and BERT's difference from RoBERTa."""
+    """Make docs/pictures/masks.svg: the masks of one sentence under four recipes."""
     console = _Recorder(
         record=True, width=WIDTH, file=io.StringIO(), highlight=False, force_terminal=True
     )
@@ -44,7 +44,7 @@ def main() -> None:
         console.print(f'[bold green]$[/] clozelab mask {recipe} [dim]"The umbrella…" --epoch 0[/]')
         cli.run(["mask", recipe, TEXT, "--epoch", "0", "--seed", "1"])
         console.print()
-    # A picture must not fetch a font: the reader's own fixed-width one will do.
+    # Without a font to fetch: the reader's own fixed-width font is used.
     plain = CONSOLE_SVG_FORMAT[: CONSOLE_SVG_FORMAT.index("@font-face")]
     plain += CONSOLE_SVG_FORMAT[CONSOLE_SVG_FORMAT.index(".{unique_id}-matrix") :]
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def theme(colours: Mapping[str, str]) -> TerminalTheme:
 
 
 def both(light: str, dark: str) -> str:
-    """One drawing of two that differ in their colours alone."""
+    """One drawing with light and dark colours, from two that differ only in colours."""
     pairs = zip(
         *(re.findall(r'fill="(#\w{6})"', drawing) for drawing in (light, dark)), strict=True
     )

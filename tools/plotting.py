@@ -37,7 +37,7 @@ matplotlib.rcParams.update({
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Write a figure, and be done with it."""
+    """Write a figure as SVG and close it."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None})
     pyplot.close(figure)

@@ -2,8 +2,8 @@
 
     python tools/roofline_tables.py
 
-benchmarks/results/roofline.json has a list of records of benchmarks/roofline.py; of a row that was
-measured several times the last one counts.
+benchmarks/results/roofline.json has a list of records of benchmarks/roofline.py; if a row was
+measured several times, the last measurement is used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _cell(cost: Mapping[str, float] | None) -> str:
 
 
 def page(text: str) -> str:
-    """The page with the table of today's records."""
+    """The page with the table made from the current records."""
     rows: dict[str, Any] = {}
     for record in json.loads(RECORDS.read_text(encoding="utf-8")):
         rows |= record["rows"]

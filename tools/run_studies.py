@@ -1,12 +1,12 @@
-"""Run recorded studies, or go on with them, for some minutes; what is done is packed for results/.
+"""Run or continue recorded studies for some minutes; their records are packed for results/.
 
     PYTHONPATH=src python tools/run_studies.py QUEUE.toml --corpus CORPUS… --task-data DIR \\
         --minutes 9 --out DIR [--only NAME…] [--side-by-side 2]
 
 The queue has a table for each study: its `name`, `size`, `budget`, `seeds`, and whatever else
 `clozelab study` takes (`set`, `tune`, `variants`, `at_once`); `corpus` names the corpus where
-there are several. A study that lies in results/unfinished goes on from there: its cells are not
-repeated. CLOZELAB_COMMIT tells the commit where the tree has no history.
+there are several. A study in results/unfinished is continued: its finished cells are not repeated.
+CLOZELAB_COMMIT gives the commit if the tree has no history.
 
 With `--side-by-side 2` the next study begins while one still runs: some 45 seconds of starting and
 compiling, and the last cells of a study, leave most of a GPU idle. Each study runs as many cells at
@@ -32,11 +32,11 @@ from typing import Any
 from keep_study import keep
 
 UNFINISHED = Path(__file__).resolve().parent.parent / "results" / "unfinished"
-SAVING = 25  # seconds that are left for cells to be saved and records to be packed
+SAVING = 25  # seconds reserved for saving cells and packing records
 
 
 def options(entry: dict[str, Any]) -> list[str]:
-    """The words of `clozelab study`."""
+    """The options of `clozelab study` for an entry of the queue."""
     command_options = []
     for key, value in entry.items():
         if key in ("name", "study", "corpus"):
@@ -52,7 +52,7 @@ def options(entry: dict[str, Any]) -> list[str]:
 
 
 def begin(name: str, place: Path, corpus: Path, task_data: Path) -> None:
-    """Put a recorded study where it can go on, with the places of this machine."""
+    """Copy an unfinished study to where it can continue, with the paths of this machine."""
     if place.exists() or not (UNFINISHED / name / "plan.json").exists():
         return
     place.mkdir(parents=True)
@@ -64,7 +64,7 @@ def begin(name: str, place: Path, corpus: Path, task_data: Path) -> None:
 
 
 def run(entry: dict[str, Any], place: Path, corpus: Path, task_data: Path, seconds: float) -> int:
-    """One study, until it is done or its time is over; then it saves, and can go on."""
+    """Run one study until it is done or its time is over; then it saves, and can be continued."""
     command = [sys.executable, "-m", "clozelab", "study", entry.get("study", entry["name"])]
     command += ["--data", str(corpus), "--task-data", str(task_data), "--out", str(place)]
     started = subprocess.Popen([*command, *options(entry)])
@@ -80,7 +80,7 @@ def run(entry: dict[str, Any], place: Path, corpus: Path, task_data: Path, secon
 
 
 def main() -> None:
-    """Study after study, in the queue's order."""
+    """Run the studies in the queue's order."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("queue", type=Path)
     parser.add_argument("--corpus", type=Path, nargs="+", required=True, help="by their folders")
@@ -109,7 +109,7 @@ def main() -> None:
                 cells = json.loads((place / "result.json").read_text(encoding="utf-8"))["cells"]
                 print(f"{name}: exit {code}, {len(cells)} cells, {time.monotonic() - began:.0f} s")
 
-        chosen = [one for one in queue if not arguments.only or one["name"] in arguments.only]
+        chosen = [item for item in queue if not arguments.only or item["name"] in arguments.only]
         with ThreadPoolExecutor(arguments.side_by_side) as studies:
             for done in [studies.submit(follow, entry) for entry in chosen]:
                 done.result()

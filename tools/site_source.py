@@ -1,10 +1,10 @@
-"""Lay the pages of the site out under build/site-source, as they lie in the repository.
+"""Copy the pages of the site to build/site-source, with the layout of the repository.
 
     python tools/site_source.py
 
 So a link between two files of the repository is a link between two pages. Notebooks become pages.
-What a page links to and is no page (pictures, records, source files) is copied beside it. A folder
-that is linked to is its README.md, where it has one, or a list of what is in it.
+Linked files that are not pages (pictures, records, source files) are copied too. A link to a folder
+leads to its README.md, or to a list of its files if it has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "site-source"
 LINK = re.compile(r"(\]\()(<?)([^)\s>#]+)(>?)((?:#[^)\s]*)?\))")
-AS_TEXT = {".py", ".toml", ".txt", "", ".cff", ".yml", ".jsonl"}  # which a browser would download
+AS_TEXT = {".py", ".toml", ".txt", "", ".cff", ".yml", ".jsonl"}  # browsers would download these
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     for page in pages():
         text = page.read_text(encoding="utf-8")
         place(page).parent.mkdir(parents=True, exist_ok=True)
-        text = LINK.sub(partial(_linked, page), text)
+        text = LINK.sub(partial(_site_link, page), text)
         place(page).write_text(text, encoding="utf-8")
     for notebook in sorted((ROOT / "examples").glob("*.ipynb")):
         file = place(notebook).with_suffix(".md")
@@ -44,22 +44,22 @@ def pages() -> list[Path]:
         named = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         files = [ROOT / name for name in named.splitlines() if name.endswith(".md")]
     except (OSError, subprocess.CalledProcessError):  # a copy without its history
-        files = [file for file in ROOT.rglob("*.md") if not _aside(file)]
+        files = [file for file in ROOT.rglob("*.md") if not _is_left_out(file)]
     return sorted(file for file in files if file.exists() and ".github" not in file.parts)
 
 
-def _aside(file: Path) -> bool:
+def _is_left_out(file: Path) -> bool:
     parts = file.relative_to(ROOT).parts
     return parts[0] in ("build", "site", "demo", "runs") or any(p.startswith(".") for p in parts)
 
 
 def place(file: Path) -> Path:
-    """Where a file of the repository is in the source of the site."""
+    """The path of a repository file in the source of the site."""
     return OUT / file.relative_to(ROOT)
 
 
-def _linked(page: Path, link: re.Match[str]) -> str:
-    """A link as the site has it; what it leads to is copied, if it is no page itself."""
+def _site_link(page: Path, link: re.Match[str]) -> str:
+    """A link as the site needs it; copies its target, unless that is a page."""
     opening, left, target, right, closing = link.groups()
     if re.match(r"[a-z]+:", target):
         return link[0]
@@ -69,7 +69,7 @@ def _linked(page: Path, link: re.Match[str]) -> str:
     if file.is_dir():
         target = f"{target.rstrip('/')}/README.md"
         if not (file / "README.md").exists():
-            _list(file)
+            _write_listing(file)
     elif file.suffix == ".ipynb":
         target = f"{target.removesuffix('.ipynb')}.md"
     elif file.suffix in AS_TEXT:
@@ -83,16 +83,16 @@ def _linked(page: Path, link: re.Match[str]) -> str:
     return f"{opening}{left}{target}{right}{closing}"
 
 
-def _list(folder: Path) -> None:
-    """A page for a folder without one."""
-    names = sorted(each.name for each in folder.iterdir() if not each.name.startswith((".", "_")))
+def _write_listing(folder: Path) -> None:
+    """Write a page with the list of files, for a folder without README.md."""
+    names = sorted(file.name for file in folder.iterdir() if not file.name.startswith((".", "_")))
     text = "\n".join([f"# {folder.relative_to(ROOT)}", "", *(f"- `{name}`" for name in names), ""])
     place(folder).mkdir(parents=True, exist_ok=True)
     (place(folder) / "README.md").write_text(text, encoding="utf-8")
 
 
 def notebook_page(notebook: Path) -> str:
-    """A notebook as a page: its text, its code, and what it printed as text."""
+    """A notebook as a page: its text, its code and its printed output."""
     parts = []
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"]).strip()

@@ -1,4 +1,4 @@
-"""Draw what was measured: python tools/speed_pictures.py
+"""Draw the measurements of speed: python tools/speed_pictures.py
 
 docs/pictures/speed.svg has the rows of benchmarks/results/gpu.json that have a peer;
 docs/pictures/scale.svg the time and the memory of planning by the size of a corpus;
@@ -15,7 +15,7 @@ from matplotlib import pyplot
 from plotting import INK, PALE, SERIES, save
 
 ROOT = Path(__file__).parents[1]
-BARS = {  # from dark to light, so that they differ without colour
+BARS = {  # from dark to light, so that they can be told apart without colour
     "clozelab": SERIES[0],
     "transformers compiled": SERIES[1],
     "transformers": PALE,
@@ -34,7 +34,7 @@ def title(row: dict[str, Any]) -> str:
 
 
 def speed(file: Path) -> None:
-    """A group of bars for each row, the ratio at the end of each bar of a peer."""
+    """Draw a group of bars for each row, with our ratio to each peer."""
     rows = json.loads((ROOT / "benchmarks/results/gpu.json").read_text())["rows"]
     rows = [row for row in rows if row["peers"]]
     figure, axis = pyplot.subplots(figsize=(6.4, 0.75 * len(rows) + 0.7), layout="constrained")
@@ -57,7 +57,7 @@ def speed(file: Path) -> None:
 
 
 def scale(file: Path, *, millions: int = 36_000) -> None:
-    """Planning by tokens: seconds of one core, dashed on to a larger corpus, and memory."""
+    """Draw time (extrapolated where dashed) and memory of planning, over the tokens of a corpus."""
     rows = json.loads((ROOT / "benchmarks/results/scale.json").read_text())["rows"]
     figure, (time, memory) = pyplot.subplots(1, 2, figsize=(7.2, 2.9), layout="constrained")
     for number, name in enumerate(dict.fromkeys(row["format"] for row in rows)):
@@ -78,7 +78,7 @@ def scale(file: Path, *, millions: int = 36_000) -> None:
 
 
 def minutes(run: Path, file: Path) -> None:
-    """Losses over time; the first step, which has the compilation, is where the clock starts."""
+    """Draw losses over time, from the end of the first step, which includes compilation."""
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((run / "result.json").read_text())
     steps = [entry for entry in entries if entry["kind"] == "step"]

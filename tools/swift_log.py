@@ -2,8 +2,8 @@
 
     python tools/swift_log.py [--check]
 
-A study that was not run has dashes; one that lies in results/unfinished has what its cells give so
-far, and says so.
+A study that was not run has dashes; one in results/unfinished has the results of its cells so far,
+and is marked as unfinished.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clozelab.studies.verdicts import advantage
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "swift.md"
-# By study what it is compared with, and the measures of its table.
+# By study: the variant to compare with, and the measures of its table.
 STUDIES = {
     "swift-choices": ("swift", ("under.fifteen", "pairs.blimp")),
     "swift-objective": ("masked", ("mnli.accuracy", "sst2.accuracy", "pairs.blimp")),
@@ -56,7 +56,7 @@ ELSEWHERE = {
 
 
 def find_record(name: str, results: Path) -> tuple[StudyRecord | None, str]:
-    """The record of a study, and where it stands."""
+    """The record of a study, and how much of it is done."""
     for folder, state in ((results / name, ""), (results / "unfinished" / name, "unfinished")):
         if (folder / "result.json").exists():
             record = records.read(folder)
@@ -66,7 +66,7 @@ def find_record(name: str, results: Path) -> tuple[StudyRecord | None, str]:
 
 
 def table(name: str, results: Path) -> str:
-    """A row for each variant: what others found, its advantage over the base, whether it counts."""
+    """A row per variant: results elsewhere, advantage over the base, and whether it is kept."""
     base, measures = STUDIES[name]
     record, state = find_record(name, results)
     study = spec.read(name) if record is None else record.study
