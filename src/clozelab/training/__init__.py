@@ -1,4 +1,4 @@
-"""How a run goes: the optimisers a recipe may name, and the schedule (both without torch)."""
+"""The optimisers that a recipe may name, and the schedule; both are imported without torch."""
 
 from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon, Optimiser
 from clozelab.training.schedule import Schedule

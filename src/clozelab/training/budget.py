@@ -23,7 +23,7 @@ _UNITS: dict[str, tuple[Literal["seconds", "tokens", "steps"], float]] = {
 
 @dataclass(frozen=True)
 class Budget:
-    """An amount of one kind."""
+    """An amount of time, tokens or steps."""
 
     kind: Literal["seconds", "tokens", "steps"]
     amount: float
@@ -47,17 +47,17 @@ def parse(word: str) -> Budget:
 
 
 def steps(budget: Budget, *, tokens_a_step: float, seconds_a_step: float | None) -> int:
-    """How many steps fit; a budget of time needs to know how long one takes."""
+    """How many steps a budget has room for; one of time needs the seconds that a step takes."""
     if budget.kind == "steps":
         return int(budget.amount)
     if budget.kind == "tokens":
-        each, cost = tokens_a_step, f"{tokens_a_step:,.0f} tokens"
+        step_cost, cost = tokens_a_step, f"{tokens_a_step:,.0f} tokens"
     elif seconds_a_step is None:
         raise ValueError("a budget of time needs the seconds a step takes")
     else:
-        each, cost = seconds_a_step, f"{seconds_a_step:,.3g} seconds"
-    # A hair more, so that 0.3 seconds have room for three steps of 0.1.
-    count = int(budget.amount / each * (1 + 1e-9))
+        step_cost, cost = seconds_a_step, f"{seconds_a_step:,.3g} seconds"
+    # Slightly more, against rounding: 0.3 seconds have room for three steps of 0.1.
+    count = int(budget.amount / step_cost * (1 + 1e-9))
     if count < 1:
         raise UserError(
             f"--budget: {budget.amount:,.6g} {budget.kind} are too few, since one step takes"

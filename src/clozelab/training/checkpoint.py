@@ -1,8 +1,8 @@
-"""Checkpoints: safetensors and text in a folder, written whole or not at all.
+"""Checkpoints: safetensors and text in a folder, written completely or not at all.
 
 checkpoints/step-00001200/ has model.safetensors, the texts that go with it (recipe, tokenizer),
-state/ with what a run needs to go on (absent beside weights alone), and checksums.json, last. A run
-whose weights are sharded has the moments of its optimisers in state/ as shards, a file a process.
+state/ with what a run needs to resume (absent where only weights were saved), and checksums.json,
+written last. A run with sharded weights saves its moments as shards, one file per process.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ Names = Mapping[nn.Parameter, str]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that `open_checkpoint` or `newest` found whole."""
+    """A folder that `open_checkpoint` or `newest` has verified."""
 
     path: Path
     step: int
 
     def weights(self, like: Like | None = None) -> dict[str, Tensor]:
-        """The model's parameters by name; of one that is `like` a sharded tensor, only a shard."""
+        """The model's parameters by name; of those that `like` shards, only this shard."""
         return _read_shards(self.path, like) if like else load_file(self.path / WEIGHTS)
 
     def tensors(self, like: Like | None = None) -> dict[str, Tensor]:
-        """What else the run carried: the optimisers' moments, a memory; nothing beside weights."""
+        """The optimisers' moments and a memory, by name; empty if only weights were saved."""
         folder = (self.path / TENSORS).parent
         shard_files = [*folder.glob("*.safetensors")]
         if like or len(shard_files) > 1:
@@ -57,16 +57,16 @@ class Checkpoint:
         return load_file(shard_files[0]) if shard_files else {}
 
     def state(self) -> dict[str, Any]:
-        """Where the run stood; nothing beside weights alone."""
+        """The state of the run; empty if only weights were saved."""
         file = self.path / STATE
         return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
     def text(self, name: str) -> str:
-        """One of the texts that were saved with it."""
+        """The content of a text file that was saved with it."""
         return (self.path / name).read_text(encoding="utf-8")
 
     def verify(self) -> None:
-        """Refuse it if a file is missing, cut short or changed since it was written."""
+        """Raise `UserError` if a file is missing, cut short or changed since it was written."""
         for name, written in _checksums(self.path)["files"].items():
             file = self.path / name
             if not file.is_file():
@@ -87,7 +87,7 @@ def save(
     texts: Mapping[str, str],
     keep: int,
 ) -> Path:
-    """Write a checkpoint and remove the oldest but `keep` (0 keeps all); returns its folder."""
+    """Write a checkpoint, keep the `keep` newest (0 keeps all), and return its folder."""
     part = begin(folder, step)
     try:
         write_tensors(part / WEIGHTS, weights)
@@ -100,12 +100,12 @@ def save(
 
 
 def part_of(folder: Path, step: int) -> Path:
-    """Where a checkpoint is written until it is whole."""
-    return folder / f".{_name(step)}.part"
+    """The temporary folder of a checkpoint that is being written."""
+    return folder / f".{_folder_name(step)}.part"
 
 
 def begin(folder: Path, step: int) -> Path:
-    """An empty folder for what becomes a checkpoint; several processes may write their tensors."""
+    """Create the temporary folder, into which several processes may write their tensors."""
     part = part_of(folder, step)
     discard(part)
     part.mkdir(parents=True)
@@ -115,29 +115,29 @@ def begin(folder: Path, step: int) -> Path:
 def finish(
     part: Path, step: int, *, state: Mapping[str, Any], texts: Mapping[str, str], keep: int
 ) -> Path:
-    """Make a checkpoint of what was begun and has its tensors; returns its folder.
+    """Make the temporary folder, which has its tensors, a checkpoint; returns its folder.
 
-    Until the last rename nothing that stood before is touched, so a full disk costs only this one.
+    Earlier checkpoints are untouched until the last rename: a full disk costs only this one.
     """
     folder = part.parent
-    place, old = folder / _name(step), folder / f".{_name(step)}.old"
+    final, old = folder / _folder_name(step), folder / f".{_folder_name(step)}.old"
     _seal_files(part, step, state=state, texts=texts)
-    if place.exists():  # a folder cannot replace another at once: `newest` knows the .old one
+    if final.exists():  # a folder cannot replace another atomically: `newest` reads the .old one
         discard(old)
-        os.replace(place, old)
-    os.replace(part, place)
+        os.replace(final, old)
+    os.replace(part, final)
     files.sync(folder)
     _tidy(folder, step, keep)
-    return place
+    return final
 
 
 def discard(folder: Path) -> None:
-    """Remove what is no checkpoint yet, or no longer."""
+    """Remove a folder that is no checkpoint yet, or no longer."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a folder; refused if it is damaged."""
+    """The checkpoint in a folder; raises `UserError` if it is damaged."""
     if not path.is_dir():
         raise UserError(f"{path}: there is no such checkpoint; name a folder checkpoints/step-…")
     checkpoint = Checkpoint(path, int(_checksums(path)["step"]))
@@ -146,52 +146,52 @@ def open_checkpoint(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint, and a sentence on each damaged one that was passed over."""
-    passed: list[str] = []
-    for _, path in sorted(_folders(folder), reverse=True):
+    """The newest undamaged checkpoint, and a sentence on each damaged one that was skipped."""
+    skipped: list[str] = []
+    for _, path in sorted(_find_folders(folder), reverse=True):
         try:
             checkpoint = open_checkpoint(path)
         except UserError as error:
-            passed.append(str(error))
+            skipped.append(str(error))
         else:
             instead = f"{path.name} is used instead"
-            return checkpoint, [f"{line.partition(';')[0]}; {instead}" for line in passed]
-    return None, passed
+            return checkpoint, [f"{line.partition(';')[0]}; {instead}" for line in skipped]
+    return None, skipped
 
 
 def tidy(folder: Path, *, keep: int) -> None:
-    """Do what is left of a save that was killed; a checkpoint that it had set aside is put back.
+    """Finish a save that was killed; a checkpoint that it had renamed to .old is renamed back.
 
-    As a save does, it leaves the `keep` newest (0 keeps all).
+    As after a save, the `keep` newest are left (0 keeps all).
     """
     last, _ = newest(folder)
     if last is not None and last.path.name.startswith("."):
-        os.replace(last.path, folder / _name(last.step))
+        os.replace(last.path, folder / _folder_name(last.step))
     _tidy(folder, last.step if last else 0, keep)
 
 
 def moments(optimisers: Sequence[Optimizer], names: Names) -> Iterator[tuple[str, Tensor]]:
-    """What the optimisers remember, by optimiser, parameter and key; sharded as the parameter."""
+    """Yield the optimisers' state by optimiser, parameter and key; sharded as the parameter."""
     for number, optimiser in enumerate(optimisers):
-        for parameter in _members(optimiser):
+        for parameter in _parameters(optimiser):
             for key, value in optimiser.state.get(parameter, {}).items():
                 yield f"{number}/{names[parameter]}/{key}", value
 
 
 def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str, Tensor]) -> None:
-    """Give `moments` back to fresh optimisers; what is no optimiser's is left alone."""
+    """Load `moments` into fresh optimisers; tensors that belong to none are ignored."""
     moments: dict[tuple[str, str], dict[str, Tensor]] = {}
     for name, value in tensors.items():
-        number, owner, key = _parse(name)
+        number, owner, key = _parse_name(name)
         if number.isdigit():
             moments.setdefault((number, owner), {})[key] = value
     for count, optimiser in enumerate(optimisers):
         states = {}
-        for place, parameter in enumerate(_members(optimiser)):
-            mine = moments.pop((str(count), names[parameter]), {})
-            states[place] = {key: _fitted(value, parameter, names) for key, value in mine.items()}
+        for index, parameter in enumerate(_parameters(optimiser)):
+            saved = moments.pop((str(count), names[parameter]), {})
+            states[index] = {k: _checked_moment(v, parameter, names) for k, v in saved.items()}
         state = optimiser.state_dict()
-        state["state"] = {place: values for place, values in states.items() if values}
+        state["state"] = {index: values for index, values in states.items() if values}
         optimiser.load_state_dict(state)  # which puts each on its parameter's device
     if moments:
         number, owner = min(moments)
@@ -203,25 +203,25 @@ def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str,
 
 def owner_of(name: str) -> str:
     """The parameter that one of the `moments` belongs to."""
-    return _parse(name)[1]
+    return _parse_name(name)[1]
 
 
 def _read_shards(folder: Path, like: Like) -> dict[str, Tensor]:
-    """What `shards.read` reads, which a process that shards nothing does not import."""
+    """Call `shards.read`, imported only here since the import takes a second."""
     from clozelab.training.shards import read
 
     return read(folder, like)
 
 
-def _parse(name: str) -> tuple[str, str, str]:
-    """A moment's optimiser, parameter and key; what is no moment has no number."""
+def _parse_name(name: str) -> tuple[str, str, str]:
+    """The optimiser, parameter and key in the name of a moment; other names have no number."""
     number, _, rest = name.partition("/")
     owner, _, key = rest.rpartition("/")
     return number, owner, key
 
 
-def _fitted(value: Tensor, parameter: nn.Parameter, names: Names) -> Tensor:
-    """A moment laid out as its parameter is; a count of steps stays as it is."""
+def _checked_moment(value: Tensor, parameter: nn.Parameter, names: Names) -> Tensor:
+    """A moment, checked, and sharded as its parameter is; a count of steps is never sharded."""
     if not value.ndim:
         return value.clone()
     if value.shape != parameter.shape:
@@ -232,15 +232,15 @@ def _fitted(value: Tensor, parameter: nn.Parameter, names: Names) -> Tensor:
     return shard_like(value.clone(), parameter)
 
 
-def _members(optimiser: Optimizer) -> list[nn.Parameter]:
-    """Its parameters in the order in which its state dictionary counts them."""
+def _parameters(optimiser: Optimizer) -> list[nn.Parameter]:
+    """The optimiser's parameters in the order of its state dictionary."""
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]
 
 
 def _seal_files(
     folder: Path, step: int, *, state: Mapping[str, Any], texts: Mapping[str, str]
 ) -> None:
-    """Add the texts; every file is on the disk before the checksums are."""
+    """Write the texts, sync every file to the disk, then write the checksums."""
     written = dict(texts)
     if state:
         written[STATE] = json.dumps(state, indent=1, allow_nan=False)
@@ -263,12 +263,12 @@ def _seal_files(
 
 
 def _tidy(folder: Path, step: int, keep: int) -> None:
-    """Remove what is older than the `keep` newest up to `step`, and what was left half done.
+    """Remove checkpoints older than the `keep` newest up to `step`, and temporary folders.
 
-    Later steps stay: a run that passed over a damaged checkpoint writes before it, and over it
-    when it gets there.
+    Later steps stay: a run that skipped a damaged checkpoint resumes from an earlier one, and
+    replaces the damaged one when it gets there.
     """
-    saved = sorted((number, path) for number, path in _folders(folder) if number <= step)
+    saved = sorted((number, path) for number, path in _find_folders(folder) if number <= step)
     for _, path in saved[:-keep] if keep else []:
         if not path.name.startswith("."):
             os.replace(path, folder / f".{path.name}.old")
@@ -276,8 +276,8 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
         discard(path)
 
 
-def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Steps and their folders; one that a crash left set aside counts where none took its place."""
+def _find_folders(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield steps and their folders; an .old one counts if a crash left nothing in its place."""
     for path in folder.glob("*") if folder.is_dir() else []:
         match = re.fullmatch(r"\.?(step-(\d+))(\.old)?", path.name)
         if match and (path.name == match[1] or not (folder / match[1]).exists()):
@@ -298,12 +298,12 @@ def _checksums(path: Path) -> dict[str, Any]:
     return listing
 
 
-def _name(step: int) -> str:
+def _folder_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
 def _seal(step: object, files: object) -> str:
-    """The checksum of the checksums."""
+    """The hash of the step and the checksums."""
     return sha256(json.dumps([step, files], sort_keys=True).encode()).hexdigest()
 
 

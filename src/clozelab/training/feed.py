@@ -1,4 +1,4 @@
-"""Preparation in the background: steps are made ahead of time, and come out in order."""
+"""Preparation in the background: threads prepare steps ahead of time, and yield them in order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Cursor:
 def ahead(
     jobs: Iterator[Callable[[], T]], *, workers: int, depth: int = 2
 ) -> Generator[T, None, None]:
-    """The results of the jobs in their order, some of them made before they are asked for.
+    """Yield the results of the jobs in their order; the next ones are prepared in the background.
 
-    One thread walks the jobs, `workers` more run them, at most `depth` results for each wait.
-    No workers: each job runs when its result is asked for. Closing the iterator ends the threads.
+    One thread submits the jobs and `workers` threads run them; at most `depth` results per worker
+    wait. Without workers a job runs when its result is asked for. Closing it ends the threads.
     """
     if not workers:
         for job in jobs:
@@ -43,7 +43,7 @@ def ahead(
             except Full:
                 continue
 
-    def walk() -> None:
+    def submit_jobs() -> None:
         try:
             for job in jobs:
                 put(pool.submit(job))
@@ -55,12 +55,12 @@ def ahead(
             failed.set_exception(error)
             put(failed)
 
-    walker = Thread(target=walk, name="feed-order", daemon=True)
-    walker.start()
+    submitter = Thread(target=submit_jobs, name="feed-order", daemon=True)
+    submitter.start()
     try:
         while (future := waiting.get()) is not None:
             yield future.result()
     finally:
         closed.set()
-        walker.join()
+        submitter.join()
         pool.shutdown(wait=True, cancel_futures=True)

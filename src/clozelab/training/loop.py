@@ -1,4 +1,4 @@
-"""The one loop: a generator that yields after every step; the caller records, saves and stops.
+"""The training loop: a generator that yields after every step; the caller logs, saves and stops.
 
 Sums are divided by the targets of the whole step, over all micro-batches and processes, before
 the backward pass, so that without dropout no split of a step changes its loss or its gradients.
@@ -28,12 +28,12 @@ Measured = dict[str, dict[str, float]]  # by objective: its sums
 
 
 class DivergedError(UserError):
-    """A loss or a gradient that is not finite; the last step is worth nothing."""
+    """A loss or a gradient is not finite; the weights after the last step are useless."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What this process does in one step."""
+    """The micro-batches of this process in one step, and the settings of that step."""
 
     number: int  # steps done before this one
     batches: Sequence[Batch]
@@ -79,19 +79,19 @@ class TrainState:
 class _Sums(NamedTuple):
     """Every objective's sums over all processes, in one tensor."""
 
-    places: list[tuple[str, str]]  # objective and sum
+    names: list[tuple[str, str]]  # objective and sum
     values: Tensor
 
     def named(self, values: Sequence[float]) -> Measured:
-        """The values, read, in their places."""
+        """The values of these sums, by objective and sum."""
         out: Measured = {}
-        for (name, what), value in zip(self.places, values, strict=True):
+        for (name, what), value in zip(self.names, values, strict=True):
             out.setdefault(name, {})[what] = value
         return out
 
 
 class _Gradients(NamedTuple):
-    """What comes with a step's gradients, which lie in the parameters."""
+    """The results of a step's backward passes; the gradients themselves are in the parameters."""
 
     sums: _Sums
     tokens: int
@@ -100,7 +100,7 @@ class _Gradients(NamedTuple):
 
 @dataclass(frozen=True)
 class _PendingStep:
-    """A step that the device may still be at."""
+    """A step that the device may still be computing."""
 
     number: int
     gradients: _Gradients
@@ -111,7 +111,7 @@ class _PendingStep:
     after: object
 
     def read(self, since: float) -> Step:
-        """Wait for it and look at what came out."""
+        """Wait for the device, check the results and return the finished step."""
         began = time.perf_counter()
         *values, norm = self.scalars.read()
         sums, tokens = self.gradients.sums.named(values), self.gradients.tokens
@@ -133,7 +133,7 @@ class _PendingStep:
 
 
 def train(state: TrainState, feed: Iterable[Prepared], world: World) -> Iterator[Step]:
-    """Take a step for each prepared one; a loss that is not finite raises `DivergedError`.
+    """Train on each prepared step; a loss that is not finite raises `DivergedError`.
 
     At every yield the weights are those after the step. So that a GPU never waits, a step is read
     only when the gradients of the next are under way, where `_overlaps` allows it.
@@ -141,22 +141,22 @@ def train(state: TrainState, feed: Iterable[Prepared], world: World) -> Iterator
     state.model.zero_grad(set_to_none=True)
     pending: _PendingStep | None = None
     last = time.perf_counter()
-    for prepared, waited in _sent_ahead(iter(feed), world.device):
+    for prepared, waited in _prefetch(iter(feed), world.device):
         if pending and not _overlaps(prepared, world):
             yield pending.read(last)
             pending, last = None, time.perf_counter()
         timer = StepTimer(world.device, waited)
-        gradients, full = None, ""
+        gradients, out_of_memory = None, ""
         try:
             with timer, raising_one():
-                gradients = _gradients(state, prepared, world)
+                gradients = _compute_gradients(state, prepared, world)
         except torch.OutOfMemoryError as error:
-            full = str(error) or "out of memory"  # its traceback would hold what filled the memory
+            out_of_memory = str(error) or "out of memory"  # the traceback keeps tensors alive
         if pending:
             yield pending.read(last)
             last = time.perf_counter()
-        if full:
-            raise torch.OutOfMemoryError(full)
+        if out_of_memory:
+            raise torch.OutOfMemoryError(out_of_memory)
         assert gradients is not None
         with timer, room_for("the moments of the optimiser", world.device):
             pending = _update(state, prepared, gradients, timer)
@@ -166,25 +166,25 @@ def train(state: TrainState, feed: Iterable[Prepared], world: World) -> Iterator
 
 @torch.no_grad()
 def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measured:
-    """Every objective's sums over some batches, nothing dropped out and nothing learned."""
+    """Every objective's sums over the feed's batches, without dropout and without training."""
     model.eval()
     totals: dict[str, dict[str, Tensor]] = {}
     memory: Tensor | None = None
     for prepared in feed:
         memory = None if prepared.fresh else memory
-        parts: list[Tensor] = []
-        for batch in _batches(_sent(prepared, world.device), world):
-            sums, after = model(_remembering(batch, memory, parts))
-            parts += [] if after is None else [after]
+        memories: list[Tensor] = []
+        for batch in _with_blanks(_to_device(prepared, world.device), world):
+            sums, next_memory = model(_with_memory(batch, memory, memories))
+            memories += [] if next_memory is None else [next_memory]
             _add(totals, sums)
-        memory = _memory(parts, prepared)
+        memory = _join_memories(memories, prepared)
     world.reshard(model)
-    sums = _reduced(totals, world)
+    sums = _reduce_sums(totals, world)
     return sums.named(sums.values.tolist())
 
 
-def _gradients(state: TrainState, prepared: Prepared, world: World) -> _Gradients:
-    """The gradients of a step, left in the parameters, and its sums over all processes."""
+def _compute_gradients(state: TrainState, prepared: Prepared, world: World) -> _Gradients:
+    """Add the gradients of a step to the parameters; returns its sums over all processes."""
     state.model.train()
     memory = None if prepared.fresh else state.memory
     names = sorted(prepared.counts)
@@ -192,29 +192,29 @@ def _gradients(state: TrainState, prepared: Prepared, world: World) -> _Gradient
         [prepared.tokens, *(prepared.counts[name] for name in names)]
     )
     counts = dict(zip(names, labels, strict=True))
-    # Wrappers average gradients over the processes: the factor makes a sum of it.
+    # DDP and FSDP average gradients over the processes: times `world.size` that is their sum.
     scale = {n: prepared.weights[n] * world.size / max(counts[n], 1) for n in names}
     totals: dict[str, dict[str, Tensor]] = {}
-    parts: list[Tensor] = []
-    batches = _batches(prepared, world)
+    memories: list[Tensor] = []
+    batches = _with_blanks(prepared, world)
     draws = mix(key(state.seed, "dropout", prepared.number), world.rank)
     if state.replays and len(batches) > 1:
-        # A graph writes every batch's gradients to one place: they add up in another.
+        # A replayed graph writes the gradients of every batch to the same memory: add them up here.
         for parameter in state.model.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     for number, batch in enumerate(batches):
         _seed(int(mix(draws, number)) >> 1, world.device)
         with world.accumulate(state.model, number == len(batches) - 1):
-            sums, after = state.model(_remembering(batch, memory, parts))
+            sums, next_memory = state.model(_with_memory(batch, memory, memories))
             loss = torch.stack([sums[name]["loss"] * scale[name] for name in names]).sum()
             (state.scaler.scale(loss) if state.scaler else loss).backward()  # type: ignore[no-untyped-call]
-        parts += [] if after is None else [after]
+        memories += [] if next_memory is None else [next_memory]
         _add(totals, sums)
-    return _Gradients(_reduced(totals, world), tokens, _memory(parts, prepared))
+    return _Gradients(_reduce_sums(totals, world), tokens, _join_memories(memories, prepared))
 
 
 def _seed(number: int, device: torch.device) -> None:
-    """Seed what dropout draws from, on a CPU without the notes that torch takes for absent GPUs."""
+    """Seed dropout; on a CPU without the lazy calls that torch queues for absent GPUs."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(number)
     else:
@@ -222,10 +222,10 @@ def _seed(number: int, device: torch.device) -> None:
 
 
 def _overlaps(prepared: Prepared, world: World) -> bool:
-    """Whether a step's gradients may be started before the step before is read.
+    """Whether a step's gradients may be started before the results of the last step are read.
 
-    Several processes wait for one another's counts anyhow; and they differ in their batches, while
-    what the caller does at a yield has to come at the same place in all of them.
+    Several processes wait for each other's counts anyway, and have different numbers of batches,
+    while the caller must do what it does at a yield at the same point in all of them.
     """
     return world.device.type == "cuda" and world.size == 1 and len(prepared.batches) == 1
 
@@ -233,11 +233,11 @@ def _overlaps(prepared: Prepared, world: World) -> bool:
 def _update(
     state: TrainState, prepared: Prepared, gradients: _Gradients, timer: StepTimer
 ) -> _PendingStep:
-    """Clip and learn; nothing is waited for."""
+    """Clip the gradients and update the weights, without waiting for the device."""
     for optimiser in state.optimisers if state.scaler else ():
         state.scaler.unscale_(optimiser)  # type: ignore[union-attr]
     norm = clip(state.model.parameters(), state.clip)
-    # A scaler looks at the gradients of one optimiser at a time: all of them step, or none does.
+    # A scaler checks the gradients of one optimiser at a time: here all of them step, or none.
     steps = state.scaler is None or bool(torch.isfinite(norm))
     scalars = AsyncScalars(torch.cat([gradients.sums.values, norm.detach().double().reshape(1)]))
     for optimiser in state.optimisers:
@@ -256,18 +256,18 @@ def _update(
     )
 
 
-def _batches(prepared: Prepared, world: World) -> list[Batch]:
-    """As many batches as the process with the most has."""
+def _with_blanks(prepared: Prepared, world: World) -> list[Batch]:
+    """This process's batches, and blank ones up to the largest number of any process."""
     missing = world.all_reduce_max(len(prepared.batches)) - len(prepared.batches)
     if not missing:
         return list(prepared.batches)
     return [*prepared.batches, *[moved(prepared.blank, world.device)] * missing]
 
 
-def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[tuple[Prepared, float]]:
-    """The feed's steps, each sent to the device while the one before is under way.
+def _prefetch(feed: Iterator[Prepared], device: torch.device) -> Iterator[tuple[Prepared, float]]:
+    """Yield the feed's steps, each copied to the device while the last one is being computed.
 
-    With each, the seconds that it was waited for.
+    Each comes with the seconds that the loop waited for it.
     """
     began = time.perf_counter()
     while True:
@@ -276,54 +276,54 @@ def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[tupl
         if prepared is None:
             return
         waited = time.perf_counter() - began
-        yield _sent(prepared, device), waited
+        yield _to_device(prepared, device), waited
         began = time.perf_counter()
 
 
-def _sent(prepared: Prepared, device: torch.device) -> Prepared:
-    """The batches of a step on their way to the device; it does not wait for them."""
+def _to_device(prepared: Prepared, device: torch.device) -> Prepared:
+    """The step with its batches copied to the device, asynchronously."""
     if device.type == "cpu":
         return prepared
     return replace(prepared, batches=[moved(batch, device) for batch in prepared.batches])
 
 
-def _remembering(batch: Batch, memory: Tensor | None, before: Sequence[Tensor]) -> Batch:
-    """The batch with the memory of its rows: those after the rows of the batches before."""
+def _with_memory(batch: Batch, memory: Tensor | None, earlier: Sequence[Tensor]) -> Batch:
+    """The batch with the memory of its rows, which come after those of the earlier batches."""
     if memory is None:
         return batch
-    first = sum(part.shape[1] for part in before)
-    mine = memory[:, first : first + len(batch.input.cu_seqlens) - 1]
-    if not mine.shape[1]:  # a blank batch comes after all rows
+    first = sum(part.shape[1] for part in earlier)
+    rows = memory[:, first : first + len(batch.input.cu_seqlens) - 1]
+    if not rows.shape[1]:  # a blank batch comes after all rows
         return batch
-    return batch._replace(input=batch.input._replace(memory=mine))
+    return batch._replace(input=batch.input._replace(memory=rows))
 
 
-def _memory(parts: list[Tensor], prepared: Prepared) -> Tensor | None:
-    """The memory of this process's rows; what blank batches left behind is none."""
-    mine = parts[: len(prepared.batches)]
-    return torch.cat(mine, 1) if mine else None
+def _join_memories(memories: list[Tensor], prepared: Prepared) -> Tensor | None:
+    """The memory of this process's rows; that of blank batches is left out."""
+    real = memories[: len(prepared.batches)]
+    return torch.cat(real, 1) if real else None
 
 
 def _add(totals: dict[str, dict[str, Tensor]], sums: Mapping[str, Mapping[str, Tensor]]) -> None:
     for name, values in sums.items():
         total = totals.setdefault(name, {})
         for what, value in values.items():
-            # A copy: a graph that is replayed writes the sums of the next batch to the same place.
+            # A copy: a replayed graph writes the sums of the next batch to the same memory.
             value = value.detach().to(torch.float64, copy=True)
             total[what] = total[what] + value if what in total else value
 
 
-def _reduced(totals: dict[str, dict[str, Tensor]], world: World) -> _Sums:
-    """The sums over all processes, in one exchange."""
-    places = [(name, what) for name in sorted(totals) for what in sorted(totals[name])]
-    if not places:
+def _reduce_sums(totals: dict[str, dict[str, Tensor]], world: World) -> _Sums:
+    """The sums over all processes, by one all-reduce."""
+    names = [(name, what) for name in sorted(totals) for what in sorted(totals[name])]
+    if not names:
         return _Sums([], torch.zeros(0, dtype=torch.float64, device=world.device))
-    values = torch.stack([totals[name][what] for name, what in places])
-    return _Sums(places, world.all_reduce_sum(values))
+    values = torch.stack([totals[name][what] for name, what in names])
+    return _Sums(names, world.all_reduce_sum(values))
 
 
 def check_finite(sums: Measured, number: int, *, norm: float = 0.0, of: str = "") -> None:
-    """Refuse what is not finite, gradients too: a checkpoint of it would be worthless."""
+    """Raise `DivergedError` if a loss or the norm is not finite: such weights must not be saved."""
     losses = {f"the {of}loss of {name}": values["loss"] for name, values in sums.items()}
     for what, value in {**losses, "the gradient's norm": norm}.items():
         if not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Memory that ran out, on a GPU or a CPU: one error for all that report it, or a sentence."""
+"""Out of memory on a GPU or a CPU: one type of error for all, or a sentence for the user."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import torch
 
 from clozelab.errors import UserError
 
-# What torch says on a CPU, where it has no error of its own: on Linux and macOS, and on Windows.
-_SAID = ("can't allocate memory", "not enough memory")
+# Messages of torch's RuntimeError on a CPU: on Linux and macOS, and on Windows.
+_CPU_MESSAGES = ("can't allocate memory", "not enough memory")
 
 
 def exhausted(error: BaseException) -> bool:
     """Whether an error says that memory ran out: torch's own, Python's, or a CPU allocator's."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in _SAID)
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _CPU_MESSAGES)
 
 
 @contextmanager
 def raising_one() -> Iterator[None]:
-    """Raise `torch.OutOfMemoryError` whatever memory ran out.
+    """Raise `torch.OutOfMemoryError` for every kind of out-of-memory error.
 
-    It is a new error: the old one's traceback holds what filled the memory.
+    It is a new error: the traceback of the old one keeps the tensors alive that filled the memory.
     """
-    full = ""
+    message = ""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not exhausted(error):
             raise
-        full = str(error) or "out of memory"
-    if full:
-        raise torch.OutOfMemoryError(full)
+        message = str(error) or "out of memory"
+    if message:
+        raise torch.OutOfMemoryError(message)
 
 
 def check_room(parameters: int, device: torch.device, *, memory: float) -> None:
-    """Refuse a model that memory of so many bytes cannot hold, before the system ends the process.
+    """Refuse a model that needs more than `memory` bytes, before the system kills the process.
 
-    On a CPU it is trained with its gradients and two moments; elsewhere it is made here first.
+    A CPU also holds its gradients and two moments; for a GPU the weights are made here first.
     """
     needed = 4 * (4 if device.type == "cpu" else 1) * parameters
     if needed > memory:
@@ -52,7 +52,7 @@ def check_room(parameters: int, device: torch.device, *, memory: float) -> None:
 
 @contextmanager
 def room_for(what: str, device: torch.device) -> Iterator[None]:
-    """Say in a sentence that memory has no room for something that cannot be smaller."""
+    """Turn an out-of-memory error into a `UserError` that names what did not fit."""
     try:
         with raising_one():
             yield

@@ -1,8 +1,8 @@
-"""Muon: momentum whose matrices are made nearly orthogonal before they are steps.
+"""Muon: the momentum of each matrix is made nearly orthogonal before it is the update.
 
-Differs from torch's own: matrices of one shape are worked on together, a few large products in the
-place of many small ones, and matrices that only lie side by side in one parameter, as queries, keys
-and values do, are each made orthogonal alone.
+Differs from torch's own: matrices of one shape are computed as a batch, a few large products
+instead of many small ones; and matrices that share a parameter, as those of queries, keys and
+values do, are made orthogonal separately.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 
 
 def build(settings: Muon, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
-    """Muon for the layers' matrices, Adam for everything else; each only where it has something."""
+    """Muon for the layers' matrices, Adam for everything else; neither without parameters."""
     named = list(parameters)
-    inner = [(name, p) for name, p in named if _inner(name, p)]
-    others = [(name, p) for name, p in named if not _inner(name, p)]
+    inner = [(name, p) for name, p in named if _is_inner(name, p)]
+    others = [(name, p) for name, p in named if not _is_inner(name, p)]
     optimisers: list[Optimizer] = []
     if inner:
         groups = updates.grouped(inner, settings, rate=settings.matrix_learning_rate, scale=scale)
-        parts = _parts(dict(inner))
+        parts = _matrix_counts(dict(inner))
         optimisers.append(MuonOptimizer(groups, settings=settings, parts=parts))
     if others:
         optimisers.append(updates.adam(settings, others, scale=scale))
     return optimisers
 
 
-def _parts(inner: Mapping[str, nn.Parameter]) -> dict[Tensor, int]:
-    """Of how many matrices a parameter is made: queries, keys, values; a gate and what it gates."""
+def _matrix_counts(inner: Mapping[str, nn.Parameter]) -> dict[Tensor, int]:
+    """The number of matrices in each parameter: queries, keys, values; a gate and its input."""
     parts: dict[Tensor, int] = {p: 3 for name, p in inner.items() if name.endswith("qkv.weight")}
     for name, parameter in inner.items():
         output = inner.get(name.replace("inner.weight", "output.weight"))
@@ -51,20 +51,20 @@ def _parts(inner: Mapping[str, nn.Parameter]) -> dict[Tensor, int]:
     return parts
 
 
-def _inner(name: str, parameter: nn.Parameter) -> bool:
-    """A matrix inside the layers: no table, no head, no bias that happens to have two axes.
+def _is_inner(name: str, parameter: nn.Parameter) -> bool:
+    """Whether it is a matrix of the layers: no embedding, no head, no bias with two axes.
 
-    A generator lies among the heads, and is an encoder.
+    The layers of ELECTRA's generator count, though it is among the heads.
     """
-    places = {*name.rpartition("heads.generator.encoder.")[2].split(".")}
-    inside = places & {"attention", "ffn", "projection"} and "heads" not in places
+    modules = {*name.rpartition("heads.generator.encoder.")[2].split(".")}
+    inside = modules & {"attention", "ffn", "projection"} and "heads" not in modules
     return bool(inside) and parameter.ndim == 2 and not updates.is_spared(name, parameter)
 
 
 class MuonOptimizer(updates.GroupOptimizer):
     """θ ← (1 − lr · decay) θ − lr · √max(1, rows / columns) · orthogonal(momentum).
 
-    `parts` says of how many matrices, one below another, a parameter is made; 1 if it is not there.
+    `parts` has the number of matrices that a parameter stacks; 1 where it is missing.
     """
 
     state_names = ("momentum_buffer",)
@@ -77,30 +77,30 @@ class MuonOptimizer(updates.GroupOptimizer):
         self.parts = parts
 
     def move(self, parameters: Tensors, states: list[Tensors], *, group: dict[str, Any]) -> None:
-        """Move one group."""
+        """Update one group of parameters."""
         (momenta,), gradients = states, gradients_of(parameters)
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
+        nesterov = torch._foreach_lerp(gradients, momenta, group["momentum"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        for places in self._alike(parameters):
-            alike = [parameters[place] for place in places]
-            steps = self._orthogonal([ahead[place] for place in places], alike[0], group)
-            shards = [shard_like(step, p) for step, p in zip(steps, alike, strict=True)]
-            torch._foreach_add_(alike, shards, alpha=-group["lr"])
+        for indices in self._by_shape(parameters):
+            same_shape = [parameters[index] for index in indices]
+            steps = self._orthogonal([nesterov[index] for index in indices], same_shape[0], group)
+            shards = [shard_like(step, p) for step, p in zip(steps, same_shape, strict=True)]
+            torch._foreach_add_(same_shape, shards, alpha=-group["lr"])
 
-    def _alike(self, parameters: Tensors) -> Iterable[list[int]]:
-        """The places of parameters made of the same number of matrices of the same shape."""
-        places: dict[tuple[Any, ...], list[int]] = {}
-        for place, parameter in enumerate(parameters):
+    def _by_shape(self, parameters: Tensors) -> Iterable[list[int]]:
+        """The indices of the parameters with the same number of matrices of the same shape."""
+        indices: dict[tuple[Any, ...], list[int]] = {}
+        for index, parameter in enumerate(parameters):
             kind = (parameter.shape, parameter.dtype, self.parts.get(parameter, 1))
-            places.setdefault(kind, []).append(place)
-        return places.values()
+            indices.setdefault(kind, []).append(index)
+        return indices.values()
 
     def _orthogonal(
         self, momenta: list[Tensor], first: Tensor, group: dict[str, Any]
     ) -> Iterable[Tensor]:
-        """The steps of some parameters that are alike."""
+        """The updates of parameters of the same shape."""
         parts = self.parts.get(first, 1)
         stacked = torch.stack([full_tensor(momentum) for momentum in momenta])
         matrices = stacked.view(len(momenta) * parts, -1, stacked.shape[-1])

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Optimiser(Checked):
-    """What all of them have in common, and the facts that others need to know of one."""
+    """The settings that all optimisers have, and the facts that other modules need."""
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
     corrects_bias: ClassVar[bool] = True  # of Adam's moments, which begin at zero
     trust_ratio: ClassVar[bool] = False  # a matrix's step is scaled to the matrix's norm
-    # Peak learning rates between which it usually pretrains; None: nobody can say.
+    # The usual range of its peak learning rate in pretraining; None: unknown.
     usual_rates: ClassVar[tuple[float, float] | None] = None
 
     # The peak.
@@ -37,16 +37,16 @@ class Optimiser(Checked):
     clip: NonNegativeFloat = 1.0  # the largest global gradient norm; 0 is no clipping
 
     def build(self, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
-        """The optimisers of a model's named parameters, those that train.
+        """The optimisers of a model's named parameters, of those that require gradients.
 
-        `scale` gives the multiple of `learning_rate` that a name has, for rates of their own.
+        `scale` gives the factor of the learning rate by parameter name.
         """
         from clozelab.training.updates import adam
 
         return [adam(self, parameters, scale=scale)]
 
     def product_precision(self, device: torch.device) -> str | None:
-        """The precision of its own matrix products, which depends on the device; None without."""
+        """The precision of its matrix products on a device; None if it computes none."""
         return None
 
 
@@ -88,13 +88,13 @@ class Muon(Optimiser):
     iterations: Annotated[int, between(1, 99, "must be at least 1 and below 100")] = 5
 
     def build(self, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
-        """Two optimisers: the matrices', and Adam."""
+        """Two optimisers: Muon for the matrices, and Adam."""
         from clozelab.training import muon
 
         return muon.build(self, parameters, scale=scale)
 
     def product_precision(self, device: torch.device) -> str | None:
-        """By the processor."""
+        """bfloat16 where the device is fast at it, else float32."""
         from clozelab.training import muon
 
         return str(muon.product_dtype(device)).removeprefix("torch.")

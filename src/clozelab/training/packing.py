@@ -1,8 +1,8 @@
 """A step's blocks collated into micro-batches of constant size: one compiled graph serves them all.
 
 Blocks are taken in order; a micro-batch closes when its tokens, its blocks or one objective's
-slots run out, so that no target is ever dropped and no group divided. What is left over is filled
-with dummies.
+slots run out, so that no target is ever dropped and no group divided. The rest is padded with
+dummy blocks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from clozelab.packed import offsets, ranges
 
 @dataclass(frozen=True)
 class PackedExamples:
-    """The blocks that one rank trains on in one step, corrupted, with what is to be predicted.
+    """The blocks that one rank trains on in one step, corrupted, with their targets.
 
     An array of `columns` has one row for each token (or word, where the encoder reads words).
-    A group of blocks is judged together, as the choices of a question are; no groups, each alone.
+    A group of blocks is scored together, as the choices of a question are; without groups, each is.
     """
 
     columns: Mapping[str, Array]  # [N] "ids", "position_ids", "segments" and what `Input` names
@@ -39,29 +39,29 @@ class PackedExamples:
 
     @property
     def tokens(self) -> int:
-        """How many there are."""
+        """The number of tokens."""
         return int(self.starts[-1])
 
     @property
     def units(self) -> Ints:
-        """[G + 1] first block of each group, or of each block."""
+        """[G + 1] first block of each group; without groups each block is one."""
         return np.arange(len(self) + 1) if self.groups is None else self.groups
 
     def counts(self) -> dict[str, int]:
-        """How many labels each objective has to predict, or what their weights come to."""
+        """The number of labels of each objective, or the sum of their weights."""
         return {
             name: round(float(targets.columns["weights"].sum()))
             if "weights" in targets.columns
-            else _labels(targets.columns)
+            else _count_labels(targets.columns)
             for name, targets in self.targets.items()
         }
 
     def shares(self) -> dict[str, float]:
-        """The labels of each objective for every token."""
-        return {name: _labels(each.columns) / self.tokens for name, each in self.targets.items()}
+        """The labels of each objective per token."""
+        return {n: _count_labels(t.columns) / self.tokens for n, t in self.targets.items()}
 
     def select(self, numbers: Ints) -> PackedExamples:
-        """Some of the groups, in that order."""
+        """The groups of these numbers, in that order."""
         units = self.units
         sizes = units[numbers + 1] - units[numbers]
         blocks = ranges(units[numbers], sizes)
@@ -70,7 +70,7 @@ class PackedExamples:
         return PackedExamples(
             {name: values[tokens] for name, values in self.columns.items()},
             offsets(lengths),
-            {name: _chosen(targets, blocks) for name, targets in self.targets.items()},
+            {name: _select_targets(targets, blocks) for name, targets in self.targets.items()},
             None if self.reverse is None else self.reverse[blocks],
             None if self.groups is None else offsets(sizes),
             self.causal,
@@ -78,32 +78,32 @@ class PackedExamples:
 
 
 def concatenate(packs: Sequence[PackedExamples]) -> PackedExamples:
-    """Several packs as one; if one has groups, a block of another is a group of its own.
+    """Several packs as one; if one has groups, each block of the others is a group of its own.
 
-    All are read in one direction.
+    All must be read in the same direction.
     """
     if len(packs) == 1:
         return packs[0]
     first = packs[0]
-    turned = [examples.reverse for examples in packs if examples.reverse is not None]
+    reversals = [examples.reverse for examples in packs if examples.reverse is not None]
     grouped = any(examples.groups is not None for examples in packs)
     targets = {
-        name: _together([examples.targets[name] for examples in packs], even=not grouped)
+        name: _concatenate_targets([examples.targets[name] for examples in packs], even=not grouped)
         for name in first.targets
     }
     return PackedExamples(
-        {name: np.concatenate([s.columns[name] for s in packs]) for name in first.columns},
-        _after([examples.starts for examples in packs]),
+        {name: np.concatenate([pack.columns[name] for pack in packs]) for name in first.columns},
+        _join_offsets([examples.starts for examples in packs]),
         targets,
-        np.concatenate(turned) if turned else None,
-        _after([examples.units for examples in packs]) if grouped else None,
+        np.concatenate(reversals) if reversals else None,
+        _join_offsets([examples.units for examples in packs]) if grouped else None,
         first.causal,
     )
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What a micro-batch holds at most; where `constant`, it is filled up to exactly that."""
+    """What a micro-batch holds at most; if `constant`, it is padded to exactly that."""
 
     tokens: int
     blocks: int
@@ -119,88 +119,86 @@ class BatchShape:
         parts: list[slice] = []
         first = 0
         while first < len(units) - 1:
-            taken = tokens[first + 1 :] - tokens[first]
+            token_counts = tokens[first + 1 :] - tokens[first]
             blocks = units[first + 1 :] - units[first]
-            idle = np.maximum(-((taken - self.tokens) // self.max_seqlen), 0)
-            full = (taken > self.tokens) | (blocks + idle > self.blocks)
-            for name, before in slots.items():
-                full |= before[first + 1 :] - before[first] > self.slots[name]
-            # A group that does not fit stands alone.
+            padding_blocks = np.maximum(-((token_counts - self.tokens) // self.max_seqlen), 0)
+            full = (token_counts > self.tokens) | (blocks + padding_blocks > self.blocks)
+            for name, offsets_by_block in slots.items():
+                full |= offsets_by_block[first + 1 :] - offsets_by_block[first] > self.slots[name]
+            # A group that does not fit gets a micro-batch of its own.
             count = max(int(full.argmax()), 1) if full.any() else len(full)
             parts.append(slice(int(units[first]), int(units[first + count])))
             first += count
         return parts
 
     def batches(self, examples: PackedExamples) -> list[Batch]:
-        """All examples in micro-batches."""
+        """The micro-batches of all examples."""
         return [self.collate(examples, part) for part in self.divide(examples)]
 
     def collate(self, examples: PackedExamples, part: slice) -> Batch:
-        """One micro-batch as tensors; an empty part is all dummies."""
+        """One micro-batch as tensors; that of an empty part is all padding."""
         starts = examples.starts[part.start : part.stop + 1]
         begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
         lengths = np.diff(starts) if len(starts) else np.zeros(0, dtype=np.int64)
         size = max(self.tokens, end - begin) if self.constant else end - begin or self.max_seqlen
-        idle = _idle(size - (end - begin), self.max_seqlen)
+        padding = _padding_lengths(size - (end - begin), self.max_seqlen)
         columns = {
-            name: _filled(values[begin:end], size) for name, values in examples.columns.items()
+            name: _padded(values[begin:end], size) for name, values in examples.columns.items()
         }
-        if idle:
+        if padding:
             columns["position_ids"].numpy()[end - begin :] = np.concatenate(
-                [np.arange(length) for length in idle]
+                [np.arange(length) for length in padding]
             )
-        empty = max(0, self.blocks - len(lengths) - len(idle)) if self.constant else 0
-        every = np.concatenate([lengths, idle, [0] * empty]).astype(np.int64)
-        begins = offsets(every)
-        targets = {
-            name: self._slots(name, whole, part, begins) for name, whole in examples.targets.items()
-        }
-        dense = len(lengths) > 0 and not idle and bool((every == self.max_seqlen).all())
-        more: dict[str, Any] = {}
+        empty = max(0, self.blocks - len(lengths) - len(padding)) if self.constant else 0
+        all_lengths = np.concatenate([lengths, padding, [0] * empty]).astype(np.int64)
+        cu_seqlens = offsets(all_lengths)
+        targets = {n: self._slots(n, t, part, cu_seqlens) for n, t in examples.targets.items()}
+        dense = len(lengths) > 0 and not padding and bool((all_lengths == self.max_seqlen).all())
+        extra: dict[str, Any] = {}
         for slots in targets.values():
             if "queries" in slots:
-                more["queries"] = slots["queries"].view(len(every), -1)
+                extra["queries"] = slots["queries"].view(len(all_lengths), -1)
         if examples.reverse is not None:
-            turned = np.pad(examples.reverse[part], (0, len(every) - len(lengths)))
-            more["reverse"] = torch.from_numpy(turned)
+            reverse = np.pad(examples.reverse[part], (0, len(all_lengths) - len(lengths)))
+            extra["reverse"] = torch.from_numpy(reverse)
         inputs = Input(
             **columns,
-            cu_seqlens=torch.from_numpy(begins.astype(np.int32)),
+            cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
             max_seqlen=self.max_seqlen,
             dense=dense,
             real=torch.tensor(end - begin),
             causal=examples.causal,
-            **more,
+            **extra,
         )
         return Batch(inputs, targets)
 
     def _slots(self, name: str, targets: Targets, part: slice, begins: Ints) -> dict[str, Tensor]:
-        """The targets of a part's blocks, places counted over the micro-batch, filled up."""
+        """A part's targets, padded, with positions counted over the micro-batch."""
         starts = targets.starts[part.start : part.stop + 1]
         begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
-        # Where there is nothing to predict every block has an idle slot: a query stream needs rows.
+        # Without any target each block has an ignored one: a query stream needs rows.
         needed = end - begin or len(begins) - 1
         size = max(self.slots[name], end - begin) if self.constant else needed
         base = np.repeat(begins[: max(len(starts) - 1, 0)], np.diff(starts))
         columns = {}
         for column, values in targets.columns.items():
-            taken = values[begin:end] + base if column in Targets.POSITIONS else values[begin:end]
+            rows = values[begin:end] + base if column in Targets.POSITIONS else values[begin:end]
             fill = Targets.IGNORED if column.endswith("labels") else 0
-            columns[column] = _filled(taken, size, fill)
+            columns[column] = _padded(rows, size, fill)
         return columns
 
 
 def pinned(batch: Batch) -> Batch:
-    """The batch in memory that a GPU copies from while the CPU goes on."""
-    return _mapped(batch, lambda tensor: tensor.pin_memory())
+    """The batch in pinned memory, from which a GPU copies while the CPU goes on."""
+    return _map_tensors(batch, lambda tensor: tensor.pin_memory())
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
-    """The batch on its way to a device, which does not wait for it."""
-    return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """The batch copied to a device, asynchronously."""
+    return _map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+def _map_tensors(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
     inputs = batch.input._asdict()
     values: dict[str, Any] = {n: change(v) for n, v in inputs.items() if isinstance(v, Tensor)}
     targets = {
@@ -219,11 +217,11 @@ def batch_shape(
     constant: bool,
     spare: float = 0.0,
 ) -> BatchShape:
-    """The shape of micro-batches of at most `tokens`, by blocks like those to come.
+    """The shape of micro-batches of at most `tokens`, estimated from a sample of blocks.
 
     `blocks` is how many a rank has in a step: a step is cut into as few micro-batches as it takes,
-    each a little larger than its even part, so that little is left to fill. Groups to come may be
-    larger than these: there is room for so many standard deviations above their mean as `spare`.
+    each slightly larger than an even part, so that there is little padding. Later groups may be
+    larger than the sampled ones: there is room for `spare` standard deviations above their mean.
     """
     lengths = np.diff(examples.starts)
     mean, spread = float(lengths.mean()), float(lengths.std())
@@ -243,7 +241,7 @@ def batch_shape(
         batches = -(-expected // max_tokens)
         even = expected / batches + (max_seqlen / 2 if batches > 1 else 0)
         size = max(max_seqlen, largest, min(-(-int(even) // 64) * 64, max_tokens))
-        # A group may stand alone, with dummies behind it.
+        # A group may be alone in a micro-batch, followed by padding.
         alone = sizes - (groups - size) // max_seqlen
         count = max(int(1.2 * size / mean) + 4, int(alone.max()))
     slots = {}
@@ -253,18 +251,18 @@ def batch_shape(
         # Blocks may differ in their rate by more than chance.
         variance = size / mean * float(np.var(np.diff(targets.starts) - rate * lengths))
         needed = min(size, int(1.02 * expected + 3 * max(expected, variance) ** 0.5))
-        slots[name] = max(-(-needed // 16) * 16, *_sizes(targets.starts, examples.units))
+        slots[name] = max(-(-needed // 16) * 16, *_group_sizes(targets.starts, examples.units))
     return BatchShape(size, count, slots, max_seqlen, constant)
 
 
-def _together(parts: Sequence[Targets], *, even: bool) -> Targets:
-    """Targets of several packs; if `even`, rows of one size in each all get the largest."""
+def _concatenate_targets(parts: Sequence[Targets], *, even: bool) -> Targets:
+    """The targets of several packs; if `even`, packs with equal rows are padded to the widest."""
     sizes = [np.diff(part.starts) for part in parts]
     even = even and all(len(size) and (size == size[0]).all() for size in sizes)
     width = max(int(size[0]) for size in sizes) if even else 0
     columns = {
         name: np.concatenate(
-            [_widened(part.columns[name], len(size), width, name) if even else part.columns[name]
+            [_pad_rows(part.columns[name], len(size), width, name) if even else part.columns[name]
              for part, size in zip(parts, sizes, strict=True)]
         )
         for name in parts[0].columns
@@ -273,45 +271,45 @@ def _together(parts: Sequence[Targets], *, even: bool) -> Targets:
     return Targets(offsets(np.concatenate(rows)), columns)
 
 
-def _chosen(targets: Targets, blocks: Ints) -> Targets:
-    """The targets of some blocks."""
+def _select_targets(targets: Targets, blocks: Ints) -> Targets:
+    """The targets of these blocks."""
     sizes = targets.starts[blocks + 1] - targets.starts[blocks]
     slots = ranges(targets.starts[blocks], sizes)
     columns = {name: values[slots] for name, values in targets.columns.items()}
     return Targets(offsets(sizes), columns)
 
 
-def _sizes(starts: Ints, units: Ints) -> list[int]:
-    """How much each group has of what `starts` counts by block."""
+def _group_sizes(starts: Ints, units: Ints) -> list[int]:
+    """The sizes of the groups, where `starts` are offsets by block."""
     sizes: list[int] = np.diff(starts[units]).tolist()
     return sizes
 
 
-def _widened(values: Ints, rows: int, width: int, name: str) -> Ints:
-    """Rows filled up to a width."""
+def _pad_rows(values: Ints, rows: int, width: int, name: str) -> Ints:
+    """Rows padded to a width."""
     square = values.reshape(rows, -1)
     fill = Targets.IGNORED if name.endswith("labels") else 0
     return np.pad(square, ((0, 0), (0, width - square.shape[1])), constant_values=fill).reshape(-1)
 
 
-def _after(starts: Sequence[Ints]) -> Ints:
-    """Offsets of several packs as those of one."""
+def _join_offsets(starts: Sequence[Ints]) -> Ints:
+    """The offsets of several packs as those of one."""
     return offsets(np.concatenate([np.diff(offset) for offset in starts]))
 
 
-def _labels(columns: Mapping[str, Ints]) -> int:
+def _count_labels(columns: Mapping[str, Ints]) -> int:
     labels = [values for name, values in columns.items() if name.endswith("labels")]
     return int(sum((values != Targets.IGNORED).sum() for values in labels))
 
 
-def _idle(tokens: int, max_seqlen: int) -> list[int]:
-    """The lengths of the dummy blocks that fill `tokens`."""
-    whole, rest = divmod(tokens, max_seqlen)
-    return [max_seqlen] * whole + ([rest] if rest else [])
+def _padding_lengths(tokens: int, max_seqlen: int) -> list[int]:
+    """The lengths of the dummy blocks that make up `tokens`."""
+    full, rest = divmod(tokens, max_seqlen)
+    return [max_seqlen] * full + ([rest] if rest else [])
 
 
-def _filled(values: Array, size: int, fill: int = 0) -> Tensor:
-    """The values as a tensor of `size` rows; what is not whole stays so."""
+def _padded(values: Array, size: int, fill: int = 0) -> Tensor:
+    """The values as a tensor padded to `size` rows; floats become float64, all else int64."""
     kind = torch.float64 if values.dtype.kind == "f" else torch.int64
     out = torch.empty((size, *values.shape[1:]), dtype=kind)
     rows = out.numpy()

@@ -30,11 +30,11 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule(Checked):
-    """One run's steps, counted over all devices.
+    """The steps of a run, their batch sizes (over all devices) and learning rates.
 
     Everything is a function of the share of the run that is done. A run on a budget of time may
-    turn out slower or faster than it seemed: then what is left of the schedule is spread over the
-    steps that are left.
+    be slower or faster than estimated: then the rest of the schedule is spread over the steps that
+    there is still time for.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
@@ -85,21 +85,21 @@ class Schedule(Checked):
 
     @property
     def total(self) -> int:
-        """The steps of the whole run, as it was fitted last."""
+        """The steps of the whole run, by the last refit."""
         return self.refits[-1][1] if self.refits else self.steps
 
     def factor(self, step: int) -> float:
-        """The learning rate after so many steps, as a share of the peak."""
-        place = self._planned(step)
-        if place < self.warmup:
-            return place / self.warmup
+        """The learning rate after `step` steps, as a share of the peak."""
+        planned = self._unrefitted(step)
+        if planned < self.warmup:
+            return planned / self.warmup
         if self.decay == "constant":
             return 1.0
         # BERT's code began the line with the warm-up, so the learning rate drops where that ends.
         first = 0 if self.decay == "google_linear" else max(self.warmup, self._plateau_end)
-        if place < first:
+        if planned < first:
             return 1.0
-        left = (self.steps - place) / (self.steps - first) if place < self.steps else 0.0
+        left = (self.steps - planned) / (self.steps - first) if planned < self.steps else 0.0
         if self.decay == "cosine":
             left = (1 - cos(pi * left)) / 2
         elif self.decay == "polynomial":
@@ -114,31 +114,31 @@ class Schedule(Checked):
         return (1 - self.decay_share) * self.steps
 
     def progress(self, step: int) -> float:
-        """The share of the run that so many steps are."""
-        return min(self._planned(step) / self.steps, 1.0)
+        """The share of the run that is done after `step` steps."""
+        return min(self._unrefitted(step) / self.steps, 1.0)
 
     def phase(self, step: int) -> Phase:
-        """The phase of the step that follows so many others; the last one lasts for ever."""
+        """The phase of the step after `step` others; the last phase never ends."""
         if not self.phases:
             return Phase(None, 0, self.steps - 1, 0)
         ends = self._ends(share for _, share in self.phases)
-        number = bisect_right(ends, min(self._planned(step), self.steps - 1))
+        number = bisect_right(ends, min(self._unrefitted(step), self.steps - 1))
         first = ends[number - 1] if number else 0
         return Phase(self.phases[number][0], first, ends[number] - 1, number)
 
     def batch_size_at(self, step: int) -> int:
-        """How many blocks the step after so many others takes."""
+        """The number of blocks of the step after `step` others."""
         shares = [share for _, share in self.ramp]
         sizes = [*(size for size, _ in self.ramp), self.batch_size]
         ends = self._ends([*shares, 1 - sum(shares)])
-        return sizes[bisect_right(ends, min(self._planned(step), self.steps - 1))]
+        return sizes[bisect_right(ends, min(self._unrefitted(step), self.steps - 1))]
 
     def causal_share(self, step: int) -> float:
-        """The share of its blocks that the step after so many others reads causally."""
+        """The share of blocks that the step after `step` others reads causally."""
         left = 1 - sum(share for _, share in self.causal)
         stretches = [*self.causal, *([(0.0, left)] if left > _CLOSE else [])]
         ends = self._ends(share for _, share in stretches)
-        return stretches[bisect_right(ends, min(self._planned(step), self.steps - 1))][0]
+        return stretches[bisect_right(ends, min(self._unrefitted(step), self.steps - 1))][0]
 
     @property
     def mean_causal_share(self) -> float:
@@ -146,21 +146,21 @@ class Schedule(Checked):
         return sum(blocks * share for blocks, share in self.causal)
 
     def stretches(self, first: float = 0.0) -> Iterator[tuple[float, int, int]]:
-        """What is left from a share of the run on: (share, number of the phase, sequences)."""
+        """Yield the rest of the run after a share of it, as (share, phase number, sequences)."""
         phases = [share for _, share in self.phases] or [1.0]
         ramp = [share for _, share in self.ramp]
         ends = [*accumulate(phases)][:-1], [*accumulate(ramp)]
         sizes = [*(size for size, _ in self.ramp), self.batch_size]
-        places = sorted({first, *(end for some in ends for end in some if end > first), 1.0})
-        for place, end in pairwise(places):
-            phase, size = (bisect_right(some, place) for some in ends)
-            yield end - place, phase, sizes[size]
+        borders = sorted({first, *(end for bounds in ends for end in bounds if end > first), 1.0})
+        for border, end in pairwise(borders):
+            phase, size = (bisect_right(bounds, border) for bounds in ends)
+            yield end - border, phase, sizes[size]
 
     def fitted(self, steps: int) -> Schedule:
-        """The same run in so many steps: shares stay shares.
+        """The same schedule in `steps` steps: every share stays the same.
 
-        The warm-up of a shorter run is at least one step in twenty, since Adam's first steps are
-        as noisy as those of a long one, and at most half.
+        The warm-up of a shorter run is at least 5 % of the steps, since Adam's first steps are as
+        noisy as those of a long one, and at most half.
         """
         warmup = round(self.warmup / self.steps * steps)
         if self.warmup and steps < self.steps:
@@ -168,23 +168,23 @@ class Schedule(Checked):
         return replace(self, steps=steps, warmup=warmup, refits=None)
 
     def refitted(self, step: int, total: int) -> Schedule:
-        """The same run after so many steps, to end after `total`: the share done stays."""
+        """The same schedule, from `step` on spread so that the run ends after `total` steps."""
         return replace(self, refits=(*(self.refits or ()), (step, total)))
 
-    def _planned(self, step: int) -> float:
+    def _unrefitted(self, step: int) -> float:
         """The step of the schedule without refits at which the same share of the run is done."""
         first, done, total = 0, 0.0, self.steps
-        for at, new in self.refits or ():
+        for at, new_total in self.refits or ():
             if step < at:
                 break
             done += (self.steps - done) * (at - first) / (total - first)
-            first, total = at, new
+            first, total = at, new_total
         if not self.refits or step >= total:
             return self.steps + step - total
         return done + (self.steps - done) * (step - first) / (total - first)
 
     def _ends(self, shares: Iterable[float]) -> list[int]:
-        """Where stretches of those shares end: rounded, none empty if there are steps enough."""
+        """The steps at which stretches of these shares end; none is empty, given enough steps."""
         ends = [round(total * self.steps) for total in accumulate(shares)]
         ends[-1] = self.steps
         if self.steps < len(ends):

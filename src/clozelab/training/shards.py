@@ -1,7 +1,7 @@
-"""Tensors that are sharded over processes, on a disk: each process writes and reads its own part.
+"""Files of tensors that are sharded over processes: each process writes and reads its own shards.
 
-The files are safetensors, written by torch's distributed checkpoint: nothing is pickled, and any
-number of processes may read what another number wrote.
+The files are safetensors, written by torch's distributed checkpoint: nothing is pickled, and the
+number of processes that read may differ from the number that wrote.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from clozelab.errors import UserError
 
-# A tensor that the one of this name is to be sharded as; None leaves it whole.
+# By a tensor's name, the tensor that it is sharded like; None: it is not sharded.
 Like = Callable[[str], Tensor | None]
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write what this process has of each tensor into a file of its own; all processes must."""
-    with _telling():
+    """Write this process's shards into a file of their own; all processes must call it."""
+    with _original_errors():
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
         save(dict(tensors), storage_writer=writer)
 
 
 def write_joined(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write them whole into one file, which no process holds in its memory; all processes must."""
+    """Write the full tensors into one file, without gathering them; all processes must call it."""
     parts = file.with_name(f"{file.name}.parts")
-    with _telling():
+    with _original_errors():
         writer = HuggingFaceStorageWriter(
             str(parts), save_distributed=True, enable_consolidation=True
         )
@@ -56,7 +56,7 @@ def write_joined(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_whole(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a file that lacks shards: torch joins those that it finds, and takes them for all."""
+    """Refuse a file that lacks shards: torch joins those that it finds, and does not check."""
     with safe_open(file, framework="pt") as tensors_file:
         for name, tensor in tensors.items():
             if tensors_file.get_slice(name).get_shape() != [*tensor.shape]:
@@ -67,7 +67,7 @@ def _check_whole(file: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read(folder: Path, like: Like) -> dict[str, Tensor]:
-    """The tensors of all the files in a folder; of those that are sharded this process's part."""
+    """The tensors of all files in a folder; of sharded ones this process's shard."""
     reader = HuggingFaceStorageReader(str(folder))
     tensors = {}
     for name, saved in reader.read_metadata().state_dict_metadata.items():
@@ -76,17 +76,17 @@ def read(folder: Path, like: Like) -> dict[str, Tensor]:
         if layout is None or layout.shape != saved.size:
             layout = torch.empty(saved.size, dtype=dtype)
         tensors[name] = torch.empty_like(layout.detach(), dtype=dtype)
-    with _telling():
+    with _original_errors():
         load(tensors, storage_reader=reader, no_dist=True)
     return tensors
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
-    """What went wrong in any of the processes is raised as itself: a full disk is an OSError."""
+def _original_errors() -> Iterator[None]:
+    """Raise the original error of a process: for a full disk an OSError."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that one process reads alone is meant
+            warnings.simplefilter("ignore")  # reading in one process alone is intended
             yield
     except CheckpointException as error:
         for wrapped in error.failures.values():

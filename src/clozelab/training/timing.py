@@ -1,4 +1,4 @@
-"""How long a step took, and its scalars: measured and fetched without making the device wait."""
+"""The time and the scalars of a step, measured and fetched without making the device wait."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 def core_wait() -> float | None:
-    """Seconds that this process's threads were ready to run while others had the cores.
+    """Seconds that this process's threads were ready to run while other processes had the cores.
 
-    The mean over the threads that compute, since the process began; None where the kernel does
-    not tell.
+    The mean over torch's threads since the process began; None where the kernel has no
+    schedstat.
     """
     delays = []
     threads = "/proc/self/task"
@@ -26,9 +26,9 @@ def core_wait() -> float | None:
 
 
 class StepTimer:
-    """The time a step takes: for the feed, and inside `with` by the device's own clock.
+    """The time of a step: waiting for the feed, and inside `with` by CUDA events.
 
-    A CPU has no such clock. Events are read with the step: nothing is waited for early.
+    A CPU has no events. They are read with the step, so that the device is not waited for early.
     """
 
     def __init__(self, device: torch.device, waited: float) -> None:
@@ -41,7 +41,7 @@ class StepTimer:
         now = core_wait() if self._core_wait is not None else None
         if now is None or self._core_wait is None:
             return 0.0
-        return max(0.0, now - self._core_wait)  # a thread that ended takes its count along
+        return max(0.0, now - self._core_wait)  # less if a thread has ended: its count is gone
 
     def __enter__(self) -> None:
         self._mark()
@@ -51,7 +51,7 @@ class StepTimer:
             self._mark()
 
     def busy(self) -> float | None:
-        """Seconds from each beginning to its end; None without a clock."""
+        """Seconds that the device worked inside `with`; None on a CPU."""
         if not self.events:
             return None
         self.events[-1].synchronize()
@@ -65,7 +65,7 @@ class StepTimer:
 
 
 class AsyncScalars:
-    """Scalars on their way from the device, copied before whatever it is asked to do later."""
+    """Scalars that are copied from the device asynchronously, before its later work."""
 
     def __init__(self, values: Tensor) -> None:
         self.values, self.arrived = values, None
@@ -76,7 +76,7 @@ class AsyncScalars:
             self.arrived.record()
 
     def read(self) -> list[float]:
-        """Wait for them."""
+        """Wait for the values and return them."""
         if self.arrived is not None:
             self.arrived.synchronize()
         values: list[float] = self.values.tolist()

@@ -1,4 +1,4 @@
-"""Adam and LAMB at work: which parameters decay, and how each kind of step is taken.
+"""The updates of Adam and LAMB, and which parameters have weight decay.
 
 Every group carries `peak` beside `lr`: the loop sets the rate to peak × the schedule's factor.
 """
@@ -25,13 +25,13 @@ Scale = Callable[[str], float]  # a parameter's rate by its name, as a multiple
 
 
 class GroupOptimizer(Optimizer):
-    """An optimiser that says how one group of parameters moves; the rest is here."""
+    """A base class: a subclass says how one group of parameters is updated."""
 
     state_names: ClassVar[tuple[str, ...]]  # of tensors like each parameter, zeros at first
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             for parameter in parameters:
@@ -43,7 +43,7 @@ class GroupOptimizer(Optimizer):
                 self.move(parameters, states, group=group)
 
     def move(self, parameters: Tensors, states: list[Tensors], *, group: dict[str, Any]) -> None:
-        """Move one group; `states` are in the order of `state_names`."""
+        """Update one group; `states` are in the order of `state_names`."""
         raise NotImplementedError
 
 
@@ -57,11 +57,11 @@ class UncorrectedAdam(GroupOptimizer):
     state_names = ("exp_avg", "exp_avg_sq")
 
     def move(self, parameters: Tensors, states: list[Tensors], *, group: dict[str, Any]) -> None:
-        """Move one group."""
+        """Update one group."""
         if group["trust"]:
-            _move_by_trust(parameters, states, group)
+            _lamb_update(parameters, states, group)
             return
-        # So late that nothing is left to correct.
+        # A step count so large that the bias correction is 1.
         late = torch.full((), 1e9, device=parameters[0].device)
         (means, squares), (first, second) = states, group["betas"]
         functional_adamw(
@@ -71,7 +71,7 @@ class UncorrectedAdam(GroupOptimizer):
         )  # fmt: skip
 
 
-def _move_by_trust(parameters: Tensors, states: list[Tensors], group: dict[str, Any]) -> None:
+def _lamb_update(parameters: Tensors, states: list[Tensors], group: dict[str, Any]) -> None:
     (means, squares), (first, second) = states, group["betas"]
     gradients = gradients_of(parameters)
     torch._foreach_lerp_(means, gradients, 1 - first)
@@ -83,7 +83,7 @@ def _move_by_trust(parameters: Tensors, states: list[Tensors], group: dict[str, 
     if group["weight_decay"]:
         torch._foreach_add_(steps, parameters, alpha=group["weight_decay"])
     if not group["spared"]:
-        for step, ratio in zip(steps, _ratios(parameters, steps), strict=True):
+        for step, ratio in zip(steps, _trust_ratios(parameters, steps), strict=True):
             step.mul_(ratio)
     torch._foreach_add_(parameters, steps, alpha=-group["lr"])
 
@@ -107,14 +107,14 @@ def adam(settings: Optimiser, parameters: Named, *, scale: Scale | None = None) 
 def grouped(
     parameters: Named, settings: Optimiser, *, rate: float, scale: Scale | None = None
 ) -> list[dict[str, Any]]:
-    """What trains: what decays, then what is spared unless everything decays, by rate."""
+    """The parameter groups by learning rate: those with weight decay, then those without."""
     members: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in parameters:
         if parameter.requires_grad:
             factor = 1.0 if scale is None else scale(name)
             members.setdefault((is_spared(name, parameter), factor), []).append(parameter)
     groups: list[dict[str, Any]] = []
-    # What has the settings' own rate comes first: a step's rate is that of the first group.
+    # Factor 1 comes first: the learning rate that a step records is that of the first group.
     for spared, factor in sorted(members, key=lambda kind: (kind[0], kind[1] != 1, -kind[1])):
         decay = 0.0 if spared and not settings.decay_all else settings.weight_decay
         group = {"params": members[spared, factor], "weight_decay": decay, "spared": spared}
@@ -124,7 +124,7 @@ def grouped(
 
 @torch.no_grad()
 def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Shrink the gradients to a global norm of at most `max_norm` (0: leave them); the norm."""
+    """Clip the gradients to a global norm of `max_norm` (0: no clipping); returns the norm."""
     trained = [p for p in parameters if p.grad is not None]
     norm = full_tensor(get_total_norm(gradients_of(trained)))
     if max_norm:
@@ -133,13 +133,13 @@ def clip(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
 
 
 def is_spared(name: str, parameter: nn.Parameter) -> bool:
-    """Biases, norms and single vectors."""
+    """Whether it has no weight decay: biases, norms and single vectors."""
     # Differs from XLNet's code: its query biases, which have two axes, are spared by their name.
     return parameter.ndim < 2 or name.endswith("bias") or "norm." in name
 
 
-def _ratios(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Sequence[Tensor]:
-    """‖θ‖ / ‖step‖ of each, over all devices; 1 where either is 0."""
+def _trust_ratios(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Sequence[Tensor]:
+    """‖θ‖ / ‖step‖ of each parameter, over all devices; 1 where either is 0."""
     sizes = torch.stack([full_tensor(norm) for norm in torch._foreach_norm(list(parameters))])
     lengths = torch.stack([full_tensor(norm) for norm in torch._foreach_norm(list(steps))])
     return torch.where((sizes > 0) & (lengths > 0), sizes / lengths, 1.0).unbind()

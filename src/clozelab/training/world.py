@@ -1,6 +1,6 @@
-"""The processes of a run and the devices they hold; with `shards`, all of torch.distributed.
+"""The processes of a run and their devices; only this module and `shards` use torch.distributed.
 
-What shards weights is imported where weights are sharded: it takes torch a second to import.
+FSDP is imported only where weights are sharded: the import takes a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 _GROUPS: list[object] = []
-_PATIENCE = timedelta(minutes=10)  # with other processes
+_TIMEOUT = timedelta(minutes=10)  # of waiting for other processes
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class World:
             return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
         from torch.distributed.fsdp import fully_shard
 
-        for unit in _units(model):
+        for unit in _fsdp_units(model):
             fully_shard(unit)
         fully_shard(model)
         return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
-        """Around a backward pass: gradients are averaged only after the step's last."""
+        """Around a backward pass: gradients are averaged only after the last one of a step."""
         if isinstance(model, DistributedDataParallel) and not last:
             return model.no_sync()
         if is_sharded(model):
@@ -70,7 +70,7 @@ class World:
         return nullcontext()
 
     def reshard(self, model: nn.Module) -> None:
-        """After a forward pass without a backward one: weights it gathered are sharded again."""
+        """After a forward pass without a backward pass: shard the gathered weights again."""
         for module in model.modules():
             if is_sharded(module):
                 cast("FSDPModule", module).reshard()
@@ -89,7 +89,7 @@ class World:
         return [int(value) for value in self.all_reduce_sum(counts).tolist()]
 
     def all_reduce_max(self, value: int) -> int:
-        """The largest over all processes."""
+        """The largest value over all processes."""
         if self.size == 1:
             return value
         largest = torch.tensor(value, device=self.device)
@@ -97,7 +97,7 @@ class World:
         return int(largest)
 
     def all_gather(self, rows: Tensor) -> Tensor:
-        """[…] of every process, one after another along the second dimension."""
+        """The rows of all processes, concatenated along the second dimension."""
         if self.size == 1:
             return rows
         parts = [torch.empty_like(rows) for _ in range(self.size)]
@@ -105,7 +105,7 @@ class World:
         return torch.cat(parts, 1)
 
     def barrier(self) -> None:
-        """Until every process is here."""
+        """Wait until every process is here."""
         if self.size > 1:
             distributed.barrier()
 
@@ -117,10 +117,10 @@ def is_distributed() -> bool:
 
 @contextmanager
 def join(device: str | None = None) -> Iterator[World]:
-    """The world that torchrun describes, or one process; left again by whoever joined it first."""
+    """The world that torchrun describes, or one process; the first caller also leaves it."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank, local = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
-    chosen = _device(device, local)
+    chosen = _choose_device(device, local)
     if size == 1:
         yield World(0, 1, chosen)
         return
@@ -128,17 +128,17 @@ def join(device: str | None = None) -> Iterator[World]:
         yield World(rank, size, chosen)
         return
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    store, rank, size = next(rendezvous("env://", timeout=_PATIENCE))
+    store, rank, size = next(rendezvous("env://", timeout=_TIMEOUT))
     # The store keeps what the groups before this one agreed on; each has names of its own there.
     store = PrefixStore(f"group {len(_GROUPS)}", store)
-    group = {"store": store, "rank": rank, "world_size": size, "timeout": _PATIENCE}
+    group = {"store": store, "rank": rank, "world_size": size, "timeout": _TIMEOUT}
     with process_group(backend, **group):
         yield World(rank, size, chosen)
 
 
 @contextmanager
 def process_group(backend: str, **options: Any) -> Iterator[None]:
-    """The default group of torch.distributed. The object itself is never freed.
+    """The default process group of torch.distributed; the object itself is never freed.
 
     A wrapped model that outlives its group would free it, holding Python's lock while it waits for
     the group's threads, and one of them may be waiting for that lock to drop a tensor.
@@ -152,10 +152,10 @@ def process_group(backend: str, **options: Any) -> Iterator[None]:
 
 
 def exit_process(code: int) -> NoReturn:
-    """End this process; one of several ends at once, without Python's own winding down.
+    """Exit; one of several processes exits at once, without Python's own shutdown.
 
     What torch caches of sharded tensors keeps the group's threads alive after it is destroyed, and
-    one that drops a tensor while the interpreter winds down aborts the process now and then.
+    one that drops a tensor while the interpreter shuts down sometimes aborts the process.
     """
     if is_distributed():
         sys.stdout.flush()
@@ -165,7 +165,7 @@ def exit_process(code: int) -> NoReturn:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether each process has a part of the weights."""
+    """Whether the model's weights are sharded over processes."""
     if "torch.distributed.fsdp" not in sys.modules:
         return False
     from torch.distributed.fsdp import FSDPModule
@@ -174,12 +174,12 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All of a tensor that may be sharded; every process must ask."""
+    """The full tensor of one that may be sharded; every process must call it."""
     return tensor.full_tensor() if _is_shard(tensor) else tensor
 
 
 def shard_like(value: Tensor, reference: Tensor) -> Tensor:
-    """A tensor sharded as the reference is, on its device; it may be so already."""
+    """A tensor sharded as the reference is, on its device, unless it already is."""
     value = value.to(reference.device)
     if _is_shard(reference) and not _is_shard(value):
         from torch.distributed.tensor import distribute_tensor
@@ -196,10 +196,10 @@ def _is_shard(tensor: Tensor) -> TypeGuard[DTensor]:
     return isinstance(tensor, DTensor)
 
 
-def _units(model: nn.Module) -> Iterator[list[nn.Module]]:
-    """What is gathered at a time: the matrices of each half of a layer.
+def _fsdp_units(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Yield the modules that are gathered at a time: the matrices of each half of a layer.
 
-    Norms, heads, the tied table and layers that share weights stay with the whole.
+    Norms, heads, the tied embeddings and layers that share weights stay with the root module.
     """
     encoder: Any = model.encoder
     for halves in (getattr(encoder, "attention", []), getattr(encoder, "ffn", [])):
@@ -208,7 +208,7 @@ def _units(model: nn.Module) -> Iterator[list[nn.Module]]:
                 yield [child for child in half.children() if isinstance(child, nn.Linear)]
 
 
-def _device(name: str | None, local: int) -> torch.device:
+def _choose_device(name: str | None, local: int) -> torch.device:
     """The device a user asked for, or the best there is."""
     if name in (None, "cuda") and torch.cuda.is_available():
         torch.cuda.set_device(local)

@@ -85,10 +85,10 @@ def test_a_blank_batch_is_sent_to_the_device_only_where_it_is_needed(
     on = loop.moved
     monkeypatch.setattr(loop, "moved", lambda each, _: sent.append(each) or on(each, HERE.device))
     monkeypatch.setattr(World, "all_reduce_max", lambda self, value: value + self.rank)
-    there = loop._sent(prepared, torch.device("meta"))
-    assert len(loop._batches(there, World(0, 2, HERE.device))) == len(prepared.batches)
+    there = loop._to_device(prepared, torch.device("meta"))
+    assert len(loop._with_blanks(there, World(0, 2, HERE.device))) == len(prepared.batches)
     assert sent == list(prepared.batches)
-    assert len(loop._batches(there, World(1, 2, HERE.device))) == len(prepared.batches) + 1
+    assert len(loop._with_blanks(there, World(1, 2, HERE.device))) == len(prepared.batches) + 1
     assert sent[-1] is prepared.blank
 
 
