@@ -1,9 +1,9 @@
-"""Adapt: a pretrained model goes on with other text, by a recipe that is made for it.
+"""Adapt: continue to pretrain a model on other text, by a recipe derived from its own.
 
-The recipe is the model's own but for what the literature on continued pretraining changes: the
-learning rate rises and falls once more (arXiv:2308.04014, 2403.08763), steps are small (arXiv:
-2004.10964), as many tokens are masked as at the end of pretraining, at most 15 % (arXiv:2509.06888,
-2605.12438), and some general text may be kept in (arXiv:2403.08763).
+The recipe is the model's own except where the literature on continued pretraining differs: the
+learning rate rises and falls again (arXiv:2308.04014, 2403.08763), batches are small (arXiv:
+2004.10964), the mask rate is that of the end of pretraining, at most 15 % (arXiv:2509.06888,
+2605.12438), and some general text may be replayed (arXiv:2403.08763).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from clozelab.text.store.corpus import exists, open_stores, weighted
 from clozelab.text.store.mixture import shares
 from clozelab.training.budget import Budget
 
-# Ours, and not tuned: steps small enough that a little text has many, as large as BERT's at most.
+# Ours, and not tuned: small batches, so that a little text has many steps; at most BERT's size.
 REPLAY = 0.1  # of the tokens, where no share is given
-_TOKENS = 131_072  # of a step at most: 256 blocks of 512
-_STEPS = 100  # of a pass, where the text has as many steps of
-_LEAST = 8  # blocks
-_SAMPLE = 1024  # held-out blocks that are looked at for targets
-_ANY = 1000  # steps, which a budget replaces
+_MAX_TOKENS = 131_072  # of a step: 256 blocks of 512
+_STEPS_A_PASS = 100  # over the text, if the batches then have at least
+_MIN_BLOCKS = 8  # of a step
+_SAMPLE = 1024  # held-out blocks that are checked for targets
+_STEPS = 1000  # which a budget replaces
 _WARMUP = 0.06  # of the steps (arXiv:2004.10964)
 _MASK_RATE = 0.15  # at most
 
@@ -58,11 +58,11 @@ def adaptation(
     budget: str | None = None,
     request: dict[str, Any] | None = None,
 ) -> PretrainJob:
-    """A run that adapts the model at a place to a text.
+    """The job of a run that adapts the model at a place to the corpus `data`.
 
-    Some `general` text is measured beside it; without, that which is replayed, or which the model
+    `general` text is measured as well; by default the replayed text, or the text that the model
     was trained on, if that is known and still there. The first share of the steps may be a causal
-    `detour` (arXiv:2605.12438). The `request` is recorded with it.
+    `detour` (arXiv:2605.12438). The `request` is recorded with the run.
     """
     model = load(place)
     pretrained(model)  # refused, if it is fine-tuned
@@ -73,10 +73,10 @@ def adaptation(
         )
     stores = open_stores([data])
     corpus = stores[0][0]
-    shared, replayed = _share(replay)
+    shared, replayed = _replay_share(replay)
     own = _teacherless(model)
-    recipe = adapted(own, blocks=_blocks(own, corpus), detour=detour).override(changes)
-    places = [data] if replayed is None else _mixed(data, replayed, shared)
+    recipe = adapted(own, blocks=_count_blocks(own, corpus), detour=detour).override(changes)
+    places = [data] if replayed is None else _mixed_places(data, replayed, shared)
     job = continued(
         recipe,
         place,
@@ -88,35 +88,35 @@ def adaptation(
         loaded=model,
     )
     _check_text(job, corpus)
-    known = _general(job, model, general or replayed)
+    general_corpus = _general_corpus(job, model, general or replayed)
     if job.budget is None:
         tokens = shares(stores)[0].tokens
         job = replace(job, budget=Budget("tokens", PASSES * tokens / (1 - shared)))
     recorded = {"changes": _changes(model.recipe, job.recipe), **(request or {})}
-    return replace(job, adaptation=Adaptation(known, patience, recorded))
+    return replace(job, adaptation=Adaptation(general_corpus, patience, recorded))
 
 
 def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
-    """The recipe by which a model of a recipe goes on with a text of so many blocks."""
+    """The recipe that adapts a model of the recipe `own` to a text of `blocks` blocks."""
     if not 0 <= detour < 1:
         raise UserError(f"--detour {detour:g}: a share of the steps, from 0 to below 1")
     old = own.schedule
     length = own.blocks.length
-    batch = max(1, min(_TOKENS // length, max(_LEAST, blocks // _STEPS)))
+    batch = max(1, min(_MAX_TOKENS // length, max(_MIN_BLOCKS, blocks // _STEPS_A_PASS)))
     batch = min(old.batch_size, batch)
     form: Any = own.blocks
     streams = "stream" in form.provides  # whose rows are the blocks of a step
-    # Rows that belong together: of a stream one and its reverse, and groups that are contrasted.
+    # Rows that stay together: in a stream one and its reverse, and groups that are contrasted.
     together = lcm(2 if streams and form.reverse else 1, *(p.in_batch or 1 for p in own.objectives))
     batch = max(together, batch - batch % together)
-    # Adam's steps should shrink by the root of the batch; a larger one never makes them longer.
-    smaller = sqrt(batch / old.batch_size)
-    # As it was when pretraining ended: some courses have an end.
+    # Adam's learning rate should fall with the square root of the batch size, and never rises.
+    rate_factor = sqrt(batch / old.batch_size)
+    # The share at the end of pretraining, since it may have changed on the way.
     causal = old.causal_share(old.total)
     schedule = replace(
         old,
-        steps=_ANY,
-        warmup=round(_WARMUP * _ANY),
+        steps=_STEPS,
+        warmup=round(_WARMUP * _STEPS),
         batch_size=batch,
         decay="linear",
         power=1.0,
@@ -127,23 +127,23 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
         refits=None,
         causal=((causal, 1.0),) if causal else (),
     )
-    objectives = [_settled(part) for part in own.objectives]
+    objectives = [_with_final_weight(part) for part in own.objectives]
     if not (causal or own.encoder.causal):
         objectives = [part for part in objectives if part.language_model != "causal"]
     if detour:
         objectives = [part for part in objectives if part.language_model != "causal"]
         objectives.append(CausalLm(head="shared"))
-        fall: dict[str, Any] = {"decay": "one_minus_sqrt", "decay_share": 1 - detour}
-        schedule = replace(schedule, causal=((1.0, detour),), **fall)
+        decay: dict[str, Any] = {"decay": "one_minus_sqrt", "decay_share": 1 - detour}
+        schedule = replace(schedule, causal=((1.0, detour),), **decay)
     if streams:
         form = replace(form, rows=batch)
     try:
         return replace(
             own,
             blocks=form,
-            masking=_masking(own.masking),
+            masking=_final_masking(own.masking),
             objectives=tuple(objectives),
-            optimiser=_slower(own.optimiser, smaller),
+            optimiser=_with_rate_factor(own.optimiser, rate_factor),
             schedule=schedule,
         )
     except UserError as error:
@@ -153,18 +153,18 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
 
 
 def _changes(own: Recipe, recipe: Recipe) -> list[str]:
-    """What is different, a line each; steps are the budget's, and the warm-up a share of them."""
+    """The changed settings, a line each, without steps; the warm-up as a share of the steps."""
     old, new = own.schedule, recipe.schedule
-    alike = replace(new, steps=old.steps, warmup=old.warmup, refits=old.refits)
-    lines = changes_of(own, replace(recipe, schedule=alike))
-    before, after = (f"{each.warmup / each.steps:.0%}" for each in (old, new))
+    same_steps = replace(new, steps=old.steps, warmup=old.warmup, refits=old.refits)
+    lines = changes_of(own, replace(recipe, schedule=same_steps))
+    before, after = (f"{schedule.warmup / schedule.steps:.0%}" for schedule in (old, new))
     if before != after:
         lines.append(f"schedule.warmup {before} → {after} of the steps")
     return lines
 
 
-def _share(replay: str | None) -> tuple[float, str | None]:
-    """The share of the tokens that are replayed, and of which corpus."""
+def _replay_share(replay: str | None) -> tuple[float, str | None]:
+    """The share of the tokens that are replayed, and the place of their corpus."""
     if replay is None:
         return 0.0, None
     place, share = weighted(replay)
@@ -174,16 +174,16 @@ def _share(replay: str | None) -> tuple[float, str | None]:
     return share, place
 
 
-def _mixed(data: str, replayed: str, share: float) -> list[str]:
-    """Both corpora with the weights by which the second has its share."""
+def _mixed_places(data: str, replayed: str, share: float) -> list[str]:
+    """The places of both corpora, the second with the weight that gives it its share."""
     new, old = shares(open_stores([data, replayed]))
-    # Six digits, as a run records them: one that resumes has the same.
+    # Six digits, as a run records them, so that a resumed run has the same weight.
     weight = share / (1 - share) * new.tokens / old.tokens
     return [data, f"{replayed}:{weight:.6g}"]
 
 
 def _teacherless(model: Model) -> Recipe:
-    """The model's recipe without what needs a teacher, whom it has outgrown."""
+    """The model's recipe without the objectives that need a teacher."""
     parts = tuple(part for part in model.recipe.objectives if not part.needs_teacher)
     if not parts:
         raise UserError(
@@ -193,13 +193,13 @@ def _teacherless(model: Model) -> Recipe:
     return replace(model.recipe, objectives=parts)
 
 
-def _blocks(recipe: Recipe, corpus: Corpus) -> int:
+def _count_blocks(recipe: Recipe, corpus: Corpus) -> int:
     tokens = int(corpus.manifest["splits"]["train"]["tokens"])
     return tokens // recipe.blocks.length
 
 
-def _masking(masking: Any) -> Any:
-    """The masks of the end of pretraining, of at most 15 % of the tokens."""
+def _final_masking(masking: Any) -> Any:
+    """The masking of the end of pretraining, of at most 15 % of the tokens."""
     if hasattr(masking, "stage"):
         masking = masking.stage(1.0)
     if "order_of_prediction" not in masking.provides and hasattr(masking, "mask_rate"):
@@ -207,25 +207,25 @@ def _masking(masking: Any) -> Any:
     return masking
 
 
-def _slower(optimiser: Any, factor: float) -> Any:
-    """The optimiser with its peak learning rates times a factor."""
+def _with_rate_factor(optimiser: Any, factor: float) -> Any:
+    """The optimiser with its peak learning rates multiplied by a factor."""
     names = [name for name in ("learning_rate", "matrix_learning_rate") if hasattr(optimiser, name)]
     rates = {name: float(f"{getattr(optimiser, name) * factor:.3g}") for name in names}
     return replace(optimiser, **rates)
 
 
-def _settled(part: Any) -> Any:
-    """An objective with the weight that it had at the end of pretraining."""
+def _with_final_weight(part: Any) -> Any:
+    """The objective with the weight that it had at the end of pretraining."""
     if not part.course:
         return part
     return replace(part, weight=weight_at(part.weight, part.course, 1.0), course=())
 
 
 def _check_text(job: PretrainJob, corpus: Corpus) -> None:
-    """Refuse a text with too little to train on, or nothing to tell the gain by."""
+    """Refuse a corpus with too little text to train on, or no held-out text to measure."""
     blocks = job.recipe.blocks
-    for some, _ in job.stores:
-        BlockSource(job.recipe, some, blocks=blocks, split="train", seed=job.seed).plan(0)
+    for store, _ in job.stores:
+        BlockSource(job.recipe, store, blocks=blocks, split="train", seed=job.seed).plan(0)
     sample = held_out(job.recipe, corpus, length=blocks.length, count=_SAMPLE)
     if not isinstance(sample, str) and not sample.has_targets(followed_objective(job.recipe)):
         sample = f"{corpus.name}: no held-out loss, since nothing is hidden in its few blocks"
@@ -236,12 +236,12 @@ def _check_text(job: PretrainJob, corpus: Corpus) -> None:
         )
 
 
-def _general(job: PretrainJob, model: Model, place: str | None) -> Corpus | None:
-    """The general text; one that nobody named is left out where it does not serve."""
+def _general_corpus(job: PretrainJob, model: Model, place: str | None) -> Corpus | None:
+    """The corpus of general text; one that was not asked for is left out if it is unusable."""
     corpus, named = job.stores[0][0], place is not None
     if place is None:
         trained = [word.rpartition(":")[0] for word in corpora(model)]
-        place = next((each for each in trained if exists(each)), None)
+        place = next((known for known in trained if exists(known)), None)
     if place is None:
         return None
     try:

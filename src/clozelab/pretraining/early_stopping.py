@@ -1,4 +1,4 @@
-"""What an adaptation has that other runs have not: early stopping, by held-out loss."""
+"""What only adaptations have: early stopping by held-out loss, and their settings."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from clozelab.text.store.corpus import Corpus, store_identity
 from clozelab.training.checkpoint import Checkpoint
 
-_PREFIX = "best."  # of the tensors of a checkpoint that are these weights
+_PREFIX = "best."  # of the names of these weights in a checkpoint
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What a run has that adapts a model to other text.
+    """The settings of a run that adapts a model to other text.
 
-    Both texts are measured from before the first step. The weights with the lowest loss of the new
-    text are kept, and the run ends when it stops falling.
+    Both texts are measured from before the first step on. The weights with the lowest loss on the
+    new text are kept, and the run ends when that loss stops falling.
     """
 
     general: Corpus | None  # text like that which the model learned from
@@ -27,17 +27,17 @@ class Adaptation:
     request: Mapping[str, Any]  # what else was asked for, and is recorded
 
     def facts(self, objective: str) -> dict[str, Any]:
-        """What machine.toml says of it, by which it is resumed; the objective is compared."""
+        """What machine.toml records, for a resume; the loss of `objective` is compared."""
         facts = {"patience": self.patience, **self.request, "objective": objective}
         if self.general is not None:
-            known = store_identity((self.general, 1.0))
-            facts |= {"general": known["path"], "general_fingerprint": known["made"]}
+            identity = store_identity((self.general, 1.0))
+            facts |= {"general": identity["path"], "general_fingerprint": identity["made"]}
         return facts
 
 
 @dataclass(eq=False)
 class EarlyStopping:
-    """Ends a run when `patience` evaluations in a row brought no lower loss.
+    """Ends a run after `patience` evaluations in a row without a lower loss.
 
     The weights with the lowest loss are kept, and the run ends with them.
     """
@@ -56,22 +56,22 @@ class EarlyStopping:
         return 0 < self.patience <= self.waited
 
     def see(self, step: int, loss: float, weights: Callable[[], Mapping[str, Tensor]]) -> None:
-        """Take an evaluation into account."""
+        """Take the loss of an evaluation into account; keeps the weights if it is the lowest."""
         if self.loss is None or loss < self.loss:
             self.loss, self.step, self.waited, self.weights = loss, step, 0, weights()
         else:
             self.waited += 1
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint says of them, beside the weights."""
+        """What a checkpoint records, besides the weights."""
         return {"loss": self.loss, "step": self.step, "waited": self.waited}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights, as a checkpoint has them beside the last ones."""
+        """The kept weights under their names in a checkpoint."""
         return {f"{_PREFIX}{name}": value for name, value in self.weights.items()}
 
     def recall(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state from a checkpoint."""
         for name, value in checkpoint.state().get("best", {}).items():
             setattr(self, name, value)
         saved = checkpoint.tensors().items()

@@ -1,4 +1,4 @@
-"""A recipe made to fit: its tokenizer the stores', its schedule the budget's."""
+"""A recipe fitted to its stores: their tokenizer, their vocabulary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clozelab.text.store import Corpus
 
 
 def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
-    """The recipe with the store's tokenizer, refused where the store lacks what it needs."""
+    """The recipe with the store's tokenizer; raises `UserError` if that lacks a mask token."""
     masks = recipe.corruption.mask and "targets" in recipe.masking.provides
     if masks and "mask" not in corpus.vocabulary.roles:
         raise UserError(
@@ -27,22 +27,22 @@ def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
 
 
 def changes(before: Recipe, after: Recipe) -> list[str]:
-    """What a recipe does differently, a line for each key; one for a part that is gone."""
+    """The differences of two recipes, a line for each key; one for a part that was removed."""
     rows = recipes.difference(before, after)
     gone = {key.removesuffix("use") for key, _, new in rows if key.endswith(".use") and new is None}
     return [
-        f"{key} {_word(old)} → {_word(new)}"
+        f"{key} {_shown(old)} → {_shown(new)}"
         for key, old, new in rows
         if not any(key.startswith(part) and key != f"{part}use" for part in gone)
     ]
 
 
-def _word(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "–" if value is None else written(value)
 
 
 def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:
-    """A line where the recipe asks for another tokenizer than the store has; of any size."""
+    """A line if the recipe names another tokenizer than the store has, whatever its size."""
     keys = [
         f"{key.removeprefix('tokenizer.')} {written(wanted)} → {written(read)}"
         for key, wanted, read in recipes.difference(recipe, recipe.reading(corpus.tokenizer))

@@ -1,7 +1,7 @@
 """Held-out loss: the same blocks and the same masks every time, for every seed.
 
-Where some blocks are read causally in training, all of these are read in either direction. Also of
-a trained model under another recipe's masks, or on the pairs of another objective (ALBERT §4.6).
+Where some blocks are read causally in training, all of these are read in both directions. A model
+can also be measured under another recipe's masks, or on another objective's pairs (ALBERT §4.6).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEED = 1_000_003  # of every evaluation, so that runs with different seeds can 
 
 
 class HeldOut:
-    """Some held-out blocks of a store."""
+    """A fixed sample of the held-out blocks of a store."""
 
     def __init__(self, recipe: Recipe, corpus: Corpus, *, blocks: Format, count: int) -> None:
         form: Any = blocks
@@ -46,17 +46,17 @@ class HeldOut:
                 f"{corpus.name}: has no held-out text; build it with --held-out above 0"
             )
         self.name = corpus.name
-        # One document has no other to draw a partner from: harder pairs are better than none.
+        # With one document, negatives must come from the same: harder pairs are better than none.
         if "next" in form.provides and len(documents) == 1 and hasattr(form, "negatives"):
             form = replace(form, negatives="same_document")
-        if "stream" in form.provides:  # as many rows as there is text for
+        if "stream" in form.provides:  # as many rows as the text fills
             text = len(documents.ids)
             fit = max(1, text // (3 * form.length)) * (2 if form.reverse else 1)
             rows = min(form.rows, fit)
             form = replace(form, rows=rows)
         self.length: int = form.length
         self.source = BlockSource(recipe, corpus, blocks=form, split="held_out", seed=_SEED)
-        # Of rows that are told from one another, those of a group stay together.
+        # Rows that are contrasted stay together in their group.
         self.together = rows_of_a_group(recipe, recipe.schedule.batch_size)
         order = self.source.order(0)[: max(1, count // rows) * rows]
         # With a memory, a row's blocks follow one another; otherwise all go at once.
@@ -64,22 +64,22 @@ class HeldOut:
 
     @property
     def size(self) -> int:
-        """How many blocks."""
+        """The number of blocks."""
         return sum(map(len, self.groups))
 
     def first(self, blocks: int) -> HeldOut:
-        """So many of them at most, to time how long they take."""
+        """A copy with at most `blocks` blocks, to time an evaluation."""
         few = copy(self)
         few.groups = [self.groups[0][:blocks]]
         return few
 
     def has_targets(self, objective: str) -> bool:
-        """Whether any block has something for an objective to predict."""
+        """Whether any block has a target for an objective."""
         alone = World(0, 1, torch.device("cpu"))
         return any(step.counts[objective] for step in self._feed(alone, TOKENS))
 
     def measure(self, model: nn.Module, world: World, *, tokens: int) -> Measured:
-        """Every objective's sums."""
+        """Every objective's sums over the blocks."""
         return measure(model, self._feed(world, tokens), world)
 
     def _feed(self, world: World, tokens: int) -> Any:
@@ -87,7 +87,7 @@ class HeldOut:
             parts = -(-len(group) // self.together)
             first, last = (parts * rank // world.size for rank in (world.rank, world.rank + 1))
             mine = group[first * self.together : last * self.together]
-            # A process without a block has one to make blank batches like.
+            # A process without blocks takes one, as a pattern for its blank batches.
             numbers = mine if len(mine) else group[:1]
             batches, counts, read = list[Batch](), Counter[str](), 0
             for causal in (False, True) if self.source.recipe.schedule.causal else (False,):
@@ -118,7 +118,7 @@ class HeldOut:
 
 
 def held_out(recipe: Recipe, corpus: Corpus, *, length: int, count: int) -> HeldOut | str:
-    """The held-out blocks of that length, or a sentence on why there are none."""
+    """The held-out blocks of a length, or a sentence that says why there are none."""
     blocks: Any = recipe.blocks
     try:
         if not len(corpus.documents("held_out")):
@@ -139,26 +139,26 @@ def evaluate(
 ) -> Measured:
     """Every objective's sums over held-out blocks.
 
-    `pairs` takes the pairs of next-sentence or sentence-order prediction whatever the model was
-    trained on, so that either head can be asked the other's question. `masks` hides what that
-    recipe would hide in the same blocks, so that recipes that hide more or less can be compared.
+    `pairs` names next-sentence or sentence-order pairs, whatever the model was trained on, so that
+    a head can be tested on the other's pairs. `masks` masks the same blocks as that recipe would,
+    so that recipes with different mask rates can be compared.
     """
     if blocks < 1:
         raise UserError(f"--blocks {blocks}: at least 1")
     (store,) = open_stores([data])
     corpus = store[0]
-    recipe, whole = measurable(place, corpus)
+    recipe, trained = measurable(place, corpus)
     form: Any = recipe.blocks
     if pairs is not None:
-        if not {*PAIRS} & {*whole.heads}:
+        if not {*PAIRS} & {*trained.heads}:
             raise UserError(f"{place}: --pairs needs a pair objective, which this model has not")
         form = FORMATS[pairs](length=form.length)
     if masks is not None:
         recipe = masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
     names = [slots.use("objectives", part) for part in recipe.objectives]
     with join(device) as world:
-        heads = {name: head for name, head in whole.heads.items() if name in names}
-        model = PretrainingModel(whole.encoder, heads, whole.reads).to(world.device).eval()
+        heads = {name: head for name, head in trained.heads.items() if name in names}
+        model = PretrainingModel(trained.encoder, heads, trained.reads).to(world.device).eval()
         held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
         sums = held_out.measure(model, world, tokens=TOKENS)
     if not any(values["count"] for values in sums.values()):
@@ -170,32 +170,32 @@ def evaluate(
 
 
 def measurable(place: str, corpus: Corpus) -> tuple[Recipe, PretrainingModel]:
-    """A pretrained model with its heads, which reads the corpus's tokens."""
+    """The recipe and the model at a place, checked to have heads and the corpus's tokenizer."""
     loaded = load(place)
     if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         raise UserError(
             f"{corpus.name}: its tokenizer is not the model's; build the corpus with"
             f" --tokenizer-from {place}"
         )
-    whole = pretrained(loaded)
-    if {*whole.heads} <= {*whole.taught}:
+    model = pretrained(loaded)
+    if {*model.heads} <= {*model.taught}:
         raise UserError(
             f"{place}: is an encoder alone, without a head to measure; pretrain it with one by"
             f" --from {place}"
         )
-    return loaded.recipe, whole
+    return loaded.recipe, model
 
 
 def masked(recipe: Recipe, other: Recipe) -> Recipe:
-    """The recipe with what another hides; objectives about more than that are left out."""
-    lost = recipe.masking.provides - other.masking.provides
+    """The recipe with another's masking, without the objectives that this cannot serve."""
+    missing = recipe.masking.provides - other.masking.provides
     ordered = {"order_of_prediction" in part.provides for part in (recipe.masking, other.masking)}
-    if "targets" in lost or len(ordered) > 1:
+    if "targets" in missing or len(ordered) > 1:
         raise UserError(
             f"--masks {other.name}: {recipe.name} and {other.name} do not predict alike; name"
             " another recipe"
         )
-    objectives = tuple(part for part in recipe.objectives if not part.needs & lost)
+    objectives = tuple(part for part in recipe.objectives if not part.needs & missing)
     try:
         return replace(
             recipe, masking=other.masking, corruption=other.corruption, objectives=objectives

@@ -1,4 +1,4 @@
-"""What a run is made of in one process: the model on its device, the optimisers, the feed."""
+"""A pretraining run in one process: the model on its device, the optimisers, the feed."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from clozelab.training.memory import check_room, raising_one
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
-_NARROW = 512  # hidden size of a model whose kernels run no longer than their launches take
-_WARM = 3  # steps before those that a budget of time is computed by
-_TIMED_TOKENS = 4096  # of a step that is timed on a CPU, where a large one takes minutes; not tuned
-_FEW = 64  # blocks that show how long an evaluation takes; not tuned
+_NARROW = 512  # hidden size up to which kernels take no longer than their launches
+_WARMUP_STEPS = 3  # that are not timed, before those that are
+_TIMED_TOKENS = 4096  # of a timed step on a CPU, where a large one takes minutes; not tuned
+_TIMED_BLOCKS = 64  # by which the time of an evaluation is estimated; not tuned
 
 
 @dataclass(frozen=True)
 class PretrainJob:
-    """What to pretrain, and from what."""
+    """What to pretrain, on which corpora and from which weights."""
 
     recipe: Recipe  # fitted to the stores
     stores: Sequence[Store]
@@ -63,20 +63,20 @@ class PretrainJob:
     teacher: PretrainingModel | None = None
     origin: str | None = None  # where the weights or the teacher came from
     notes: tuple[str, ...] = ()
-    # What the model's layers are probed by as it is trained: scores by task, of a model there.
+    # Probes the model's layers during training: (model, device) → scores by task and metric.
     probe: Callable[[Model, torch.device], dict[str, dict[str, float]]] | None = None
     probe_constants: Mapping[str, float] = field(default_factory=dict)  # of answers always the same
     adaptation: Adaptation | None = None
 
 
 class PretrainTrainer:
-    """A job on a machine: the model, its optimisers and its feed, which a session trains."""
+    """A job on a machine: the model, its optimisers and its feed, for a session to train."""
 
     def __init__(self, job: PretrainJob, machine: Machine, world: World) -> None:
         self.job, self.machine, self.world = job, machine, world
         self.recipe, self.seed = job.recipe, job.seed
         self.precision = machine.precision_on(world.device)
-        self.tokens = self._tokens()  # of a micro-batch
+        self.tokens = self._micro_tokens()  # of a micro-batch
         self.vocabulary = job.stores[0][0].vocabulary
         self._check_rows()
         self.compiled = machine.compiles(world.device, job.recipe)
@@ -92,59 +92,59 @@ class PretrainTrainer:
 
     @property
     def schedule(self) -> Schedule:
-        """The steps of the whole run, and their rates."""
+        """The steps of the whole run, and their learning rates."""
         return self.recipe.schedule
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
-        """From a step and a place on: each job prepares one step."""
+        """Yield, from step `first` on, a job that prepares each step."""
         return self.steps.jobs(first, cursor)
 
     def fit(self, budget: Budget) -> None:
-        """Give the schedule the steps that a budget has room for.
+        """Fit the number of steps of the schedule to a budget.
 
-        A budget of time is for training: compiling, and timing a few steps, come before it.
+        A budget of time does not include compiling and timing a few steps.
         """
-        each = self.seconds_a_step(budget.amount) if budget.kind == "seconds" else None
+        seconds = self.seconds_a_step(budget.amount) if budget.kind == "seconds" else None
         tokens = self.steps.tokens_a_step()
-        steps = budgets.steps(budget, tokens_a_step=tokens, seconds_a_step=each)
+        steps = budgets.steps(budget, tokens_a_step=tokens, seconds_a_step=seconds)
         self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(steps))
         self.steps = self._steps()
 
     def refit(self, step: int, total: int) -> str:
-        """Spread what is left of the schedule over other steps; the recipe is now this text."""
+        """Fit the schedule from `step` on to end after `total` steps; returns the recipe's text."""
         schedule = self.recipe.schedule.refitted(step, total)
         self.recipe = self.steps.recipe = replace(self.recipe, schedule=schedule)
         return recipes.to_toml(self.recipe)
 
     def seconds_a_step(self, budget: float) -> float:
-        """Time steps for a twentieth of the budget, then begin again as if they had not been."""
+        """The mean seconds of a step, timed for 5 % of the budget; the model is then reset."""
         weights = {name: full_tensor(value.detach()).clone() for name, value in self._parameters()}
-        taken: list[Step] = []
+        done: list[Step] = []
         jobs = self._steps(self._timed_recipe()).jobs(0, self.steps.start())
         try:
             with closing(ahead(jobs, workers=self.machine.threads)) as feed:
                 stepping = train(self.train_state, feed, self.world)
-                taken += islice(stepping, _WARM)
+                done += islice(stepping, _WARMUP_STEPS)
                 # Every process must take as many.
-                wanted = min(20.0, budget / 20) / max(taken[-1].seconds, 1e-3)
-                taken += islice(stepping, self.world.all_reduce_max(min(max(int(wanted), 2), 500)))
+                wanted = min(20.0, budget / 20) / max(done[-1].seconds, 1e-3)
+                done += islice(stepping, self.world.all_reduce_max(min(max(int(wanted), 2), 500)))
         finally:
             set_weights(self.train_state.model, weights)
             self.train_state.optimisers = self.recipe.optimiser.build(self._parameters())
             self.train_state.scaler = self._scaler()
             self.train_state.memory = None
-        timed = taken[_WARM:] or taken[-1:]  # a recipe may have fewer steps than these
+        timed = done[_WARMUP_STEPS:] or done[-1:]  # a recipe may have fewer steps than these
         rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
         return self._mean(rate * self.steps.tokens_a_step())
 
     def seconds_an_evaluation(self, blocks: int) -> float:
-        """Of so many held-out blocks, timed on a few; 0 where nothing is held out."""
+        """The seconds to evaluate `blocks` held-out blocks, timed on a few; 0 without any."""
         length, total = self.length(0), 0.0
         for corpus in self._texts().values():
             sample = held_out(self.recipe, corpus, length=length, count=blocks)
             if isinstance(sample, str):
                 continue
-            few, seconds = sample.first(_FEW), 0.0
+            few, seconds = sample.first(_TIMED_BLOCKS), 0.0
             for _ in range(2):  # the first time is slower
                 began = machines.now(self.world.device)
                 self._judged(few, length)
@@ -153,7 +153,7 @@ class PretrainTrainer:
         return self._mean(total)
 
     def shrink(self) -> str:
-        """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
+        """Halve the micro-batch after memory ran out; returns a note, or raises `UserError`."""
         length, device = self.recipe.blocks.length, self.world.device
         batch_size, views = self.recipe.schedule.batch_size, views_of(self.recipe)
         rows = rows_of_a_group(self.recipe, batch_size)
@@ -175,7 +175,7 @@ class PretrainTrainer:
         return f"out of memory: micro-batches of {fits} sequences from here on"
 
     def _group_too_large(self) -> str:
-        """What to do where memory has no room for one group."""
+        """A message with remedies, where memory has no room for one group."""
         batch_size = self.recipe.schedule.batch_size
         rows = rows_of_a_group(self.recipe, batch_size)
         fewer = [size for size in range(2, rows // 2 + 1) if batch_size % size == 0]
@@ -192,11 +192,11 @@ class PretrainTrainer:
         return self.recipe.schedule.phase(step).length or self.recipe.blocks.length
 
     def sources(self, step: int) -> list[BlockSource]:
-        """The stores at that length."""
+        """The stores with blocks of the length of a step."""
         return self.steps.sources(self.recipe.schedule.phase(step).number, self.length(step))
 
     def began(self, first: int) -> Began:
-        """What the run will do."""
+        """The event that describes the run before its first step."""
         sample = self.steps.sample(self.sources(first))
         flops = machines.flops_a_token(
             self.recipe,
@@ -219,7 +219,7 @@ class PretrainTrainer:
         )
 
     def notes(self) -> list[str]:
-        """What a user would want to know before the first step."""
+        """Notes for the user before the first step."""
         said = list(self.job.notes)
         if self.job.start is not None:
             known = {*self.job.start, DELTA}  # which begins at zero in any case
@@ -249,7 +249,7 @@ class PretrainTrainer:
         return said
 
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
-        """The losses on held-out blocks of the length of that step."""
+        """Yield the losses on held-out blocks of the length of that step."""
         length = self.length(max(0, number - 1))
         for of, corpus in self._texts().items():
             if (of, length) not in self._held_out:
@@ -261,20 +261,20 @@ class PretrainTrainer:
             if isinstance(sample, HeldOut):
                 sums = self._judged(sample, length)
                 if of == "held_out" and self.early_stopping is not None:
-                    self._compare(number, sums)
+                    self._update_early_stopping(number, sums)
                 yield Evaluated(
                     number, sums, of, self.early_stopping.step if self.early_stopping else None
                 )
 
     def _texts(self) -> dict[str, Corpus]:
-        """Whose held-out text is measured, by what the log calls it."""
+        """The corpora whose held-out text is measured, by their names in the log."""
         texts = {"held_out": self.job.stores[0][0]}
         if self.job.adaptation is not None and self.job.adaptation.general is not None:
             texts["general"] = self.job.adaptation.general
         return texts
 
-    def _compare(self, number: int, sums: Measured) -> None:
-        """Keep the weights where they are the best; while all is read causally, none count."""
+    def _update_early_stopping(self, number: int, sums: Measured) -> None:
+        """Keep the weights if they are the best so far; steps that are all causal do not count."""
         assert self.early_stopping is not None
         detour = number and self.schedule.causal_share(number - 1) == 1
         if not detour:
@@ -286,11 +286,11 @@ class PretrainTrainer:
 
     @property
     def stalled(self) -> bool:
-        """Whether the loss of the new text has stopped falling."""
+        """Whether the loss on the new text has stopped falling."""
         return self.early_stopping is not None and self.early_stopping.exhausted
 
     def _judged(self, sample: HeldOut, length: int) -> Measured:
-        """The held-out sums; where memory runs out, over smaller micro-batches."""
+        """The sums over held-out blocks, in smaller micro-batches if memory runs out."""
         tokens = self.tokens
         while True:
             try:
@@ -298,7 +298,7 @@ class PretrainTrainer:
                 with plain as model, raising_one():
                     return sample.measure(model, self.world, tokens=tokens)
             except torch.OutOfMemoryError:
-                pass  # what filled the memory is held by the error until it is forgotten
+                pass  # the tensors stay in memory until the error is gone
             if tokens // 2 < length or self.world.size > 1:
                 raise UserError(
                     f"{self.world.device}: out of memory for held-out blocks, {tokens:,} tokens at"
@@ -307,7 +307,7 @@ class PretrainTrainer:
             tokens //= 2
 
     def probed(self) -> dict[str, dict[str, float]]:
-        """What the layers hold of the job's tasks by now."""
+        """The scores of the job's probes on the present weights."""
         assert self.job.probe is not None
         tokenizer = self.job.stores[0][0].tokenizer
         with plainly(self.model), plainly(self.model.encoder):
@@ -317,9 +317,9 @@ class PretrainTrainer:
     def save(
         self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
     ) -> Path | None:
-        """Write a checkpoint that the run can go on from, at its end too.
+        """Write a checkpoint that the run can resume from, also at its end.
 
-        A model that is adapted ends with the weights that were kept.
+        An adaptation ends with the weights that early stopping kept.
         """
         state = {"data": self.identity(), "seed": self.seed, **state}
         if self.early_stopping is not None:
@@ -341,12 +341,12 @@ class PretrainTrainer:
         )
 
     def recall(self, checkpoint: Checkpoint) -> None:
-        """Which weights were kept before the run was stopped."""
+        """Restore the state of early stopping from a checkpoint."""
         if self.early_stopping is not None:
             self.early_stopping.recall(checkpoint)
 
     def facts(self) -> dict[str, Any]:
-        """The machine and its settings, for the record."""
+        """The machine and the settings, for machine.toml."""
         device, origin, budget = self.world.device, self.job.origin, self.job.budget
         adapts = self.job.adaptation
         if origin is not None:  # a hub name is no path
@@ -375,16 +375,16 @@ class PretrainTrainer:
         }
 
     def _licenses(self) -> list[str] | None:
-        """Those of its corpora, if any is stated."""
+        """The licenses of the corpora, if any is stated."""
         stated = [corpus.license for corpus, _ in self.job.stores]
-        return [each or NOT_STATED for each in stated] if any(stated) else None
+        return [license or NOT_STATED for license in stated] if any(stated) else None
 
     def identity(self) -> list[dict[str, Any]]:
-        """The stores a run was started with: going on with others would be another run."""
+        """The identity of the stores, by which a resume checks that they are the same."""
         return [store_identity(store) for store in self.job.stores]
 
     def _check_texts(self) -> None:
-        if rows_of_a_group(self.recipe, 2) > 1 and sum(each.size for each in self.sources(0)) < 2:
+        if rows_of_a_group(self.recipe, 2) > 1 and sum(s.size for s in self.sources(0)) < 2:
             raise UserError(
                 f"{self.job.stores[0][0].name}: has one text, and {self.recipe.name} tells a text"
                 " from others; give more text"
@@ -412,8 +412,8 @@ class PretrainTrainer:
                 f" use a multiple of {size}"
             )
 
-    def _tokens(self) -> int:
-        """As asked in this process, or as much as every process has memory for."""
+    def _micro_tokens(self) -> int:
+        """Tokens of a micro-batch: as asked, or as much as every process has memory for."""
         tokens = self.machine.tokens(self.world.device, self.recipe)
         return tokens if self.machine.micro_batch else -self.world.all_reduce_max(-tokens)
 
@@ -445,7 +445,7 @@ class PretrainTrainer:
         )
 
     def _compiled_model(self, *, replays: bool) -> PretrainingModel:
-        """The model on its device, compiled: now, or for an earlier run of its shape."""
+        """The model on its device, compiled now or for an earlier run of its shape."""
         model, device = self.model, self.world.device
         tables = self.recipe.tables()
         teachers = [[(n, p.shape) for n, p in one.named_parameters()] for one in model.teacher]
@@ -455,16 +455,16 @@ class PretrainTrainer:
         if isinstance(compiled, PretrainingModel):
             return compiled
         self.machine.place((model, *model.teacher), device, compiled=True)
-        # Where weights are gathered as they are needed, the graph has to break.
+        # Sharded weights are gathered between layers, which breaks the graph.
         machines.compile_model(model, whole=not self.machine.shard, replays=replays)
         if self.world.size == 1:
             warm.keep(shape, model, *model.teacher)
         return model
 
     def _waits_for_launches(self) -> bool:
-        """Whether a GPU would be done with a step before it is launched.
+        """Whether a GPU computes a step faster than the CPU launches it.
 
-        So it is in narrow models; where a step is one micro-batch of one process, graphs help.
+        So it is in narrow models; CUDA graphs help if a step is one micro-batch of one process.
         """
         step_tokens = self.recipe.schedule.batch_size * self.recipe.blocks.length
         alone = self.world.size == 1 and step_tokens <= self.tokens
@@ -474,10 +474,9 @@ class PretrainTrainer:
         return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None
 
     def _timed_recipe(self) -> Recipe:
-        """The recipe, on a CPU with steps of few blocks: one takes as long in these as in others.
+        """The recipe to time; on a CPU with steps of few blocks, which cost as much per token.
 
-        A memory follows the rows of a step, and what is contrasted stays together: their number
-        stays as it is.
+        With a memory, or with a contrastive objective, the number of rows of a step stays as it is.
         """
         recipe = self.recipe
         blocks = max(1, _TIMED_TOKENS // recipe.blocks.length) * self.world.size
@@ -498,7 +497,7 @@ class PretrainTrainer:
         )
 
     def _mean(self, seconds: float) -> float:
-        """Over the processes, which must all compute with the same."""
+        """The mean over the processes, so that all compute with the same value."""
         mean = torch.tensor(seconds, dtype=torch.float64, device=self.world.device)
         return float(self.world.all_reduce_sum(mean)) / self.world.size
 

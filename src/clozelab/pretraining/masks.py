@@ -1,4 +1,4 @@
-"""A recipe's masks on a text, epoch by epoch, and its blocks from a corpus."""
+"""The masks of a recipe on a text, epoch by epoch, and its blocks of a corpus."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from clozelab.text.tokenizers import TOKENIZERS
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import segmenter
 
-_SAMPLE = 2_000  # sentences in which masks are counted
+_SAMPLE = 2_000  # sentences in which masked tokens are counted
 
 
 @dataclass(frozen=True)
 class TextBlocks:
-    """A text as blocks, and the units that are known in it."""
+    """A text as blocks, and the phrases and entities found in it."""
 
     blocks: Blocks
     documents: Documents
@@ -50,7 +50,7 @@ class TextBlocks:
 
 
 class Draws:
-    """The keys of what is drawn for an epoch: its pairs, its masks, and what replaces tokens."""
+    """The keys of an epoch's draws: its pairs, its masks and the replaced tokens."""
 
     def __init__(self, corruption: Corruption, epoch: int, *, seed: int, suffix: str = "") -> None:
         self.corruption, copy = corruption, corruption.copy(epoch)
@@ -62,9 +62,9 @@ class Draws:
     def hidden(
         self, blocks: Blocks, masking: Masking, *, vocabulary: Vocabulary
     ) -> tuple[Hidden, Corrupted]:
-        """What is hidden in blocks, and what the encoder sees instead."""
+        """The masked positions of the blocks, and the ids that the encoder sees."""
         hidden = masking.hide(blocks, self.masks, vocabulary=vocabulary)
-        if hidden.order is not None:  # a permutation model sees its input as it is
+        if hidden.order is not None:  # a permutation model sees its input unchanged
             return hidden, Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
         draw = self.replacements
         return hidden, self.corruption.corrupt(blocks, hidden, draw, vocabulary=vocabulary)
@@ -72,7 +72,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Masked:
-    """One epoch's masks."""
+    """The masks of one epoch."""
 
     epoch: int
     hidden: Hidden
@@ -93,10 +93,10 @@ def tokenizer_of(recipe: Recipe, corpus: Corpus | None, *, text: str) -> Tokeniz
 
 
 def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> TextBlocks:
-    """A text as blocks of its own, `[CLS] text [SEP]`, whatever the recipe's format."""
+    """A text as blocks `[CLS] text [SEP]`, whatever the recipe's format."""
     tokenizer = tokenizer_of(recipe, corpus, text=text)
     vocabulary = describe(tokenizer) if corpus is None else corpus.vocabulary
-    if vocabulary.counts is None:  # without a corpus every token is as rare as any other
+    if vocabulary.counts is None:  # without a corpus all tokens are equally rare
         vocabulary = replace(vocabulary, counts=np.ones(vocabulary.size, dtype=np.int64))
     encoder = CachedTokenizer(tokenizer, segment=segmenter() is not None, counts=Counts())
     encoded = encoder.encode(splitter().split(text))
@@ -113,10 +113,10 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> TextBlocks:
     )
     plan = FullSentences(length=max(recipe.blocks.length, 3)).plan(documents, 0)
     blocks = plan.blocks(np.arange(len(plan)))
-    place = np.flatnonzero(~blocks.fixed)  # of each token of the text: blocks keep their order
+    positions = np.flatnonzero(~blocks.fixed)  # of the text's tokens: blocks keep their order
     spans = {
-        kind: np.stack([place[at[:, 0]], place[at[:, 1] - 1] + 1], axis=1)
-        for kind, at in units.items()
+        kind: np.stack([positions[span[:, 0]], positions[span[:, 1] - 1] + 1], axis=1)
+        for kind, span in units.items()
         if corpus is not None and corpus.manifest["units"][kind]
     }
     return TextBlocks(blocks, documents, spans)
@@ -125,7 +125,7 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> TextBlocks:
 def masked(
     laid: TextBlocks, recipe: Recipe, *, epochs: list[int], seed: int = 0
 ) -> Iterator[Masked]:
-    """What the recipe hides in the blocks in each epoch, and what the encoder sees instead."""
+    """Yield, for each epoch, the positions that the recipe masks and the ids that are seen."""
     blocks, vocabulary = laid.blocks, laid.documents.vocabulary
     for epoch in epochs:
         draws = Draws(recipe.corruption, epoch, seed=seed)
@@ -149,26 +149,26 @@ def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: in
 
 
 def masked_share(recipe: Recipe, corpus: Corpus, *, seed: int = 0) -> float | None:
-    """The share of the tokens that the recipe hides in the first blocks of a corpus.
+    """The share of the tokens that the recipe masks in the first blocks of a corpus.
 
-    None where it hides none on purpose, or the text is too short for a block.
+    None if it masks none, or the text is too short for a block.
     """
-    whole = corpus.documents()
-    sentences = np.asarray(whole.sentences[: _SAMPLE + 1])
-    documents = np.asarray(whole.documents)
+    all_documents = corpus.documents()
+    sentences = np.asarray(all_documents.sentences[: _SAMPLE + 1])
+    documents = np.asarray(all_documents.documents)
     documents = np.append(documents[documents < len(sentences) - 1], len(sentences) - 1)
     tokens = slice(int(sentences[-1]))
-    few = replace(
-        whole,
-        ids=whole.ids[tokens],
-        marks=whole.marks[tokens],
+    sample = replace(
+        all_documents,
+        ids=all_documents.ids[tokens],
+        marks=all_documents.marks[tokens],
         sentences=sentences,
         documents=documents,
     )
     draws = Draws(recipe.corruption, 0, seed=seed)
     try:
         check_units(recipe, corpus)
-        blocks_plan = recipe.blocks.plan(few, draws.pairs.key)
+        blocks_plan = recipe.blocks.plan(sample, draws.pairs.key)
         blocks = blocks_plan.blocks(np.arange(len(blocks_plan)))
         hidden = recipe.masking.hide(blocks, draws.masks, vocabulary=corpus.vocabulary)
     except UserError:
@@ -178,6 +178,6 @@ def masked_share(recipe: Recipe, corpus: Corpus, *, seed: int = 0) -> float | No
 
 
 def check_units(recipe: Recipe, corpus: Corpus) -> None:
-    """Refuse a corpus without the units that the recipe hides."""
+    """Refuse a corpus without the units that the recipe masks."""
     for unit in getattr(recipe.masking, "units", ()):
         corpus.needs(unit)

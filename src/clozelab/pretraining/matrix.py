@@ -1,7 +1,7 @@
-"""Held-out losses of several models under the masks of all: a matrix, trained × tested.
+"""Held-out losses of several models under the masks of each: a matrix, trained × tested.
 
-A loss under one recipe's masks favours whoever was trained on them. Here every model is asked under
-every strategy, in the same blocks, so that a reader sees the whole.
+A loss under one recipe's masks favours models that were trained on them. Here every model is tested
+under every masking strategy, on the same blocks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clozelab.training.loop import Measured
 from clozelab.training.world import World, join
 
 _OBJECTIVE = "masked_lm"
-_PARTS = 20  # of the blocks: how much they differ shows how far a loss is by chance
+_PARTS = 20  # of the blocks, for the standard error of a loss
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def follow(
     pairs: int = 16_384,
     device: str | None = None,
 ) -> Generator[tuple[int, int], None, MaskMatrix]:
-    """The matrix, yielding how many cells are done.
+    """Compute the matrix, yielding how many cells are done.
 
-    Strategies are named by a recipe, or by themselves with their usual settings; none named: those
-    of the models. Blocks are the models' own where all have the same, else full sentences of the
-    shortest length that any was trained on. Models with a pair objective are also asked about
-    `pairs` pairs of next sentences, and of sentences in order; 0 asks none.
+    `masks` are names of recipes, or of strategies, which then have their default settings; by
+    default the models' own. Blocks are the models' own if all have the same, else full sentences
+    of the shortest length that any was trained on. Models with a pair objective are also tested on
+    `pairs` next-sentence and sentence-order pairs; 0: on none.
     """
     if blocks < 2:
         raise UserError(f"--blocks {blocks}: at least 2")
@@ -85,31 +85,31 @@ def follow(
     opened = [measurable(place, corpus) for place in places]
     if not others:
         for recipe, _ in opened:
-            alike = [(other.masking, other.corruption) for other in others.values()]
-            if _speaks(recipe) and (recipe.masking, recipe.corruption) not in alike:
+            known = [(other.masking, other.corruption) for other in others.values()]
+            if _predicts_masked(recipe) and (recipe.masking, recipe.corruption) not in known:
                 name = (
                     recipe.name if recipe.name not in others else f"{recipe.name} ({len(others)})"
                 )
                 others[name] = recipe
-    form = _common([recipe for recipe, _ in opened])
+    form = _common_format([recipe for recipe, _ in opened])
     total = len(opened) * (len(others) + (len(FORMATS) if pairs else 0))
     cells: list[list[MatrixCell | None]] = [[] for _ in opened]
     pair_cells: dict[str, list[MatrixCell | None]] = {}
     size = done = 0
     with join(device) as world:
-        for row, (recipe, whole) in zip(cells, opened, strict=True):
-            whole.to(world.device).eval()
+        for row, (recipe, model) in zip(cells, opened, strict=True):
+            model.to(world.device).eval()
             for other in others.values():
-                cell, size = _masks(recipe, whole, corpus, other, form, blocks, world, size)
+                cell, size = _mask_cell(recipe, model, corpus, other, form, blocks, world, size)
                 row.append(cell)
                 done += 1
                 yield done, total
             for name in FORMATS if pairs else ():
-                cell = _pairs(recipe, whole, corpus, name, pairs, world)
+                cell = _pair_cell(recipe, model, corpus, name, pairs, world)
                 pair_cells.setdefault(name, []).append(cell)
                 done += 1
                 yield done, total
-            whole.cpu()
+            model.cpu()
     return MaskMatrix(
         models=_names(places),
         masks=tuple(others),
@@ -122,7 +122,7 @@ def follow(
 
 
 def strategy(word: str) -> Recipe:
-    """A recipe that hides by a strategy of that name, or the recipe of that name or file."""
+    """A recipe with the masking strategy of that name, or the recipe of that name or file."""
     if word not in PARTS:
         if word not in recipes.names() and not Path(word).exists():
             raise UserError(
@@ -141,21 +141,21 @@ def strategy(word: str) -> Recipe:
     return replace(usual, name=word, masking=masking, corruption=Corruption(unit=unit))
 
 
-def _speaks(recipe: Recipe) -> bool:
-    """Whether it predicts hidden tokens, all of them at once."""
+def _predicts_masked(recipe: Recipe) -> bool:
+    """Whether it has the masked_lm objective."""
     return any(slots.use("objectives", part) == _OBJECTIVE for part in recipe.objectives)
 
 
-def _common(shapes: Sequence[Recipe]) -> Any:
-    """Blocks that every model can be asked about."""
-    first: Any = shapes[0].blocks
-    if all(recipe.blocks == first for recipe in shapes):
+def _common_format(recipes_: Sequence[Recipe]) -> Any:
+    """A format of blocks that every model can read."""
+    first: Any = recipes_[0].blocks
+    if all(recipe.blocks == first for recipe in recipes_):
         return first
-    lengths: list[Any] = [recipe.blocks for recipe in shapes]
+    lengths: list[Any] = [recipe.blocks for recipe in recipes_]
     return FullSentences(length=min(form.length for form in lengths))
 
 
-def _masks(
+def _mask_cell(
     recipe: Recipe,
     whole: PretrainingModel,
     corpus: Corpus,
@@ -165,10 +165,10 @@ def _masks(
     world: World,
     size: int,
 ) -> tuple[MatrixCell | None, int]:
-    """A model under a strategy; None where it does not predict so."""
-    if _OBJECTIVE not in whole.heads or not _speaks(recipe):
+    """The cell of a model under a strategy, or None, and the number of blocks."""
+    if _OBJECTIVE not in whole.heads or not _predicts_masked(recipe):
         return None, size
-    part = next(one for one in recipe.objectives if slots.use("objectives", one) == _OBJECTIVE)
+    part = next(p for p in recipe.objectives if slots.use("objectives", p) == _OBJECTIVE)
     try:
         alone = replace(recipe, objectives=(part,), schedule=replace(recipe.schedule, causal=()))
         masked_recipe = masked(alone, other)
@@ -182,21 +182,21 @@ def _masks(
     )
 
 
-def _pairs(
+def _pair_cell(
     recipe: Recipe, whole: PretrainingModel, corpus: Corpus, name: str, count: int, world: World
 ) -> MatrixCell | None:
-    """A pair objective's answers to one kind of pairs."""
+    """The cell of a model on one kind of pairs; None without a pair objective."""
     heads = {head: whole.heads[head] for head in PAIRS if head in whole.heads}
     if not heads:
         return None
-    shape: Any = recipe.blocks
-    held_out = HeldOut(recipe, corpus, blocks=FORMATS[name](length=shape.length), count=count)
+    form: Any = recipe.blocks
+    held_out = HeldOut(recipe, corpus, blocks=FORMATS[name](length=form.length), count=count)
     model = PretrainingModel(whole.encoder, heads, whole.reads)
     return _measured(held_out, lambda sample: sample.measure(model, world, tokens=TOKENS))
 
 
 def _measured(held_out: HeldOut, measure: Callable[[HeldOut], Measured]) -> MatrixCell:
-    """The sums over parts of the blocks, put together."""
+    """The cell of the sums that are measured over parts of the blocks."""
     order = np.concatenate(held_out.groups)
     if len(order) < 2:
         raise UserError(
@@ -204,31 +204,31 @@ def _measured(held_out: HeldOut, measure: Callable[[HeldOut], Measured]) -> Matr
             " give it more text, or build it with a larger --held-out"
         )
     parts = max(2, min(_PARTS, len(order) // 2))
-    losses, rights, counts = [], [], []
+    losses, corrects, counts = [], [], []
     for number in range(parts):
         sample = copy(held_out)
         sample.groups = [order[number::parts]]
         ((_, sums),) = measure(sample).items()
         losses.append(sums["loss"])
-        rights.append(sums["correct"])
+        corrects.append(sums["correct"])
         counts.append(sums["count"])
     loss, error = _ratio(losses, counts)
-    accuracy, accuracy_error = _ratio(rights, counts)
-    each = [one / max(count, 1) for one, count in zip(losses, counts, strict=True)]
-    return MatrixCell(loss, accuracy, error, accuracy_error, int(sum(counts)), tuple(each))
+    accuracy, accuracy_error = _ratio(corrects, counts)
+    part_losses = [loss_sum / max(count, 1) for loss_sum, count in zip(losses, counts, strict=True)]
+    return MatrixCell(loss, accuracy, error, accuracy_error, int(sum(counts)), tuple(part_losses))
 
 
 def _ratio(sums: Sequence[float], counts: Sequence[float]) -> tuple[float, float]:
-    """A mean over targets, and its standard error by the jackknife over parts."""
+    """The mean over targets, and its standard error by the jackknife over parts."""
     top, bottom = np.array(sums), np.array(counts)
-    without = (top.sum() - top) / np.maximum(bottom.sum() - bottom, 1)
+    leave_one_out = (top.sum() - top) / np.maximum(bottom.sum() - bottom, 1)
     parts = len(top)
-    spread = (parts - 1) / parts * ((without - without.mean()) ** 2).sum()
+    spread = (parts - 1) / parts * ((leave_one_out - leave_one_out.mean()) ** 2).sum()
     return float(top.sum() / max(bottom.sum(), 1)), float(np.sqrt(spread))
 
 
 def _names(places: Sequence[str]) -> tuple[str, ...]:
-    """The folders' names, in full where two are alike."""
+    """The names of the folders; the whole path where two are the same."""
     short = [Path(place).name for place in places]
     return tuple(
         name if short.count(name) == 1 else place for name, place in zip(short, places, strict=True)

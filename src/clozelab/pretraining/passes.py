@@ -1,4 +1,4 @@
-"""How often a run reads its text, and how often is enough."""
+"""How many passes a run makes over its text, and how many are enough."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PASSES = 4  # over a text, beyond which one more teaches little (arXiv:2305.1626
 
 
 def passes_note(stores: Sequence[Store], tokens: float, *, budget: Budget | None) -> str:
-    """How often a run of so many tokens reads its first text, and what would be enough."""
+    """A note on the passes of a run over its first text, and the budget that would be enough."""
     text = shares(stores)[0]
     passes = text.epochs(tokens)
     said = f"passes over {text.path}: {passes:.2g}"
@@ -27,8 +27,8 @@ def passes_note(stores: Sequence[Store], tokens: float, *, budget: Budget | None
 
 
 def _budget(amount: float, is_time: bool) -> str:
-    """An amount as a budget is written."""
+    """An amount in the notation of --budget."""
     units = ((60, "m"), (1, "s")) if is_time else ((1e6, "Mtok"), (1e3, "ktok"))
-    size, unit = next((each for each in units if amount >= each[0]), units[-1])
+    size, unit = next((unit_size for unit_size in units if amount >= unit_size[0]), units[-1])
     count = max(1.0, amount / size)
     return f"{count:.2g}{unit}" if count < 100 else f"{count:.0f}{unit}"

@@ -1,7 +1,7 @@
-"""Where the plan of a pass comes from: made in memory, or, of a large corpus, kept as a file.
+"""The plan of a pass over a corpus: made in memory, or for a large corpus cached as a file.
 
-A plan is a pure function of corpus, blocks, seed and copy; the order of an epoch, of blocks, seed
-and epoch.
+A plan is a pure function of corpus, format, seed and copy; the order of an epoch is one of the
+number of blocks, seed and epoch.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from clozelab.text.building import cores, memory
 from clozelab.text.store import Corpus, plans
 from clozelab.text.store.pieces import SharedPieces
 
-# Sentences or blocks: up to so many, planning takes some tens of megabytes and a fraction of a
-# second, and a file would save nothing.
-_MANY = 1 << 20
-_MUCH = 1 << 23  # up to so many, one process is done before another has begun
-_WRITERS = 8  # processes that plan, at most
+# Sentences or blocks up to which planning takes some tens of megabytes and a fraction of a second,
+# so that a file would save nothing.
+_IN_MEMORY = 1 << 20
+_ONE_PROCESS = 1 << 23  # up to which one process is done before another has started
+_MAX_PROCESSES = 8  # that plan
 
 
 Program = Callable[[PlanPieces], Iterator[PlanStretch]]
 
 
 class Drawn(NamedTuple):
-    """Of which draws a plan is: the key, and the seed and the copy or epoch that it stands for."""
+    """The key of a plan's draws, with the seed and the copy or epoch that it is made of."""
 
     key: int
     seed: int
@@ -54,35 +54,35 @@ def planned(
 ) -> Plan:
     """The blocks of a pass over a split of a corpus.
 
-    A format from outside may change without notice, so its plans are never kept.
+    A format from outside may change without notice, so its plans are never cached.
     """
     form: Any = blocks
     count = len(documents.sentences)
-    if count <= _MANY or type(blocks) not in PARTS.values():
+    if count <= _IN_MEMORY or type(blocks) not in PARTS.values():
         return blocks.plan(documents, drawn.key)
     settings = {"use": slots.use("blocks", blocks), **asdict(form)}
     purpose = {"blocks": settings, "split": split, **drawn._asdict()}
-    table = _kept(corpus, purpose, count)
-    if corpus.bytes > memory() / 2:  # what is read ahead would push out what is needed again
+    table = _load_or_write(corpus, purpose, count)
+    if corpus.bytes > memory() / 2:  # readahead would evict pages that are needed again
         read_at_random(documents.ids, documents.marks, *table.columns.values())
     opened: Plan = form.opened(documents, drawn.key, table)
     return opened
 
 
 def visited(corpus: Corpus, count: int, *, shuffled: bool, drawn: Drawn) -> Ints:
-    """The numbers of a plan's blocks as an epoch visits them: shuffled, or as they are."""
+    """The numbers of a plan's blocks in the order of an epoch: shuffled or not."""
     purpose = {"order": count, "shuffled": shuffled, **drawn._asdict()}
-    if count <= _MANY:
+    if count <= _IN_MEMORY:
         order = joined(program(corpus, purpose)(PiecesInMemory())).columns["numbers"]
     else:
-        order = _kept(corpus, purpose, count).columns["numbers"]
+        order = _load_or_write(corpus, purpose, count).columns["numbers"]
     return np.asarray(order, dtype=np.int64)
 
 
 def program(
     corpus: Corpus, purpose: Mapping[str, Any]
 ) -> Callable[[PlanPieces], Iterator[PlanStretch]]:
-    """What makes the columns for a purpose, in as many processes as take part."""
+    """The function that makes the columns for a purpose; several processes may run it."""
     key = purpose["key"]
     if "blocks" in purpose:
         use, settings = purpose["blocks"]["use"], dict(purpose["blocks"])
@@ -93,32 +93,32 @@ def program(
     count, shuffled = purpose["order"], purpose["shuffled"]
 
     def stretches(pieces: PlanPieces) -> Iterator[PlanStretch]:
-        firsts = range(0, count, _MANY)
-        in_order = (np.arange(first, min(first + _MANY, count)) for first in firsts)
+        firsts = range(0, count, _IN_MEMORY)
+        in_order = (np.arange(first, min(first + _IN_MEMORY, count)) for first in firsts)
         numbers = permutation(count, key, pieces) if shuffled else in_order
-        return (PlanStretch({"numbers": some}, {}) for some in numbers)
+        return (PlanStretch({"numbers": stretch}, {}) for stretch in numbers)
 
     return stretches
 
 
-def _kept(corpus: Corpus, purpose: Mapping[str, Any], count: int) -> PlanStretch:
-    """Columns as a file, made by as many processes as there are cores, where that is worth it."""
-    shared = count > _MUCH and not corpus.is_arriving  # which another process cannot read
-    helpers = min(cores(), _WRITERS) - 1 if shared else 0
-    helper = partial(_helped, corpus, helpers) if helpers else None
+def _load_or_write(corpus: Corpus, purpose: Mapping[str, Any], count: int) -> PlanStretch:
+    """The columns from their file, written first, by several processes if it is large."""
+    shared = count > _ONE_PROCESS and not corpus.is_arriving  # which others cannot read
+    helpers = min(cores(), _MAX_PROCESSES) - 1 if shared else 0
+    helper = partial(_spawn, corpus, helpers) if helpers else None
     return plans.load_or_write(corpus, purpose, program(corpus, purpose), helper=helper)
 
 
 @contextmanager
-def _helped(corpus: Corpus, count: int, folder: Path, purpose: Mapping[str, Any]) -> Iterator[None]:
-    """So many processes that help to make the pieces in a folder; they end at the end.
+def _spawn(corpus: Corpus, count: int, folder: Path, purpose: Mapping[str, Any]) -> Iterator[None]:
+    """Run `count` processes that help to make the pieces in a folder; end them on exit.
 
-    One that fails is not missed: the others make what it did not.
+    If one fails, the others make its pieces.
     """
-    words = [sys.executable, "-m", __name__, str(corpus.path), str(folder), json.dumps(purpose)]
+    command = [sys.executable, "-m", __name__, str(corpus.path), str(folder), json.dumps(purpose)]
     quiet = subprocess.DEVNULL
     helpers = [
-        subprocess.Popen(words, stdin=quiet, stdout=quiet, stderr=quiet, env=_environment())
+        subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=_environment())
         for _ in range(count)
     ]
     try:
@@ -130,13 +130,13 @@ def _helped(corpus: Corpus, count: int, folder: Path, purpose: Mapping[str, Any]
 
 
 def _environment() -> dict[str, str]:
-    """That of this process, with what it can import and one thread for each helper."""
+    """The environment of a helper: this process's import path, and one thread."""
     paths = os.pathsep.join(path for path in sys.path if path)
     return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def help_along(place: str, folder: str, purpose: str) -> None:
-    """In a process of its own: make what pieces of a plan no other process makes."""
+    """In a process of its own: make the pieces of a plan that no other process makes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     corpus = Corpus.open(place, trusting=True)

@@ -1,8 +1,8 @@
 """Pretrain: a recipe, stores and a budget → a run directory with checkpoints and a log.
 
-Both functions are generators of events; whoever runs them draws what they tell. Recipe and seed
-travel with the run, and so do the settings of its machine: a run goes on with what it had. While it
-is written, its folder is locked.
+Both functions are generators of events, which the caller displays. A run's folder records its
+recipe, seed and machine settings, with which it resumes. While a run is written, its folder is
+locked.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ def pretrain(
 ) -> Iterator[Event]:
     """Start a run in a new folder."""
     watch, run = Stopwatch(), Run(out)
-    with join(machine.device) as world, ExitStack() as held:
-        there = run.recipe_file.exists()
-        if there:
-            held.enter_context(_alone(run, world))
+    with join(machine.device) as world, ExitStack() as locks:
+        exists = run.recipe_file.exists()
+        if exists:
+            locks.enter_context(_lock(run, world))
         run.refuse_started()  # before anything is built or timed
         with room_for("the model", world.device):
             trainer = PretrainTrainer(job, machine, world)
         if job.budget is not None:
             yield from _fit(trainer, job.budget)
-        if not there:
-            held.enter_context(_alone(run, world))
+        if not exists:
+            locks.enter_context(_lock(run, world))
         if world.is_main:
-            # By which a reader knows that the recipe has the corpus's tokenizer.
+            # Tells a reader that the recipe has the corpus's tokenizer.
             part = part_of(job.stores[0][0].tokenizer)
             tokenizer = trainer.recipe.tables()["tokenizer"]["use"] if part else None
             facts = {**trainer.facts(), "tokenizer": tokenizer, "keep": saving.checkpoints}
-            # By which a reader knows whose losses can be compared.
+            # Tells a reader which runs' losses can be compared.
             text = job.stores[0][0].tokenizer.to_str()
             facts["tokenizer_digest"] = sha256(text.encode()).hexdigest()[:16]
             facts |= {**_probing(job, saving), **saving.evaluating()}
@@ -65,7 +65,7 @@ def pretrain(
 
 
 def _probing(job: PretrainJob, saving: SaveOptions) -> dict[str, Any]:
-    """What is recorded of the probes."""
+    """What machine.toml records of the probes."""
     constants = {"probe_constants": job.probe_constants} if job.probe_constants else {}
     return {**saving.probing(), **constants}
 
@@ -73,22 +73,22 @@ def _probing(job: PretrainJob, saving: SaveOptions) -> dict[str, Any]:
 def resume(
     job: PretrainJob, out: Path, *, machine: Machine, saving: SaveOptions
 ) -> Iterator[Event]:
-    """Go on where the newest whole checkpoint of a run stands."""
+    """Resume a run from its newest undamaged checkpoint."""
     watch, run = Stopwatch(), Run.open(out)
     facts = run.machine()
     changed, saving = saving.evaluating(), saving.recalled(facts)
     changed |= _probing(job, saving) if saving.probing() else {}
     if facts.get("keep", saving.keep) != saving.keep:
         changed["keep"] = saving.keep
-    with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
+    with join(machine.device or recorded_device(facts)) as world, _lock(run, world):
         _check_schedule(run, job)
         if world.is_main:
             if changed:
                 run.remember(changed)
             tidy(run.checkpoints, keep=saving.checkpoints if run.result() is None else 0)
         world.barrier()
-        checkpoint, passed = newest(run.checkpoints)
-        for line in passed:
+        checkpoint, skipped = newest(run.checkpoints)
+        for line in skipped:
             yield Said(line)
         machine = machine.recalled(facts, world.device, recipe=job.recipe, processes=world.size)
         with room_for("the model", world.device):
@@ -103,7 +103,7 @@ def resume(
                     f"{out}: was imported and has no steps to go on from; start a run of its own"
                     f" with --from {out}"
                 )
-            _check(out, state["data"], trainer.identity())
+            _check_data(out, state["data"], trainer.identity())
             with room_for("the checkpoint", world.device):
                 first, cursor = checkpoint.step, restore(checkpoint, trainer.train_state, world)
                 trainer.recall(checkpoint)
@@ -119,8 +119,8 @@ def resume(
         yield from session.go(first, cursor)
 
 
-def _alone(run: Run, world: World) -> AbstractContextManager[None]:
-    """Keep other writers out of the run's folder; one process holds the lock for all."""
+def _lock(run: Run, world: World) -> AbstractContextManager[None]:
+    """Lock the run's folder against other writers; the main process does so for all."""
     return run.writing() if world.is_main else nullcontext()
 
 
@@ -148,7 +148,7 @@ def _session(
 
 
 def _fit(trainer: PretrainTrainer, budget: Budget) -> Iterator[Event]:
-    """Fit the schedule; timing steps may show that memory has no room for the micro-batch."""
+    """Fit the schedule to the budget; shrink the micro-batch if timing runs out of memory."""
     if budget.kind == "seconds":
         schedule, length = trainer.recipe.schedule, trainer.recipe.blocks.length
         size = f"{schedule.batch_size:,} × {length:,} tokens"
@@ -157,20 +157,20 @@ def _fit(trainer: PretrainTrainer, budget: Budget) -> Iterator[Event]:
         try:
             return trainer.fit(budget)
         except torch.OutOfMemoryError:
-            pass  # what filled the memory is held by the error until it is forgotten
+            pass  # the tensors stay in memory until the error is gone
         yield Said(trainer.shrink())
 
 
 def _check_schedule(run: Run, job: PretrainJob) -> None:
-    """Refuse to go on where another process has refitted the run after its recipe was read."""
+    """Refuse to resume if another process has refitted the run since its recipe was read."""
     recorded = run.recipe()
     if recorded.schedule != job.recipe.schedule:
         raise UserError(f"{run.path}: went on meanwhile; run the same command again")
 
 
-def _check(out: Path, before: list[Any], now: list[Any]) -> None:
-    """Refuse to go on with other text than the run began with, wherever it lies by now."""
-    texts, texts_now = ([(data["made"], data["weight"]) for data in some] for some in (before, now))
+def _check_data(out: Path, before: list[Any], now: list[Any]) -> None:
+    """Refuse to resume with other text than the run began with; its path may have changed."""
+    texts, texts_now = ([(s["made"], s["weight"]) for s in stores] for stores in (before, now))
     if texts != texts_now:
         raise UserError(
             f"{out}: was started with other data ({_listed(before)}) than is given now"

@@ -1,4 +1,4 @@
-"""Masks as something to look at: each token as a reader writes it, and what became of it.
+"""Masks for display: each token as plain text, and what the mask did to it.
 
 The command line and the web app show the same tokens, each in its own way.
 """
@@ -17,7 +17,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Mark
 from clozelab.pretraining.masks import Masked, TextBlocks
 
-# Kinds of units: what they are called, and how a corpus comes to know them.
+# Kinds of units: their name, and the option that builds a corpus with them.
 UNITS = {
     "phrase": ("phrases", "a --corpus built with --phrases"),
     "entity": ("names", "a --corpus built with --entities"),
@@ -30,10 +30,10 @@ class ShownToken:
 
     text: str
     gap: str  # before it: a space, · inside a word, ‿ between the words of a unit
-    special: bool  # a mark around the text, which is never hidden
-    decision: int | None  # Corrupted's MASK, RANDOM or SAME; None where it is not hidden
-    replacement: str  # what the encoder sees in place of it, where that is another token
-    rank: int | None  # the order in which it is predicted, from 1, where there is one
+    special: bool  # a special token, which is never masked
+    decision: int | None  # Corrupted's MASK, RANDOM or SAME; None where it is not masked
+    replacement: str  # the random token that the encoder sees in its place, if any
+    rank: int | None  # its place in the order of prediction, from 1, where there is one
     opens: bool  # a span begins with it
     closes: bool  # a span ends with it
 
@@ -42,24 +42,24 @@ def shown_blocks(
     laid: TextBlocks, masked: Masked, recipe: Recipe, tokenizer: Tokenizer
 ) -> list[list[ShownToken]]:
     """The tokens of each block in one epoch."""
-    drawn, hidden, corrupted = laid.blocks, masked.hidden, masked.corrupted
+    blocks, hidden, corrupted = laid.blocks, masked.hidden, masked.corrupted
     segmented = getattr(recipe.masking, "words", "tokenizer") == "segmenter"
-    words = (drawn.marks & (Mark.SEGMENT if segmented else Mark.WORD)) != 0
-    gaps = _gaps(drawn, words, masked.joined)
+    words = (blocks.marks & (Mark.SEGMENT if segmented else Mark.WORD)) != 0
+    gaps = _gaps(blocks, words, masked.joined)
     opens, closes = set(hidden.spans[:, 0].tolist()), set(hidden.spans[:, 1].tolist())
-    places = {int(at): number for number, at in enumerate(hidden.positions)}
+    indices = {int(at): number for number, at in enumerate(hidden.positions)}
     ranks = _ranks(hidden)
 
     def token(at: int) -> ShownToken:
         decision = None
-        if at in places:
+        if at in indices:
             ordered = hidden.order is not None
-            decision = Corrupted.MASK if ordered else int(corrupted.decisions[places[at]])
+            decision = Corrupted.MASK if ordered else int(corrupted.decisions[indices[at]])
         other = piece(tokenizer, int(corrupted.ids[at])) if decision == Corrupted.RANDOM else ""
         return ShownToken(
-            text=piece(tokenizer, int(drawn.ids[at])),
+            text=piece(tokenizer, int(blocks.ids[at])),
             gap=gaps[at],
-            special=bool(drawn.fixed[at]),
+            special=bool(blocks.fixed[at]),
             decision=decision,
             replacement=other,
             rank=ranks.get(at),
@@ -67,27 +67,27 @@ def shown_blocks(
             closes=at + 1 in closes,
         )
 
-    starts = drawn.starts.tolist()
+    starts = blocks.starts.tolist()
     return [[token(at) for at in range(first, stop)] for first, stop in pairwise(starts)]
 
 
 def known_units(
     laid: TextBlocks, recipe: Recipe, tokenizer: Tokenizer
 ) -> Iterator[tuple[str, list[str] | None]]:
-    """The kinds of units that the recipe hides whole, with those of the text.
+    """Yield each kind of unit that the recipe masks, with those of the text.
 
-    None where the corpus knows none of a kind, or there is no corpus.
+    None if the corpus has no units of a kind, or there is no corpus.
     """
-    drawn, units = laid.blocks, laid.units
-    words = (drawn.marks & Mark.WORD) != 0
-    gaps = _gaps(drawn, words, np.ones_like(words))
+    blocks, units = laid.blocks, laid.units
+    words = (blocks.marks & Mark.WORD) != 0
+    gaps = _gaps(blocks, words, np.ones_like(words))
     for kind in getattr(recipe.masking, "units", ()):
         if kind in UNITS:
             texts = [
                 "".join(
-                    gaps[at] * (at > first) + piece(tokenizer, int(drawn.ids[at]))
+                    gaps[at] * (at > first) + piece(tokenizer, int(blocks.ids[at]))
                     for at in range(first, stop)
-                    if not drawn.fixed[at]
+                    if not blocks.fixed[at]
                 )
                 for first, stop in units.get(kind, np.zeros((0, 2), dtype=np.int64)).tolist()
             ]
@@ -95,7 +95,7 @@ def known_units(
 
 
 def piece(tokenizer: Tokenizer, number: int) -> str:
-    """A token as a reader would write it: without signs of continuation or space."""
+    """A token as plain text, without the marks of continuation or space."""
     text: Any = tokenizer.id_to_token(number) or "?"
     if tokenizer.decoder is not None and not text.startswith(("[", "<")):
         decoded = tokenizer.decode([number], skip_special_tokens=False)
@@ -104,7 +104,7 @@ def piece(tokenizer: Tokenizer, number: int) -> str:
 
 
 def _gaps(blocks: Blocks, words: Bools, joined: Bools) -> list[str]:
-    """[N] what stands before each token: a space, or a sign where it goes with its neighbour."""
+    """[N] the text before each token: a space, or a sign where it continues a word or unit."""
     signs = np.where(words, np.where(joined, "‿", " "), "·")
     signs[blocks.fixed] = " "
     signs[1:][blocks.fixed[:-1]] = " "
@@ -112,7 +112,7 @@ def _gaps(blocks: Blocks, words: Bools, joined: Bools) -> list[str]:
 
 
 def _ranks(hidden: Hidden) -> dict[int, int]:
-    """The order in which positions are predicted, from 1, where there is one."""
+    """Each position's place in the order of prediction, from 1, where there is one."""
     if hidden.order is None:
         return {}
     order = np.argsort(hidden.order[hidden.positions], kind="stable")

@@ -1,7 +1,7 @@
-"""The blocks of one store, epoch after epoch, with what is hidden in them.
+"""The blocks of one store, epoch after epoch, with their masked tokens.
 
-Epochs permute the order in which blocks are visited; pairs and masks come anew as the recipe says.
-Blocks that belong together, as a text and its positive do, are a row; any other is one by itself.
+Each epoch has its own order of the blocks; pairs and masks are drawn again as the recipe says.
+Blocks that belong together, as a text and its positive do, are a row; any other is a row alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BlockSource:
         self.vocabulary = corpus.vocabulary
         # Stores with blocks of the same numbers draw different masks.
         self.suffix = f"/{number}" if number else ""
-        # Blocks of a row: in the plan, and as it is read, which may be one and its twin.
+        # Blocks of a row: in the plan, and as it is read, where one block may be read twice.
         self.planned_views: int = getattr(blocks, "views", 1)
         self.views = views_of(recipe)
         self._lock = Lock()
@@ -54,12 +54,12 @@ class BlockSource:
 
     @cached_property
     def size(self) -> int:
-        """The rows of the first epoch; told without its plan, which is not kept for long."""
+        """The number of rows of the first epoch; cached, since its plan is not."""
         return len(self.plan(0)) // self.planned_views
 
     @property
     def in_order(self) -> bool:
-        """Whether blocks follow their neighbours, as a memory needs."""
+        """Whether blocks are read in the order of the text, as a memory needs."""
         return "stream" in self.blocks.provides
 
     def plan(self, epoch: int) -> Plan:
@@ -85,7 +85,7 @@ class BlockSource:
             return self._plans[copy]
 
     def order(self, epoch: int) -> Ints:
-        """The rows of an epoch as they are visited, each once: blocks, where those stand alone."""
+        """The numbers of an epoch's rows in the order in which they are visited, each once."""
         rows = len(self.plan(epoch)) // self.planned_views
         with self._lock:
             if epoch not in self._orders:
@@ -96,29 +96,29 @@ class BlockSource:
             return self._orders[epoch]
 
     def take(self, place: tuple[int, int], count: int) -> tuple[Ints, Ints, tuple[int, int]]:
-        """The next rows from a place on: their epochs, their numbers, and the place after."""
+        """The next `count` rows after a place: their epochs, their numbers, and the new place."""
         epochs, numbers = [], []
         epoch, index = place
         while count:
-            taken = self.order(epoch)[index : index + count]
-            epochs.append(np.full(len(taken), epoch))
-            numbers.append(taken)
-            count -= len(taken)
-            index += len(taken)
+            rows = self.order(epoch)[index : index + count]
+            epochs.append(np.full(len(rows), epoch))
+            numbers.append(rows)
+            count -= len(rows)
+            index += len(rows)
             if index == len(self.order(epoch)):
                 epoch, index = epoch + 1, 0
         return np.concatenate(epochs), np.concatenate(numbers), (epoch, index)
 
     def causal(self, epoch: int, numbers: Ints, share: float) -> Bools:
-        """[B] which rows of an epoch are read causally, in a step that reads a share of them so.
+        """[B] whether each row of an epoch is read causally, in a step that reads a `share` so.
 
-        Each is drawn for itself, so that its direction does not depend on the blocks beside it.
+        Each is drawn by its own key, so that it does not depend on the other rows of the batch.
         """
         return uniform(mix(key(self.seed, f"direction{self.suffix}", epoch), numbers)) < share
 
     def lengths(self, epoch: int, numbers: Ints) -> Ints:
-        """Tokens of some rows of an epoch."""
-        plan, blocks = self.plan(epoch), self._numbers(numbers)
+        """The number of tokens of each of these rows of an epoch."""
+        plan, blocks = self.plan(epoch), self._block_numbers(numbers)
         # Some plans know them without gathering the tokens.
         lengths = plan.lengths(blocks) if hasattr(plan, "lengths") else plan.blocks(blocks).lengths
         return np.asarray(lengths.reshape(-1, self.views).sum(axis=1))
@@ -126,7 +126,7 @@ class BlockSource:
     def examples(
         self, epoch: int, numbers: Ints, *, progress: float, causal: bool = False
     ) -> PackedExamples:
-        """Some rows of an epoch with what is hidden in them; if read causally, nothing is."""
+        """These rows of an epoch with their targets; nothing is masked in causal ones."""
         blocks = self._blocks(epoch, numbers)
         masking: Any = NoMasking() if causal else self.recipe.masking
         if hasattr(masking, "stage"):
@@ -136,38 +136,38 @@ class BlockSource:
         return shared(self.recipe, blocks, hidden, corrupted, causal=causal)
 
     def _blocks(self, epoch: int, numbers: Ints) -> Blocks:
-        """The blocks of some rows, row by row."""
-        blocks = self.plan(epoch).blocks(self._numbers(numbers))
+        """The blocks of these rows, row by row."""
+        blocks = self.plan(epoch).blocks(self._block_numbers(numbers))
         if self.views == 1:
             return blocks
         return replace(blocks, views=np.tile(np.arange(self.views), len(numbers)))
 
-    def _numbers(self, rows: Ints) -> Ints:
-        """The numbers of the blocks of some rows: those of the plan's row, or one read twice."""
+    def _block_numbers(self, rows: Ints) -> Ints:
+        """The numbers of these rows' blocks: those of the plan's row, or one block twice."""
         place = np.arange(self.views)
         inside = place if self.planned_views > 1 else np.zeros_like(place)
         return (rows[:, None] * self.planned_views + inside).reshape(-1)
 
 
 def contrasting(recipe: Recipe) -> Any:
-    """The objective that tells rows from one another, if there is one."""
+    """The contrastive objective, which tells rows from one another, or None."""
     return next((part for part in recipe.objectives if part.contrasts), None)
 
 
 def views_of(recipe: Recipe) -> int:
-    """The blocks of a row as it is read: those of the format, or one and its twin."""
+    """How many blocks a row has as it is read: those of the format, or one block twice."""
     planned: int = getattr(recipe.blocks, "views", 1)
     return 2 if contrasting(recipe) and planned == 1 else planned
 
 
 def rows_of_a_group(recipe: Recipe, batch_size: int) -> int:
-    """How many rows of a step of that size are judged together; 1: each block by itself."""
+    """How many rows of a step are scored together; 1: each block by itself."""
     part = contrasting(recipe)
     return 1 if part is None else part.in_batch or batch_size
 
 
 def grouped(recipe: Recipe, examples: PackedExamples, *, rows: int, views: int) -> PackedExamples:
-    """Blocks in groups of so many rows, of which the last may have fewer."""
+    """The examples in groups of `rows` rows, of which the last may have fewer."""
     part = contrasting(recipe)
     if part is None:
         return examples
@@ -186,10 +186,10 @@ def grouped(recipe: Recipe, examples: PackedExamples, *, rows: int, views: int) 
 def shared(
     recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted, *, causal: bool = False
 ) -> PackedExamples:
-    """Blocks as an encoder reads them, with every objective's targets.
+    """The blocks as an encoder reads them, with every objective's targets.
 
-    Where some blocks are read causally, a causal language model is trained in those alone, and
-    every other objective in the rest.
+    Where some blocks are read causally, a causal language model is trained only on those, and
+    every other objective only on the rest.
     """
     parts: Sequence[Any] = recipe.objectives
     targets = {}
@@ -217,7 +217,7 @@ def shared(
 
 
 def _keep(cache: dict[int, Any], number: int, value: Any) -> None:
-    """Remember a value and forget all but the one before; copies come round, so by their age."""
+    """Cache a value and drop all but the one cached last: by age, since copies repeat."""
     for old in list(cache)[:-1]:
         del cache[old]
     cache[number] = value

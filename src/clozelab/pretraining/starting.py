@@ -1,4 +1,4 @@
-"""Where a run begins: with fresh weights, with another model's, or at its own checkpoint."""
+"""The jobs of runs that start afresh, from another model's weights, or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from clozelab.training.checkpoint import newest
 def fresh(
     recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None
 ) -> PretrainJob:
-    """A run of a recipe from the beginning."""
+    """The job of a run of a recipe with fresh weights."""
     stores = open_stores(data, ahead=True)
     for part in recipe.objectives:
         if part.needs_teacher:
@@ -44,8 +44,8 @@ def fresh(
                 f" --recipe {recipe.name}"
             )
     amount, corpus = budgets.parse(budget) if budget else None, stores[0][0]
-    said = notes(recipe, corpus)
-    return PretrainJob(fitted(recipe, corpus), stores, seed=seed, budget=amount, notes=said)
+    lines = notes(recipe, corpus)
+    return PretrainJob(fitted(recipe, corpus), stores, seed=seed, budget=amount, notes=lines)
 
 
 def continued(
@@ -59,11 +59,11 @@ def continued(
     own: Collection[str] = (),
     loaded: Model | None = None,
 ) -> PretrainJob:
-    """A run of a recipe that goes on from another model's weights, with its size and tokenizer.
+    """The job of a run that starts from another model's weights, with its size and tokenizer.
 
-    Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
-    Of the encoder only what has no weights may be its `own`. A model that is open already is given
-    as `loaded`.
+    Unless the recipe's blocks and steps were set by the user (`shaped`), they are no larger than
+    the model's. `own` are the settings of the encoder that the recipe keeps, which must not change
+    its weights. A model that is already open is given as `loaded`.
     """
     job = fresh(recipe, data=data, seed=seed, budget=budget)
     loaded = loaded or load(place)
@@ -73,25 +73,25 @@ def continued(
         but = f", but for {listed(free)}" if free else ""
         raise UserError(f"the model brings its own encoder: leave --set encoder.… out{but}")
     encoder = replace(encoder, **{name: getattr(recipe.encoder, name) for name in own})
-    objectives = _as_built(job.recipe, loaded.recipe, loaded.module.heads)
+    objectives = _built_alike(job.recipe, loaded.recipe, loaded.module.heads)
     recipe = within(job.recipe, encoder, objectives=objectives)
     if not shaped:
-        recipe = _as_short(recipe, loaded.recipe)
+        recipe = _as_short_as(recipe, loaded.recipe)
     corpus = job.stores[0][0]
     old = loaded.recipe.tokenizer.vocabulary
     weights = {name: value.detach() for name, value in loaded.module.named_parameters()}
     if not any(part.generates_input for part in recipe.objectives):
         weights = weights_of(loaded.module)
-    for owner in PAIRS:  # an imported pooler of no head begins that of a pair's head
+    for owner in PAIRS:  # an imported pooler without a head becomes that of a pair objective
         for name in ("weight", "bias"):
             if f"pooler.{name}" in weights:
                 weights[f"heads.{owner}.pooler.{name}"] = weights[f"pooler.{name}"]
-    for part in recipe.objectives:  # a head that is untied now begins with the table it had
+    for part in recipe.objectives:  # a head that is now untied starts from the tied table
         if not getattr(part, "tied", True):
             table = f"heads.{slots.use('objectives', part)}.table"
             weights.setdefault(table, weights["encoder.embeddings.words.weight"])
     if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
-        weights = _extended(weights, loaded, corpus.tokenizer, corpus.name)
+        weights = _extend_vocabulary(weights, loaded, corpus.tokenizer, corpus.name)
     by_words = [part for part in recipe.objectives if "words" in part.needs]
     words = tuple(f"heads.{slots.use('objectives', part)}." for part in by_words)
     said: tuple[str, ...] = ()
@@ -100,14 +100,14 @@ def continued(
         said = (f"the softmax over words begins anew: it has those of {corpus.name}",)
     kind: Any = recipe.tokenizer
     size = max(old, corpus.vocabulary.size)
-    # What is odd only beside that encoder.
-    odd = tuple(line for line in recipe.warnings() if line not in job.recipe.warnings())
+    # Warnings that are due to this encoder.
+    warnings = tuple(line for line in recipe.warnings() if line not in job.recipe.warnings())
     return replace(
         job,
         recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
         start=weights,
         origin=place,
-        notes=job.notes + loaded.notes + odd + said,
+        notes=job.notes + loaded.notes + warnings + said,
     )
 
 
@@ -121,10 +121,10 @@ def taught(
     sized: bool = False,
     own: Collection[str] = (),
 ) -> PretrainJob:
-    """A run of a student's recipe under a teacher; not `sized`, it is as wide as the teacher.
+    """The job of a student under a teacher; unless `sized`, it is as wide as the teacher.
 
-    But for the settings of its encoder that are its `own`. Where the objective lets a student have
-    its own size, that is the recipe's, and the rest is the teacher's, `sized` or not.
+    `own` are the settings of the encoder that the student's recipe keeps. Where the objectives
+    allow another size, that is the recipe's and the rest the teacher's, whether `sized` or not.
     """
     teacher = load(place)
     stores = open_stores(data, ahead=True)
@@ -155,10 +155,10 @@ def taught(
             raise UserError(f"{place}: objective {name}: {error}") from None
     if all(part.own_size for part in objectives):
         size = ("layers", "hidden_size", "heads", "intermediate_size", "embedding_size")
-        recipe = _beside(recipe, teacher.recipe, {*own, *size}, more=("types",))
+        recipe = _as_wide_as(recipe, teacher.recipe, {*own, *size}, more=("types",))
     elif not sized:
-        recipe = _beside(recipe, teacher.recipe, own)
-    said = (*notes(recipe, corpus), *_larger(recipe.encoder, teacher.recipe.encoder))
+        recipe = _as_wide_as(recipe, teacher.recipe, own)
+    said = (*notes(recipe, corpus), *_size_note(recipe.encoder, teacher.recipe.encoder))
     recipe = fitted(recipe, corpus)
     kind: Any = recipe.tokenizer
     recipe = replace(
@@ -169,14 +169,14 @@ def taught(
         stores,
         seed=seed,
         budget=budgets.parse(budget) if budget else None,
-        start=_layers(objectives, recipe, teacher, seed=seed),
+        start=_teacher_weights(objectives, recipe, teacher, seed=seed),
         teacher=pretrained(teacher),
         origin=place,
         notes=said,
     )
 
 
-def _larger(student: Any, teacher: Any) -> Iterator[str]:
+def _size_note(student: Any, teacher: Any) -> Iterator[str]:
     """A note on a student that is larger than its teacher."""
     if student.layers * student.hidden_size > teacher.layers * teacher.hidden_size:
         yield (
@@ -187,7 +187,7 @@ def _larger(student: Any, teacher: Any) -> Iterator[str]:
 
 
 def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> PretrainJob:
-    """A run as it was started; a recipe given with it must be its own."""
+    """The job of a recorded run; a recipe given with it must be the recorded one."""
     run = Run.open(place)
     recorded = run.recipe()
     facts = run.machine()
@@ -198,7 +198,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         )
     places = _where(place, data, facts)
     stores = open_stores(places, ahead=True)
-    # Runs of old recorded the tokenizer that was asked for.
+    # Early runs recorded the tokenizer that was asked for.
     recorded = recorded.reading(stores[0][0].tokenizer, vocabulary=recorded.tokenizer.vocabulary)
     seconds = facts.get("budget_seconds")
     budget = Budget("seconds", seconds) if seconds else None
@@ -208,22 +208,22 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             kind: Any = recorded.tokenizer
             built = requested.objectives
             if facts.get("from"):
-                built = _as_built(requested, recorded, slots.SLOTS["objectives"])
+                built = _built_alike(requested, recorded, slots.SLOTS["objectives"])
             requested = within(
                 replace(requested, tokenizer=kind), recorded.encoder, objectives=built
             )
-        # The run's own length was its budget's.
-        fit = replace(
+        # The run's number of steps came from its budget.
+        schedule = replace(
             requested.schedule.fitted(recorded.schedule.steps), refits=recorded.schedule.refits
         )
-        same = replace(requested, schedule=fit)
-        changed = changes(recorded, same)
+        refitted = replace(requested, schedule=schedule)
+        changed = changes(recorded, refitted)
         if changed:
             raise UserError(
                 f"{place}: was started with another recipe ({'; '.join(changed[:5])}); resume"
                 f" it as it was, or start a run of its own with --from {place}"
             )
-    if newest(run.checkpoints)[0] is None:  # it starts again, from what it was started from
+    if newest(run.checkpoints)[0] is None:  # it starts again, as it did the first time
         inputs: dict[str, Any] = {"data": places, "seed": facts["seed"]}
         if facts.get("teacher"):
             job = taught(recorded, facts["teacher"], sized=True, **inputs)
@@ -244,7 +244,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
 
 
 def _adaptation(facts: Mapping[str, Any]) -> Adaptation | None:
-    """What a run recorded of the adaptation that it is."""
+    """The adaptation settings that a run recorded, if it is an adaptation."""
     if "adaptation" not in facts:
         return None
     settings = dict(facts["adaptation"])
@@ -258,7 +258,7 @@ def _adaptation(facts: Mapping[str, Any]) -> Adaptation | None:
 
 
 def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequence[str]:
-    """Where the stores of a run are by now, as they were when it started."""
+    """The present places of a run's stores, each at the version that the run started with."""
     before = facts["data"]
     if not (data or before):
         raise UserError(
@@ -276,13 +276,13 @@ def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequen
     return [as_it_was(*store) for store in zip(before, recorded_fingerprints, strict=True)]
 
 
-def _beside(
+def _as_wide_as(
     recipe: Recipe, teacher: Recipe, own: Collection[str], *, more: tuple[str, ...] = ()
 ) -> Recipe:
-    """The student's recipe at the teacher's width and of its block, with its share of the layers.
+    """The student's recipe with the teacher's width and layer type, and its share of the layers.
 
-    But for what is its `own`; `more` of the encoder's settings are the teacher's, too. A teacher
-    that was shrunk has learned from short blocks, so its student does too.
+    Settings in `own` stay the student's; those in `more` are also the teacher's. The blocks are
+    no longer than the teacher's, which may have been shrunk.
     """
     student: Any = recipe.encoder
     other: Any = teacher.encoder
@@ -292,16 +292,16 @@ def _beside(
             f"{recipe.name}: encoder {mine} cannot have the size of its teacher's {theirs}; give"
             " it one of its own by --size"
         )
-    full = recipes.read("bert").encoder.layers
-    taken = {name: getattr(other, name) for name in {*student.block_settings, *more}}
-    taken["layers"] = max(1, other.layers * student.layers // full)
-    taken = {name: value for name, value in taken.items() if name not in own}
-    encoder = replace(student, **taken)
-    return _as_short(within(recipe, encoder), teacher)
+    bert_layers = recipes.read("bert").encoder.layers
+    settings = {name: getattr(other, name) for name in {*student.block_settings, *more}}
+    settings["layers"] = max(1, other.layers * student.layers // bert_layers)
+    settings = {name: value for name, value in settings.items() if name not in own}
+    encoder = replace(student, **settings)
+    return _as_short_as(within(recipe, encoder), teacher)
 
 
-def _as_built(recipe: Recipe, other: Recipe, heads: Iterable[str]) -> tuple[Any, ...]:
-    """The recipe's objectives, built as those of a model that has such heads."""
+def _built_alike(recipe: Recipe, other: Recipe, heads: Iterable[str]) -> tuple[Any, ...]:
+    """The recipe's objectives, built as those of a model that has these heads."""
     named: dict[str, Any] = {
         name: part
         for part in other.objectives
@@ -312,25 +312,25 @@ def _as_built(recipe: Recipe, other: Recipe, heads: Iterable[str]) -> tuple[Any,
     )
 
 
-def _as_short(recipe: Recipe, other: Recipe) -> Recipe:
-    """The recipe with blocks and steps no larger than those of a model that was shrunk."""
+def _as_short_as(recipe: Recipe, other: Recipe) -> Recipe:
+    """The recipe with blocks and batches no larger than those of a model that was shrunk."""
     if other.blocks.length >= recipe.blocks.length:
         return recipe
     blocks: Any = recipe.blocks
-    few = min(recipe.schedule.batch_size, other.schedule.batch_size)
+    batch_size = min(recipe.schedule.batch_size, other.schedule.batch_size)
     if "stream" in blocks.provides:
-        blocks = replace(blocks, rows=few, reuse=other.blocks.length // 2)
+        blocks = replace(blocks, rows=batch_size, reuse=other.blocks.length // 2)
     return replace(
         recipe,
         blocks=replace(blocks, length=other.blocks.length),
-        schedule=replace(recipe.schedule, batch_size=few, phases=()),
+        schedule=replace(recipe.schedule, batch_size=batch_size, phases=()),
     )
 
 
-def _layers(
+def _teacher_weights(
     objectives: Sequence[Any], recipe: Recipe, teacher: Model, *, seed: int
 ) -> dict[str, Tensor] | None:
-    """The weights a student takes from its teacher, if it takes any."""
+    """The weights that a student copies from its teacher, if any."""
     student: Any = recipe.encoder
     other: Any = teacher.recipe.encoder
     choices = (part.layer_choice(other.layers, student.layers) for part in objectives)
@@ -338,35 +338,35 @@ def _layers(
     if choice is None:
         return None
     size = recipe.tokenizer.vocabulary
-    mine = build(recipe, size, seed=seed, teacher=pretrained(teacher))
+    fresh_student = build(recipe, size, seed=seed, teacher=pretrained(teacher))
     return start_from(
         weights_of(teacher.module),
-        {name: value.detach() for name, value in mine.named_parameters()},
+        {name: value.detach() for name, value in fresh_student.named_parameters()},
         choice=choice,
         teacher=other,
         student=student,
     )
 
 
-def _extended(
+def _extend_vocabulary(
     weights: dict[str, Tensor], loaded: Model, tokenizer: Tokenizer, place: str
 ) -> dict[str, Tensor]:
-    """The weights with rows for words that the tokenizer has beyond the model's own.
+    """The weights with embedding rows for the words that were added to the tokenizer.
 
-    A new word begins as the mean of the pieces that the model knew it by.
+    A new word starts as the mean of the pieces that the model's tokenizer splits it into.
     """
     old, new = loaded.tokenizer.get_vocab(), tokenizer.get_vocab()
     first = loaded.vocabulary.size
-    more = {word: number for word, number in new.items() if word not in old}
+    added = {word: number for word, number in new.items() if word not in old}
     if any(new.get(word) != number for word, number in old.items()) or (
-        sorted(more.values()) != list(range(first, first + len(more)))
+        sorted(added.values()) != list(range(first, first + len(added)))
     ):
         raise UserError(
             f"{place}: its tokenizer is not that of {loaded.place}; build the corpus with"
             f" --tokenizer-from {loaded.place}, and --extend N to add words of its own"
         )
     rows = sources(loaded.tokenizer, tokenizer, initialisation="mean")
-    # A table may have had rows to spare: the new words take those first.
+    # A table may have unused rows: new words take those first.
     spare = range(len(rows), loaded.recipe.tokenizer.vocabulary)
     rows += [RowSource([number], [1.0]) for number in spare]
     return with_rows(weights, rows, initialisation="mean")

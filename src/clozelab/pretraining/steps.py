@@ -1,7 +1,7 @@
 """Which blocks make a step: a pure function of recipe, seed and step.
 
-Several stores are mixed in proportion to their blocks times their weight; length phases begin
-their stores anew.
+Several stores are mixed in proportion to their blocks times their weight; each length phase reads
+its stores from the beginning.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
 from clozelab.training.packing import BatchShape, PackedExamples, batch_shape, concatenate, pinned
 
-Places = tuple[tuple[int, int], ...]  # in each store the epoch and the blocks taken from it
-_SAMPLE = 256  # blocks that show how full blocks are; not tuned: their mean and spread are used
+Places = tuple[tuple[int, int], ...]  # by store: the epoch, and how many of its blocks were read
+_SAMPLE = 256  # blocks by which the lengths of blocks are estimated; not tuned
 _SPARE = 5.0  # standard deviations of room above the mean for a group, which is never divided
 
 
@@ -40,7 +40,7 @@ class StepBlocks:
     numbers: Ints
 
     def part(self, rank: int, size: int, *, group: int = 1) -> StepBlocks:
-        """One process's even part, in whole groups of rows."""
+        """The rows of one process, an even part in complete groups."""
         count = -(-len(self.numbers) // group)
         mine = slice(count * rank // size * group, count * (rank + 1) // size * group)
         return StepBlocks(self.stores[mine], self.epochs[mine], self.numbers[mine])
@@ -63,7 +63,7 @@ class Steps:
         self.recipe, self.stores, self.seed = recipe, stores, seed
         self.rank, self.size, self.tokens = rank, size, tokens
         self.gpu = gpu
-        # XLNet's queries come in rows, as many in each: its shapes are what its blocks make them.
+        # XLNet has as many queries in each row: its micro-batches are not padded to one size.
         self.constant = gpu and "order_of_prediction" not in recipe.masking.provides
         self._phases: dict[int, list[BlockSource]] = {}
         self._shapes: dict[tuple[int, int, bool], BatchShape] = {}
@@ -75,7 +75,7 @@ class Steps:
         return Cursor(0, ((0, 0),) * len(self.stores))
 
     def sources(self, phase: int, length: int) -> list[BlockSource]:
-        """The stores at the length of a phase."""
+        """The stores with blocks of the length of a phase."""
         if phase not in self._phases:
             form: Any = self.recipe.blocks
             blocks = replace(form, length=length)
@@ -88,7 +88,7 @@ class Steps:
         return self._phases[phase]
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
-        """From a step and a place on: each job prepares one step."""
+        """Yield, from step `first` on, a job that prepares each step."""
         schedule = self.recipe.schedule
         for step in range(first, schedule.total):
             phase = schedule.phase(step)
@@ -109,7 +109,7 @@ class Steps:
         fresh: bool,
         after: Cursor,
     ) -> Prepared:
-        """One process's part of a step."""
+        """The part of a step that this process trains on."""
         schedule = self.recipe.schedule
         progress, share = schedule.progress(step), schedule.causal_share(step)
         rows = len(picked.numbers)
@@ -117,12 +117,12 @@ class Steps:
         mine = picked.part(self.rank, self.size, group=group)
         packs = _gather(sources, mine, progress=progress, causal_share=share)
         if group > 1:
-            packs = [_in_groups(self.recipe, sources, packs[0], mine, rows=group)]
+            packs = [_regroup(self.recipe, sources, packs[0], mine, rows=group)]
         blocks = -(-rows // group // self.size) * group * sources[0].views
         batches, counts = list[Batch](), Counter[str]()
         for examples in packs:
-            most = _at_most(blocks, share if examples.causal else 1 - share)
-            shape = self.shape(sources, phase=after.phase, blocks=most, causal=examples.causal)
+            bound = _block_bound(blocks, share if examples.causal else 1 - share)
+            shape = self.shape(sources, phase=after.phase, blocks=bound, causal=examples.causal)
             batches += shape.batches(examples)
             counts.update(examples.counts())
         parts: Sequence[Any] = self.recipe.objectives
@@ -144,43 +144,43 @@ class Steps:
     def shape(
         self, sources: list[BlockSource], *, phase: int, blocks: int, causal: bool = False
     ) -> BatchShape:
-        """The micro-batches of a phase, by a sample of its blocks; of one direction."""
-        # Steps filled by tokens differ in their blocks: rooms are made for sixteenths.
+        """The shape of a phase's micro-batches in one direction, by a sample of its blocks."""
+        # Steps filled by tokens differ in their blocks: sizes are rounded up to sixteenths.
         step = max(1, blocks // 16)
-        place = (phase, -(-blocks // step) * step, causal)
-        if place not in self._shapes:
-            self._shapes[place] = batch_shape(
+        cache_key = (phase, -(-blocks // step) * step, causal)
+        if cache_key not in self._shapes:
+            self._shapes[cache_key] = batch_shape(
                 self.sample(sources, causal=causal),
                 tokens=self.tokens,
-                blocks=place[1],
+                blocks=cache_key[1],
                 max_seqlen=sources[0].blocks.length,
                 constant=self.constant,
                 spare=_SPARE if contrasting(self.recipe) else 0.0,
             )
-        return self._shapes[place]
+        return self._shapes[cache_key]
 
     def _blank(self, shape: BatchShape, examples: PackedExamples) -> Batch:
-        """A micro-batch of dummies; the same for every step of a batch shape."""
+        """A micro-batch of padding only; the same for every step of a batch shape."""
         if id(shape) not in self._blanks:
             self._blanks[id(shape)] = shape.collate(examples, slice(0, 0))
         return self._blanks[id(shape)]
 
     def sample(self, sources: list[BlockSource], *, causal: bool = False) -> PackedExamples:
-        """Some blocks like those to come, with as many targets as a step will have at most."""
+        """A sample of the first epoch's blocks, with as many targets as any step will have."""
         course = getattr(self.recipe.masking, "course", ())
         fullest, _ = max(course, key=lambda point: point[1], default=(0.0, 1.0))
-        taken = [source.order(0)[:_SAMPLE] for source in sources]
+        sampled = [source.order(0)[:_SAMPLE] for source in sources]
         group = rows_of_a_group(self.recipe, self.recipe.schedule.batch_size)
-        if group > 1:  # a few whole groups, rows repeated where there are too few
-            taken = [np.resize(source.order(0), max(_SAMPLE // group, 1) * group)
+        if group > 1:  # a few complete groups, with rows repeated where there are too few
+            sampled = [np.resize(source.order(0), max(_SAMPLE // group, 1) * group)
                      for source in sources]  # fmt: skip
-        some = concatenate(
+        examples = concatenate(
             [
                 source.examples(0, numbers, progress=fullest, causal=causal)
-                for source, numbers in zip(sources, taken, strict=True)
+                for source, numbers in zip(sources, sampled, strict=True)
             ]
         )
-        return grouped(self.recipe, some, rows=group, views=sources[0].views)
+        return grouped(self.recipe, examples, rows=group, views=sources[0].views)
 
     def predicted(self, sources: list[BlockSource]) -> dict[str, float]:
         """The share of a run's tokens that each objective predicts."""
@@ -192,17 +192,17 @@ class Steps:
         return {name: (1 - causal) * both[name] + causal * left[name] for name in both}
 
     def tokens_a_step(self, first: float = 0.0) -> float:
-        """The mean from a share of the run on: phases have other lengths, a ramp fewer blocks."""
+        """The mean tokens of a step, over the rest of the run after a share of it."""
         schedule, whole_length, total = self.recipe.schedule, self.recipe.blocks.length, 0.0
         lengths = [length for length, _ in schedule.phases] or [whole_length]
         for share, phase, sequences in schedule.stretches(first):
             fills = schedule.fill == "tokens"
-            each = whole_length if fills else self._block_tokens(phase, lengths[phase])
-            total += share * each * sequences
+            block_tokens = whole_length if fills else self._block_tokens(phase, lengths[phase])
+            total += share * block_tokens * sequences
         return total / (1 - first)
 
     def _block_tokens(self, phase: int, length: int) -> float:
-        """The mean of a row; a sample needs the plan of the first epoch, so it is taken once."""
+        """The mean tokens of a row; cached, since a sample needs the plan of the first epoch."""
         if phase not in self._means:
             sources = self.sources(phase, length)
             sample = self.sample(sources)
@@ -212,7 +212,7 @@ class Steps:
     def _pick(
         self, sources: list[BlockSource], places: Places, step: int
     ) -> tuple[StepBlocks, Places]:
-        """The blocks of a step, and the places after; by tokens, as many as are full ones."""
+        """The blocks of a step, and the places after them; if filled by tokens, as many as fit."""
         count = self.recipe.schedule.batch_size_at(step)
         stores = self._mixed(sources, step, count)
         if self.recipe.schedule.fill != "tokens":
@@ -238,7 +238,7 @@ class Steps:
 
 
 def _take(sources: list[BlockSource], places: Places, stores: Ints) -> tuple[StepBlocks, Places]:
-    """The next block of the store named in each slot."""
+    """The next block of the store that each slot names, and the places after them."""
     epochs, numbers = np.zeros_like(stores), np.zeros_like(stores)
     after = list(places)
     for number, source in enumerate(sources):
@@ -250,16 +250,16 @@ def _take(sources: list[BlockSource], places: Places, stores: Ints) -> tuple[Ste
     return StepBlocks(stores, epochs, numbers), tuple(after)
 
 
-def _groups(picked: StepBlocks) -> Iterator[tuple[int, int, Ints]]:
-    """Store, epoch and the slots of each run of equal ones."""
+def _by_store_and_epoch(picked: StepBlocks) -> Iterator[tuple[int, int, Ints]]:
+    """Yield each store and epoch with the slots of its rows."""
     for store in np.unique(picked.stores).tolist():
         for epoch in np.unique(picked.epochs[picked.stores == store]).tolist():
             slots_ = np.flatnonzero((picked.stores == store) & (picked.epochs == epoch))
             yield store, epoch, slots_
 
 
-def _at_most(blocks: int, share: float) -> int:
-    """How many of some blocks are of a direction, where each is with that chance; rarely more."""
+def _block_bound(blocks: int, share: float) -> int:
+    """A bound, rarely exceeded, on the blocks of a direction that each has with chance `share`."""
     expected = blocks * share
     return max(1, min(blocks, ceil(expected + 3 * sqrt(expected * (1 - share)))))
 
@@ -267,35 +267,35 @@ def _at_most(blocks: int, share: float) -> int:
 def _gather(
     sources: list[BlockSource], picked: StepBlocks, *, progress: float, causal_share: float
 ) -> list[PackedExamples]:
-    """The picked blocks with what is hidden in them, store by store and epoch by epoch.
+    """The examples of the picked blocks, store by store and epoch by epoch.
 
-    Those that are read causally are a pack of their own: attention takes one direction at a time.
+    Blocks that are read causally are a pack of their own: attention takes one direction at a time.
     """
     packs: dict[bool, list[PackedExamples]] = {}
-    for store, epoch, at in _groups(picked):
+    for store, epoch, at in _by_store_and_epoch(picked):
         source, numbers = sources[store], picked.numbers[at]
         directions = source.causal(epoch, numbers, causal_share)
         for causal in (False, True):
-            if len(some := numbers[directions == causal]):
-                examples = source.examples(epoch, some, progress=progress, causal=causal)
+            if len(chosen := numbers[directions == causal]):
+                examples = source.examples(epoch, chosen, progress=progress, causal=causal)
                 packs.setdefault(causal, []).append(examples)
     if not packs:  # more processes than blocks: one without any has no examples
         return [sources[0].examples(0, picked.numbers, progress=progress)]
     return [concatenate(packs[causal]) for causal in sorted(packs)]
 
 
-def _in_groups(
+def _regroup(
     recipe: Recipe,
     sources: list[BlockSource],
     examples: PackedExamples,
     mine: StepBlocks,
     rows: int,
 ) -> PackedExamples:
-    """Gathered rows in the order in which they were picked, in groups.
+    """The gathered rows in the order in which they were picked, in groups.
 
-    So a group is the same whatever else a process gathers with it.
+    So a group does not depend on what else a process gathers.
     """
-    slots_ = [at for _, _, at in _groups(mine)]
+    slots_ = [at for _, _, at in _by_store_and_epoch(mine)]
     views = sources[0].views
     order = np.argsort(np.concatenate([*slots_, np.zeros(0, dtype=np.int64)]))
     blocks = (order[:, None] * views + np.arange(views)).reshape(-1)
@@ -303,8 +303,8 @@ def _in_groups(
 
 
 def _lengths(sources: list[BlockSource], picked: StepBlocks) -> Ints:
-    """Tokens of each picked row."""
+    """The number of tokens of each picked row."""
     lengths = np.zeros_like(picked.numbers)
-    for store, epoch, at in _groups(picked):
+    for store, epoch, at in _by_store_and_epoch(picked):
         lengths[at] = sources[store].lengths(epoch, picked.numbers[at])
     return lengths

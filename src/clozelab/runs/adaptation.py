@@ -1,4 +1,4 @@
-"""An adaptation read from its run: what it gained on the new text, and what it forgot.
+"""The record of an adaptation: its gain on the new text, and its forgetting.
 
 Nothing here needs torch.
 """
@@ -34,7 +34,7 @@ class BeforeAfter:
 
 @dataclass(frozen=True)
 class AdaptationRecord:
-    """What an adaptation did, as far as it got."""
+    """The measurements of an adaptation before and after."""
 
     texts: Mapping[str, str]  # the corpora of "held_out" and "general" by their places
     losses: Mapping[str, Sequence[tuple[int, float]]]  # the held-out loss of each text by step
@@ -46,7 +46,7 @@ class AdaptationRecord:
     @property
     def gain(self) -> float:
         """By how many nats the loss of the new text fell."""
-        before, after = self._ends("held_out")
+        before, after = self._before_and_after("held_out")
         return before - after
 
     @property
@@ -54,7 +54,7 @@ class AdaptationRecord:
         """By how many nats the loss of the general text rose, if that was measured."""
         if "general" not in self.losses:
             return None
-        before, after = self._ends("general")
+        before, after = self._before_and_after("general")
         return after - before
 
     @property
@@ -65,7 +65,7 @@ class AdaptationRecord:
     @property
     def verdict(self) -> str:
         """The gain and the forgetting in a sentence."""
-        new = _short(self.texts["held_out"])
+        new = _folder_name(self.texts["held_out"])
         if not self.best_step:
             return f"no step made the loss of {new} lower; the model is as it was"
         words = [f"new text ({new}): {self.gain:.3f} nats gained"]
@@ -73,7 +73,7 @@ class AdaptationRecord:
             words.append("what was forgotten is not measured, for want of general text")
         else:
             what = "forgotten" if self.forgetting > 0 else "gained"
-            general = _short(self.texts["general"])
+            general = _folder_name(self.texts["general"])
             words.append(f"general text ({general}): {abs(self.forgetting):.3f} {what}")
         words[-1] += f" (the weights of step {self.best_step:,} of {self.steps:,} are kept)"
         return ", ".join(words)
@@ -82,17 +82,17 @@ class AdaptationRecord:
         """All measures before and after."""
         rows = []
         for of in self.losses:
-            name = f"held-out loss, {_TEXTS[of]} ({_short(self.texts[of])})"
-            rows.append(BeforeAfter(name, *self._ends(of)))
+            name = f"held-out loss, {_TEXTS[of]} ({_folder_name(self.texts[of])})"
+            rows.append(BeforeAfter(name, *self._before_and_after(of)))
         return [*rows, *self.others]
 
-    def _ends(self, of: str) -> tuple[float, float]:
+    def _before_and_after(self, of: str) -> tuple[float, float]:
         losses = dict(self.losses[of])
         return losses[0], losses[self.best_step]
 
 
 def read_adaptation(run: Run) -> AdaptationRecord | None:
-    """What a run's folder says of its adaptation; None, if it is none or not done."""
+    """The record of an adaptation from its run's folder; None if it is none or not done."""
     facts, result = run.machine(), run.result()
     if "adaptation" not in facts or result is None or "best_step" not in result:
         return None
@@ -104,7 +104,7 @@ def read_adaptation(run: Run) -> AdaptationRecord | None:
     }
     best_step = int(result["best_step"])
     losses = {of: points for of, points in curves.items() if {0, best_step} <= {*dict(points)}}
-    if "held_out" not in losses:  # of which the log has been damaged since
+    if "held_out" not in losses:  # the log was damaged
         return None
     return AdaptationRecord(
         texts=texts,
@@ -120,7 +120,7 @@ def read_adaptation(run: Run) -> AdaptationRecord | None:
 
 
 def _probes(entries: Sequence[Entry], best_step: int) -> Iterator[BeforeAfter]:
-    """Scores of probes, of those that were probed both times."""
+    """Yield the scores of the probes that were run both before and after."""
     by_step = {entry["step"]: entry for entry in entries}
     before, after = by_step.get(0, {}), by_step.get(best_step, {})
     for task, scores in before.items():
@@ -131,10 +131,10 @@ def _probes(entries: Sequence[Entry], best_step: int) -> Iterator[BeforeAfter]:
 
 
 def _measures(measured: Mapping[str, Any]) -> Iterator[BeforeAfter]:
-    """Scores of tasks and pseudo-perplexity, as they were recorded."""
+    """Yield the recorded scores of tasks and pseudo-perplexity."""
     for row in measured.get("rows", []):
         yield BeforeAfter(**row)
 
 
-def _short(place: str) -> str:
+def _folder_name(place: str) -> str:
     return Path(place.partition("@")[0]).name

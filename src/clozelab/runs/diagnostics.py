@@ -1,12 +1,12 @@
-"""What a run says of itself: what limits its speed, and whether its loss is on the unigram plateau.
+"""Diagnostics of a run: what limits its speed, and whether its loss is on the unigram plateau.
 
 Speed is limited by the feed, by the host that launches the work, by the device's memory or
-arithmetic, or by others who use the same CPU. Nothing is measured here: a step says how long the
-loop waited for text and for a core, how long the device worked and how long the host waited for it.
+arithmetic, or by other processes on the same CPU. Nothing is measured here: a step records how long
+the loop waited for text and for a core, how long the device worked and the host waited for it.
 
 A model is on the unigram plateau when it has learned how often tokens occur, and little more. Every
-language model passes it. Deep ones that normalise after each half of a layer may stay there until
-the run ends, and only their loss shows it, beside the entropy of the text.
+language model passes it. Deep post-norm models may stay there until the run ends, which shows only
+in their loss, compared with the entropy of the text.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from clozelab.training import Schedule
 if TYPE_CHECKING:
     from clozelab.training.loop import Step
 
-IDLE = 0.1  # of the time: a device that rests for less would gain little by a faster feed or host
-AHEAD = 0.03  # of the time: a host that never waits is late, and the device is as fast as it is
-HIGH = 0.45  # of the measured rate: wide models reach it; what lies below is spent between products
-FIRST_TIMED = 3  # the step to begin with: those before it compile, and wait for the first text
+IDLE = 0.1  # of the time: if the device idles less, a faster feed or host would gain little
+AHEAD = 0.03  # of the time: a host that waits for the device for less is the bottleneck itself
+HIGH = 0.45  # of the measured peak: wide models reach it; below, memory traffic takes the time
+FIRST_TIMED = 3  # the first step that counts: those before it compile, and wait for the first text
 
 
 FEED, HOST, MEMORY, ARITHMETIC, SHARED = "feed", "host", "memory", "arithmetic", "shared"
@@ -51,17 +51,17 @@ SENTENCES = {  # what a user can do about each
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What steps took, added up."""
+    """The times of several steps, added up."""
 
     seconds: float = 0.0
     tokens: float = 0.0
     waited: float = 0.0  # the loop, for the feed
     slack: float = 0.0  # the host, for the device
-    busy: float | None = None  # the device; None where it cannot be told
-    starved: float = 0.0  # a CPU, for cores that others had
+    busy: float | None = None  # the device; None on a CPU
+    starved: float = 0.0  # a CPU, for cores that other processes had
 
     def then(self, step: Step, *, keep: float) -> StepTimes:
-        """A step more; of those before a share is kept: all of it, or the last count most."""
+        """These times multiplied by `keep`, plus those of a step; below 1, old steps fade out."""
         names = [field.name for field in fields(self) if getattr(step, field.name) is not None]
         sums = {n: keep * (getattr(self, n) or 0.0) + getattr(step, n) for n in names}
         return StepTimes(**sums)
@@ -73,7 +73,7 @@ class StepTimes:
 
 
 def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) -> str | None:
-    """What the time went into; `peak` is the measured rate in operations a second, where known."""
+    """What limits the speed; `peak` is the measured rate in operations a second, if known."""
     if not spent.seconds:
         return None
     if spent.busy is None:  # a CPU, which is its own host
@@ -83,7 +83,7 @@ def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) ->
     idle = spent.seconds - spent.busy
     if idle >= IDLE * spent.seconds:
         return FEED if spent.waited >= idle / 2 else HOST
-    # Between two events a device that waits for launches seems to work; but nobody waits for it.
+    # By its events a device that waits for launches seems busy; but then the host never waits.
     if spent.slack + spent.waited < AHEAD * spent.seconds:
         return HOST
     if peak is None:
@@ -91,16 +91,16 @@ def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) ->
     return ARITHMETIC if spent.speed * flops_a_token >= HIGH * peak else MEMORY
 
 
-# ELMo's loss is not among them: it tells a word from samples, which no entropy compares with.
+# ELMo has no plateau here: its sampled softmax is not comparable with the entropy.
 
-# Two stretches are compared: a twentieth of the run each, but enough steps for their noise to go
-# under, and in a long run few enough for the warning to come in time.
+# Two stretches are compared: 5 % of the run each, but enough steps to average out the noise, and
+# in a long run few enough for the warning to come in time.
 _PARTS, _FEWEST, _MOST = 20, 100, 5_000
-_NEAR = 0.98  # of the plateau's loss: below, something else was learned
+_NEAR = 0.98  # of the plateau's loss: below, the model has learned more
 LEFT = 0.9  # of the plateau's loss: a run that ends below it has left the plateau for good
-_FALL = 0.005  # of the entropy, from one stretch to the next: less is no fall
-_ACTIVE = 0.5  # of the peak learning rate: once it has decayed further, every loss is nearly level
-_EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as many, that it may
+_FALL = 0.005  # of the entropy, from one stretch to the next: less does not count as a fall
+_ACTIVE = 0.5  # of the peak learning rate: below, every loss is nearly constant
+_EARLY, _LONG = 0.3, 20_000  # share of the steps, or steps, before which there is no warning
 
 # Likely causes, by rules of thumb: as deep as base, in a run far shorter than the published ones; a
 # vocabulary of little more than letters; text of which a third is copies.
@@ -112,7 +112,7 @@ _SAMPLE, REPEATED = 10_000, 0.3  # sentences looked at, and the share of their t
 
 @dataclass(eq=False)
 class Plateau:
-    """Watches a run's loss."""
+    """Watches the loss of a run for the unigram plateau."""
 
     objective: str
     schedule: Schedule
@@ -124,25 +124,25 @@ class Plateau:
     def __post_init__(self) -> None:
         self.stretch = min(max(self.schedule.total // _PARTS, _FEWEST), _MOST)
         self.warned = self.left = self._lower = False
-        self._place, self._losses, self._before = 0, list[float](), 0.0
+        self._stretch, self._losses, self._before = 0, list[float](), 0.0
 
     def see(self, number: int, loss: float) -> str | None:
-        """Take in the loss of a step, or of several up to it; answers what is to be said."""
+        """Add the loss of a step, or the mean of several up to it; returns a warning or None."""
         if number <= self.schedule.warmup:
             return None
-        place = (number - self.schedule.warmup - 1) // self.stretch
-        said = None
-        if place != self._place and self._losses:
-            said = self._judge(fmean(self._losses))
+        stretch = (number - self.schedule.warmup - 1) // self.stretch
+        warning = None
+        if stretch != self._stretch and self._losses:
+            warning = self._judge(fmean(self._losses))
             self._losses = []
-        self._place = place
+        self._stretch = stretch
         self._losses.append(loss)
-        return said
+        return warning
 
     def _judge(self, mean: float) -> str | None:
-        """A stretch has ended."""
+        """Compare the stretch that has ended with the one before; returns a warning or None."""
         before, self._before = self._before, mean
-        end = self.schedule.warmup + (self._place + 1) * self.stretch
+        end = self.schedule.warmup + (self._stretch + 1) * self.stretch
         if mean < _NEAR * self.level:
             self._lower = True
             if self.warned and not self.left:
@@ -162,9 +162,9 @@ class Plateau:
 
 
 def followed_objective(recipe: Recipe) -> str:
-    """The objective whose held-out loss says how well a text is known: the language model.
+    """The objective whose held-out loss is followed: the language model.
 
-    One that is causal in part is a masked language model in the end.
+    If only some blocks are read causally, that is the masked language model.
     """
     causal = recipe.schedule.causal
     parts = [p for p in recipe.objectives if not (causal and p.language_model == "causal")]
@@ -173,7 +173,7 @@ def followed_objective(recipe: Recipe) -> str:
 
 
 def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
-    """The plateau of a run, if its objectives have one."""
+    """The plateau of a run, if it trains a language model."""
     parts = (part for part in recipe.objectives if part.language_model or part.generates_input)
     part = next(parts, None)
     entropy = unigram_entropy(token_counts(stores))
@@ -189,7 +189,7 @@ def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
 
 
 def plateau_level(recipe: Recipe, entropy: float) -> float:
-    """The loss of the plateau in a text of that entropy: masked tokens may be left to be copied."""
+    """The loss of the plateau on a text of that entropy; lower where tokens are left unmasked."""
     parts = (part for part in recipe.objectives if part.language_model or part.generates_input)
     part = next(parts, None)
     masked = part is not None and (part.generates_input or part.language_model == "masked")
@@ -197,16 +197,16 @@ def plateau_level(recipe: Recipe, entropy: float) -> float:
 
 
 def unigram_entropy(counts: NDArray[Any] | None) -> float:
-    """Nats a token for whoever knows how often each occurs."""
+    """The entropy of the token frequencies, in nats per token."""
     assert counts is not None
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
 def copying_loss(entropy: float, corruption: Corruption) -> float:
-    """What it costs to know, besides, how often a token that is not masked was left as it is.
+    """The loss of a model that also knows how often a target that is not masked is unchanged.
 
-    Copying it is learned on the plateau: it needs no other token.
+    Copying the token is learned on the plateau, since it needs no other token.
     """
     seen = 1 - corruption.mask
     same = min(corruption.same / seen, 1.0) if seen > 0 else 0.0
@@ -215,7 +215,7 @@ def copying_loss(entropy: float, corruption: Corruption) -> float:
 
 
 def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
-    """The likeliest one, with a remedy."""
+    """The likeliest cause of a plateau, with a remedy."""
     encoder, schedule, rate = recipe.encoder, recipe.schedule, recipe.optimiser.learning_rate
     low, high = recipe.optimiser.usual_rates or (rate, rate)
     if lower:
@@ -254,7 +254,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
 
 
 def repeated_share(corpus: Corpus) -> float:
-    """The share of the first text that is in sentences which were there before."""
+    """The share of the first sentences' tokens that are in repeated sentences."""
     documents = corpus.documents()
     bounds = np.asarray(documents.sentences[: _SAMPLE + 1])
     keys = fold(documents.ids[: bounds[-1]], bounds[:-1])
@@ -264,7 +264,7 @@ def repeated_share(corpus: Corpus) -> float:
 
 
 def token_counts(stores: Sequence[Store]) -> NDArray[np.float64]:
-    """How often each token is met, without specials, which are never predicted."""
+    """How often each token occurs, without special tokens, which are never predicted."""
     total = np.zeros(stores[0][0].vocabulary.size)
     for corpus, weight in stores:
         assert corpus.vocabulary.counts is not None

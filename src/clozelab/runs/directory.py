@@ -1,6 +1,6 @@
 """The run directory: recipe.toml, machine.toml, metrics.jsonl, result.json and checkpoints/.
 
-Metrics are only ever appended to; the other files are replaced whole. Nothing here needs torch.
+Metrics are only appended to; the other files are replaced atomically. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ class Run:
             step: int | None = entry.get("step")
             if entry["kind"] == "resume" and step is not None:
                 entries = {k: old for k, old in entries.items() if (old.get("step") or 0) <= step}
-            place = (number,) if step is None else (entry["kind"], step)
-            entries[place] = entry
+            entry_key = (number,) if step is None else (entry["kind"], step)
+            entries[entry_key] = entry
         return [entry for entry in entries.values() if kind in (None, entry["kind"])]
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -212,12 +212,12 @@ class Run:
         return curves
 
     def _entries(self, kind: str) -> list[Entry]:
-        """The entries of a kind; refused where it is none that a run of ours has."""
+        """The entries of a kind; raises `UserError` for an unknown kind."""
         entries = self.events()
-        kinds = dict.fromkeys(["step", "held_out", "general", *(one["kind"] for one in entries)])
+        kinds = dict.fromkeys(["step", "held_out", "general", *(e["kind"] for e in entries)])
         if kind not in kinds:
             raise UserError(f"{self.path}: has no record called {kind}; {remedy(kind, kinds)}")
-        return [entry for entry in entries if entry["kind"] == kind]
+        return [e for e in entries if e["kind"] == kind]
 
     # What can be done with a run are the public functions, called with it.
 
@@ -256,7 +256,7 @@ class Run:
         return f"<table>{''.join(cells)}</table>"
 
     def _lines(self) -> Iterator[Entry]:
-        """Every line that was written to its end; a crash can leave one that was not."""
+        """Yield the entries of all complete lines; a crash can leave a partial one."""
         try:
             content = self.read(_METRICS)
         except FileNotFoundError:
@@ -271,7 +271,7 @@ class Run:
 
 
 def losses(entries: Iterable[Entry]) -> dict[str, list[tuple[int, float]]]:
-    """Each objective's loss by step, as some entries of one kind have it."""
+    """Each objective's loss by step, of entries of one kind."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for entry in entries:
         for name, means in entry.items():
@@ -281,7 +281,7 @@ def losses(entries: Iterable[Entry]) -> dict[str, list[tuple[int, float]]]:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What can be said of this machine without torch."""
+    """The facts about this machine that are known without torch."""
     facts: dict[str, Any] = {
         "clozelab": clozelab.__version__,
         "commit": _commit(Path(__file__)),
@@ -293,7 +293,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A file of ours; nothing, if there is none or less than a whole one."""
+    """The content of a JSON file; empty if it is missing or damaged."""
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -301,9 +301,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def _commit(file: Path) -> str | None:
-    """The commit of the checkout that has this very file in it, marked where it was changed.
+    """The git commit of the checkout that has this file, marked if there are local changes.
 
-    A copy without its history is told by CLOZELAB_COMMIT which one it is of.
+    CLOZELAB_COMMIT names it for a copy without its history.
     """
     if commit := os.environ.get("CLOZELAB_COMMIT"):
         return commit
@@ -311,15 +311,15 @@ def _commit(file: Path) -> str | None:
     tracked = (*git, "ls-files", "--error-unmatch", file.name)
     described = (*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     try:
-        for words in (tracked, described):
-            done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+        for command in (tracked, described):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
 
 
 def _finite(value: Any) -> Any:
-    """The value with None in place of NaN and infinities, which JSON has not."""
+    """The value with None in place of NaN and infinities, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it."""
+"""The events that a run yields while it trains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clozelab.training.loop import Measured, Step
 
 @dataclass(frozen=True)
 class Began:
-    """The run is set up; this is what it will do."""
+    """The run is set up; this describes it."""
 
     name: str
     recipe: Recipe
@@ -29,14 +29,14 @@ class Began:
 
 @dataclass(frozen=True)
 class Said:
-    """Something the user should know."""
+    """A note for the user."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Refitted:
-    """What is left of the schedule was fitted to the pace: the run has so many steps by now."""
+    """The rest of the schedule was refitted: the run now has another number of steps."""
 
     step: int
     steps: int  # of the whole run
@@ -44,7 +44,7 @@ class Refitted:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A held-out text, with the same masks every time."""
+    """The sums on a held-out text, with the same masks every time."""
 
     step: int
     sums: Measured
@@ -54,19 +54,19 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Scored:
-    """A task's dev set, by its metrics."""
+    """The metrics of a task on its dev set."""
 
     step: int
     scores: Mapping[str, float]
     best: int  # the step after which they were best so far
     at_best: Mapping[str, float]
     selected: float  # the number by which the best is chosen, at its best
-    constant: Mapping[str, float] = field(default_factory=dict)  # what one answer for all scores
+    constant: Mapping[str, float] = field(default_factory=dict)  # the scores of a constant answer
 
 
 @dataclass(frozen=True)
 class Probed:
-    """What the layers hold of some tasks: scores by task and metric, and the layer they are of."""
+    """The scores of probes by task and metric, and the layer that they are of."""
 
     step: int
     scores: Mapping[str, Mapping[str, float]]
@@ -82,12 +82,12 @@ class Saved:
 
 @dataclass(frozen=True)
 class Ended:
-    """The last event: every step was taken, or the run was told to stop."""
+    """The last event: the run took all its steps, or was stopped."""
 
     step: int
     whole: bool
     result: Mapping[str, Any]
-    signal: int = 0  # that told it to stop, perhaps behind its last step; 0 is none
+    signal: int = 0  # that stopped it, perhaps after its last step; 0 is none
 
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ Event = Began | Said | Step | Refitted | Evaluated | Scored | Probed | Saved | E
 
 
 def drained(following: Generator[Any, None, T]) -> T:
-    """What a generator returns in the end, whatever it tells on its way."""
+    """Exhaust a generator and return its return value."""
     while True:
         try:
             next(following)
@@ -106,20 +106,20 @@ def drained(following: Generator[Any, None, T]) -> T:
 
 
 def means(sums: Measured) -> dict[str, dict[str, float]]:
-    """An objective's sums over its targets: loss, accuracy, and accuracies by what was read.
+    """Each objective's means over its targets: loss, accuracy, and accuracies by decision.
 
-    One without a target has no mean, and what was never read has no accuracy.
+    An objective without targets has no mean, and a decision that never occurred no accuracy.
     """
     all_means: dict[str, dict[str, float]] = {}
     for name, values in sums.items():
         if not values["count"]:
             continue
         mean = {"loss": values["loss"] / values["count"]}
-        for what in ("", "_mask", "_random", "_same", "_replaced"):
-            if values.get(f"count{what}") and f"correct{what}" in values:
-                mean[f"accuracy{what}"] = values[f"correct{what}"] / values[f"count{what}"]
-        for what in ("soft", "cosine"):
-            if what in values:
-                mean[what] = values[what] / values["count"]
+        for suffix in ("", "_mask", "_random", "_same", "_replaced"):
+            if values.get(f"count{suffix}") and f"correct{suffix}" in values:
+                mean[f"accuracy{suffix}"] = values[f"correct{suffix}"] / values[f"count{suffix}"]
+        for suffix in ("soft", "cosine"):
+            if suffix in values:
+                mean[suffix] = values[suffix] / values["count"]
         all_means[name] = mean
     return all_means

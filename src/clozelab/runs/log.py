@@ -1,4 +1,4 @@
-"""A run's log: means over stretches of steps, into metrics.jsonl and to trackers."""
+"""The log of a run: means over several steps, written to metrics.jsonl and to trackers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINES = 2000  # at most, for a whole run
 
 
 class Log:
-    """Writes where `write` says so: in one process of the run. A run goes on with its trackers."""
+    """Writes only if `write`, in the main process. A resumed run keeps its trackers."""
 
     def __init__(
         self,
@@ -33,39 +33,39 @@ class Log:
         self._senders = list[Sender]()
         names = (trackers or recorded(run)) if write else ()
         if names:
-            known = begin_tracking(run, names, tags=tags)
-            self._senders = [Sender(name, own) for name, own in known.items()]
+            tracked = begin_tracking(run, names, tags=tags)
+            self._senders = [Sender(name, own) for name, own in tracked.items()]
 
     def step(self, step: Step) -> None:
-        """Note a step; every so many are written as one line."""
+        """Add a step; every `every` steps are written as one line."""
         self._steps.append(step)
         if step.number % self.every == 0:
             self._flush()
 
     def measured(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
-        """Write what was measured after a step: held-out losses, dev scores or probes."""
+        """Write the measurements after a step: held-out losses, dev scores or probes."""
         self._flush()
         self._add(kind, number, values)
 
     def restored(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
-        """Write a line again that was lost, if it was."""
+        """Write a line again if it was lost."""
         if not any(entry["step"] == number for entry in self.run.events(kind)):
             self._add(kind, number, values)
 
     def ended(self, result: Mapping[str, Any], *, whole: bool) -> None:
-        """Tell trackers what came out; a run that is stopped has taken some of its steps."""
+        """Send the result to trackers if the run is complete (`whole`), and end them."""
         self._flush()
         for sender in self._senders if whole else ():
             sender.log(self._last, numbers(result, "result"))
         self._end("finished" if whole else "stopped")
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining steps; trackers that have not ended record a failure."""
         self._flush()
         self._end("failed")
 
     def notes(self) -> list[str]:
-        """What trackers have to say."""
+        """The messages of the trackers."""
         return [line for sender in self._senders for line in sender.notes()]
 
     def _end(self, status: Status) -> None:

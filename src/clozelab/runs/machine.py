@@ -1,4 +1,4 @@
-"""Of a run what its recipe leaves open: device, precision, micro-batch, workers, compilation."""
+"""The settings that a recipe leaves open: device, precision, micro-batch, workers, compilation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from clozelab.errors import UserError
 from clozelab.runs.options import MachineOptions
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Of activations, for each layer and each number of a state: arXiv:2205.05198 counts 34 in half
-# precision, without scores of attention. A micro-batch that does not fit is halved in any case.
+# Bytes of activations per token, layer and hidden unit: arXiv:2205.05198 counts 34 in half
+# precision, without attention scores. A micro-batch that does not fit is halved in any case.
 _BYTES_A_TOKEN = 40
 
 
 @dataclass(frozen=True)
 class Machine(MachineOptions):
-    """A user's choices; None is whatever suits the device, or what a run that goes on had."""
+    """The choices of a user; None: what suits the device, or what a resumed run had."""
 
     micro_tokens: int | None = None  # the micro-batch in tokens, as a run recorded it
     shard: bool | None = None  # share the weights out over processes
@@ -32,15 +32,15 @@ class Machine(MachineOptions):
 
     @property
     def threads(self) -> int:
-        """The workers that prepare steps."""
+        """The number of threads that prepare steps."""
         return 1 if self.workers is None else self.workers
 
     def recalled(
         self, facts: Mapping[str, Any], device: torch.device, *, recipe: Recipe, processes: int
     ) -> Machine:
-        """These choices, and where they say nothing what a run recorded, as far as it works here.
+        """These choices, completed by those that a run recorded, as far as they work here.
 
-        On another kind of device memory and compilers are others: what they decide is chosen anew.
+        What depends on memory and compiler is chosen again on another kind of device.
         """
         known = facts if str(facts.get("device", "")).startswith(device.type) else {}
         recorded: dict[str, Any] = {name: known.get(name) for name in ("graphs", "kernels")}
@@ -49,23 +49,23 @@ class Machine(MachineOptions):
         recorded["shard"] = facts.get("sharded") if processes > 1 else False
         if recorded["precision"] == "fp16" and device.type != "cuda":
             recorded["precision"] = None
-        unsaid = {name: value for name, value in recorded.items() if getattr(self, name) is None}
-        machine = replace(self, micro_tokens=known.get("micro_tokens"), **unsaid)
-        if unsaid.get("kernels") and not machine.can_fuse(device):
+        unset = {name: value for name, value in recorded.items() if getattr(self, name) is None}
+        machine = replace(self, micro_tokens=known.get("micro_tokens"), **unset)
+        if unset.get("kernels") and not machine.can_fuse(device):
             machine = replace(machine, kernels=None)
         compiled = machine.compiles(device, recipe)
-        if unsaid.get("graphs") and not machine.can_replay(device, compiled=compiled):
+        if unset.get("graphs") and not machine.can_replay(device, compiled=compiled):
             machine = replace(machine, graphs=None)
         return machine
 
     def precision_on(self, device: torch.device) -> str:
-        """The asked precision, or bf16 on a GPU and fp32 elsewhere."""
+        """The precision that was asked for, or bf16 on a GPU and fp32 on a CPU."""
         if self.precision == "fp16" and device.type != "cuda":
             raise UserError("--precision fp16: needs a GPU; use bf16 or fp32 on a CPU")
         return self.precision or ("bf16" if device.type == "cuda" else "fp32")
 
     def place(self, models: Sequence[Any], device: torch.device, *, compiled: bool) -> None:
-        """Put models on the device, in its precision; only the first, which learns, recomputes."""
+        """Move models to the device and set their precision; only the first one recomputes."""
         for number, model in enumerate(models):
             for part in model.to(device).modules():
                 if part is model.encoder or hasattr(part, "precision"):  # an objective's, too
@@ -75,10 +75,10 @@ class Machine(MachineOptions):
                     part.fused = self.fuses(device, compiled=compiled)
 
     def fuses(self, device: torch.device, *, compiled: bool) -> bool:
-        """Whether layers and heads take our kernels: as told, or in a compiled model that can.
+        """Whether layers and heads use our kernels: as asked, or in a compiled model that can.
 
-        They are for half precision on a GPU with Triton, of NVIDIA's since Ampere, and reach past
-        the modules whose weights are gathered as these are called.
+        They need half precision on a GPU with Triton, NVIDIA's since Ampere, and weights that are
+        not sharded, since they bypass the modules that would gather those.
         """
         if self.kernels is None:
             able = compiled and self.can_fuse(device) and torch.version.hip is None
@@ -99,19 +99,19 @@ class Machine(MachineOptions):
         return half and not self.shard
 
     def compiles(self, device: torch.device, recipe: Recipe) -> bool:
-        """Whether the model is compiled: as told, or on a GPU where it makes one graph.
+        """Whether the model is compiled: as asked, or on a GPU if it makes one graph.
 
-        An encoder that loops over words does not, nor do weights gathered layer by layer.
+        Recurrent encoders and sharded weights do not make one graph.
         """
         if self.compile is not None:
             return self.compile
-        whole = not self.shard and not recipe.encoder.recurrent
-        return device.type == "cuda" and whole
+        one_graph = not self.shard and not recipe.encoder.recurrent
+        return device.type == "cuda" and one_graph
 
     def replays(self, device: torch.device, recipe: Recipe, *, compiled: bool, usual: bool) -> bool:
-        """Whether steps are replayed as CUDA graphs: as told, or as is `usual`.
+        """Whether steps are replayed as CUDA graphs: as asked, or as is `usual`.
 
-        An encoder whose layers are compiled one by one is no graph.
+        An encoder whose layers are compiled one by one cannot be.
         """
         can = self.can_replay(device, compiled=compiled) and recipe.encoder.compiles != "layers"
         if self.graphs and not can:
@@ -122,11 +122,11 @@ class Machine(MachineOptions):
         return can and (usual if self.graphs is None else self.graphs)
 
     def can_replay(self, device: torch.device, *, compiled: bool) -> bool:
-        """Whether a model is compiled whole on a GPU."""
+        """Whether a model is compiled as one graph on a GPU."""
         return compiled and not self.shard and device.type == "cuda"
 
     def tokens(self, device: torch.device, recipe: Recipe) -> int:
-        """Tokens of a micro-batch at most: as asked, or as memory should allow."""
+        """The maximum tokens of a micro-batch: as asked, or as memory should allow."""
         length = recipe.blocks.length
         if self.micro_batch is not None:
             return self.micro_batch * length
@@ -136,16 +136,16 @@ class Machine(MachineOptions):
             return max(length, 8192)
         free = torch.cuda.mem_get_info(device)[0]
         encoder = recipe.encoder
-        each = _BYTES_A_TOKEN * encoder.layers * encoder.hidden_size + 1
-        # Half of what is free: the rest is for gradients, logits and what fragments.
-        tokens = int(0.5 * free / each / self.sharers) // length * length
+        token_bytes = _BYTES_A_TOKEN * encoder.layers * encoder.hidden_size + 1
+        # Half of the free memory: the rest is for gradients, logits and fragmentation.
+        tokens = int(0.5 * free / token_bytes / self.sharers) // length * length
         return max(length, min(tokens, 131_072))
 
 
 def compile_model(model: Any, *, whole: bool = True, replays: bool = False) -> None:
-    """Compile a model as one graph, two streams by their layers; where not `whole`, it may break.
+    """Compile a model as one graph, XLNet by layers; if not `whole`, the graph may break.
 
-    A few shapes (a fuller step, a stream's first) are graphs of their own.
+    A few shapes (a fuller step, the first step of a stream) have graphs of their own.
     """
     torch._dynamo.config.recompile_limit = 64
     part = model.encoder if model.encoder.shape.compiles == "layers" else model
@@ -154,7 +154,7 @@ def compile_model(model: Any, *, whole: bool = True, replays: bool = False) -> N
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """What to record of the machine beside what Python knows."""
+    """The facts about the machine that torch knows."""
     gpu = device.type == "cuda"
     return {
         "torch": torch.__version__,
@@ -165,7 +165,7 @@ def facts(device: torch.device) -> dict[str, Any]:
 
 
 def recorded_device(facts: Mapping[str, Any]) -> str | None:
-    """The kind of device that a run was on, if there is one here."""
+    """The type of device that a run was on, if this machine has one."""
     kind = str(facts.get("device", "")).partition(":")[0]
     return kind if kind == "cpu" or (kind == "cuda" and torch.cuda.is_available()) else None
 
@@ -175,8 +175,8 @@ def flops_a_token(
 ) -> float:
     """Useful operations for each token of a step, forward and backward.
 
-    `length` is what a token sees, `predicted` the share of tokens that each objective predicts: of
-    the recipe, or of a student whose teacher it is. Without any, every state is read.
+    `length` is the length of a token's context, `predicted` the share of tokens that each objective
+    predicts: of the recipe, or of the student of this teacher. Without any, all states are read.
     """
     encoder, read = recipe.encoder, share_read(recipe, predicted)
     flops = encoder.training_flops(length, **({} if read is None else {"read": read}))
@@ -189,7 +189,7 @@ def flops_a_token(
 
 
 def share_read(recipe: Recipe, predicted: Mapping[str, float]) -> float | None:
-    """The share of tokens whose states are read, and computed; None: all."""
+    """The share of tokens whose last states are computed, since a head reads them; None: all."""
     parts = _parts(recipe, predicted)
     columns = [part.reads for part in parts.values()]
     if "chosen_tokens" not in recipe.encoder.provides or not columns or None in columns:
@@ -199,21 +199,21 @@ def share_read(recipe: Recipe, predicted: Mapping[str, float]) -> float | None:
 
 
 def _parts(recipe: Recipe, predicted: Mapping[str, float]) -> dict[str, ObjectivePart]:
-    """The objectives; of one that the recipe has not, what all have in common."""
+    """The objectives by name; for one that the recipe lacks, the base class."""
     parts = {slots.use("objectives", part): part for part in recipe.objectives}
     return {name: parts.get(name, ObjectivePart()) for name in predicted}
 
 
 def peak(device: torch.device, precision: str) -> float | None:
-    """Operations a second that a large matrix product reaches here; None on a CPU.
+    """The operations a second of a large matrix product, measured; None on a CPU.
 
-    There it would hold up the start of every run.
+    There the measurement would delay the start of every run.
     """
     return product(device, precision) if device.type == "cuda" else None
 
 
 def product(device: torch.device, precision: str) -> float:
-    """The same on any device, timed."""
+    """The operations a second of a large matrix product, measured on any device."""
     size, times = (8192, 5) if device.type == "cuda" else (1024, 8)
     dtype = PRECISIONS[precision] or torch.float32
     a = torch.randn(size, size, device=device, dtype=dtype)
@@ -227,7 +227,7 @@ def product(device: torch.device, precision: str) -> float:
 
 
 def now(device: torch.device) -> float:
-    """The time when the device has done all it was told."""
+    """The time after the device has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -77,44 +77,44 @@ class SaveOptions(TrackOptions):
             raise UserError("--probe-every and --probe-examples: name tasks by --probe TASK,…")
 
         if self.tensorboard:
-            today = "--tensorboard is called --track tensorboard today; write that"
-            warnings.warn(today, OldNameWarning, stacklevel=3)
-            own = dict.fromkeys([*self.track, tracker("tensorboard", "--track")])
-            object.__setattr__(self, "track", tuple(own))
+            message = "--tensorboard is called --track tensorboard today; write that"
+            warnings.warn(message, OldNameWarning, stacklevel=3)
+            trackers = dict.fromkeys([*self.track, tracker("tensorboard", "--track")])
+            object.__setattr__(self, "track", tuple(trackers))
             object.__setattr__(self, "tensorboard", False)
 
     def probing(self) -> dict[str, Any]:
-        """What machine.toml records of the probes, so that a resumed run goes on with them."""
+        """What machine.toml records of the probes, so that a resumed run keeps them."""
         names = ("probe", "probe_every", "probe_examples", "task_data")
         return {name: getattr(self, name) for name in names if self.probe}
 
     def evaluating(self) -> dict[str, Any]:
-        """What machine.toml records of the evaluations, which a resumed run goes on with.
+        """What machine.toml records of the evaluations, so that a resumed run keeps them.
 
         They decide when an adaptation stops, and which weights it keeps.
         """
-        return {name: each for name in _EVALUATION if (each := getattr(self, name)) is not None}
+        return {name: value for name in _EVALUATION if (value := getattr(self, name)) is not None}
 
     def recalled(self, facts: Mapping[str, Any]) -> SaveOptions:
-        """The options of a resumed run: what was recorded, where nothing else is asked for."""
+        """The options of a resumed run: these, and the recorded ones where these say nothing."""
         recorded = {name: facts[name] for name in _EVALUATION if name in facts}
         keep = facts.get("keep", self.checkpoints) if self.keep is None else self.keep
         return replace(self, keep=keep, **recorded | self.evaluating())
 
     @property
     def checkpoints(self) -> int:
-        """How many are kept; 0 is all."""
+        """The number of checkpoints to keep; 0 is all."""
         return 2 if self.keep is None else self.keep
 
     @property
     def held_out_blocks(self) -> int:
-        """Of one evaluation."""
+        """The number of held-out blocks of one evaluation."""
         return 1024 if self.evaluate_blocks is None else self.evaluate_blocks
 
     def due(self, every: int | None, number: int, schedule: Schedule, *, times: int = 10) -> bool:
-        """Whether something that happens every so often, and at the end, happens now.
+        """Whether something that happens every `every` steps, and at the end, is due at a step.
 
-        None: `times` over the run, each at an equal share of it.
+        None: `times` times over the run, at equal shares of it.
         """
         if number == schedule.total:
             return True

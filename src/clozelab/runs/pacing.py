@@ -1,7 +1,7 @@
-"""A budget of time, kept: what is left of the schedule is fitted to the pace that is measured.
+"""Keeping a budget of time: the rest of the schedule is refitted to the measured pace.
 
-Counted are the steps, the evaluations and the saves of a run; setting it up and compiling it are
-not, nor is what a killed run did after its last checkpoint.
+The budget includes the steps, evaluations and saves of a run, but not its setup and compilation,
+nor what a killed run did after its last checkpoint.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from clozelab.training.loop import Step
 from clozelab.training.schedule import Schedule
 
 # Not tuned: a refit costs about a step (docs/decisions/10-time.md), so there are some tens at most.
-STRETCH = 0.04  # of the budget, or of the run: how often the pace is looked at
-RECENT = 0.1  # of the budget: the steps by which the pace is told
-SMALL = 0.02  # of the steps that are left: a smaller change is not worth a refit
-LATE = 0.05  # of the budget: a run that is late takes that much longer, for the rate to come down
+STRETCH = 0.04  # of the budget, or of the run: how often the pace is checked
+RECENT = 0.1  # of the budget: the last steps, by which the pace is measured
+SMALL = 0.02  # of the remaining steps: a smaller change is not worth a refit
+LATE = 0.05  # of the budget: a late run may take that much longer, to decay its learning rate
 LOOKING = 0.1  # of the budget, at most, for evaluations before the last
-SAVES = 10  # over a run, unless told otherwise
+SAVES = 10  # over a run, by default
 
 
 @dataclass
 class Times:
-    """Where a run's seconds went."""
+    """The seconds that a run has spent, by purpose."""
 
     setup: float = 0.0  # building, compiling, timing a few steps
     training: float = 0.0
@@ -33,21 +33,21 @@ class Times:
     saving: float = 0.0
 
     def __post_init__(self) -> None:
-        self.last = dict.fromkeys(asdict(self), 0.0)  # what each took the last time
+        self.last = dict.fromkeys(asdict(self), 0.0)  # the seconds of the last time
 
     def add(self, what: str, seconds: float) -> None:
-        """Something was done again."""
+        """Add seconds to a purpose."""
         setattr(self, what, getattr(self, what) + seconds)
         self.last[what] = seconds
 
     def counted(self) -> float:
-        """What a budget pays for."""
+        """The seconds that count towards a budget."""
         return self.training + self.evaluation + self.saving
 
 
 @dataclass(eq=False)
 class Pacer:
-    """How many steps a run should take in all, by what its steps have cost so far."""
+    """Computes how many steps fit into a budget of time, by what the last steps took."""
 
     seconds: float
     times: Times
@@ -58,15 +58,15 @@ class Pacer:
     done: InitVar[float] = 0.0
 
     def __post_init__(self, done: float) -> None:
-        # One to ten, that at the end included: from a number that all processes share, so that
-        # they evaluate after the same steps.
+        # One to ten, including the last: computed from a number that all processes share, so
+        # that they evaluate after the same steps.
         self.evaluations = 1 + min(9, int(LOOKING * self.seconds / max(self.evaluation, 1e-9)))
         self._recent: deque[tuple[float, int]] = deque()  # seconds and tokens of the last steps
         self._sums = 0.0, 0  # of these
-        self._looked = self.times.counted(), done  # of the budget, and of the run
+        self._last_check = self.times.counted(), done  # of the budget, and of the run
 
     def see(self, step: Step) -> None:
-        """Remember what a step took; only the last ones count."""
+        """Add the time of a step; only the last ones count."""
         seconds, tokens = self._sums
         self._recent.append((step.seconds, step.tokens))
         seconds, tokens = seconds + step.seconds, tokens + step.tokens
@@ -76,18 +76,18 @@ class Pacer:
         self._sums = seconds, tokens
 
     def wanted(self, step: int, schedule: Schedule) -> int:
-        """After so many steps, the steps of the whole run that fit; 0: it is well as it is.
+        """The number of steps of the whole run that fit, after `step` steps; 0: no refit is needed.
 
-        A resumed run first takes the refits that are recorded.
+        A resumed run first repeats its recorded refits.
         """
         spent, total = self.times.counted(), schedule.total
         share, last = schedule.progress(step), self.times.last
         recorded = schedule.refits[-1][0] if schedule.refits else 0
-        early = spent - self._looked[0] < STRETCH * self.seconds
-        early = early and share - self._looked[1] < STRETCH
+        early = spent - self._last_check[0] < STRETCH * self.seconds
+        early = early and share - self._last_check[1] < STRETCH
         if early or not self._recent or not recorded < step < total:
             return 0
-        self._looked = spent, share
+        self._last_check = spent, share
         evaluation = last["evaluation"] or self.evaluation
         reserve = evaluation * (1 + int(self.evaluations * (1 - share)))
         reserve += last["saving"] * (1 + int(SAVES * (1 - share)))
@@ -98,7 +98,7 @@ class Pacer:
 
 
 class Stopwatch:
-    """Seconds since it was made or read last."""
+    """Measures the seconds since it was created or last read."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Work in processes of its own, several at a time: they stop when we are told to, and end with us.
+"""A pool of worker processes: they stop when this process is told to, and end with it.
 
-They never hear Ctrl-C, which a terminal sends to all: what it means is passed on to them, once.
+They ignore Ctrl-C, which a terminal sends to all processes: this process passes it on, once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from clozelab import interrupts
 from clozelab.errors import UserError
 
 T = TypeVar("T")
-_LEAVING = 10  # seconds that a process without work may take to end
+_EXIT_SECONDS = 10  # that an idle process may take to end
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Workers:
-    """Processes that work; one that dies takes the work of no other with it."""
+    """A pool of worker processes; one that dies does not affect the jobs of others."""
 
     def __init__(self, *, threads: int | None = None) -> None:
         self.threads = threads  # of linear algebra in each process
@@ -33,11 +33,11 @@ class Workers:
         self._busy: dict[Thread, _Worker] = {}
 
     def submit(self, work: Callable[..., T], *arguments: Any, topic: str = "") -> Future[T]:
-        """Begin a job; its future has what it came to.
+        """Start a job; returns the future of its result.
 
-        An idle process that had a job of the same `topic` is preferred: it is warm.
+        An idle process that had a job of the same `topic` is preferred: its caches are warm.
         """
-        worker = next((one for one in self._idle if topic in one.topics), None)
+        worker = next((idle for idle in self._idle if topic in idle.topics), None)
         if worker is not None:
             self._idle.remove(worker)
         else:
@@ -51,12 +51,12 @@ class Workers:
         return future
 
     def elsewhere(self, topic: str) -> bool:
-        """Whether only processes that are busy have had a job of a topic."""
-        had = [topic in one.topics for one in self._busy.values()]
-        return any(had) and not any(topic in one.topics for one in self._idle)
+        """Whether all processes that have had a job of a topic are busy."""
+        had = [topic in worker.topics for worker in self._busy.values()]
+        return any(had) and not any(topic in worker.topics for worker in self._idle)
 
     def stop(self) -> None:
-        """Tell every job to stop and save, and wait for it; interrupted again, end them all."""
+        """Tell every job to stop and save, and wait for it; if interrupted again, kill them all."""
         try:
             for worker in list(self._busy.values()):
                 worker.process.terminate()
@@ -73,25 +73,25 @@ class Workers:
     def _wait(self, worker: _Worker, future: Future[T], job: tuple[Any, ...]) -> None:
         try:
             worker.pipe.send(job)
-            fine, answer = worker.pipe.recv()
-        except (EOFError, OSError):  # it is gone
+            succeeded, answer = worker.pipe.recv()
+        except (EOFError, OSError):  # the process has died
             worker.process.join()
-            fine, answer = False, _gone(worker.process.exitcode)
+            succeeded, answer = False, _death(worker.process.exitcode)
         except Exception as error:  # an answer that cannot be read
-            fine, answer = False, error
-        if (fine or isinstance(answer, UserError)) and worker.process.is_alive():
+            succeeded, answer = False, error
+        if (succeeded or isinstance(answer, UserError)) and worker.process.is_alive():
             self._idle.append(worker)
         else:
             worker.leave()
         del self._busy[current_thread()]
-        if fine:
+        if succeeded:
             future.set_result(answer)
         else:
             future.set_exception(answer)
 
 
 class _Worker:
-    """A process, and the pipe to it."""
+    """A worker process, and the pipe to it."""
 
     def __init__(self, threads: int | None) -> None:
         self.topics: set[str] = set()  # of the jobs that it had
@@ -107,16 +107,16 @@ class _Worker:
         theirs.close()
 
     def leave(self) -> None:
-        """Let it end; it has no work."""
+        """End the process, which is idle."""
         self.pipe.close()
-        self.process.join(_LEAVING)
+        self.process.join(_EXIT_SECONDS)
         if self.process.is_alive():
             self.process.kill()
 
 
 @contextmanager
 def _environment(threads: int | None) -> Iterator[None]:
-    """What a process is started with: libraries count the cores, and do not know of the others."""
+    """The environment of new processes: their threads, since libraries would take all cores."""
     names = [name for name in _THREADS if threads is not None and name not in os.environ]
     os.environ.update({name: str(threads) for name in names})
     try:
@@ -128,7 +128,7 @@ def _environment(threads: int | None) -> Iterator[None]:
 
 @contextmanager
 def workers(*, threads: int | None = None) -> Iterator[Workers]:
-    """Processes to work in, each with so many threads, of which none is left at the end."""
+    """A pool of processes with so many threads each; all have ended on exit."""
     pool = Workers(threads=threads)
     try:
         yield pool
@@ -137,9 +137,9 @@ def workers(*, threads: int | None = None) -> Iterator[Workers]:
 
 
 def _serve(pipe: Connection) -> None:
-    """A worker's life: job after job, until there is nobody to give it one.
+    """Run jobs in a worker process until the pipe is closed.
 
-    What is no user's error may have left torch or the device in any state: it is the last job.
+    After an error that is no `UserError` it ends: torch or the device may be in any state.
     """
     interrupts.end_with_parent()  # before a job is read, which loads torch
     while True:
@@ -156,14 +156,14 @@ def _serve(pipe: Connection) -> None:
             answer = (False, error)
         try:
             pipe.send(answer)
-        except OSError:  # nobody is left to hear it
+        except OSError:  # the parent is gone
             return
         if not answer[0] and not isinstance(answer[1], UserError):
             return
 
 
-def _gone(code: int | None) -> UserError:
-    """What is said of a process that ended in the middle of its work."""
+def _death(code: int | None) -> UserError:
+    """The error of a job whose process died."""
     names = {-number: number.name for number in signal.Signals}
     how = names.get(code or 0, f"exit code {code}")
     full = "; memory may have run out" if code == -signal.SIGKILL else ""

@@ -1,4 +1,4 @@
-"""A pretraining run read from its folder: recipe, machine, cost, and losses over tokens."""
+"""The record of a pretraining run: recipe, machine, cost, and losses over tokens."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from clozelab.text.loading import load
 from clozelab.text.tokenizers import part_of
 
 Points = list[tuple[float, float]]  # (tokens, value)
-# What each line of a log says beside losses, with the names that old records have for it.
+# The other numbers in each line of a log, with their names in old records.
 NUMBERS = {"learning_rate": ("learning_rate", "rate"), "norm": ("norm",)}
 NUMBERS |= {"tokens_a_second": ("tokens_a_second",)}
 
 
 class Moment(NamedTuple):
-    """How far a run was: the step, and tokens and seconds of training until then."""
+    """A point in a run: the step, and the tokens and seconds of training until then."""
 
     step: int
     tokens: int
@@ -32,7 +32,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What one pretraining run was, did and cost, as far as it got."""
+    """The settings, losses and cost of one pretraining run, as far as it got."""
 
     name: str
     folder: Path
@@ -59,7 +59,7 @@ class RunRecord:
 
     @property
     def untrained(self) -> frozenset[str]:
-        """The objectives that are measured, and whose heads are never trained."""
+        """The objectives that are measured but whose heads are never trained."""
         trained, measured = [], set()
         for part in self.recipe.objectives:
             if part.weight and (not part.course or any(factor for _, factor in part.course)):
@@ -70,9 +70,9 @@ class RunRecord:
 
     @property
     def tokenizer_key(self) -> tuple[str, ...]:
-        """What two runs have in common if their tokens, and so their losses, are of one kind.
+        """A key that is equal for runs of the same tokenizer, whose losses can be compared.
 
-        Old runs do not say which tokenizer they had: those of one text and vocabulary count as one.
+        Old runs do not record their tokenizer: the text and the vocabulary size stand for it.
         """
         if digest := self.machine.get("tokenizer_digest"):
             return (str(digest),)
@@ -81,10 +81,10 @@ class RunRecord:
 
     @property
     def reached(self) -> float | None:
-        """The last loss of its language model, held out or in training, whichever is lower.
+        """The last loss of its language model, held-out or in training, whichever is lower.
 
-        A run that has learned its text by heart is high on held-out text alone. One that is causal
-        in part is a masked language model in the end.
+        (A run that has memorised its text has a high held-out loss only.) If only some blocks are
+        read causally, the masked language model counts.
         """
         other = "causal_lm" if self.recipe.schedule.causal else None
         every = (*self.last, *self.train)
@@ -96,14 +96,14 @@ class RunRecord:
 
 
 def read_run(run: Run, name: str) -> RunRecord:
-    """One run, as far as it got, under a name."""
+    """The record of a run, as far as it got, under a name."""
     recipe, tokenizer_known = _recipe(run)
     kinds = defaultdict[str, list[Entry]](list)
     for entry in run.events():
         kinds[entry["kind"]].append(entry)
     steps, held_out = kinds["step"], kinds["held_out"]
     result = run.result() or {}
-    clock = _clock(steps, result)
+    clock = _moments(steps, result)
     tokens_at = {moment.step: moment.tokens for moment in clock}
     total = sum(entry.get("tokens", 0) for entry in steps)
     seconds = sum(entry.get("seconds", 0.0) for entry in steps)
@@ -128,41 +128,41 @@ def read_run(run: Run, name: str) -> RunRecord:
     )
 
 
-def _clock(steps: Sequence[Entry], result: Mapping[str, Any]) -> list[Moment]:
-    """The moment of each line; a thinned log has only some of the steps, and is stretched."""
+def _moments(steps: Sequence[Entry], result: Mapping[str, Any]) -> list[Moment]:
+    """The moment of each log line; a thinned log lacks some steps, so its sums are scaled."""
     if not steps:
         return []
-    # The first line has the compilation in it, which no other line stands for.
+    # The first line includes the compilation, which must not be scaled.
     first = steps[0].get("seconds", 0.0)
     tokens = sum(entry.get("tokens", 0) for entry in steps)
     rest = sum(entry.get("seconds", 0.0) for entry in steps) - first
-    longer = result.get("tokens", tokens) / max(tokens, 1)
-    slower = max(result.get("seconds", first + rest) - first, 0.0) / max(rest, 1e-9)
+    token_scale = result.get("tokens", tokens) / max(tokens, 1)
+    time_scale = max(result.get("seconds", first + rest) - first, 0.0) / max(rest, 1e-9)
     moments, seen, spent = [], 0, 0.0
     for entry in steps:
         seen += entry.get("tokens", 0)
         spent += entry.get("seconds", 0.0)
-        seconds = first + (spent - first) * slower
-        moments.append(Moment(entry["step"], round(seen * longer), seconds))
+        seconds = first + (spent - first) * time_scale
+        moments.append(Moment(entry["step"], round(seen * token_scale), seconds))
     return moments
 
 
 def _numbers(steps: Sequence[Entry], tokens_at: Mapping[int, int]) -> dict[str, Points]:
-    """What the log says beside losses, over the tokens seen; without those not finite."""
+    """The other numbers of the log over the tokens seen, without those that are not finite."""
     curves: dict[str, Points] = {}
     for name, words in NUMBERS.items():
-        known = next((word for word in words if any(word in entry for entry in steps)), None)
-        if known is not None:
+        logged_name = next((word for word in words if any(word in entry for entry in steps)), None)
+        if logged_name is not None:
             curves[name] = [
-                (float(tokens_at[entry["step"]]), float(entry[known]))
+                (float(tokens_at[entry["step"]]), float(entry[logged_name]))
                 for entry in steps
-                if entry.get(known) is not None
+                if entry.get(logged_name) is not None
             ]
     return curves
 
 
 def _recipe(run: Run) -> tuple[Recipe, bool]:
-    """The recipe, and whether it has the tokenizer of the corpus.
+    """The recipe, and whether its tokenizer is that of the corpus.
 
     Old runs recorded the tokenizer that was asked for; their checkpoints have the corpus's.
     """

@@ -1,4 +1,4 @@
-"""A run's state to a checkpoint and back: weights, moments, memory, and where the feed stands."""
+"""Save and restore the state of a run: weights, moments, memory and position of the feed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from clozelab.training.world import World, is_sharded, shard_like
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The model inside its wrapper."""
+    """The model without its DDP wrapper."""
     inner = getattr(model, "module", model)
     assert isinstance(inner, nn.Module)
     return inner
@@ -28,7 +28,7 @@ def bare(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def plainly(model: nn.Module, *, wrapped: bool = False) -> Iterator[nn.Module]:
-    """The model without its compiled graph, which is for training; in its wrapper if need be."""
+    """The model without its compiled graph, which is for training; if `wrapped`, as it is."""
     plain = model if wrapped else bare(model)
     compiled, plain._compiled_call_impl = plain._compiled_call_impl, None
     try:
@@ -38,7 +38,7 @@ def plainly(model: nn.Module, *, wrapped: bool = False) -> Iterator[nn.Module]:
 
 
 def names(model: nn.Module) -> dict[nn.Parameter, str]:
-    """What every parameter is called in a checkpoint."""
+    """The name of every parameter in a checkpoint."""
     return {parameter: name for name, parameter in bare(model).named_parameters()}
 
 
@@ -55,34 +55,34 @@ def save(
 ) -> Path | None:
     """Write a checkpoint; every process takes part.
 
-    The first one writes it. Of a sharded model each writes its own part, and none has it whole.
+    The main process writes it; of a sharded model each process writes its own shards.
     """
     assert isinstance(step.after, Cursor)
-    number, place = step.number, None
-    whole = {
+    number, path = step.number, None
+    full_state = {
         **state,
         "step": number,
         "phase": step.after.phase,
-        "places": [list(place) for place in step.after.places],
+        "places": [list(at) for at in step.after.places],
         "scaler": train_state.scaler.state_dict() if train_state.scaler else None,
     }
     weights = {name: value.detach() for name, value in bare(train_state.model).named_parameters()}
     moments = dict(checkpoint.moments(train_state.optimisers, names(train_state.model)))
-    tensors = {**_memory(train_state, world), **(more or {})}
+    tensors = {**_gather_memory(train_state, world), **(more or {})}
     if not is_sharded(train_state.model):
         if world.is_main:
-            place = checkpoint.save(
+            path = checkpoint.save(
                 folder,
                 number,
                 weights=weights,
                 tensors={**moments, **tensors},
-                state=whole,
+                state=full_state,
                 texts=texts,
                 keep=keep,
             )
         world.barrier()
-        return place
-    from clozelab.training import shards  # a second of imports, for who shards nothing
+        return path
+    from clozelab.training import shards  # imported here since it takes a second
 
     part = checkpoint.part_of(folder, number)
     if world.is_main:
@@ -93,16 +93,16 @@ def save(
         shards.write((part / checkpoint.TENSORS).parent, moments)
         if world.is_main:
             write_tensors(part / checkpoint.TENSORS, tensors)
-            place = checkpoint.finish(part, number, state=whole, texts=texts, keep=keep)
+            path = checkpoint.finish(part, number, state=full_state, texts=texts, keep=keep)
     finally:
         if world.is_main:
             checkpoint.discard(part)
     world.barrier()
-    return place
+    return path
 
 
-def _memory(train_state: TrainState, world: World) -> dict[str, Tensor]:
-    """A stream's memory of all processes, layer by layer; only the one that writes has it."""
+def _gather_memory(train_state: TrainState, world: World) -> dict[str, Tensor]:
+    """The memory of all processes, gathered layer by layer in the main process; else empty."""
     if train_state.memory is None:
         return {}
     layers = map(world.all_gather, torch.split(train_state.memory, 1))
@@ -111,8 +111,8 @@ def _memory(train_state: TrainState, world: World) -> dict[str, Tensor]:
 
 
 def restore(saved: Checkpoint, train_state: TrainState, world: World) -> Cursor:
-    """Put a checkpoint into a train state; returns where its feed stood."""
-    if is_sharded(train_state.model):  # each process reads its own part
+    """Load a checkpoint into a train state; returns the position of its feed."""
+    if is_sharded(train_state.model):  # each process reads its own shards
         parameters = dict(bare(train_state.model).named_parameters())
         weights = saved.weights(parameters.get)
         tensors = saved.tensors(lambda name: parameters.get(checkpoint.owner_of(name)))
@@ -133,7 +133,7 @@ def restore(saved: Checkpoint, train_state: TrainState, world: World) -> Cursor:
 
 @torch.no_grad()
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give every parameter its value; a name too many or too few is refused."""
+    """Set every parameter; raises `UserError` if the names are not the same."""
     parameters = dict(bare(model).named_parameters())
     strange = sorted(parameters.keys() ^ weights.keys())
     if strange:
@@ -143,6 +143,6 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def begin_with(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give the parameters that are named their values; the others stay fresh."""
+    """Set the parameters that are named in `weights`; the others keep their initial values."""
     fresh = {name: value.detach().clone() for name, value in bare(model).named_parameters()}
     set_weights(model, fresh | {name: w for name, w in weights.items() if name in fresh})

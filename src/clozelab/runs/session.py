@@ -1,6 +1,6 @@
-"""A run from its first step to its last: train, log, evaluate, save, stop when told to.
+"""A run from its first step to its last: train, log, evaluate, save, and stop on a signal.
 
-What is trained, by pretraining or by fine-tuning, is behind `Trainer`.
+Pretraining and fine-tuning each implement `Trainer`.
 """
 
 from __future__ import annotations
@@ -57,39 +57,39 @@ class Trainer(Protocol):
 
     @property
     def schedule(self) -> Schedule:
-        """The steps of the whole run, and their rates."""
+        """The steps of the whole run, and their learning rates."""
 
     @property
     def compiled(self) -> bool:
-        """Whether the first step of a kind compiles."""
+        """Whether the model is compiled, at the first step of each phase."""
 
     def began(self, first: int) -> Began:
-        """What the run will do."""
+        """The event that describes the run before its first step."""
 
     def notes(self) -> list[str]:
-        """What a user would want to know before the first step."""
+        """Notes for the user before the first step."""
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
-        """From a step and a place on: each job prepares one step."""
+        """Yield, from step `first` on, a job that prepares each step."""
 
     def shrink(self) -> str:
-        """Halve the micro-batch after memory ran out; says so, or refuses."""
+        """Halve the micro-batch after memory ran out; returns a note, or raises `UserError`."""
 
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
-        """Judge the weights as they are after a step."""
+        """Evaluate the weights after a step."""
 
     def save(
         self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
     ) -> Path | None:
-        """Write a checkpoint; the process that wrote it tells where."""
+        """Write a checkpoint; the process that wrote it returns its folder."""
 
     def facts(self) -> dict[str, Any]:
-        """The machine and its settings, for the record."""
+        """The machine and the settings, for machine.toml."""
 
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """How a run ends before its last step: such a run is measured before its first, too."""
+    """How a run ends before its last step; such a run is also evaluated before its first."""
 
     wanted: Callable[[], bool]  # after an evaluation
     refit: Callable[[int, int], str]  # (step, steps of the run) → the text of its recipe
@@ -97,7 +97,7 @@ class EarlyEnd:
 
 @dataclass(eq=False)
 class Session:
-    """A run in its directory."""
+    """The training of a run, recorded in its folder."""
 
     trainer: Trainer
     run: Run
@@ -113,7 +113,7 @@ class Session:
     def __post_init__(self) -> None:
         self.tokens, self.seconds = 0, 0.0
         self.spent = StepTimes()  # since the run was started or resumed
-        self.last: dict[str, Any] = {}  # what was measured last, for the result
+        self.last: dict[str, Any] = {}  # the last measurements, for the result
         self._result: Mapping[str, Any] | None = None  # of a run that has taken all its steps
         self._settings: Mapping[str, Any] = {}  # what steps are computed with
         self._before: Mapping[str, Any] = {}  # the same, when the last step was taken
@@ -122,23 +122,23 @@ class Session:
         self._phase = (-1, 0.0)  # of the step before
 
     def recall(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state of a checkpoint."""
+        """Restore the counters from the state of a checkpoint."""
         self.tokens, self.seconds = state["tokens"], state["seconds"]
-        self._before = state.get("machine", {})  # which older ones do not tell
+        self._before = state.get("machine", {})  # missing in older checkpoints
         self._result = state.get("result")
 
     def settle(self, step: int) -> Iterator[Said]:
-        """Record what the steps from here on are computed with, and say what of it has changed."""
+        """Record the settings of the machine from a step on; yields a note on what has changed."""
         facts = self.trainer.facts()
         self._settings = {name: facts.get(name) for name in SETTINGS}
         if not self.trainer.world.is_main:
             return
         changes = self.run.settled(step, facts, before=self._before or self.run.machine())
         if changes:
-            yield Said(f"{_written(changes)}, from step {step + 1:,} on")
+            yield Said(f"{_format_changes(changes)}, from step {step + 1:,} on")
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
-        """Take the steps that are left."""
+        """Train the rest of the steps, yielding events."""
         is_main, saving = self.trainer.world.is_main, self.saving
         yield (began := self.trainer.began(first))
         recorded = self.run.machine()
@@ -152,18 +152,18 @@ class Session:
             yield from self._go(first, cursor, began, log)
 
     def _go(self, first: int, cursor: Cursor, began: Began, log: Log) -> Iterator[Event]:
-        """The same, with a log."""
+        """Train the rest of the steps with an open log."""
         is_main, saving = self.trainer.world.is_main, self.saving
-        self._recall(first)
+        self._replay_losses(first)
         number = first
         self.times.add("setup", self._watch.read())
         if self.early is not None and not first:
             yield from self._evaluate(0, log)
-            yield from self._probed(0, log)
+            yield from self._run_probe(0, log)
             self.times.add("evaluation", self._watch.read())
         with stopping() as stopped:
             if first == self.trainer.schedule.total:
-                yield from self._lost(log)
+                yield from self._restore_result(log)
             for event in self._train(first, cursor):
                 yield event
                 if not isinstance(event, Step):
@@ -172,23 +172,23 @@ class Session:
                 self._count(event, keep=float(number - first > FIRST_TIMED))
                 log.step(event)
                 yield from map(Said, log.notes())
-                yield from self._warn(event)
-                # What one process has to do, all of them do.
+                yield from self._plateau_warning(event)
+                # If one process has to stop or save, all of them do.
                 limit = saving.max_seconds_between_saves
                 late = limit is not None and time.monotonic() - self._saved > limit
                 due = self.trainer.world.all_reduce_max(2 * stopped() + late)
-                looks = self.pacer.evaluations if self.pacer else 10
+                evaluations = self.pacer.evaluations if self.pacer else 10
                 schedule = self.trainer.schedule
-                evaluates = saving.due(saving.evaluate_every, number, schedule, times=looks)
+                evaluates = saving.due(saving.evaluate_every, number, schedule, times=evaluations)
                 if evaluates:
                     yield from self._evaluate(number, log)
                     yield from self._end_early(number)
                 schedule = self.trainer.schedule
                 ends = number == schedule.total or due >= 2
-                probes = saving.due(saving.probe_every, number, schedule, times=looks)
+                probes = saving.due(saving.probe_every, number, schedule, times=evaluations)
                 probes = probes and self.probe is not None
                 if probes:
-                    yield from self._probed(number, log)
+                    yield from self._run_probe(number, log)
                 if evaluates or probes:
                     self.times.add("evaluation", self._watch.read())
                 if number == schedule.total:
@@ -198,21 +198,21 @@ class Session:
                     self.times.add("saving", self._watch.read())
                 if ends:
                     break
-            # Also one that came since: whoever would go on with another run is to know.
-            sign = self.trainer.world.all_reduce_max(stopped())
+            # Also a signal that came since: a caller with more runs must know of it.
+            signal = self.trainer.world.all_reduce_max(stopped())
         total = self.trainer.schedule.total
         result = self._result or self._summary(number, began)
-        # A run that was done before has its result already.
+        # A run that was complete before already has its result.
         if is_main and number == total and (self.last or self.run.result() is None):
             self.run.write_result(result)
         log.ended(result, whole=number == total)
         yield from map(Said, log.notes())
-        yield Ended(number, number == total, result, signal=sign)
+        yield Ended(number, number == total, result, signal=signal)
 
     def _end_early(self, number: int) -> Iterator[Refitted]:
-        """Make this the last step, if that is wanted; what is recorded says so.
+        """Make this the last step if early stopping wants it, and record that as a refit.
 
-        The step was taken at the share of the run that it still has.
+        The refit begins one step before, so that this step's share of the run stays as it was.
         """
         if self.early is None or number == self.trainer.schedule.total or not self.early.wanted():
             return
@@ -222,7 +222,7 @@ class Session:
         yield Refitted(number - 1, number)
 
     def _summary(self, number: int, began: Began) -> dict[str, Any]:
-        """What came out so far."""
+        """The result so far."""
         limit = bottleneck(self.spent, flops_a_token=began.flops_a_token, peak=began.peak)
         return {
             **{"steps": number, "tokens": self.tokens, "seconds": self.seconds},
@@ -231,10 +231,10 @@ class Session:
             **self.last,
         }
 
-    def _lost(self, log: Log) -> Iterator[Event]:
-        """What a kill behind the last step took: a result, and its measures in the log.
+    def _restore_result(self, log: Log) -> Iterator[Event]:
+        """Restore the result and its log entries, if the run was killed after its last step.
 
-        The last checkpoint has the result; one that was written before it did is measured again.
+        The last checkpoint has the result; for one of an old version it is measured again.
         """
         total = self.trainer.schedule.total
         if not self.trainer.world.all_reduce_max(int(self.run.result() is None)) or self.last:
@@ -245,16 +245,16 @@ class Session:
                     losses = {name: sums for name, sums in entry.items() if isinstance(sums, dict)}
                     self.last["train"] = losses
             yield from self._evaluate(total, log)
-            yield from self._probed(total, log)
+            yield from self._run_probe(total, log)
         result, kinds = self._result or {}, {"probes": "probe"}
         for name in ("held_out", "general", "probes"):
             if name in result:
                 log.restored(kinds.get(name, name), total, result[name])
 
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:
-        """The steps; where memory runs out the micro-batch is halved and the step taken again.
+        """Yield the steps; if memory runs out, the micro-batch is halved and the step repeated.
 
-        Where the pace has changed, what is left is fitted to it, and read from there.
+        If the pace has changed, the rest of the schedule is refitted.
         """
         while True:
             total = 0
@@ -265,10 +265,10 @@ class Session:
                         assert isinstance(step.after, Cursor)
                         first, cursor = step.number, step.after
                         self._before = self._settings
-                        # By the clock on the wall: what is done between steps takes time, too,
-                        # though a device may work meanwhile.
+                        # Wall-clock time, which includes what is done between steps, though the
+                        # device may work meanwhile.
                         yield replace(step, seconds=self._watch.read())
-                        if self.pacer is not None:  # what one process wants, all of them do
+                        if self.pacer is not None:  # if one process wants a refit, all do it
                             wanted = self.pacer.wanted(first, self.trainer.schedule)
                             total = self.trainer.world.all_reduce_max(wanted)
                         if total:
@@ -276,22 +276,22 @@ class Session:
                     else:
                         return
                 except torch.OutOfMemoryError:
-                    pass  # what filled the memory is held by the error until it is forgotten
+                    pass  # the tensors stay in memory until the error is gone
                 except DivergedError as error:
                     raise self._diverged(error, first + 1) from None
             if self.pacer is None or not total:
                 yield Said(self.trainer.shrink())
-                list(self.settle(first))  # which has just been said
+                list(self.settle(first))  # recorded without its note
                 continue
             text = self.pacer.refit(first, total)
             if self.plateau is not None:
                 self.plateau.schedule = self.trainer.schedule
-            if self.trainer.world.is_main:  # recorded, so that the same run can be done again
+            if self.trainer.world.is_main:  # recorded, so that the run is reproducible
                 self.run.refit(first, total, recipe_toml=text)
             yield Refitted(first, total)
 
-    def _recall(self, first: int) -> None:
-        """What the log tells of the loss before, so that nothing is said twice."""
+    def _replay_losses(self, first: int) -> None:
+        """Show the logged losses to the plateau detector, so that it does not warn again."""
         if self.plateau is None or not first:
             return
         for entry in self.run.events("step"):
@@ -299,7 +299,7 @@ class Session:
             if loss is not None:
                 self.plateau.see(entry["step"], loss)
 
-    def _warn(self, step: Step) -> Iterator[Said]:
+    def _plateau_warning(self, step: Step) -> Iterator[Said]:
         mean = means(step.sums)
         if self.plateau is not None and self.plateau.objective in mean:
             warning = self.plateau.see(step.number, mean[self.plateau.objective]["loss"])
@@ -312,7 +312,7 @@ class Session:
         self.spent = self.spent.then(step, keep=keep)
         self.last["train"] = means(step.sums)
         assert isinstance(step.after, Cursor)
-        # Of length, and of direction.
+        # By length and by direction.
         phase = (step.after.phase, self.trainer.schedule.causal_share(step.number - 1))
         if self.trainer.compiled and phase != self._phase:
             self.times.add("setup", step.seconds)  # the first step of a phase compiles
@@ -323,7 +323,7 @@ class Session:
         self._phase = phase
 
     def _diverged(self, error: DivergedError, number: int) -> DivergedError:
-        """The error, which is recorded, with the place to go on from."""
+        """Record the error; returns it with the checkpoint to resume from."""
         if self.trainer.world.is_main:
             what = str(error).partition(";")[0]
             self.run.append({"kind": "diverged", "step": number, "what": what})
@@ -349,7 +349,7 @@ class Session:
                 log.measured("dev", number, event.scores)
             yield event
 
-    def _probed(self, number: int, log: Log) -> Iterator[Event]:
+    def _run_probe(self, number: int, log: Log) -> Iterator[Event]:
         if self.probe is not None:
             self.last["probes"] = scores = self.probe()
             log.measured("probe", number, scores)
@@ -366,7 +366,7 @@ class Session:
             place = self.trainer.save(
                 self.run.checkpoints, step, state=state, keep=self.saving.checkpoints, ends=ends
             )
-        except OSError as error:  # a full disk, most likely; what was saved before stands
+        except OSError as error:  # most likely a full disk; earlier checkpoints are intact
             raise UserError(
                 f"step {step.number:,} could not be saved: {error}; fix that, then go on with"
                 f" {self.again}"
@@ -376,14 +376,15 @@ class Session:
             yield Saved(step.number, place)
 
 
-def _written(changes: dict[str, dict[str, Any]]) -> str:
-    """Settings of machine.toml as they were and are."""
+def _format_changes(changes: dict[str, dict[str, Any]]) -> str:
+    """The changed settings of machine.toml, with their old and new values."""
     return ", ".join(
-        f"{name} {_word(both['from'])} → {_word(both['to'])}" for name, both in changes.items()
+        f"{name} {_shown(change['from'])} → {_shown(change['to'])}"
+        for name, change in changes.items()
     )
 
 
-def _word(value: object) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""A run as trackers are told of it: what it is, its numbers by step, what came out."""
+"""What trackers get of a run: its settings, its numbers by step, its result."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from clozelab.tracking import NONE, TrackedRun, numbers
 _KEY = (
     "tracking"  # in machine.toml: the trackers that have the run, and the id by which each knows it
 )
-_NAMES = {"step": "train"}  # of a kind of entry, where trackers have another word
+_NAMES = {"step": "train"}  # of kinds of entries, where trackers use another
 _EVENTS = ("step", "held_out", "general", "dev", "probe")
 
 
 def recorded(run: Run) -> list[str]:
-    """The trackers that have the run."""
+    """The trackers that a run is logged to."""
     return list(run.machine().get(_KEY, {}))
 
 
 def begin_tracking(
     run: Run, names: Sequence[str], *, tags: Sequence[str] = (), anew: Sequence[str] = ()
 ) -> dict[str, TrackedRun]:
-    """Record that these trackers have a run from now on; what each is told of it."""
+    """Record that a run is logged to these trackers; returns what each gets to know of it."""
     before = {name: id for name, id in run.machine().get(_KEY, {}).items() if name not in anew}
     ids = {name: str(before.get(name) or uuid4().hex[:8]) for name in names if name != NONE}
     run.remember({_KEY: ids})
-    known = _described(run, tags)
-    return {name: replace(known, id=identity) for name, identity in ids.items()}
+    described = _describe(run, tags)
+    return {name: replace(described, id=identity) for name, identity in ids.items()}
 
 
-def _described(run: Run, tags: Sequence[str]) -> TrackedRun:
-    """A run by its files."""
+def _describe(run: Run, tags: Sequence[str]) -> TrackedRun:
+    """The description of a run, read from its files."""
     config = {**_tables(run.recipe_text()), **_machine(run)}
     if (run.path / TASK).exists():
         task = _tables(run.read(TASK).decode())
         config |= {f"task.{key}": value for key, value in task.items()}
     path = run.path.resolve()
-    group = next((each for each in path.parents[:2] if (each / PLAN).exists()), None)
+    group = next((folder for folder in path.parents[:2] if (folder / PLAN).exists()), None)
     verb = "pretrain" if group is None else "finetune"
     return TrackedRun(
         folder=run.path,
@@ -57,13 +57,13 @@ def _described(run: Run, tags: Sequence[str]) -> TrackedRun:
 
 
 def entry_numbers(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an entry of the log, as trackers call them."""
+    """The numbers of a log entry, under their names in trackers."""
     own = {name: value for name, value in values.items() if name not in ("kind", "step")}
     return numbers(own, _NAMES.get(kind, kind))
 
 
 def rows(run: Run) -> Iterator[tuple[int, dict[str, float]]]:
-    """All that a run has recorded, by step, and what came out at its last."""
+    """Yield the recorded numbers of a run by step, and its result at the last."""
     entries = [entry for entry in run.events() if entry["kind"] in _EVENTS]
     entries.sort(key=lambda entry: int(entry["step"]))
     last = entries[-1]["step"] if entries else 0
@@ -74,7 +74,7 @@ def rows(run: Run) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def runs_at(place: Path) -> list[Run]:
-    """The runs at a place: one, the trials of a fine-tuning, the cells of a study."""
+    """The runs at a place: one run, the trials of a fine-tuning, or the cells of a study."""
     if (place / "recipe.toml").exists():
         return [Run.open(place)]
     if (place / STUDY).exists():

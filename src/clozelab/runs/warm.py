@@ -1,7 +1,7 @@
-"""What a process that trains one run after another keeps: compiled models, and texts it has read.
+"""A cache for a process that trains several runs: compiled models, and texts it has read.
 
-Compiling takes longer than a short run trains. Where `keeping` is on, a run whose model has the
-shape of an earlier one takes that module over, graphs and all, and gives it its own weights.
+Compiling takes longer than training a short run. Inside `keeping`, a run whose model has the shape
+of an earlier one uses that module with its compiled graphs, and sets its own weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from clozelab.runs.saving import set_weights
 
-_MOST = 16  # modules that are kept; with the next one, all begin anew
+_MOST = 16  # models that are kept; before the next one, all are dropped
 T = TypeVar("T")
 _kept: dict[str, tuple[nn.Module, ...]] = {}
 _shared: dict[Hashable, Any] = {}
@@ -24,7 +24,7 @@ _on = False
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """Keep what is compiled from here on, until `forget` is called."""
+    """Cache compiled models from here on, until `forget` is called."""
     global _on
     before, _on = _on, True
     try:
@@ -34,7 +34,7 @@ def keeping() -> Iterator[None]:
 
 
 def keep(shape: str, *models: nn.Module) -> None:
-    """Keep a compiled model, and its teacher, for the next run of its shape."""
+    """Cache a compiled model, and its teacher, for the next run of its shape."""
     if _on:
         if len(_kept) >= _MOST:
             forget()
@@ -42,7 +42,7 @@ def keep(shape: str, *models: nn.Module) -> None:
 
 
 def compiled_for(shape: str, *fresh: nn.Module) -> nn.Module | None:
-    """The model that was compiled for a shape, with the weights of a fresh one."""
+    """The cached model that was compiled for a shape, with the weights of the fresh one."""
     models = _kept.get(shape) if _on else None
     for old, new in zip(models or (), fresh, strict=models is not None):
         old.zero_grad(set_to_none=True)
@@ -51,7 +51,7 @@ def compiled_for(shape: str, *fresh: nn.Module) -> nn.Module | None:
 
 
 def shared(key: Hashable, make: Callable[[], T]) -> T:
-    """What is made under a key: each time, or once where it is kept."""
+    """The value of `make()`; inside `keeping` it is cached by its key."""
     if not _on:
         return make()
     if key not in _shared:
@@ -61,7 +61,7 @@ def shared(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def clear() -> None:
-    """Free what the runs of this process have cached on the device, and compiled unless kept."""
+    """Free the memory cached on the device, and outside `keeping` the compiled models."""
     if not _on:
         forget()
     if torch.cuda.is_available():
@@ -69,7 +69,7 @@ def clear() -> None:
 
 
 def forget() -> None:
-    """Forget everything."""
+    """Empty the cache."""
     _kept.clear()
     _shared.clear()
     torch.compiler.reset()

@@ -39,7 +39,7 @@ SETTINGS = {"stream_pair": {"reuse": 8, "rows": 4}}
 @pytest.fixture
 def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     """A small corpus that counts as a large one."""
-    monkeypatch.setattr(plans, "_MANY", 8)
+    monkeypatch.setattr(plans, "_IN_MEMORY", 8)
     return Corpus.open(shutil.copytree(store("wordpiece"), tmp_path / "corpus"))
 
 
@@ -92,7 +92,7 @@ def test_a_run_reads_the_same_from_files(corpus: Corpus, monkeypatch: pytest.Mon
 
     from_files = read()
     assert len(files_of_plans.listed(corpus)) == 4  # the pairs and the order of two epochs
-    monkeypatch.setattr(plans, "_MANY", 1 << 20)
+    monkeypatch.setattr(plans, "_IN_MEMORY", 1 << 20)
     assert read() == from_files
 
 
@@ -317,7 +317,7 @@ from clozelab.pretraining import plans
 from clozelab.text import building
 from clozelab.text.store import Corpus
 from clozelab.text.store.pieces import SharedPieces
-visits._WINDOW, visits._PART, shuffle._BUCKET, shuffle._PIECE, plans._MANY = 48, 2, 64, 256, 8
+visits._WINDOW, visits._PART, shuffle._BUCKET, shuffle._PIECE, plans._IN_MEMORY = 48, 2, 64, 256, 8
 plain = SharedPieces._write
 def written(self, stage, number, make):
     if (stage, number) == ("table", 5):
@@ -358,7 +358,7 @@ def test_processes_that_help_write_the_same_bytes(
     (plan_files,) = files_of_plans.listed(corpus)
     expected = columns_of(plan_files.path)
     plan_files.remove()
-    monkeypatch.setattr(plans, "_MUCH", 8)
+    monkeypatch.setattr(plans, "_ONE_PROCESS", 8)
     monkeypatch.setattr(plans, "cores", lambda: 3)
     helped: list[str] = []
     plain = SharedPieces.all_pieces
