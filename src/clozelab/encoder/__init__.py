@@ -1,4 +1,4 @@
-"""Ids → vectors: the encoders a recipe may name; each counts its parameters without torch."""
+"""The encoders that a recipe may name: ids → hidden states; imported without torch."""
 
 from clozelab.encoder.lstm import Lstm
 from clozelab.encoder.relative import Relative

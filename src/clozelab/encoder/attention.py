@@ -1,9 +1,9 @@
-"""Attention inside packed blocks: no token sees another block, and padding is never computed.
+"""Attention inside packed blocks: no token attends to another block, without padding.
 
 On a GPU in half precision the flash kernel takes the packed tokens with their cumulative lengths;
-blocks that are all full are a rectangle and take the dense kernel, which is faster unless it has to
-be masked; elsewhere the tokens are laid into a rectangle for the ordinary kernel. Which, nobody
-above can tell.
+blocks that are all full form a rectangle and take the dense kernel, which is faster unless it has
+to be masked; elsewhere the tokens are padded to a rectangle for the ordinary kernel. The result is
+the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clozelab.layers import row_length
 
 
 class Layout(NamedTuple):
-    """Where the blocks of a batch lie, for all of its layers."""
+    """The layout of a batch's blocks, for all layers."""
 
     cu_seqlens: Tensor  # [B + 1] int32
     max_seqlen: int
@@ -28,8 +28,8 @@ class Layout(NamedTuple):
     cells: Tensor | None  # [B · L] the token in each cell of the rectangle
     cell: Tensor | None  # [N] the cell of each token
     attention_mask: Tensor | None  # [B, 1, 1, L] which cells are tokens
-    flash: bool  # whether the flash kernel serves
-    causal: bool = False  # a token sees only those to its left
+    flash: bool  # whether the flash kernel can be used
+    causal: bool = False  # a token attends only to those on its left
 
 
 class DistanceTable(NamedTuple):
@@ -48,13 +48,13 @@ class PositionHeads(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """Of scores that have a term more for each of the two (DeBERTa §3.1)."""
-        heads = [each for each in (self.query, self.key) if each is not None]
+        """The factor of scores, which have one more term for each of the two (DeBERTa §3.1)."""
+        heads = [x for x in (self.query, self.key) if x is not None]
         return float(((1 + len(heads)) * heads[0].shape[2]) ** -0.5)
 
 
 class Scope(NamedTuple):
-    """What a layer sees of a block, and how it takes distance into account."""
+    """What a layer's tokens attend to, and how distances enter the scores."""
 
     window: int = 0  # tokens around each, half of them on either side; 0: the whole block
     rotation: Rotation | None = None  # of queries and keys
@@ -65,43 +65,43 @@ class Scope(NamedTuple):
 def lay_out(
     batch: Input, dtype: torch.dtype, *, head_size: int, adds: bool = False, causal: bool = False
 ) -> Layout:
-    """The layout of a batch whose heads have that type and size; `adds` is whether scores are
-    added to.
+    """The layout of a batch, for heads of that type and size; `adds`: whether something is added
+    to the scores.
 
-    An encoder that is `causal` reads every batch so, another one those that say so.
+    A `causal` encoder reads every batch causally, others those that are marked so.
     """
-    # The flash kernel adds slopes alone, and its gradient ignores them.
+    # The flash kernel can add only slopes, and its gradient ignores them.
     flash = packs(batch.ids.device, dtype, head_size) and not adds
-    bare = Layout(
+    layout = Layout(
         batch.cu_seqlens, batch.max_seqlen, batch.dense,
         cells=None, cell=None, attention_mask=None, flash=flash, causal=causal or batch.causal,
     )  # fmt: skip
     if batch.dense and batch.attention_mask is not None:
-        return bare._replace(attention_mask=batch.attention_mask[:, None, None, :])
+        return layout._replace(attention_mask=batch.attention_mask[:, None, None, :])
     if batch.dense or flash:
-        return bare
+        return layout
     length = row_length(batch)
     cells, cell, seen = rectangle(batch._replace(max_seqlen=length))
     mask = seen[:, None, None, :]
-    return bare._replace(max_seqlen=length, cells=cells, cell=cell, attention_mask=mask)
+    return layout._replace(max_seqlen=length, cells=cells, cell=cell, attention_mask=mask)
 
 
 def packs(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
-    """Whether the flash kernel serves, which reads rows of 16 bytes, and at most 256 numbers."""
+    """Whether the flash kernel can be used: heads in multiples of 16 bytes, at most 256 wide."""
     fits = head_size % 8 == 0 and head_size <= 256
     return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and fits
 
 
 def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
-    """The blocks as rows: [B · L] each cell's token, [N] each token's cell, [B, L] real cells.
+    """The blocks as padded rows: [B · L] tokens of cells, [N] cells of tokens, [B, L] real cells.
 
-    The cells of an empty block count as real: a softmax needs something to look at.
+    The cells of an empty block count as real, since a softmax over nothing is NaN.
     """
     columns = torch.arange(batch.max_seqlen, device=batch.ids.device)
     first, lengths = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
     tokens = (first[:, None] + columns).clamp(max=len(batch.ids) - 1)
     numbers = torch.arange(len(batch.ids), device=batch.ids.device, dtype=batch.cu_seqlens.dtype)
-    # Not a part of the tensor: compiled for a GPU, the search would begin at its first number.
+    # Not in a slice of the tensor: compiled for a GPU, the search would ignore its offset.
     rows = torch.searchsorted(batch.cu_seqlens, numbers, right=True) - 1
     cell = rows * batch.max_seqlen + batch.position_ids
     seen = (columns < lengths[:, None]) | (lengths[:, None] == 0)
@@ -118,10 +118,10 @@ def attend(
     dropout: float,
     distances: PositionHeads | None = None,
 ) -> Tensor:
-    """[N, W] attended sums, the heads side by side; queries and keys are turned already."""
+    """[N, W] attention outputs, heads concatenated; queries and keys are already rotated."""
     full = layout.dense and (not scope.window or layout.attention_mask is not None)
     if layout.flash and not full:
-        # Both ends of a window are seen, here as below.
+        # Both ends of a window are included, here as below.
         side = scope.window // 2 or None
         out_NHA: Tensor = torch.ops.aten._flash_attention_forward(
             q_NHA, k_NHA, v_NHA, layout.cu_seqlens, layout.cu_seqlens,
@@ -129,7 +129,7 @@ def attend(
             window_size_left=side, window_size_right=0 if side and layout.causal else side,
         )[0]  # fmt: skip
         return out_NHA.flatten(1)
-    # The ordinary kernel on a rectangle: the blocks as they lie, or laid into one.
+    # The ordinary kernel on a rectangle: the blocks as they are, or padded.
     _, heads, width = q_NHA.shape
     rows = (
         x if layout.cells is None else x.flatten(1).index_select(0, layout.cells)
@@ -140,7 +140,7 @@ def attend(
     )
     columns = _columns(layout, q_NHA.device)
     ahead = columns - columns[:, None]
-    added = _added(q_BHLA, k_BHLA, ahead, scope, distances)
+    added = _score_bias(q_BHLA, k_BHLA, ahead, scope, distances)
     mask = _mask(ahead, layout, scope, added)
     out_BHLA = functional.scaled_dot_product_attention(
         q_BHLA, k_BHLA, v_BHLA, attn_mask=mask, dropout_p=dropout,
@@ -161,14 +161,14 @@ def attend_at(
     at_B: Tensor,
     distances: PositionHeads | None = None,
 ) -> Tensor:
-    """[B, W] attended sums of one token of each full block."""
+    """[B, W] attention outputs of one token of each full block."""
     blocks, heads, width = q_BHA.shape
     k_BHLA, v_BHLA = (
         x.view(blocks, layout.max_seqlen, heads, width).transpose(1, 2) for x in (k_NHA, v_NHA)
     )
     q_BH1A = q_BHA[:, :, None]
     ahead = _ahead_of(at_B, layout)
-    added = _added(q_BH1A, k_BHLA, ahead, scope, distances)
+    added = _score_bias(q_BH1A, k_BHLA, ahead, scope, distances)
     mask = _mask(ahead, layout, scope, added)
     scale = None if distances is None else distances.scale
     attended = functional.scaled_dot_product_attention(q_BH1A, k_BHLA, v_BHLA, mask, scale=scale)
@@ -178,22 +178,22 @@ def attend_at(
 def attend_folded(
     asks_BHW: Tensor, x_NW: Tensor, layout: Layout, *, scope: Scope, at_B: Tensor, size: int
 ) -> Tensor:
-    """[B, H, W] sums of states by one token of each full block, for heads of that size.
+    """[B, H, W] weighted sums of states for one token of each full block, for heads of that size.
 
-    Each head asks the states themselves.
+    The states themselves are keys and values.
     """
     x_B1LW = x_NW.view(asks_BHW.shape[0], 1, layout.max_seqlen, -1)
     ahead = _ahead_of(at_B, layout)
-    added = _added(asks_BHW[:, :, None], x_B1LW, ahead, scope, None)
+    added = _score_bias(asks_BHW[:, :, None], x_B1LW, ahead, scope, None)
     mask = _mask(ahead, layout, scope, added)
-    mask = None if mask is None else mask.transpose(1, 2)  # where heads are, queries would be
+    mask = None if mask is None else mask.transpose(1, 2)  # heads take the place of queries
     return functional.scaled_dot_product_attention(
         asks_BHW[:, None], x_B1LW, x_B1LW, mask, scale=size**-0.5
     )[:, 0]
 
 
 def _ahead_of(at_B: Tensor, layout: Layout) -> Tensor:
-    """[B, 1, 1, L] the position of a key less that of its block's query."""
+    """[B, 1, 1, L] the position of each key minus that of its block's query."""
     queries = (at_B % layout.max_seqlen).int()
     return _columns(layout, at_B.device) - queries[:, None, None, None]
 
@@ -204,15 +204,15 @@ def _columns(layout: Layout, device: torch.device) -> Tensor:
 
 
 def _mask(ahead: Tensor, layout: Layout, scope: Scope, added: Tensor | None) -> Tensor | None:
-    """Which keys each query sees, or what is `added` to their scores; None: what the kernel knows.
+    """The attention mask, boolean or with `added` scores; None where the kernel needs none.
 
-    `ahead` is the position of a key less that of the query: [L, L], or [B, 1, 1, L] where each
-    block has one query.
+    `ahead` is the position of a key minus that of the query: [L, L], or [B, 1, 1, L] if each block
+    has one query.
     """
     visible = layout.attention_mask
     if scope.window:
         near = ahead.abs() <= scope.window // 2
-        # A cell of padding sees itself, since it may see nothing else.
+        # A cell of padding sees itself, since a softmax over nothing is NaN.
         visible = near if visible is None else (near & visible) | (ahead == 0)
     if layout.causal and not (visible is None and added is None):
         visible = ahead <= 0 if visible is None else visible & (ahead <= 0)
@@ -221,16 +221,16 @@ def _mask(ahead: Tensor, layout: Layout, scope: Scope, added: Tensor | None) -> 
     return added.where(visible, float("-inf"))
 
 
-def _added(
+def _score_bias(
     q_BHQA: Tensor, k_BHLA: Tensor, ahead: Tensor, scope: Scope, distances: PositionHeads | None
 ) -> Tensor | None:
-    """What distances add to the scores, [H, Q, L] or [B, H, Q, L]; None: nothing."""
+    """The terms of the scores by distance, [H, Q, L] or [B, H, Q, L]; None without any."""
     if scope.slopes is not None:
         return (-scope.slopes[:, None, None] * ahead.abs()).to(q_BHQA.dtype)
     if distances is None:
         return None
-    # Differs from DeBERTa §3.1, as its code does: a key is compared with the query's distance from
-    # it, where the paper has its own from the query, which is the negative.
+    # Differs from DeBERTa §3.1, as its code does: keys are multiplied with the query's distance
+    # from the key, where the paper has the key's from the query, which is the negative.
     rows = distances.rows[distances.rows.shape[0] // 2 - ahead.long()]
     rows = rows.expand(*q_BHQA.shape[:3], k_BHLA.shape[2])
     terms = []

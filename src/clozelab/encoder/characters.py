@@ -22,10 +22,10 @@ class Filters(nn.Conv1d):
     """Filters of one width over the characters of a word."""
 
     def forward(self, letters_NEC: Tensor) -> Tensor:
-        """[N, filters]: the greatest response anywhere in the word.
+        """[N, filters] the largest response anywhere in the word.
 
-        Bias and rectifier rise with their input, so they may follow the maximum, and nothing as
-        long as the word is kept for the way back.
+        Bias and ReLU are monotonic, so they may follow the maximum, which saves memory for the
+        backward pass.
         """
         dtype = letters_NEC.dtype
         greatest = functional.conv1d(letters_NEC, self.weight.to(dtype)).max(dim=2).values
@@ -34,7 +34,7 @@ class Filters(nn.Conv1d):
 
 
 class Characters(nn.Module):
-    """A vector for every word from its characters alone; padding is a character like another."""
+    """A vector for every word from its characters; padding is a character as well."""
 
     def __init__(self, shape: Lstm) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Characters(nn.Module):
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, characters_NC: Tensor, dtype: torch.dtype) -> Tensor:
-        """[N, W] from the numbers of characters, in that precision."""
+        """[N, W] the vectors of words, given by the ids of characters, in that precision."""
         letters_NEC = self.embedding(characters_NC.long()).to(dtype).transpose(1, 2)
         x = torch.cat([filters(letters_NEC) for filters in self.filters], dim=1)
         for highway in self.highways:
@@ -62,7 +62,7 @@ class Characters(nn.Module):
 
 
 class Highway(nn.Module):
-    """A dense layer with a gate that mixes it with its input; it starts by passing that on."""
+    """A dense layer with a gate that mixes it with its input; initially mostly the input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -78,33 +78,33 @@ class Highway(nn.Module):
 
 
 class ReadingOrder(NamedTuple):
-    """When each word of a batch is read in both directions: the second starts at a block's end."""
+    """The order in which both directions read the words; the second starts at a block's end."""
 
-    words: Tensor  # [2 · L · B] the word each step reads in each block; the second's count from N
+    words: Tensor  # [2 · L · B] the word of each step and block; the second direction's plus N
     steps: Tensor  # [2 · N] where in `words` each word is read
     longest: int
 
 
 def reading_order(batch: Input) -> ReadingOrder:
-    """The blocks of a batch side by side, step by step."""
+    """The reading order of a batch, step by step, all blocks in parallel."""
     words, cell, _ = rectangle(batch)
     longest, blocks, total = batch.max_seqlen, len(batch.cu_seqlens) - 1, len(cell)
     lengths_B = batch.cu_seqlens.diff().long()
     lengths_B1, columns_L = lengths_B[:, None], torch.arange(longest, device=words.device)
-    turned_BL = torch.where(columns_L < lengths_B1, lengths_B1 - 1 - columns_L, columns_L)
+    reversed_BL = torch.where(columns_L < lengths_B1, lengths_B1 - 1 - columns_L, columns_L)
     forward_BL = words.view(blocks, longest)
-    backward_BL = forward_BL.gather(1, turned_BL) + total
+    backward_BL = forward_BL.gather(1, reversed_BL) + total
     row_N = cell // longest
-    there, back = batch.position_ids, lengths_B[row_N] - 1 - batch.position_ids + longest
+    forward, backward = batch.position_ids, lengths_B[row_N] - 1 - batch.position_ids + longest
     return ReadingOrder(
         words=torch.cat([forward_BL.T, backward_BL.T]).flatten(),
-        steps=torch.cat([there, back]) * blocks + row_N.repeat(2),
+        steps=torch.cat([forward, backward]) * blocks + row_N.repeat(2),
         longest=longest,
     )
 
 
 class BothWays(nn.Module):
-    """One LSTM layer in each direction, as one recurrence; cells and outputs are clipped."""
+    """An LSTM layer in both directions, as one recurrence; cells and outputs are clipped."""
 
     def __init__(self, shape: Lstm) -> None:
         super().__init__()
@@ -114,16 +114,16 @@ class BothWays(nn.Module):
         self.bias = nn.Parameter(torch.zeros(2, 4 * inner))  # admit, new, keep, let out
         self.projection = nn.Parameter(torch.empty(2, inner, width))
         self.clip = shape.clip
-        joint = (6 / (2 * width + 4 * inner)) ** 0.5  # both products are one matrix in the original
+        joint = (6 / (2 * width + 4 * inner)) ** 0.5  # both are one matrix in the original
         nn.init.uniform_(self.inputs, -joint, joint)
         nn.init.uniform_(self.states, -joint, joint)
         alone = (6 / (inner + width)) ** 0.5
         nn.init.uniform_(self.projection, -alone, alone)
         with torch.no_grad():
-            self.bias[:, 2 * inner : 3 * inner] = 1.0  # a cell starts out remembering
+            self.bias[:, 2 * inner : 3 * inner] = 1.0  # forget gates are open at first
 
     def forward(self, x_2NW: Tensor, order: ReadingOrder) -> Tensor:
-        """[2, N, W]: each word from those before it in its direction."""
+        """[2, N, W] the states of each word in both directions."""
         dtype, width = x_2NW.dtype, x_2NW.shape[-1]
         read = x_2NW.flatten(0, 1).index_select(0, order.words).view(2, -1, width)
         gates = torch.baddbmm(self.bias.to(dtype)[:, None], read, self.inputs.to(dtype))
@@ -137,8 +137,8 @@ class BothWays(nn.Module):
 class CharacterLstm(nn.Module):
     """Characters and layers; see `Lstm` for the sizes.
 
-    `precision` is the type of the activations, the parameters' own if None; `recompute` trades
-    time for memory by keeping no activations inside a layer.
+    `precision` is the dtype of the activations, the parameters' own if None; `recompute` saves
+    memory by recomputing the activations inside a layer.
     """
 
     precision: torch.dtype | None = None
@@ -151,7 +151,7 @@ class CharacterLstm(nn.Module):
         self.layers = nn.ModuleList(BothWays(shape) for _ in range(shape.layers))
 
     def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
-        """Both directions' states of every word; with `keep` those of every layer as well."""
+        """The states of every word in both directions; with `keep` also those of every layer."""
         assert batch.characters is not None, "this encoder reads words by their characters"
         dtype = self.precision or self.characters.embedding.weight.dtype
         order = reading_order(batch)
@@ -164,13 +164,13 @@ class CharacterLstm(nn.Module):
                 output: Tensor = checkpoint(layer, x_2NW, order, use_reentrant=False)
             else:
                 output = layer(x_2NW, order)
-            # Words and states differ in kind: a layer adds to the one below from the second on.
+            # Residual connections from the second layer on: words and states differ in kind.
             x_2NW = x_2NW + output if number else output
             if keep:
                 states.append(x_2NW)
-        return Encoded(_joined(x_2NW), None, tuple(map(_joined, states)) if keep else ())
+        return Encoded(_concatenate(x_2NW), None, tuple(map(_concatenate, states)) if keep else ())
 
 
-def _joined(x_2NW: Tensor) -> Tensor:
-    """[N, 2W]: the left-to-right states, then the right-to-left ones."""
+def _concatenate(x_2NW: Tensor) -> Tensor:
+    """[N, 2W] the left-to-right states, then the right-to-left ones."""
     return x_2NW.transpose(0, 1).flatten(1)

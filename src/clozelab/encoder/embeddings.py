@@ -1,4 +1,4 @@
-"""What the layers of a Transformer read: tokens, learned positions and types, added up."""
+"""The embeddings of a Transformer: the sum of tokens, learned positions and types."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Embeddings(nn.Module):
-    """Token, learned position and type added up, then norm, dropout and the way to full width.
+    """The sum of token, learned position and type, then norm, dropout and projection.
 
-    With a `delta` the table of tokens is another encoder's, from which it takes no gradient, and
-    what it adds to that (DeBERTa-v3 §3.3).
+    With a `delta` the table of tokens is another encoder's, to which no gradient flows, plus the
+    delta (DeBERTa-v3 §3.3).
     """
 
     delta: nn.Parameter | None
@@ -35,17 +35,17 @@ class Embeddings(nn.Module):
         projects = narrow != shape.hidden_size
         self.projection = Linear(narrow, shape.hidden_size, bias=shape.bias) if projects else None
         self.offset, self.rate = shape.position_offset, shape.dropout
-        self.late = shape.absolute_positions == "decoder"  # it is the decoder that adds positions
+        self.late = shape.absolute_positions == "decoder"  # the decoder adds the positions
         self.register_parameter("delta", None)
 
     @property
     def table(self) -> Tensor:
-        """[V, E] of tokens."""
+        """[V, E] the table of tokens."""
         shared = self.words.weight
         return shared if self.delta is None else shared.detach() + self.delta
 
     def forward(self, batch: Input, table: Tensor, dtype: torch.dtype) -> Tensor:
-        """[N, W] in the given precision; the `table` is its own, computed before."""
+        """[N, W] the embeddings in the given precision; `table` is `self.table`, passed in."""
         x = functional.embedding(batch.ids, table)
         if self.positions is not None and not self.late:
             x = x + self.positions(batch.position_ids + self.offset)

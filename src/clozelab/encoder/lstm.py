@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lstm(Checked, EncoderPart):
-    """A character CNN with highway layers, then `layers` LSTM layers each way, with residuals.
+    """A character CNN with highway layers, then `layers` bidirectional LSTM layers, with residuals.
 
-    `hidden_size` is what every layer puts out, `cell_size` the cells of an LSTM before its
-    projection to it. `filters` lists (characters wide, how many); `alphabet` counts character ids,
-    `character_width` the numbers each is embedded in; `clip` bounds cells and projections.
+    `hidden_size` is the output of each direction, `cell_size` the cells of an LSTM before the
+    projection. `filters` lists (characters wide, how many); `alphabet` is the number of character
+    ids, `character_width` the size of their embeddings; `clip` bounds cells and projections.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"two_directions"})
     needs: ClassVar[frozenset[str]] = frozenset({"words"})
     reads: ClassVar[Literal["tokens", "words"]] = "words"
     recurrent: ClassVar[bool] = True
-    layout: ClassVar[TextLayout] = TextLayout(summary=None)  # either end has read nothing one way
+    layout: ClassVar[TextLayout] = TextLayout(summary=None)  # no token has read all both ways
 
     layers: PositiveInt
     hidden_size: PositiveInt
@@ -45,12 +45,12 @@ class Lstm(Checked, EncoderPart):
 
     @property
     def embedding_size(self) -> int:
-        """Words enter the LSTM, and are predicted, at full width."""
+        """The hidden size: words have no narrower embedding."""
         return self.hidden_size
 
     @property
     def vector_width(self) -> int:
-        """Both directions side by side."""
+        """The width of both directions concatenated."""
         return 2 * self.hidden_size
 
     def resized(self, layers: int, hidden_size: int) -> Lstm:
@@ -68,18 +68,18 @@ class Lstm(Checked, EncoderPart):
         )
 
     def build(self, vocabulary: int) -> CharacterLstm:
-        """The encoder with fresh weights; words are spelled out, whatever the vocabulary."""
+        """The encoder with fresh weights, which do not depend on the vocabulary."""
         from clozelab.encoder.characters import CharacterLstm
 
         return CharacterLstm(self)
 
     def training_flops(self, length: float, *, read: float = 1.0) -> float:
-        """Of the LSTMs."""
+        """The operations of the LSTMs, per word."""
         layer = 2 * (8 * self.cell_size * self.hidden_size + self.cell_size * self.hidden_size)
         return float(6 * self.layers * layer)
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
-        """How many parameters each module has; spelled words cost nothing for a vocabulary."""
+        """How many parameters each module has, whatever the vocabulary."""
         channels = sum(count for _, count in self.filters)
         weights = sum(wide * count for wide, count in self.filters) * self.character_width
         gates = 4 * self.cell_size * (2 * self.hidden_size + 1)

@@ -20,7 +20,7 @@ class Padding(NamedTuple):
     """Packed blocks as the rows of a rectangle, and back."""
 
     length: int
-    tokens: Tensor | None  # [B · L] the token in each cell; None: the tokens lie so already
+    tokens: Tensor | None  # [B · L] the token in each cell; None: tokens are cells already
     cells: Tensor | None  # [N] the cell of each token
     real: Tensor | None  # [B, L] which cells are tokens; None: all
 
@@ -36,7 +36,7 @@ class Padding(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """An attention mask in a few integers of 32 bits for each query and each key.
+    """An attention mask as a few 32-bit integers for each query and each key.
 
     Query i sees key j exactly if query_rank(i) > key_rank(j), or if they are the same token.
     """
@@ -50,20 +50,20 @@ class Ranks(NamedTuple):
 
 
 class AttentionMask(NamedTuple):
-    """What the queries of one stream see of their keys."""
+    """The attention mask of one stream."""
 
     visible: Tensor  # [B, 1, R, K]
     same_segment: Tensor  # [B, 1, R, K]
     columns: Tensor | None  # [B, 1, R, K] each distance's column; None: queries are all the cells
-    ranks: Ranks  # what all that follows from
+    ranks: Ranks  # from which all of this follows
 
     def by_key(self, scores_BHRP: Tensor) -> Tensor:
-        """[B, H, R, K] scores by key, from those by distance, furthest first."""
+        """[B, H, R, K] scores by key, from scores by distance, furthest first."""
         blocks, heads, rows, width = scores_BHRP.shape
         if self.columns is not None:
             return scores_BHRP.gather(3, self.columns.expand(-1, heads, -1, -1))
-        # The row below begins one column further left: read on with rows one column shorter.
-        # (Narrowed, not sliced: a slice of a free length is lost on the exporter to ONNX.)
+        # Each row begins one column further left than the one above: view rows one column shorter.
+        # (`narrow`, not a slice: the ONNX exporter cannot handle a slice of symbolic length.)
         shorter = scores_BHRP.flatten(2).narrow(2, rows, rows * (width - 1))
         by_row = shorter.view(blocks, heads, rows, width - 1)
         return by_row.narrow(3, 0, self.visible.shape[-1])
@@ -90,8 +90,8 @@ def attention_masks(
     at = batch.position_ids[batch.queries].long()
     rows = (query_ranks.gather(1, at), at, segments.gather(1, at))
     queries = _mask(rows, keys, memory, sees_itself=False)
-    # Key j and a query at position i of the block are past + i - j apart; columns count down from
-    # a distance of past + length.
+    # Key j and a query at position i of the block have the distance past + i - j; columns count
+    # down from the distance past + length.
     numbers = torch.arange(queries.visible.shape[-1], device=at.device)
     columns = (padding.length - at[:, :, None] + numbers)[:, None]
     return content, queries._replace(columns=columns)
@@ -109,8 +109,8 @@ def _ranks(batch: Input, padding: Padding) -> tuple[Tensor, Tensor]:
 
     Plain tokens have key rank -1 and query rank 0, so all see them and they see each other; a
     target's query rank is its key rank, so it sees what comes before it in the factorisation order;
-    a special's is one more, so it sees itself as well. The second half's ranks lie above all of the
-    first half's.
+    a special token's is one more, so it also sees itself. All ranks of the second half are above
+    those of the first half.
     """
     positions = padding.pad(batch.position_ids)
     query, key = torch.zeros_like(positions), torch.full_like(positions, -1)
@@ -135,7 +135,7 @@ def _mask(
 ) -> AttentionMask:
     """The mask of rows with (rank, position, segment) over keys with (rank, segment).
 
-    Memory stands in front of the block: always visible but where it is blank, in segment 0.
+    Memory precedes the block: always visible except where it is blank, in segment 0.
     """
     rank, at, segment = queries
     key_rank, key_segment = keys

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Relative(Checked, EncoderPart):
-    """Attention by distance, so that no position is too far; post-norm, no norm on embeddings.
+    """Attention by relative position, so of any length; post-norm, no norm on embeddings.
 
     Projections have no biases; each layer has its own three query biases (content, position,
-    segment) and two segment vectors (same, other). `memory` is how many states of the block
-    before stay visible, without gradient; 0 is none. The query stream starts from one vector.
+    segment) and two segment vectors (same, other). `memory` is how many states of the previous
+    block stay visible, without gradient; 0 is none. The query stream starts from one vector.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"token_vectors", "two_streams"})
-    # What a layer remembers outlives a step, so layers are compiled one by one.
+    # Memory outlives a step, so layers are compiled one by one.
     compiles: ClassVar[Literal["model", "layers"]] = "layers"
     pretraining_parameters: ClassVar[frozenset[str]] = frozenset({"embeddings.query"})
-    # Attention sees whether two tokens share their segment, whatever the number (§2.5).
+    # Attention depends only on whether two tokens are of the same segment (§2.5).
     segment_types: ClassVar[None] = None
     # A <sep> B <sep> <cls>, the last in a segment of its own.
     layout: ClassVar[TextLayout] = TextLayout(
@@ -54,7 +54,7 @@ class Relative(Checked, EncoderPart):
 
     @property
     def embedding_size(self) -> int:
-        """Tokens are embedded at full width."""
+        """The hidden size: tokens have no narrower embedding."""
         return self.hidden_size
 
     def resized(self, layers: int, hidden_size: int) -> Relative:
@@ -74,7 +74,7 @@ class Relative(Checked, EncoderPart):
         return Streams(self, vocabulary)
 
     def training_flops(self, length: float, *, read: float = 1.0) -> float:
-        """Of the dense layers and of attention, in the content stream."""
+        """The operations of dense layers and attention in the content stream, per token."""
         width = self.hidden_size
         layer = 4 * width * width + 2 * width * self.intermediate_size
         return float(6 * self.layers * layer + 12 * self.layers * width * length)

@@ -1,4 +1,4 @@
-"""The attention of a layer as a module: its projections and norms, those of distances too."""
+"""The attention of a layer as a module: its projections and norms, also for distances."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROLES = ("query", "key")  # of distances, in the order of the contents' project
 
 
 class Attention(nn.Module):
-    """Self-attention, queries, keys and values from one product; the norms that belong to it."""
+    """Self-attention with one projection for queries, keys and values, and its norms."""
 
     def __init__(self, shape: Transformer, *, normalises: bool = True) -> None:
         super().__init__()
@@ -56,11 +56,11 @@ class Attention(nn.Module):
         at_B: Tensor | None = None,
         like: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """The sums of all heads, and the values, if any; the output projection is the caller's.
+        """The outputs of all heads, and the values, if computed; the caller projects the outputs.
 
         `first_NHA` are the values of the first layer, which are mixed into its own. `asks` are the
-        states that queries are of, x unless given: [N, W], or with `at_B` [B, W], those of one
-        token of each full block. `like` is [N] the row of x of each token, where it is not its own.
+        states of the queries, by default x: [N, W], or with `at_B` [B, W], those of one token of
+        each full block. `like` [N] is each token's row of x, if equal tokens share a row.
         """
         if asks is not None and at_B is not None and self._folds(scope):
             x_NW = x_NW if like is None else x_NW.index_select(0, like)
@@ -69,9 +69,9 @@ class Attention(nn.Module):
         if self.query_norm is not None and self.key_norm is not None:
             q, k_NHA = self.query_norm(q), self.key_norm(k_NHA)
         if scope.rotation is not None:
-            turns = scope.rotation
-            q = rotate(q, turns if at_B is None else turns.at(at_B))
-            k_NHA = rotate(k_NHA, turns)
+            rotation = scope.rotation
+            q = rotate(q, rotation if at_B is None else rotation.at(at_B))
+            k_NHA = rotate(k_NHA, rotation)
         if first_NHA is not None:
             v_NHA = torch.lerp(v_NHA, first_NHA, self.value_residual)
         distances = self.distances(scope.relative)
@@ -83,11 +83,11 @@ class Attention(nn.Module):
         return heads, v_NHA
 
     def normalised(self, x: Tensor) -> Tensor:
-        """x, where there is no norm."""
+        """The norm of x; x itself if there is no norm."""
         return x if self.norm is None else self.norm(x)
 
     def distances(self, relative: DistanceTable | None) -> PositionHeads | None:
-        """The table's queries and keys, by the contents' projections unless it has its own."""
+        """The queries and keys of the table, by the contents' projections unless it has its own."""
         if relative is None:
             return None
         states_PW = drop(relative.states, self.position_rate, self.training)
@@ -96,40 +96,40 @@ class Attention(nn.Module):
             own = self.position_query if role == "query" else self.position_key
             if role in self.position_roles:
                 (heads[role],) = (
-                    self._some(states_PW, number, number + 1)
+                    self._project_some(states_PW, number, number + 1)
                     if own is None
-                    else self._headed(own(states_PW), 1)
+                    else self._split_heads(own(states_PW), 1)
                 )
         return PositionHeads(relative.rows, heads.get("query"), heads.get("key"))
 
     def _project(
         self, x_NW: Tensor, asks: Tensor | None, like: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by head; the queries may be of other states."""
-        # By the whole product first: where weights are sharded, that gathers them.
+        """Queries, keys and values by head; the queries may come from other states."""
+        # The full projection first: where weights are sharded, that gathers them.
         product = self.qkv(x_NW if asks is None else asks)
         if asks is None and like is not None:
             product = product.index_select(0, like)
-        q, k_NHA, v_NHA = self._headed(product, 3)
+        q, k_NHA, v_NHA = self._split_heads(product, 3)
         if asks is not None:
             x_NW = x_NW if like is None else x_NW.index_select(0, like)
-            k_NHA, v_NHA = self._some(x_NW, 1, 3)
+            k_NHA, v_NHA = self._project_some(x_NW, 1, 3)
         return q, k_NHA, v_NHA
 
     def _folds(self, scope: Scope) -> bool:
-        """Whether nothing is done to keys and values but what products do."""
+        """Whether keys and values are plain projections, so that they can be folded away."""
         changed = self.key_norm is not None or self.value_residual or scope.relative is not None
         return not changed and scope.rotation is None
 
     def _folded(
         self, asks_BW: Tensor, x_NW: Tensor, layout: Layout, scope: Scope, at_B: Tensor
     ) -> Tensor:
-        """[B, W] attended sums of one token of each full block, by products with these alone.
+        """[B, W] attention outputs of one token of each full block, without keys and values.
 
-        A score is q · (K x) = (Kᵀ q) · x but for what all keys have in common, and a sum of values
-        is the value of the sum: so no key and no value of another token is computed.
+        A score is q · (K x) = (Kᵀ q) · x up to a constant, and a sum of values is the value of the
+        sum: so no other token needs a key or a value.
         """
-        (q_BHA,) = self._some(asks_BW, 0, 1)
+        (q_BHA,) = self._project_some(asks_BW, 0, 1)
         weight = self.qkv.weight.to(x_NW.dtype).view(3, *q_BHA.shape[1:], -1)
         asks_BHW = torch.einsum("bha,haw->bhw", q_BHA, weight[1])
         sums_BHW = attend_folded(
@@ -140,12 +140,12 @@ class Attention(nn.Module):
             heads_BHA = heads_BHA + self.qkv.bias.to(x_NW.dtype).view(3, *q_BHA.shape[1:])[2]
         return heads_BHA.flatten(1)
 
-    def _some(self, x_NW: Tensor, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Of queries, keys and values those from one number up to another, [N, H, A] each."""
+    def _project_some(self, x_NW: Tensor, begin: int, end: int) -> tuple[Tensor, ...]:
+        """The queries (0), keys (1) and values (2) from `begin` up to `end`, [N, H, A] each."""
         rows = slice(begin * x_NW.shape[1], end * x_NW.shape[1])
         bias = None if self.qkv.bias is None else self.qkv.bias[rows].to(x_NW.dtype)
         product = functional.linear(x_NW, self.qkv.weight[rows].to(x_NW.dtype), bias)
-        return self._headed(product, end - begin)
+        return self._split_heads(product, end - begin)
 
-    def _headed(self, product: Tensor, parts: int) -> tuple[Tensor, ...]:
+    def _split_heads(self, product: Tensor, parts: int) -> tuple[Tensor, ...]:
         return product.view(product.shape[0], parts, self.heads, -1).unbind(1)

@@ -24,29 +24,29 @@ from clozelab.layers import FeedForward, Rows, drop, initialise, norm_of
 if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer
 
-_DECODING = 2  # how often the last layer is applied in a mask decoder (DeBERTa's code)
+_DECODING = 2  # passes through the last layer in a mask decoder (DeBERTa's code)
 
 
 class Chosen(NamedTuple):
     """The tokens that the last layer is computed for."""
 
     at: Tensor  # [T] packed positions
-    alone: bool = False  # one of every full block, in order: there are no other queries
+    alone: bool = False  # one token of each full block, in order, which has the only query
 
 
 class Stack(nn.Module):
-    """Embeddings and layers; see `Transformer` for the switches.
+    """Embeddings and layers; see `Transformer` for the settings.
 
-    `precision` is the type of the activations, the parameters' own if None; `recompute` trades
-    time for memory by keeping no activations inside a layer; `fused` takes the kernels of a GPU.
+    `precision` is the dtype of the activations, the parameters' own if None; `recompute` saves
+    memory by recomputing the activations inside a layer; `fused` uses our kernels on a GPU.
     """
 
     precision: torch.dtype | None = None
     recompute: bool = False
     fused: bool = False
     slopes: Tensor | None  # [H] of ALiBi
-    rows: Tensor | None  # [2 · positions − 1] of disentangled attention: each distance's
-    near: int  # up to this distance no row is farther from the middle one than it is long
+    rows: Tensor | None  # [2 · positions − 1] the row of each distance (disentangled attention)
+    near: int  # up to this distance d, rows lie within d of the middle row
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
@@ -84,19 +84,19 @@ class Stack(nn.Module):
         project: int | None = None,
         at: Tensor | None = None,
     ) -> Encoded:
-        """The states of every token, or of those `at` [T] positions; with `keep` of every layer.
+        """The states of every token, or of those at positions `at` [T]; with `keep` of every layer.
 
-        What follows attention in the last layer is computed at these positions alone. `project`
-        asks for queries, keys and values of a layer, those of every token; -1 is the last.
+        With `at`, the last layer after its attention is computed only for these. `project` adds the
+        queries, keys and values of that layer for every token; -1 is the last.
         """
         assert at is None or not keep
         chosen = None if at is None else Chosen(at)
         table, x, layout = self._read(batch)
-        keeps, scopes = keep or project is not None or self.decodes, self.scopes(batch)
+        keep_all, scopes = keep or project is not None or self.decodes, self.scopes(batch)
         if self.fused and fused.serves(self.shape):
-            states = fused.layers(self, x, layout, scopes, keep=keeps, at=at)
+            states = fused.layers(self, x, layout, scopes, keep=keep_all, at=at)
         else:
-            states = _layers(self, x, layout, scopes, keep=keeps, chosen=chosen)
+            states = _layers(self, x, layout, scopes, keep=keep_all, chosen=chosen)
         encoded = Encoded(states[-1], table, (x, *states) if keep else ())
         if self.decodes:
             decoded = self._decoded(batch, (x, *states)[-2], layout, scopes[-1], chosen)
@@ -107,10 +107,10 @@ class Stack(nn.Module):
         return encoded._replace(projections=self._projected(batch, (x, *states)[number], number))
 
     def share_embeddings(self, other: Stack, *, disentangled: bool = False) -> None:
-        """Take another encoder's tables and their norm; the way to full width stays its own.
+        """Use another encoder's tables and their norm; the projection to full width stays its own.
 
-        `disentangled`: only the table of tokens, and the other adds a delta to it, through which it
-        has no gradient for the table itself (DeBERTa-v3 §3.3).
+        `disentangled`: only the table of tokens, to which the other adds a delta; its gradients
+        reach the delta but not the table (DeBERTa-v3 §3.3).
         """
         for name in ("words",) if disentangled else ("words", "positions", "types", "norm"):
             setattr(self.embeddings, name, getattr(other.embeddings, name))
@@ -118,24 +118,24 @@ class Stack(nn.Module):
             other.embeddings.delta = nn.Parameter(torch.zeros_like(other.embeddings.words.weight))
 
     def leave_generator(self) -> None:
-        """Have a table of tokens of its own: what it added to the generator's is in it."""
+        """Replace the generator's table plus the delta by a table of its own."""
         if self.embeddings.delta is not None:
             table = nn.Parameter(self.embeddings.table.detach())
             self.embeddings.words = nn.Embedding(*table.shape)
             self.embeddings.words.weight, self.embeddings.delta = table, None
 
     def states_at(self, batch: Input, at: Tensor) -> Encoded:
-        """As `forward`, of one token of each block: the last layer has no other queries.
+        """As `forward`, but of one token of each block, which has the only query of the last layer.
 
         Blocks are full, and `at` [B] has the packed positions; the states are [B, W]. Blocks may be
-        copies of one another but for a token or two: what the first layer reads, and its queries,
-        keys and values, are computed once for all tokens that are alike.
+        copies that differ in a token or two: embeddings, and the queries, keys and values of the
+        first layer, are computed once for all equal tokens.
         """
         assert batch.dense
         assert not self.shape.causal
         assert not batch.causal
-        some, like = _distinct(batch)
-        table, x, layout = self._read(batch, some)
+        distinct, like = _distinct(batch)
+        table, x, layout = self._read(batch, distinct)
         scopes, chosen = self.scopes(batch), Chosen(at, alone=True)
         states = _layers(self, x, layout, scopes, keep=self.decodes, chosen=chosen, like=like)
         encoded = Encoded(states[-1], table)
@@ -147,35 +147,35 @@ class Stack(nn.Module):
 
     @property
     def decodes(self) -> bool:
-        """Whether tokens are predicted by other states than the last layer's."""
+        """Whether it has a mask decoder, whose states predict the tokens."""
         return self.shape.absolute_positions == "decoder"
 
     def scopes(self, batch: Input) -> list[Scope]:
-        """What each layer sees of a batch."""
+        """The scope of attention of each layer, for a batch."""
         shape = self.shape
         windows = [shape.window_of(number) for number in range(shape.layers)]
         scopes, relative = {}, self._relative(batch.max_seqlen)
         for window in {*windows}:
-            turns = None
+            rotations = None
             if shape.position_embedding == "rotary":
                 theta = shape.local_rope_theta if window else shape.rope_theta
                 dtype = self.embeddings.words.weight.dtype
-                turns = rotation(batch.position_ids, shape.head_size, theta, dtype)
-            scopes[window] = Scope(window, turns, self.slopes, relative)
+                rotations = rotation(batch.position_ids, shape.head_size, theta, dtype)
+            scopes[window] = Scope(window, rotations, self.slopes, relative)
         return [scopes[window] for window in windows]
 
-    def _read(self, batch: Input, some: Input | None = None) -> tuple[Tensor, Tensor, Layout]:
-        """The table of tokens, [N, W] what the first layer reads, or of some, and how it lies."""
+    def _read(self, batch: Input, distinct: Input | None = None) -> tuple[Tensor, Tensor, Layout]:
+        """The table of tokens, the embeddings [N, W] (or of distinct tokens), and the layout."""
         table = self.embeddings.table
         dtype = self.precision or table.dtype
         adds = self.slopes is not None or self.relative is not None
         layout = lay_out(
             batch, dtype, head_size=self.shape.head_size, adds=adds, causal=self.shape.causal
         )
-        return table, self.embeddings(batch if some is None else some, table, dtype), layout
+        return table, self.embeddings(batch if distinct is None else distinct, table, dtype), layout
 
     def _add_relative(self) -> None:
-        """Make the table of distances, if it has one."""
+        """Add the table of distances, if it has one."""
         shape, rows = self.shape, None
         self.near = 0
         self.relative = self.relative_norm = None
@@ -192,10 +192,10 @@ class Stack(nn.Module):
         self.register_buffer("rows", rows, persistent=False)
 
     def _relative(self, longest: int) -> DistanceTable | None:
-        """The table of distances as every layer has it, in the precision of the activations.
+        """The table of distances for every layer, in the precision of the activations.
 
-        Where a row is no farther from the middle one than its distance is long, short blocks need
-        few of them; the graph of ONNX, whose length is no number, has them all.
+        Short blocks need only the rows near the middle one, if rows of short distances lie there;
+        the ONNX graph, whose length is symbolic, has them all.
         """
         if self.relative is None or self.rows is None:
             return None
@@ -211,10 +211,10 @@ class Stack(nn.Module):
     def _decoded(
         self, batch: Input, x_NW: Tensor, layout: Layout, scope: Scope, chosen: Chosen | None
     ) -> Tensor:
-        """What predicts tokens: the last layer over the states before it, asked with positions.
+        """The states of the mask decoder: the last layer, with positions added to its queries.
 
-        The released code's: it is applied twice, each time with what came out as the queries. They
-        are those of all tokens, unless only one of each block asks.
+        As in the released code it is applied twice, the second time with its output as queries.
+        They are those of all tokens, unless only one of each block has a query.
         """
         assert self.embeddings.positions is not None
         asks: Tensor = x_NW + self.embeddings.positions(batch.position_ids).to(x_NW.dtype)
@@ -226,9 +226,9 @@ class Stack(nn.Module):
         return asks if self.norm is None else self.norm(asks)
 
     def _projected(self, batch: Input, x_NW: Tensor, number: int) -> Projections:
-        """Queries, keys and values of a layer that reads x, before norms and rotation of heads.
+        """Queries, keys and values of a layer with input x, before norms and rotation of heads.
 
-        They are computed once more, so that the layers need not hand them out.
+        They are computed again, so that layers need not return them.
         """
         attention, _ = self.halves(number)
         qkv = attention.qkv(x_NW if self.norm is None else attention.normalised(x_NW))
@@ -238,7 +238,7 @@ class Stack(nn.Module):
 
     @torch.no_grad()
     def _scale_outputs(self) -> None:
-        """What each half adds at first: as drawn, less in a deep stack (GPT-2 §2.3), or nothing."""
+        """Scale the initial output of each half: unchanged, by depth (GPT-2 §2.3), or zero."""
         if self.shape.output_init == "normal":
             return
         scale = 0.0 if self.shape.output_init == "zero" else (2 * self.shape.layers) ** -0.5
@@ -264,9 +264,9 @@ def _layers(
     chosen: Chosen | None = None,
     like: Tensor | None = None,
 ) -> list[Tensor]:
-    """What the last layer puts out, perhaps of some tokens alone; with `keep` what each does.
+    """The states of the last layer, perhaps of some tokens only; with `keep` of every layer.
 
-    `like` is [N] the row of x that each token has, where x has a row for tokens that are alike.
+    `like` [N] is each token's row of x, if equal tokens share a row.
     """
     states: list[Tensor] = []
     first: Tensor | None = None  # the values of the first layer
@@ -298,9 +298,9 @@ def _layer(
     asks: Tensor | None = None,
     like: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """One layer, and its values: normalised after each half's sum (BERT), or before each half.
+    """The output of a layer, and its values; post-norm as in BERT, or pre-norm.
 
-    `asks` are the states that it goes on from, if not those that it attends to.
+    `asks` are the states of its queries and residual stream, if not those that it attends to.
     """
     attention, ffn = stack.halves(number)
     rate, training, pre = stack.shape.dropout, stack.training, stack.norm is not None
@@ -325,12 +325,12 @@ def _layer(
 
 
 def _distinct(batch: Input) -> tuple[Input, Tensor]:
-    """One token of each kind that the embeddings tell apart, and [N] the one that each is like."""
+    """One token of each distinct (id, position, segment), and [N] the index of each token's."""
     names = ("position_ids", "segments")
     kinds = batch.ids
     for values in (getattr(batch, name) for name in names):
         kinds = kinds * (values.max() + 1) + values
     distinct, like = torch.unique(kinds, return_inverse=True)
     one = torch.empty_like(distinct).scatter_(0, like, torch.arange(len(like), device=like.device))
-    some = {name: getattr(batch, name).index_select(0, one) for name in ("ids", *names)}
-    return batch._replace(**some), like
+    columns = {name: getattr(batch, name).index_select(0, one) for name in ("ids", *names)}
+    return batch._replace(**columns), like

@@ -1,7 +1,7 @@
 """XLNet's encoder as a module: relative attention, content and query stream, memory (§2.3-2.5).
 
-What transformers calls its weights, and how they lie there, is in models/interop/families.toml.
-Of `segments` row 0 is the same segment, row 1 another.
+The names and layout of its weights in transformers are in models/interop/families.toml. Row 0 of
+`segments` is the same segment, row 1 another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Context(NamedTuple):
-    """What both streams of a layer attend to, in heads."""
+    """What both streams of a layer attend to, by head."""
 
     keys: Tensor  # [B, H, K, A] of memory and content
     values: Tensor  # [B, H, K, A]
@@ -31,7 +31,7 @@ class Context(NamedTuple):
 
 
 class AttentionInputs(NamedTuple):
-    """What is the same in every layer."""
+    """The inputs of attention that are the same in every layer."""
 
     content: AttentionMask
     queries: AttentionMask | None
@@ -40,7 +40,7 @@ class AttentionInputs(NamedTuple):
 
 
 class StreamEmbeddings(nn.Module):
-    """The token alone, for position and segment are met in attention; and what a query starts as.
+    """Token embeddings (position and segment enter in attention), and the initial query.
 
     There is no norm.
     """
@@ -52,7 +52,7 @@ class StreamEmbeddings(nn.Module):
 
 
 class RelativeAttention(nn.Module):
-    """Attention by content, distance and segment; the norm that belongs to it."""
+    """Attention by content, distance and segment, and its norm."""
 
     def __init__(self, shape: Relative) -> None:
         super().__init__()
@@ -70,10 +70,10 @@ class RelativeAttention(nn.Module):
         self.heads, self.rate = heads, shape.attention_dropout
 
     def context(self, x: Tensor, sinusoids: Tensor, reverse: Tensor | None) -> Context:
-        """Keys, values and distances for the rows of both streams."""
+        """Keys, values and distances for both streams."""
         distances = self._split(self.position(sinusoids))
         if reverse is not None:
-            # Chosen, not indexed: a gradient of rows that blocks share would be added by atomics.
+            # `where`, not indexing: that would add the gradients of shared rows by atomics.
             forwards, backwards = distances
             distances = torch.where(reverse[:, None, None, None], backwards, forwards)
         return Context(self._split(self.key(x)), self._split(self.value(x)), distances)
@@ -81,9 +81,9 @@ class RelativeAttention(nn.Module):
     def forward(
         self, x_BRW: Tensor, context: Context, mask: AttentionMask, seed: Tensor | None = None
     ) -> Tensor:
-        """[B, R, W] attended sums; norm, residual and dropout are the caller's.
+        """[B, R, W] attention outputs; norm, residual and dropout are the caller's.
 
-        With a seed they come from a kernel, which drops by it and keeps nothing as large as scores.
+        With a seed our kernel computes them, with dropout by that seed, without storing scores.
         """
         q_BHRA = self._split(self.query(x_BRW))
         content_BHRA = self._biased(q_BHRA, self.content_bias)
@@ -110,9 +110,9 @@ class RelativeAttention(nn.Module):
         return out
 
     def _attended(self, scores_BHRK: Tensor, values_BHKA: Tensor, mask: AttentionMask) -> Tensor:
-        """[B, R, H, A] sums of what each query sees."""
+        """[B, R, H, A] the weighted values of each query."""
         scores_BHRK = scores_BHRK * values_BHKA.shape[-1] ** -0.5
-        # A query may see nothing at all, and then attends to nothing: no softmax over the unseen.
+        # A query may see no key at all: then its weights are zero.
         unseen = ~mask.visible
         scores_BHRK = scores_BHRK.masked_fill(unseen, torch.finfo(scores_BHRK.dtype).min)
         weights_BHRK = scores_BHRK.softmax(-1).masked_fill(unseen, 0.0)
@@ -120,7 +120,7 @@ class RelativeAttention(nn.Module):
         return (weights_BHRK @ values_BHKA).transpose(1, 2)
 
     def _split(self, x_BRW: Tensor) -> Tensor:
-        """[B, H, R, A]."""
+        """[B, H, R, A] the heads of x."""
         return x_BRW.view(*x_BRW.shape[:2], self.heads, -1).transpose(1, 2)
 
     def _biased(self, q_BHRA: Tensor, bias_HA: Tensor) -> Tensor:
@@ -129,14 +129,14 @@ class RelativeAttention(nn.Module):
 
 
 class Streams(nn.Module):
-    """Embeddings and layers; see `Relative` for the switches.
+    """Embeddings and layers; see `Relative` for the settings.
 
     Given an order of prediction, a token sees what the order allows, targets are predicted by
-    queries that never see them, and what the first half of each block was to every layer is handed
-    on as memory: the last `memory` states, blank (all zeros, never seen) where there were fewer.
-    Without an order every token sees its whole block. `precision` is the type of the activations,
-    the parameters' own if None; `recompute` keeps no activations inside a layer; `fused` takes a
-    kernel for attention.
+    queries that never see them, and every layer's inputs in the first half of each block become
+    the next memory: the last `memory` states, blank (all zeros, never seen) if there are fewer.
+    Without an order every token sees its whole block. `precision` is the dtype of the activations,
+    the parameters' own if None; `recompute` recomputes the activations inside a layer; `fused` uses
+    our kernel for attention.
     """
 
     precision: torch.dtype | None = None
@@ -159,18 +159,18 @@ class Streams(nn.Module):
             for _ in range(shape.layers)
         )
         initialise(self, shape.hidden_size)
-        # A vector, yet not a bias: it is drawn as the words are at full width.
+        # A vector, but not a bias: initialised as the embeddings are at full width.
         nn.init.trunc_normal_(self.embeddings.query, std=0.02, a=-0.04, b=0.04)
 
     def compile(self, **options: Any) -> None:
-        """Compile one layer for all, which are alike: together they are minutes of work.
+        """Compile one layer for all: compiling each of them would take minutes.
 
-        It is for training, whose shapes are few.
+        It is used only in training, which has few shapes.
         """
         self._compiled = torch.compile(self._layer, **options)
 
     def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
-        """The states of every token and the queries'; with `keep` those of every layer as well."""
+        """The states of every token and of the queries; with `keep` also those of every layer."""
         table = self.embeddings.words.weight
         dtype = self.precision or table.dtype
         rows = padding(batch)
@@ -194,13 +194,13 @@ class Streams(nn.Module):
         return Encoded(
             rows.unpad(self._drop(x)),
             table,
-            tuple(rows.unpad(each) for each in states) if keep else (),
+            tuple(rows.unpad(state) for state in states) if keep else (),
             None if g is None else self._drop(g).flatten(0, 1),
             None if batch.order is None else self._remember(states[:-1], memory, rows),
         )
 
     def _seeds(self, device: torch.device) -> Tensor | None:
-        """What the kernels of both streams drop by in each layer; None where none is taken."""
+        """The dropout seeds of both streams in each layer; None if our kernel is not used."""
         if not self.fused:
             return None
         from clozelab.kernels.heads import HEAD_DIMS
@@ -210,7 +210,7 @@ class Streams(nn.Module):
         return torch.randint(2**63 - 1, (len(self.ffn), 2), device=device)
 
     def _sinusoids(self, batch: Input, mask: AttentionMask) -> Tensor:
-        """[2 or 1, P, W] sinusoids of every distance, forwards and, if some are, backwards."""
+        """[2 or 1, P, W] sinusoids of every distance, forwards and, if needed, backwards."""
         weight = self.embeddings.words.weight
         length, keys = mask.visible.shape[-2:]
         distances = torch.arange(keys, -length, -1, device=weight.device, dtype=weight.dtype)
@@ -222,7 +222,7 @@ class Streams(nn.Module):
         return self._drop(waves)
 
     def _first_queries(self, mask: AttentionMask, dtype: torch.dtype) -> Tensor:
-        """[B, T, W] the same learned vector everywhere."""
+        """[B, T, W] the initial queries: the same learned vector everywhere."""
         blocks, _, slots, _ = mask.visible.shape
         first = self.embeddings.query.to(dtype).expand(blocks, slots, -1)
         return self._drop(first)
@@ -236,7 +236,7 @@ class Streams(nn.Module):
         inputs: AttentionInputs,
         seeds: tuple[Tensor | None, ...],
     ) -> tuple[Tensor, Tensor | None]:
-        """One layer: both streams with the same weights, both looking at memory and content."""
+        """One layer: both streams with the same weights attend to memory and content."""
         assert isinstance(attention, RelativeAttention)
         assert isinstance(ffn, FeedForward)
         x, g = streams
@@ -255,14 +255,14 @@ class Streams(nn.Module):
         mask: AttentionMask,
         seed: Tensor | None,
     ) -> Tensor:
-        """One stream through one layer, normalised after each half's sum."""
+        """One stream through one layer, post-norm."""
         x = attention.norm(x + self._drop(attention(x, context, mask, seed)))
         inner = self._drop(activate(ffn.inner(x), ffn.activation))
         out: Tensor = ffn.norm(x + self._drop(ffn.output(inner)))
         return out
 
     def _remember(self, inputs: list[Tensor], old: Tensor | None, rows: Padding) -> Tensor | None:
-        """[layers, B, M, W] what the layers read in the first half of each block, after the old."""
+        """[layers, B, M, W] the next memory: the old one, then the first half of each block."""
         size = self.shape.memory
         if not size:
             return None

@@ -1,4 +1,4 @@
-"""The Transformer, its block stated by fields: BERT's, ALBERT's, GPT's, ModernBERT's, DeBERTa's."""
+"""The settings of a Transformer: those of BERT, ALBERT, GPT, ModernBERT, DeBERTa."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 Half = Literal["attention", "ffn"]  # of a layer
 _HALVES: tuple[Half, ...] = ("attention", "ffn")
-# As what distances are compared with contents, by `position_terms`.
+# The roles of distances in attention scores, by `position_terms`.
 _ROLES_IN: dict[str, tuple[Literal["query", "key"], ...]] = {
     "both": ("query", "key"),
     "content_to_position": ("key",),
     "position_to_content": ("query",),
 }
-# A recipe names such a field only where it is not the default, which is BERT's: so what was
-# recorded before there was such a field is still the same recipe.
+# A recipe names such a field only where it differs from the default, which is BERT's, so that
+# recipes recorded before there was such a field are unchanged.
 _LATER = {"later": True}
 # The fields of disentangled attention.
 DISENTANGLED = (
@@ -39,13 +39,13 @@ DISENTANGLED = (
 
 @dataclass(frozen=True)
 class Transformer(Checked, EncoderPart):
-    """A stack of attention and feed-forward layers over the sum of token, position and type.
+    """A stack of attention and feed-forward layers over token, position and type embeddings.
 
-    `positions` is the longest block; a table of learned ones has `position_offset` rows more
-    (RoBERTa counts from the padding id). `types = 0` is an encoder without a type table.
-    `embedding_size` unlike `hidden_size` puts a projection after the embedding's norm. `sharing`
-    says which half of a layer is shared, norm included, within each of `groups` equal runs of
-    layers. The pooler belongs to the pair objectives, which alone train it.
+    `positions` is the length of the longest block; a learned table has `position_offset` more rows
+    (RoBERTa counts from the padding id). `types = 0` is an encoder without a type table. An
+    `embedding_size` other than `hidden_size` adds a projection after the embedding's norm.
+    `sharing` says which half of a layer is shared, norm included, within each of `groups` equal
+    groups of layers. The pooler belongs to the pair objectives, which alone train it.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset(
@@ -83,43 +83,43 @@ class Transformer(Checked, EncoderPart):
     attention_dropout: BelowOne = 0.1
     sharing: Literal["none", "attention", "ffn", "all"] = "none"
     groups: PositiveInt = 1
-    causal: bool = False  # every text is read from the left; `schedule.causal` is for some blocks
-    # "learned": a table; "rotary": queries and keys are turned; "alibi": scores fall with distance;
-    # "disentangled": contents are compared with a table of distances, too (DeBERTa §3.1).
+    causal: bool = False  # for all blocks; `schedule.causal` is for some
+    # "learned": a table; "rotary": queries and keys rotate; "alibi": scores fall with distance;
+    # "disentangled": a table of distances adds terms to the scores (DeBERTa §3.1).
     position_embedding: Literal["learned", "rotary", "alibi", "disentangled"] = field(
         default="learned", metadata=_LATER
     )
     rope_theta: PositiveFloat = field(default=10_000.0, metadata=_LATER)  # the base of the angles
     local_rope_theta: PositiveFloat = field(default=10_000.0, metadata=_LATER)  # behind a window
-    # The fields of disentangled attention. Distances from half of so many on share rows of the
-    # table, the more the farther they are; 0: none do.
+    # The fields of disentangled attention. Distances beyond half of so many share rows of the
+    # table, in logarithmic buckets; 0: each has its own.
     position_buckets: NonNegativeInt = field(default=0, metadata=_LATER)
-    # From so many tokens on, all distances are one; 0: from `positions` on, so none are.
+    # All distances from this one on share a row; 0: from `positions` on, so none do.
     relative_positions: NonNegativeInt = field(default=0, metadata=_LATER)
-    # What a score has beside the product of two contents.
+    # The terms of a score besides content-to-content.
     position_terms: Literal["both", "content_to_position", "position_to_content"] = field(
         default="both", metadata=_LATER
     )
-    # Whether the table has the contents' queries and keys, or some of its own in every layer.
+    # Whether the table uses the contents' query and key projections, or has its own in every layer.
     position_projections: Literal["shared", "own"] = field(default="shared", metadata=_LATER)
     position_norm: bool = field(default=False, metadata=_LATER)  # of the table
-    # A learned table beside that of distances: added to the input as BERT's is, or to what asks in
-    # a mask decoder (DeBERTa §3.2).
+    # A learned table besides that of distances: added to the input as BERT's is, or to the queries
+    # of a mask decoder (DeBERTa §3.2).
     absolute_positions: Literal["none", "input", "decoder"] = field(default="none", metadata=_LATER)
-    # A layer sees so many tokens around each, half of them on either side; 0: the whole block.
+    # A token attends to so many around it, half of them on either side; 0: the whole block.
     window: NonNegativeInt = field(default=0, metadata=_LATER)
-    # Of so many layers the first has no window (Gemma 2, ModernBERT §2.1.2).
+    # The first of every so many layers has no window (Gemma 2, ModernBERT §2.1.2).
     global_every: PositiveInt = field(default=1, metadata=_LATER)
     # A second half of the inner layer multiplies the first (arXiv:2002.05202): GeGLU, SwiGLU.
     gated: bool = field(default=False, metadata=_LATER)
     bias: bool = field(default=True, metadata=_LATER)  # of dense layers and norms, all or none
     normalisation: Literal["layer", "rms"] = field(default="layer", metadata=_LATER)
-    # Before the first attention, where the embedding's norm may serve (ModernBERT §2.1.1).
+    # Before the first attention, where the embedding's norm may do (ModernBERT §2.1.1).
     first_norm: bool = field(default=True, metadata=_LATER)
     qk_norm: bool = field(default=False, metadata=_LATER)  # of queries and keys: arXiv:2302.05442
     # The share of the first layer's values in those of every other one (arXiv:2410.17897).
     value_residual: BelowOne = field(default=0.0, metadata=_LATER)
-    # The last product of each half: drawn as the others, divided by √(2 · layers), or zero.
+    # Of the last matrix of each half: as the others, divided by √(2 · layers), or zero.
     output_init: Literal["normal", "scaled", "zero"] = field(default="normal", metadata=_LATER)
 
     def __post_init__(self) -> None:
@@ -169,7 +169,7 @@ class Transformer(Checked, EncoderPart):
             )
 
     def _check_buckets(self) -> None:
-        """Buckets have a distance each up to half of them, and the rest share what is left."""
+        """Refuse more buckets than there are distances, or a mask decoder of another width."""
         if self.position_buckets % 2 or self.position_buckets // 2 > self.reach - 2:
             raise UserError(
                 f"position_buckets = {self.position_buckets}: must be even, and half of it at most"
@@ -194,22 +194,22 @@ class Transformer(Checked, EncoderPart):
 
     @property
     def head_size(self) -> int:
-        """Elements of a head."""
+        """The width of a head."""
         return self.hidden_size // self.heads
 
     @property
     def reach(self) -> int:
-        """Disentangled attention tells distances below this apart, as far as buckets do."""
+        """The distance from which on disentangled attention treats all as equal."""
         return self.relative_positions or self.positions
 
     @property
     def position_rows(self) -> int:
-        """Rows of the table of distances: half for keys on the left, half for the others."""
+        """The rows of the table of distances: half for keys on the left, half for the others."""
         return 2 * (self.position_buckets or self.reach) if self.position_roles else 0
 
     @property
     def position_roles(self) -> tuple[Literal["query", "key"], ...]:
-        """As what distances are compared with contents."""
+        """The roles of distances in attention scores."""
         return _ROLES_IN[self.position_terms] if self.position_embedding == "disentangled" else ()
 
     @property
@@ -219,12 +219,12 @@ class Transformer(Checked, EncoderPart):
 
     @property
     def max_positions(self) -> int:
-        """As many as its table has rows for, or as it is meant for."""
+        """The longest block: the rows of its table, or what it is meant for."""
         return self.positions
 
     @property
     def free_settings(self) -> frozenset[str]:
-        """The direction, dropout and, where positions have no table, how far they reach."""
+        """Settings without weights: direction, dropout, and positions if they have no table."""
         free = frozenset({"causal", "dropout", "attention_dropout"})
         if self.position_embedding == "disentangled":
             fixed = self.learns_positions or not self.relative_positions
@@ -235,25 +235,25 @@ class Transformer(Checked, EncoderPart):
 
     @property
     def pretraining_parameters(self) -> frozenset[str]:
-        """The positions of a mask decoder."""
+        """The parameters that only pretraining uses: the positions of a mask decoder."""
         decodes = self.absolute_positions == "decoder"
         return frozenset({"embeddings.positions.weight"} if decodes else ())
 
     @property
     def segment_types(self) -> int:
-        """As many as its table has rows for."""
+        """The number of segment types."""
         return self.types
 
     @property
     def shared_modules(self) -> frozenset[str]:
-        """The halves of a layer that are fewer than the layers."""
+        """The halves of a layer that several layers share."""
         return frozenset(half for half in _HALVES if self.copies(half) < self.layers)
 
     @property
     def layout(self) -> TextLayout:
-        """BERT's; GPT's (§3.3) where it is causal, of tokens that pretraining never shows.
+        """BERT's layout of a text; if it is causal GPT's (§3.3), with tokens unseen in pretraining.
 
-        GPT adds three tokens to the vocabulary for this; here roles that its text lacks serve.
+        GPT adds three tokens to the vocabulary for this; here unused special tokens serve.
         """
         if not self.causal:
             return TextLayout()
@@ -262,7 +262,7 @@ class Transformer(Checked, EncoderPart):
     def resized(self, layers: int, hidden_size: int) -> Transformer:
         """The same encoder at another size: heads of 64, a feed-forward layer of 4 × its size.
 
-        A gated one, which has three matrices, keeps its own ratio to that, in eights.
+        A gated one, which has three matrices, keeps its ratio, rounded down to a multiple of 8.
         """
         tied = self.embedding_size == self.hidden_size
         scaled = self.intermediate_size * hidden_size // self.hidden_size
@@ -277,11 +277,11 @@ class Transformer(Checked, EncoderPart):
         )
 
     def copies(self, half: Half) -> int:
-        """How many of that half of a layer there are; layer i uses number i · copies // layers."""
+        """How many copies of a half there are; layer i uses number i · copies // layers."""
         return self.groups if self.sharing in (half, "all") else self.layers
 
     def window_of(self, layer: int) -> int:
-        """How many tokens around each that layer sees; 0: the whole block."""
+        """The window of a layer: how many tokens around each it attends to; 0: the whole block."""
         return self.window if layer % self.global_every else 0
 
     def build(self, vocabulary: int) -> Stack:
@@ -291,10 +291,10 @@ class Transformer(Checked, EncoderPart):
         return Stack(self, vocabulary)
 
     def training_flops(self, length: float, *, read: float = 1.0) -> float:
-        """Of the dense layers and of attention."""
+        """The operations of dense layers and attention, per token."""
         matrices = 3 if self.gated else 2
         width = self.hidden_size
-        rest = width * width + matrices * width * self.intermediate_size  # behind attention
+        rest = width * width + matrices * width * self.intermediate_size  # after attention
         products = self.layers * 3 * width * width + (self.layers - 1 + read) * rest
         windows = (self.window_of(number) for number in range(self.layers))
         seen = sum(min(length, window + 1) if window else length for window in windows)
@@ -326,7 +326,7 @@ class Transformer(Checked, EncoderPart):
             "layers.attention": attention * dense + norms * vectors * width,
             "layers.ffn": ffn
             * ((halves + 1) * width * inner + bias * (halves * inner + width) + vectors * width),
-            # Normalising before each half leaves the last sum without a norm: one more follows it.
+            # A pre-norm stack has one more norm at its end.
             "norm": vectors * width if self.norm == "pre" else 0,
         }
         return {part: count for part, count in counts.items() if count}

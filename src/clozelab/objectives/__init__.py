@@ -1,4 +1,4 @@
-"""Vectors → sums and counts: the objectives a recipe may list, each with the head it trains."""
+"""The objectives that a recipe may list, each with its head: hidden states → sums and counts."""
 
 from collections.abc import Iterable
 
@@ -47,12 +47,12 @@ PARTS: dict[str, type[Objective]] = {
     "retromae": RetroMae,
 }
 
-# Those that classify a pair of texts.
+# The objectives that classify a pair of texts.
 PAIRS = tuple(name for name, part in PARTS.items() if part.needs & {"next", "order"})
 
 
 def language_models(names: Iterable[str], *kinds: str) -> list[str]:
-    """The objectives among some names that train such language models, in the order of kinds."""
+    """The names of language models of these kinds among `names`, in the order of the kinds."""
     trained = {name: PARTS[name].language_model for name in names if name in PARTS}
     return [name for kind in kinds for name in trained if trained[name] == kind]
 

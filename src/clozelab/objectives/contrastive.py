@@ -1,4 +1,4 @@
-"""Sentence vectors by contrast: a text is nearer to its positive than to others (SimCSE §3-4)."""
+"""Contrastive sentence vectors: a text is nearer to its positive than to others (SimCSE §3-4)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contrastive(Weighted):
-    """The cross-entropy of a text's positive among all of its group, by cosine / `temperature`.
+    """The cross-entropy of a text's positive among those of its group, by cosine / `temperature`.
 
-    Without pairs, the positive of a text is the text itself under another dropout mask (§3); of
-    rows of the format it is the second text, and third texts are further negatives (§4, eq. 5). A
-    group is `in_batch` rows, never more or fewer, so that no loss depends on how a step is divided.
+    Without pairs, the positive of a text is the text itself under another dropout mask (§3); in
+    rows of the format it is the second text, and a third text is a hard negative (§4, eq. 5). A
+    group is always `in_batch` rows, so that no loss depends on how a step is divided.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
@@ -30,10 +30,10 @@ class Contrastive(Weighted):
 
     in_batch: Annotated[int, at_least(2)] | None = None  # rows of a group; none: the whole step
     temperature: PositiveFloat = 0.05  # §3
-    pooling: Pooling = "cls"  # what stands for a text
-    # §6.3: a dense layer and tanh in training alone; the vectors are those before it.
+    pooling: Pooling = "cls"  # how a text's vector is computed
+    # §6.3: a dense layer and tanh in training only; the vectors are those before it.
     projection: bool = True
-    # Matryoshka (arXiv:2205.13147 §3): the loss of the first so many elements is added for each.
+    # Matryoshka (arXiv:2205.13147 §3): for each size the loss of the first elements is added.
     sizes: tuple[PositiveInt, ...] = ()
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Contrastive(Weighted):
 
     @property
     def reads(self) -> tuple[str, ...] | None:
-        """The first token of each text; a mean is of all."""
+        """The first token of each text; None (all tokens) for a mean."""
         return ("left",) if self.pooling == "cls" else None
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
@@ -57,9 +57,9 @@ class Contrastive(Weighted):
         return {"projection": width * width + width} if self.projection else {}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """A target for each block: its pooled tokens, and its place in the row.
+        """A target for each block: the range of its pooled tokens, and its place in the row.
 
-        The first of a row is what is counted.
+        Only the first block of a row has a label.
         """
         inner = int(self.pooling == "mean")  # between the specials
         assert blocks.views is not None, "blocks without rows have no positives"
@@ -79,7 +79,7 @@ class Contrastive(Weighted):
         return Contrasting(self, encoder.hidden_size)
 
     def check_encoder(self, encoder: Any) -> None:
-        """One whose first token may stand for a text, and whose vectors have the sizes."""
+        """Refuse an encoder of two streams, or with vectors no wider than the sizes."""
         if "two_streams" in encoder.provides:
             raise UserError("an encoder of two streams reads an order; use encoder transformer")
         if self.sizes and self.sizes[-1] >= encoder.hidden_size:
@@ -91,5 +91,5 @@ class Contrastive(Weighted):
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
-        """Of the projection, forward and backward; nothing meets the vocabulary."""
+        """The operations of the projection, forward and backward; there are no logits."""
         return float(12 * encoder.hidden_size**2 * predicted) if self.projection else 0.0

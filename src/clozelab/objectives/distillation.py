@@ -1,4 +1,4 @@
-"""Distillation: a teacher's distribution and its states as the target (DistilBERT §2-3)."""
+"""Distillation: a teacher's distribution and its states as targets (DistilBERT §2-3)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Distillation(Weighted):
-    """`soft` × divergence at `temperature`, times its square, + `cosine` × distance of last states.
+    """`soft` × KL divergence at `temperature` (× its square) + `cosine` × distance of last states.
 
-    `over` says at which tokens both are compared. `start` is where the student's
-    layers come from: teacher layers spread evenly (12 → 6 gives 0 2 4 7 9 11), those listed in
-    `layers`, or "random" weights. The loss on the hidden tokens is `masked_lm`'s, listed beside.
+    `over` says at which tokens both are compared. `start` says what the student's layers are
+    initialised with: teacher layers spread evenly (12 → 6 gives 0 2 4 7 9 11), those listed in
+    `layers`, or "random" weights. The loss on masked tokens is that of a separate `masked_lm`.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
@@ -45,27 +45,27 @@ class Distillation(Weighted):
 
     @property
     def also_trains(self) -> str | None:
-        """The teacher's distribution is compared with that of the masked-LM head."""
+        """The masked-LM head, whose distribution is compared with the teacher's."""
         return "masked_lm" if self.soft else None
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable parameters of the head, by part: none for a student as wide as its teacher."""
+        """Trainable parameters of the head: none for a student as wide as its teacher."""
         return {}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """Where the student is compared with its teacher; the labels only mark real tokens."""
+        """The tokens at which both are compared; the labels only mark real tokens."""
         return every(blocks) if self.over == "tokens" else chosen(blocks, hidden)
 
     def build(
         self, encoder: Widths, vocabulary: int, *, teacher_width: int | None = None
     ) -> Teaching:
-        """The comparison; a teacher of another width adds a projection with fresh weights."""
+        """The head; for a teacher of another width it has a projection with fresh weights."""
         from clozelab.objectives.heads.teacher import Teaching
 
         return Teaching(self, encoder.hidden_size, teacher_width)
 
     def layer_choice(self, teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-        """The teacher layer that each layer of the student starts from; none if "random"."""
+        """The teacher layer that initialises each layer of the student; none if "random"."""
         if self.start == "random":
             return ()
         if student_layers > teacher_layers:
@@ -74,8 +74,8 @@ class Distillation(Weighted):
                 f' of {teacher_layers}; give it at most as many, or set start = "random"'
             )
         if self.start == "spread":
-            apart = (teacher_layers - 1) / max(1, student_layers - 1)
-            return tuple(round(number * apart) for number in range(student_layers))
+            spacing = (teacher_layers - 1) / max(1, student_layers - 1)
+            return tuple(round(number * spacing) for number in range(student_layers))
         if len(self.layers) != student_layers or self.layers[-1] >= teacher_layers:
             raise UserError(
                 f"distillation: layers = {list(self.layers)} must be {student_layers} of the"

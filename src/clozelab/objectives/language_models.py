@@ -1,4 +1,4 @@
-"""Language models: a token from what is left of its block, from its left, or in random order."""
+"""Language models: masked, causal, permutation (XLNet) and bidirectional (ELMo)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from clozelab.objectives.heads.vocabulary import PlainHead
     from clozelab.objectives.heads.words import WordHead
 
-_MULTIPLE = 8  # slots in a block: so that shapes rarely change, and suit a device
+_MULTIPLE = 8  # of a block's slots, so that shapes rarely change
 
 
 @dataclass(frozen=True)
 class _TableObjective(Weighted):
-    """What has logits by a product with a table over the vocabulary."""
+    """An objective whose logits are a product with a table over the vocabulary."""
 
     # To the embedding table; false: the head has a table of its own. Recipes name it only then, so
-    # that what was recorded before there was such a field is still the same recipe.
+    # that those recorded before there was this field are unchanged.
     tied: bool = field(default=True, metadata={"later": True})
 
     @property
@@ -41,7 +41,7 @@ class _TableObjective(Weighted):
         return "transform"
 
     def built_as(self, other: Self) -> Self:
-        """With a table of its own where the other has one."""
+        """The same objective, with a table of its own if the other has one."""
         return replace(self, tied=self.tied and other.tied)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
@@ -60,12 +60,12 @@ class _TableObjective(Weighted):
 
 @dataclass(frozen=True)
 class MaskedLm(_TableObjective):
-    """The hidden tokens (BERT §3.1, task 1), through BERT's head and the embedding table.
+    """Predicts the masked tokens (BERT §3.1, task 1), by BERT's head and the embedding table.
 
-    `weighting = "inverse_rate"` divides each loss by the share of its block that is hidden, and
-    their sum by all tokens that may be: where every share is as likely as any other, the mean is a
-    bound on the negative log-likelihood of a token (MDLM, arXiv:2406.07524). `shift = 1` predicts a
-    token one place earlier, as a causal language model does (arXiv:2410.24159, Figure 1).
+    `weighting = "inverse_rate"` divides each loss by the mask rate of its block, and their sum by
+    all tokens that could be masked: if mask rates are uniformly distributed, the mean is a bound on
+    the negative log-likelihood per token (MDLM, arXiv:2406.07524). `shift = 1` predicts a token at
+    the position before it, as a causal language model does (arXiv:2410.24159, Figure 1).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
@@ -73,7 +73,7 @@ class MaskedLm(_TableObjective):
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "masked"
 
     weighting: Literal["even", "inverse_rate"] = field(default="even", metadata={"later": True})
-    # How many places before a token the state lies that predicts it.
+    # How many positions before a token its prediction is made.
     shift: Annotated[int, between(0, 1, "must be 0 or 1")] = field(
         default=0, metadata={"later": True}
     )
@@ -90,11 +90,11 @@ class MaskedLm(_TableObjective):
 
 @dataclass(frozen=True)
 class CausalLm(_TableObjective):
-    """Every token from those to its left (GPT; BERT §5.1's ablation), through the embedding table.
+    """Predicts every token from those to its left (GPT; BERT §5.1's ablation), by the tied table.
 
     `head = "plain"` is GPT's, the table alone; "transform" is BERT's dense, norm and bias, so
     that a left-to-right ablation differs from BERT in nothing else. "shared" is the head of
-    masked_lm, beside which it is trained in blocks that are read causally.
+    masked_lm, for recipes in which some blocks are read causally.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"causal_blocks", "token_vectors"})
@@ -110,12 +110,12 @@ class CausalLm(_TableObjective):
 
     @property
     def head_of(self) -> str | None:
-        """That of masked_lm, where it is shared."""
+        """The objective whose head is shared, or None."""
         return "masked_lm" if self.head == "shared" else None
 
     @property
     def head_kind(self) -> Literal["plain", "transform", "queries"]:
-        """As the recipe says; one that is shared is BERT's."""
+        """The recipe's; a shared head is BERT's."""
         return "transform" if self.head == "shared" else self.head
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
@@ -129,23 +129,23 @@ class CausalLm(_TableObjective):
 
 @dataclass(frozen=True)
 class PermutationLm(_TableObjective):
-    """Targets in random order, each from those before, by the query stream (XLNet §2.2-2.3)."""
+    """Predicts targets in random order, each from those before, by queries (XLNet §2.2-2.3)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction", "two_streams"})
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "permutation"
     head_kind: ClassVar[Literal["queries"]] = "queries"
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """What is predicted in some blocks, the same number of slots T in each.
+        """The targets of the blocks, with the same number of slots T in each.
 
-        So the columns are rectangles [B, T], laid flat: the encoder's queries. Slots that are left
-        over ask at the block's first place and are ignored.
+        So the columns are flattened [B, T] arrays, the encoder's queries. Unused slots have the
+        block's first position and are ignored.
         """
         at = hidden.positions
         rows = blocks.rows[at]
         counts = np.bincount(rows, minlength=len(blocks))
-        most = -(-int(counts.max(initial=0)) // _MULTIPLE) * _MULTIPLE
-        slots = max(1, min(most, int(blocks.lengths.max(initial=0))))
+        rounded = -(-int(counts.max(initial=0)) // _MULTIPLE) * _MULTIPLE
+        slots = max(1, min(rounded, int(blocks.lengths.max(initial=0))))
         slot = np.arange(len(at)) - (np.cumsum(counts) - counts)[rows]
         positions = np.zeros((len(blocks), slots), dtype=np.int64)
         labels = np.full((len(blocks), slots), Targets.IGNORED, dtype=np.int64)
@@ -157,10 +157,10 @@ class PermutationLm(_TableObjective):
 
 @dataclass(frozen=True)
 class BidirectionalLm(Weighted):
-    """Every word from its left and from its right (ELMo §3.1), through one softmax over words.
+    """Predicts every word from its left and from its right (ELMo §3.1), by a softmax over words.
 
-    `words` is how many the softmax knows, `samples` how many of them stand for all in a step of
-    training; an evaluation uses them all. Targets, and their places, count words.
+    `words` is the size of the softmax, `samples` how many words are sampled in a training step; an
+    evaluation uses them all. Positions of targets count words.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"words", "two_directions"})
@@ -175,7 +175,7 @@ class BidirectionalLm(Weighted):
             raise UserError(f"samples = {self.samples}: must be from 1 to words = {self.words}")
 
     def with_words(self, most: int) -> BidirectionalLm:
-        """The same with a softmax over at most so many words."""
+        """The same objective with a softmax over at most `most` words."""
         words = min(self.words, most)
         return replace(self, words=words, samples=min(self.samples, words))
 
@@ -184,17 +184,17 @@ class BidirectionalLm(Weighted):
         return {"words": self.words * encoder.hidden_size, "bias": self.words}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """At every word the next and the one before; from `words` on they are unknown words."""
+        """At every word the next word and the one before; ids from `words` on are unknown words."""
         spelled = blocks.words
         assert spelled is not None, "blocks of tokens have no words"
         numbers = np.where(spelled.ids < self.words, spelled.ids, 0).astype(np.int64)
         first, last = spelled.starts[:-1], spelled.starts[1:] - 1
-        some = first <= last
+        nonempty = first <= last
         following, before = np.roll(numbers, -1), np.roll(numbers, 1)
-        following[last[some]] = before[first[some]] = Targets.IGNORED
+        following[last[nonempty]] = before[first[nonempty]] = Targets.IGNORED
         lengths = np.diff(spelled.starts)
-        places = np.arange(len(numbers)) - np.repeat(first, lengths)
-        columns = {"at": places, "labels": following, "back_labels": before}
+        positions = np.arange(len(numbers)) - np.repeat(first, lengths)
+        columns = {"at": positions, "labels": following, "back_labels": before}
         return Targets(spelled.starts, columns)
 
     def build(self, encoder: Widths, vocabulary: int) -> WordHead:

@@ -1,4 +1,4 @@
-"""What objectives share: the encoder as a head sees it, their weight, and the targets of tokens."""
+"""What objectives share: the settings of the encoder that heads need, weights, and targets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from clozelab.ranges import Checked, NonNegativeFloat
 
 
 class Widths(Protocol):
-    """An encoder seen from its output: the width of a vector, and of the table it is tied to.
+    """The settings of an encoder that its heads need: the widths of its states and its table.
 
-    And whether its dense layers and norms have biases, and which norms those are: so its heads.
+    Heads also have biases and norms of the kind that the encoder has.
     """
 
     @property
     def hidden_size(self) -> int:
-        """Of a layer's vectors."""
+        """The width of a layer's states."""
 
     @property
     def embedding_size(self) -> int:
@@ -29,7 +29,7 @@ class Widths(Protocol):
 
     @property
     def bias(self) -> bool:
-        """Of dense layers and norms."""
+        """Whether dense layers and norms have biases."""
 
     @property
     def normalisation(self) -> Literal["layer", "rms"]:
@@ -37,19 +37,19 @@ class Widths(Protocol):
 
 
 class Tied(Widths, Protocol):
-    """An encoder whose heads are built like its layers: the same activation, the same norm."""
+    """The settings of an encoder whose heads have the activation and the norm of its layers."""
 
     @property
     def activation(self) -> Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"]:
-        """Between two dense layers."""
+        """The activation between two dense layers."""
 
     @property
     def epsilon(self) -> float:
-        """Of the norms."""
+        """The epsilon of the norms."""
 
 
 def head_parameters(encoder: Widths, vocabulary: int) -> dict[str, int]:
-    """Those of BERT's head over the vocabulary (§3.1): dense to the table's width, norm, bias."""
+    """The parameters of BERT's vocabulary head (§3.1): dense to the table's width, norm, bias."""
     width, bias = encoder.embedding_size, int(encoder.bias)
     norm = width + width * (bias if encoder.normalisation == "layer" else 0)
     return {"dense": encoder.hidden_size * width + bias * width, "norm": norm, "bias": vocabulary}
@@ -57,7 +57,7 @@ def head_parameters(encoder: Widths, vocabulary: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Weighted(Checked, ObjectivePart):
-    """What all objectives have in common: how much they count."""
+    """What all objectives have: a weight."""
 
     weight: NonNegativeFloat = 1.0  # 0 is an objective that is measured but not trained
     course: Course = ()  # (share of the run, factor of the weight), linear in between
@@ -75,27 +75,27 @@ def weight_at(weight: float, course: Course, progress: float) -> float:
 def chosen(
     blocks: Blocks, hidden: Hidden, corrupted: Corrupted | None = None, *, shift: int = 0
 ) -> Targets:
-    """Every hidden token, with what was decided to put in its place if that is asked for.
+    """The masked tokens as targets, with their decisions if `corrupted` is given.
 
-    With `shift` it is predicted so many places earlier; where its block has no such place, it is no
+    Each is predicted `shift` positions earlier; a token without such a position in its block is no
     target.
     """
-    there = blocks.positions[hidden.positions] >= shift
-    at = hidden.positions[there]
+    valid = blocks.positions[hidden.positions] >= shift
+    at = hidden.positions[valid]
     columns = {"at": blocks.positions[at] - shift, "labels": blocks.ids[at].astype(np.int64)}
     if corrupted is not None:
-        columns["decisions"] = corrupted.decisions[there].astype(np.int64)
+        columns["decisions"] = corrupted.decisions[valid].astype(np.int64)
     return Targets(np.searchsorted(at, blocks.starts), columns)
 
 
 def every(blocks: Blocks) -> Targets:
-    """Every token, special ones too."""
+    """Every token as a target, including special ones."""
     columns = {"at": blocks.positions, "labels": blocks.ids.astype(np.int64)}
     return Targets(blocks.starts, columns)
 
 
 def following(blocks: Blocks) -> Targets:
-    """At every token but a block's last, the next."""
+    """At every token but a block's last, the next token as a target."""
     at = np.flatnonzero(blocks.positions < np.repeat(blocks.lengths - 1, blocks.lengths))
     columns = {"at": blocks.positions[at], "labels": blocks.ids[at + 1].astype(np.int64)}
     return Targets(offsets(np.maximum(blocks.lengths - 1, 0)), columns)

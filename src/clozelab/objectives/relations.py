@@ -1,4 +1,4 @@
-"""Relations of queries, keys and values: a teacher's self-attention as target (MiniLMv2 §3)."""
+"""Self-attention relations: a teacher's queries, keys and values as targets (MiniLMv2 §3)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Relations(Weighted):
-    """The divergence of a student's relations between tokens from its teacher's (§3.1).
+    """The KL divergence of a student's relations between tokens from its teacher's (§3.1).
 
-    Queries of all heads are joined and split again into `heads` relation heads; the relation of a
-    token is the softmax of its scaled products with the queries of its block. So for keys and
-    values. The student's last layer is compared with one of the teacher's. Their widths, depths and
-    attention heads may differ.
+    Queries of all heads are concatenated and split into `heads` relation heads; the relation of a
+    token is the softmax of its scaled products with the queries of its block; likewise for keys
+    and values. The student's last layer is compared with one of the teacher's. Their widths, depths
+    and attention heads may differ.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"projections"})
-    reads: ClassVar[tuple[str, ...]] = ()  # what the last layer reads, and not what it puts out
+    reads: ClassVar[tuple[str, ...]] = ()  # it needs the last layer's projections, not its output
     needs_teacher: ClassVar[bool] = True
     own_size: ClassVar[bool] = True
 
@@ -36,7 +36,7 @@ class Relations(Weighted):
     values: NonNegativeFloat = 1.0
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """None: relations are compared as they are."""
+        """None: relations have no weights."""
         return {}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
@@ -46,17 +46,17 @@ class Relations(Weighted):
     def build(
         self, encoder: Widths, vocabulary: int, *, teacher_width: int | None = None
     ) -> Relating:
-        """The comparison, which has no weights."""
+        """The head, which has no weights."""
         from clozelab.objectives.heads.relating import Relating
 
         return Relating(self)
 
     def check_encoder(self, encoder: Any) -> None:
-        """The relation heads divide the student's hidden size."""
+        """Refuse a student whose hidden size the relation heads do not divide."""
         self._check_width(encoder.hidden_size, "encoder.hidden_size =")
 
     def check_teacher(self, encoder: Any) -> None:
-        """They divide the teacher's as well; it has queries, keys and values, and that layer."""
+        """Refuse a teacher of another width, without queries, keys and values, or that layer."""
         if "projections" not in encoder.provides or encoder.causal:
             raise UserError(
                 "relations are between the queries, keys and values of tokens that see each other,"
@@ -72,7 +72,7 @@ class Relations(Weighted):
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
-        """Of the student's products, forward and backward; nothing meets the vocabulary."""
+        """The operations of the student's relations, forward and backward; there are no logits."""
         return float(18 * encoder.hidden_size * length)
 
     def _check_width(self, width: int, whose: str) -> None:

@@ -1,4 +1,4 @@
-"""Replaced tokens (ELECTRA §2): the generator that replaces them, and what learns from them.
+"""Replaced tokens (ELECTRA §2): the generator that replaces them, and objectives over them.
 
 How generator and encoder share their tables is ELECTRA's (§3.2) or DeBERTa-v3's (§3.3).
 """
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from clozelab.objectives.heads.generator import GeneratorModule
     from clozelab.objectives.heads.replaced import CopyHead, DetectionHead
 
-BITS = 24  # of a draw: as many as single precision keeps
+BITS = 24  # of a draw: the precision of float32
 _HEAD = 64  # the width of an attention head
 Sharing = Literal["embeddings", "gradient_disentangled", "none"]
-# Of the embeddings.
+# The embeddings that generator and encoder share.
 _SHARED: dict[Sharing, tuple[str, ...]] = {
     "embeddings": ("words", "positions", "types", "norm"),
     "gradient_disentangled": ("words",),
@@ -47,12 +47,12 @@ _SHALLOW = Range(
 
 @dataclass(frozen=True)
 class Generator(Weighted):
-    """A masked language model of its own, whose samples the encoder reads at the hidden tokens.
+    """A separate masked language model, whose samples the encoder reads at the masked tokens.
 
-    Its encoder is the recipe's at `share` of the width (§3.2) and `depth` of the layers. `sharing =
-    "embeddings"`: both have the same tables of tokens, positions and types, and the norm behind
-    them. "gradient_disentangled" (DeBERTa-v3 §3.3): the table of tokens is the generator's, which
-    alone trains it, and the encoder adds a delta of its own to it, zero at first.
+    Its encoder is the recipe's with `share` of the width (§3.2) and `depth` of the layers. With
+    `sharing = "embeddings"` both share the tables of tokens, positions and types, and their norm.
+    With "gradient_disentangled" (DeBERTa-v3 §3.3) only the generator trains the table of tokens, to
+    which the encoder adds a delta of its own, initially zero.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "shared_embeddings"})
@@ -64,11 +64,11 @@ class Generator(Weighted):
     depth: Annotated[float, _SHALLOW] = field(default=1.0, metadata={"later": True})
 
     def built_as(self, other: Self) -> Self:
-        """As large as the other, and sharing what it shares."""
+        """The same objective with the other's size and sharing."""
         return replace(self, share=other.share, sharing=other.sharing, depth=other.depth)
 
     def shape(self, encoder: Any) -> Any:
-        """The generator's encoder, for that of a recipe."""
+        """The settings of the generator's encoder, given those of a recipe's."""
         width = round(self.share * encoder.hidden_size)
         if width < 1 or (width > _HEAD and width % (width // _HEAD)):
             near = max(_HEAD, round(width / _HEAD) * _HEAD) / encoder.hidden_size
@@ -80,13 +80,13 @@ class Generator(Weighted):
         return replace(encoder.resized(layers, width), embedding_size=encoder.embedding_size)
 
     def check_encoder(self, encoder: Any) -> None:
-        """Refuse an encoder of whose width the generator cannot have its share."""
+        """Refuse an encoder of whose width the generator cannot have a `share`."""
         self.shape(encoder)
 
     def parameters(self, encoder: Any, vocabulary: int) -> dict[str, int]:
-        """Trainable parameters of the generator, by part, without those that are the encoder's.
+        """Trainable parameters of the generator, by part, without those shared with the encoder.
 
-        The encoder's delta is counted here: there is none without a generator.
+        The encoder's delta is counted here, since only a generator makes it necessary.
         """
         shape = self.shape(encoder)
         counts = {f"encoder.{key}": n for key, n in shape.parameters(vocabulary).items()}
@@ -98,14 +98,14 @@ class Generator(Weighted):
         return counts | {f"head.{key}": n for key, n in head.items()}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """Every hidden token, and the draw by which it is replaced."""
+        """Every masked token, and the draw by which its replacement is sampled."""
         assert corrupted.keys is not None, "samples are drawn by the keys of a corruption"
         targets = chosen(blocks, hidden, corrupted)
         draws = (corrupted.keys[hidden.positions] >> np.uint64(64 - BITS)).astype(np.int64)
         return replace(targets, columns={**targets.columns, "draws": draws})
 
     def build(self, encoder: Any, vocabulary: int) -> GeneratorModule:
-        """The generator with fresh weights, tables included: what builds both makes them share."""
+        """The generator with fresh weights; whoever builds both then makes them share tables."""
         from clozelab.objectives.heads.generator import GeneratorModule
 
         return GeneratorModule(self, self.shape(encoder), vocabulary)
@@ -113,7 +113,7 @@ class Generator(Weighted):
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
-        """Of its encoder and its head."""
+        """The operations of its encoder and its head."""
         shape = self.shape(encoder)
         head = super().training_flops(shape, vocabulary, length=length, predicted=predicted)
         return float(shape.training_flops(length, read=predicted) + head)
@@ -121,9 +121,9 @@ class Generator(Weighted):
 
 @dataclass(frozen=True)
 class ReplacedToken(Weighted):
-    """Is each token the original (ELECTRA §2)? Two classes: 0 original, 1 replaced.
+    """Predicts whether each token is the original (ELECTRA §2): 0 original, 1 replaced.
 
-    `over = "targets"` asks at the hidden tokens alone, which is the paper's ELECTRA 15 % (§3.4).
+    `over = "targets"` does so only at the masked tokens, which is the paper's ELECTRA 15 % (§3.4).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
@@ -138,7 +138,7 @@ class ReplacedToken(Weighted):
         return {"dense": width * width + width, "classifier": width + 1}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """The original tokens: what the encoder reads instead is not known yet."""
+        """The original tokens; the replaced ones are sampled later."""
         return every(blocks) if self.over == "tokens" else chosen(blocks, hidden)
 
     def build(self, encoder: Tied, vocabulary: int) -> DetectionHead:
@@ -150,13 +150,13 @@ class ReplacedToken(Weighted):
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
-        """Of its dense layer."""
+        """The operations of its dense layer."""
         return float(6 * encoder.hidden_size * (encoder.hidden_size + 1) * predicted)
 
 
 @dataclass(frozen=True)
 class AllTokensLm(Weighted):
-    """Every token, original or replaced, by a copy of what is read or by BERT's head (§3.4)."""
+    """Predicts every token, original or replaced, by copying it or by BERT's head (§3.4)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
     reads: ClassVar[tuple[str, ...]] = ("at",)

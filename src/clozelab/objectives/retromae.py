@@ -1,4 +1,4 @@
-"""A text from its [CLS] vector alone, nearly: an auto-encoder (RetroMAE, arXiv:2205.12035)."""
+"""An auto-encoder: a text from little more than its [CLS] vector (RetroMAE, arXiv:2205.12035)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RetroMae(Weighted):
-    """Every token of a block by one layer, which reads the block's [CLS] vector and little else.
+    """Predicts every token of a block by a decoder layer that reads little but its [CLS] vector.
 
-    The encoder reads a block with a moderate share of its tokens masked; what masks it and what is
-    predicted there (masked_lm beside this) is the recipe's (§3.1). The decoder (§3.3, enhanced
-    decoding) asks for each token by the vector and the token's position, and sees the vector and
-    those of the other tokens that were drawn for this one question.
+    The encoder reads a block with a moderate mask rate; the recipe gives its masking and the
+    objective there (a separate masked_lm; §3.1). In the decoder (§3.3, enhanced decoding) the query
+    of each token is the vector plus the token's position; it attends to the vector and to other
+    tokens that are sampled for each query.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
-    chained: ClassVar[bool] = True  # the tokens that a target sees are the labels of others
+    chained: ClassVar[bool] = True  # a target attends to the labels of others
 
-    mask_rate: Share = 0.5  # of the tokens beside the asked one, hidden from each question; §4.1
+    mask_rate: Share = 0.5  # of the other tokens, for each query; §4.1
 
     @property
     def pooling(self) -> Pooling:
-        """The vector that it reconstructs a text from."""
+        """How the vector is computed that a text is reconstructed from."""
         return "cls"
 
     def parameters(self, encoder: Any, vocabulary: int) -> dict[str, int]:
@@ -52,7 +52,7 @@ class RetroMae(Weighted):
         return {part: count for part, count in {**counts, **head}.items() if count}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """Every token that is not special, and the draw of what it is predicted from."""
+        """Every token that is not special, and the draw of its attention mask."""
         assert corrupted.keys is not None, "what is seen is drawn by the keys of a corruption"
         at = np.flatnonzero(~blocks.fixed)
         columns = {
@@ -69,7 +69,7 @@ class RetroMae(Weighted):
         return RetroMaeDecoder(self, encoder, vocabulary)
 
     def check_encoder(self, encoder: Any) -> None:
-        """One that begins a text with a token whose vector has read all of it."""
+        """Refuse an encoder without a first token whose vector has read the whole text."""
         if encoder.layout.summary != "first" or encoder.max_positions is None:
             raise UserError(
                 "reconstructs a text from the vector of its first token, which this encoder does"
@@ -79,6 +79,6 @@ class RetroMae(Weighted):
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
-        """Of its layer, for every token, and of its head."""
+        """The operations of its layer, for every token, and of its head."""
         head = super().training_flops(encoder, vocabulary, length=length, predicted=predicted)
         return float(6 * 12 * encoder.hidden_size**2 + 12 * encoder.hidden_size * length + head)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NextSentence(Weighted):
-    """Does B follow A in the text (BERT §3.1, task 2)? Two classes: 0 next, 1 random.
+    """Predicts whether B follows A in the text (BERT §3.1, task 2): 0 next, 1 random.
 
     The classifier reads the pooled first token, and the objective owns the pooler.
     """
@@ -45,6 +45,6 @@ class NextSentence(Weighted):
 
 @dataclass(frozen=True)
 class SentenceOrder(NextSentence):
-    """Were A and B swapped (ALBERT §3.1)? Two classes: 0 in order, 1 swapped."""
+    """Predicts whether A and B were swapped (ALBERT §3.1): 0 in order, 1 swapped."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"order", "token_vectors"})

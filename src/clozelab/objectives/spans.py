@@ -1,4 +1,4 @@
-"""Objectives over hidden spans: a span's tokens from the two tokens around it (SpanBERT §3.2)."""
+"""Objectives over masked spans: a span's tokens from the two tokens around it (SpanBERT §3.2)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SpanBoundary(Weighted):
-    """Predict the token at each offset of a hidden span from both neighbours and the offset.
+    """Predicts the token at each offset of a masked span from both neighbours and the offset.
 
-    `positions` offsets have embeddings of size `dimension`; `longest` is how many tokens of a
-    merged span are predicted. `boundary = "content"` passes over spans that touch a special, as
-    the published code did; "any" lets specials be boundaries.
+    `positions` offsets have embeddings of size `dimension`; at most `longest` tokens of a merged
+    span are predicted. `boundary = "content"` skips spans next to a special token, as the
+    published code did; "any" allows special tokens as boundaries.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"spans", "token_vectors"})
     reads: ClassVar[tuple[str, ...]] = ("left", "right")
-    chained: ClassVar[bool] = False  # whether the head reads the token before as well
+    chained: ClassVar[bool] = False  # whether the head also reads the previous token
 
     positions: PositiveInt = 200
     dimension: PositiveInt = 200
@@ -53,8 +53,8 @@ class SpanBoundary(Weighted):
         }
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """The first `longest` tokens of every hidden span between two seen tokens of its block."""
-        start, end = _merged(hidden)
+        """The first `longest` tokens of every masked span with two unmasked neighbours."""
+        start, end = _merge_spans(hidden)
         row = blocks.rows[start]
         inside = (start > blocks.starts[row]) & (end < blocks.starts[row + 1])
         start, end = start[inside], end[inside]
@@ -81,11 +81,11 @@ class SpanBoundary(Weighted):
 
 @dataclass(frozen=True)
 class SpanJoint(SpanBoundary):
-    """The probability of a whole span by the chain rule: the token before is read as well.
+    """The probability of a whole span by the chain rule: the head also reads the previous token.
 
-    An experiment of ours; SpanBERT takes the tokens of a span for independent. The token before
-    comes in by its row of the tied table, a learned vector before the first, so the losses of a
-    span's tokens add up to -log p(span | neighbours).
+    An experiment of ours; SpanBERT treats the tokens of a span as independent. The previous token
+    is read as its row of the tied table, before the first one as a learned vector, so the losses of
+    a span's tokens add up to -log p(span | neighbours).
     """
 
     chained: ClassVar[bool] = True
@@ -97,18 +97,18 @@ class SpanJoint(SpanBoundary):
         return {**counts, "first": chained, "start": encoder.embedding_size}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """What is predicted in some blocks; `previous` has no meaning at offset 0."""
+        """The targets with the previous tokens; `previous` has no meaning at offset 0."""
         targets = super().targets(blocks, hidden, corrupted)
         previous = np.append(np.zeros(1, np.int64), targets.columns["labels"])[:-1]
         return replace(targets, columns={**targets.columns, "previous": previous})
 
 
-def _merged(hidden: Hidden) -> Ints:
-    """The hidden spans, those that touch made one, so that what is around them is seen.
+def _merge_spans(hidden: Hidden) -> Ints:
+    """The masked spans, adjacent ones merged, so that their neighbours are unmasked.
 
-    Spans that touch over the edge of a block have nothing there to be predicted from either way.
+    Spans that touch across the edge of a block are not predicted in any case.
     """
     first, last = hidden.spans[:, 0], hidden.spans[:, 1]
-    apart = first[1:] > last[:-1]
+    separate = first[1:] > last[:-1]
     edge = np.ones(min(len(first), 1), dtype=bool)
-    return np.stack([first[np.append(edge, apart)], last[np.append(apart, edge)]])
+    return np.stack([first[np.append(edge, separate)], last[np.append(separate, edge)]])

@@ -1,1 +1,1 @@
-"""The heads as modules: states of the encoder → sums and counts."""
+"""The heads as modules: hidden states → sums and counts."""

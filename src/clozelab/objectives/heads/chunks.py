@@ -1,4 +1,4 @@
-"""Sums over many rows of logits, a stretch of rows at a time, so that they never all exist."""
+"""Sums over many rows of logits, a chunk of rows at a time, to save memory."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-LOGITS = 2**27  # values in a stretch: half a gigabyte in single precision
+LOGITS = 2**27  # values in a chunk: half a gigabyte in single precision
 
 
 def add_up(
     part: Callable[..., tuple[Tensor, ...]], rows: tuple[Tensor, ...], *, vocabulary: int
 ) -> tuple[Tensor, ...]:
-    """What `part` makes of the rows, stretch by stretch, added up.
+    """The sums of what `part` returns for each chunk of the rows.
 
-    Where a gradient is wanted, the logits of a stretch are made again on the way back.
+    In training the logits of a chunk are recomputed in the backward pass.
     """
     size = max(1, LOGITS // vocabulary)
     sums: tuple[Tensor, ...] = ()
-    for stretch in zip(*(torch.split(x, size) for x in rows), strict=True):
+    for chunk in zip(*(torch.split(x, size) for x in rows), strict=True):
         if torch.is_grad_enabled() and len(rows[0]) > size:
-            more = checkpoint(part, *stretch, use_reentrant=False, preserve_rng_state=False)
+            chunk_sums = checkpoint(part, *chunk, use_reentrant=False, preserve_rng_state=False)
         else:
-            more = part(*stretch)
-        sums = tuple(a + b for a, b in zip(sums, more, strict=True)) if sums else more
+            chunk_sums = part(*chunk)
+        sums = tuple(a + b for a, b in zip(sums, chunk_sums, strict=True)) if sums else chunk_sums
     return sums

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Contrasting(nn.Module):
-    """Targets are blocks in order: a text, right behind it its positive, then its negative."""
+    """Targets are blocks in order: a text, then its positive, then its hard negative."""
 
     def __init__(self, part: Contrastive, width: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Contrasting(nn.Module):
         initialise(self, width)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
-        """The loss over texts that have a label, how many they are, and how many were right."""
+        """The loss over texts that have a label, their number, and how many were right."""
         first_K = targets["labels"] != Targets.IGNORED
         views_K, groups_K = targets["views"], targets["groups"]
         count = first_K.sum()
@@ -35,15 +35,15 @@ class Contrasting(nn.Module):
         x_KW = wide(self._pooled(encoded.hidden_states, targets["left"], targets["right"]))
         if self.projection is not None:
             x_KW = self.projection(x_KW).tanh()
-        rivals_KK = (groups_K[:, None] == groups_K) & (views_K > 0)
-        # The positive of a slot is the next; the last is never a first, and has any.
+        candidates_KK = (groups_K[:, None] == groups_K) & (views_K > 0)
+        # The positive of a slot is the next slot; the last one is never counted, and wraps around.
         positive_K = torch.arange(len(views_K), device=views_K.device).roll(-1)
         loss, correct = x_KW.new_zeros(()), count
         for size in (*self.sizes, x_KW.shape[1]):
             z_KW = functional.normalize(x_KW[:, :size], dim=1)
-            # Finite, so that a slot without rivals has a gradient of zero and not NaN.
+            # Finite, so that a slot without candidates has a gradient of zero and not NaN.
             scores_KK = z_KW @ z_KW.T / self.temperature
-            scores_KK = scores_KK.masked_fill(~rivals_KK, torch.finfo(scores_KK.dtype).min)
+            scores_KK = scores_KK.masked_fill(~candidates_KK, torch.finfo(scores_KK.dtype).min)
             right_K = scores_KK.gather(1, positive_K[:, None]).squeeze(1)
             loss_K = scores_KK.logsumexp(dim=1) - right_K
             loss = loss + loss_K.where(first_K, 0.0).sum()
@@ -51,10 +51,10 @@ class Contrasting(nn.Module):
         return {"loss": loss, "count": count, "correct": correct}
 
     def _pooled(self, x_NW: Tensor, left_K: Tensor, right_K: Tensor) -> Tensor:
-        """[K, W] of each block the vector that stands for it; idle slots have some vector."""
+        """[K, W] the pooled vector of each block; that of unused slots is arbitrary."""
         if self.pooling == "cls":
             return x_NW.index_select(0, left_K)
-        # Blocks lie in order: a token is of the first that ends where it stands or behind it.
+        # Blocks are in order: a token belongs to the first block that ends at or after it.
         token_N = torch.arange(len(x_NW), device=x_NW.device)
         slot_N = torch.searchsorted(right_K.cummax(0).values, token_N)
         slot_N = slot_N.clamp(max=len(left_K) - 1)

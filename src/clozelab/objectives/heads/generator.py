@@ -1,4 +1,4 @@
-"""A small masked language model that writes what the encoder reads (ELECTRA §2)."""
+"""The generator: a small masked language model whose samples the encoder reads (ELECTRA §2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GeneratorModule(nn.Module):
-    """`forward(input, targets)`: the input with a sample at every target, and the sums."""
+    """`forward(input, targets)` returns the input with a sample at every target, and the sums."""
 
     def __init__(self, part: Generator, shape: Any, vocabulary: int) -> None:
         super().__init__()
@@ -27,42 +27,42 @@ class GeneratorModule(nn.Module):
         self.sharing = part.sharing
 
     def share_with(self, encoder: nn.Module) -> None:
-        """Take the embeddings of the encoder that it writes for, as the recipe says."""
+        """Share the embeddings of the encoder, as the recipe says."""
         if self.sharing != "none":
             disentangled = self.sharing == "gradient_disentangled"
             self.encoder.share_embeddings(encoder, disentangled=disentangled)
 
     def forward(self, batch: Input, targets: dict[str, Tensor]) -> tuple[Input, Sums]:
-        """What the encoder reads, and the sums of the masked language model."""
+        """The input with the sampled tokens, and the sums of the masked language model."""
         read = reading({"masked_lm": targets}, {"masked_lm": ("at",)}, len(batch.ids))
         encoded: Encoded = self.encoder(batch, at=None if read is None else read.at)
         counted = targets if read is None else read.targets["masked_lm"]
         logits_KV, sums = self.head.predict(encoded, counted)
         samples_K = sampled(logits_KV, targets["draws"])
-        return batch._replace(ids=_written(batch.ids, samples_K, targets)), sums
+        return batch._replace(ids=_scatter(batch.ids, samples_K, targets)), sums
 
 
 @torch.no_grad()
 def sampled(logits_KV: Tensor, draws_K: Tensor) -> Tensor:
-    """[K] tokens by the softmax: each the first whose cumulative probability exceeds its draw.
+    """[K] samples of the softmax: the first token whose cumulative probability exceeds the draw.
 
     A few rows at a time, since all probabilities would need the memory of a training step.
     """
     rows = max(1, LOGITS // logits_KV.shape[1])
-    stretches = zip(torch.split(logits_KV, rows), torch.split(draws_K, rows), strict=True)
-    return torch.cat([_drawn(logits, draws) for logits, draws in stretches])
+    chunks = zip(torch.split(logits_KV, rows), torch.split(draws_K, rows), strict=True)
+    return torch.cat([_sample(logits, draws) for logits, draws in chunks])
 
 
-def _drawn(logits_KV: Tensor, draws_K: Tensor) -> Tensor:
+def _sample(logits_KV: Tensor, draws_K: Tensor) -> Tensor:
     cumulative_KV = wide(logits_KV).softmax(1).cumsum(1)
-    # Of the sum as it was rounded, which every draw is then below.
+    # Times the rounded sum of the probabilities, so that every draw is below it.
     bound_K = draws_K.to(cumulative_KV.dtype) * 2.0**-BITS * cumulative_KV[:, -1]
     first_K = torch.searchsorted(cumulative_KV, bound_K[:, None], right=True).squeeze(1)
     return first_K.clamp(max=logits_KV.shape[1] - 1)
 
 
-def _written(ids_N: Tensor, samples_K: Tensor, targets: dict[str, Tensor]) -> Tensor:
-    """[N] the ids with the samples at the targets; idle slots write behind the last."""
+def _scatter(ids_N: Tensor, samples_K: Tensor, targets: dict[str, Tensor]) -> Tensor:
+    """[N] the ids with the samples at the targets; unused slots write past the end."""
     size = len(ids_N)
     at_K = torch.where(targets["labels"] == Targets.IGNORED, size, targets["at"])
     return torch.cat([ids_N, ids_N.new_zeros(1)]).scatter(0, at_K, samples_K)[:size]

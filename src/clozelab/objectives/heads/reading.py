@@ -1,4 +1,4 @@
-"""Which tokens the heads read: the last layer of an encoder is computed for these alone."""
+"""Which tokens' states the heads read: the last layer is computed only for these."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from clozelab.contracts import MOST_CHOSEN
 Columns = Mapping[str, dict[str, Tensor]]  # the columns of every objective's targets
 Reads = Mapping[str, tuple[str, ...] | None]  # by objective, as the part states it
 
-_IDLE = 16  # rows where no state is read: kernels want some, and processes every gradient
+_IDLE = 16  # rows if no state is read: kernels need some, and DDP every gradient
 
 
 class StatesRead(NamedTuple):
     """The tokens whose states are read."""
 
     at: Tensor  # [T] packed positions, one column after another; a token may be there twice
-    targets: dict[str, dict[str, Tensor]]  # their positions counted among these
+    targets: dict[str, dict[str, Tensor]]  # with positions that index these
 
 
 def reading(targets: Columns, reads: Reads, tokens: int) -> StatesRead | None:
-    """What the objectives that `reads` names read of so many tokens; None: all, or nearly all."""
+    """The tokens that the objectives of `reads` read; None: all, or nearly all."""
     columns = [
         (name, column, targets[name][column]) for name in reads for column in reads[name] or ()
     ]

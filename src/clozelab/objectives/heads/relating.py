@@ -1,6 +1,6 @@
 """Relations of queries, keys and values, compared with a teacher's (MiniLMv2 §3.1).
 
-The teacher is run by the caller, in evaluation, on what the student sees.
+The caller runs the teacher, in evaluation mode, on the student's input.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class Relating(nn.Module):
-    """The divergence of relations, for each token the mean over relation heads."""
+    """The KL divergence of relations, for each token the mean over relation heads."""
 
     def __init__(self, part: Relations) -> None:
         super().__init__()
         self.heads = part.heads
         self.weights = {"queries": part.queries, "keys": part.keys, "values": part.values}
-        # What both encoders are asked for: the student's last layer, the teacher's chosen one.
+        # Arguments of both encoders: project the student's last layer, the teacher's chosen one.
         self.asks: tuple[dict[str, Any], ...] = ({"project": -1}, {"project": part.teacher_layer})
 
     def forward(self, student: Encoded, teacher: Encoded, targets: dict[str, Tensor]) -> Sums:
-        """The weighted loss at the targets, how many there are, and each kind of relation."""
+        """The weighted loss at the targets, their number, and the loss of each kind of relation."""
         mine, theirs = student.projections, teacher.projections
         assert mine is not None
         assert theirs is not None
@@ -51,8 +51,8 @@ class Relating(nn.Module):
             kl_BHL = kl_BHLL.masked_fill(~seen_BL[:, None, None], 0.0).sum(dim=3)
             return ((kl_BHL.mean(dim=1) * shares_BL).sum(),)
 
-        # What the last layer does with its values is in no relation. It gets a gradient of zero,
-        # since processes wait for the gradient of every parameter.
+        # The rest of the last layer is in no relation. It gets a gradient of zero, since DDP waits
+        # for the gradient of every parameter.
         sums = {"loss": 0 * wide(student.hidden_states).sum(), "count": counts_K.sum()}
         for number, (name, weight) in enumerate(self.weights.items()):
             rows = (mine.qkv[:, :, number], theirs.qkv[:, :, number].detach())
@@ -65,7 +65,7 @@ class Relating(nn.Module):
         return sums
 
     def _relations(self, x_BLW: Tensor, seen_BL: Tensor) -> Tensor:
-        """[B, H, L, L] the logarithms of each token's relations to those of its block."""
+        """[B, H, L, L] the log-relations of each token to those of its block."""
         blocks, length, _ = x_BLW.shape
         x_BHLA = wide(x_BLW).reshape(blocks, length, self.heads, -1).transpose(1, 2)
         scores = x_BHLA @ x_BHLA.transpose(2, 3) / math.sqrt(x_BHLA.shape[3])

@@ -15,23 +15,23 @@ from clozelab.objectives.heads.vocabulary import VocabularyHead
 if TYPE_CHECKING:
     from clozelab.objectives.retromae import RetroMae
 
-_CELLS = 2**32  # what a draw is out of
+_CELLS = 2**32  # the number of values of a draw
 _LOW = _CELLS - 1
 
 
 class BlockRows(NamedTuple):
     """Blocks as the rows of a rectangle."""
 
-    tokens: Tensor  # [B, L] the token in each cell; of cells behind a block, some token
-    inside: Tensor  # [B, L] which cells are of their block
+    tokens: Tensor  # [B, L] the index of each cell's token; any index in padding
+    inside: Tensor  # [B, L] false in padding
     cell: Tensor  # [K] the cell of each target, counted over the rows
 
 
 class RetroMaeDecoder(nn.Module):
-    """One layer of BERT's kind, its queries of another stream than its keys and values.
+    """One BERT layer, whose queries come from another stream than its keys and values.
 
-    A query is the [CLS] vector at a position; keys and values are that vector and, behind it, the
-    original tokens at theirs. Differs from the released code: positions and the head over the
+    A query is the [CLS] vector plus a position; keys and values are that vector and the original
+    tokens plus their positions. Differs from the released code: positions and the head over the
     vocabulary are the decoder's own, and not those of the encoder.
     """
 
@@ -55,13 +55,13 @@ class RetroMaeDecoder(nn.Module):
         self.heads, self.rate = encoder.heads, encoder.dropout
         self.hidden = round(part.mask_rate * _CELLS)
         initialise(self, width)
-        # Drawn with a deviation of 1, as large as the vector that they are added to: at 0.02 it
-        # hides where a question stands. 2 x 64, 300 steps, mask_rate = 1: a loss of 0.5, not 1.6.
+        # Standard deviation 1, as large as the vector that they are added to: at 0.02 the vector
+        # drowns a query's position. 2 x 64, 300 steps, mask_rate = 1: a loss of 0.5, not 1.6.
         self.positions = nn.Embedding(encoder.max_positions, width)
         self.head = VocabularyHead(encoder, vocabulary)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
-        """The loss over all tokens, how many there are, and how many were right."""
+        """The loss over all tokens, their number, and how many were right."""
         batch, table_VE = encoded.input, encoded.table
         assert batch is not None, "this decoder needs what the encoder read"
         assert table_VE is not None, "the encoder has no embedding table to be tied to"
@@ -74,7 +74,7 @@ class RetroMaeDecoder(nn.Module):
         self, states_NW: Tensor, table_VE: Tensor, batch: Input, targets: dict[str, Tensor]
     ) -> Tensor:
         """[K, W] the states that predict the targets."""
-        rows = _laid_out(batch, targets["at"])
+        rows = _block_rows(batch, targets["at"])
         blocks, length = rows.tokens.shape
         vectors_BW = states_NW.index_select(0, rows.tokens[:, 0])
         columns_L = torch.arange(length, device=states_NW.device)
@@ -94,7 +94,7 @@ class RetroMaeDecoder(nn.Module):
         out_BHLA = functional.scaled_dot_product_attention(
             q_BHLA, k_BHLA, v_BHLA, attn_mask=visible_BLL[:, None]
         )
-        # From here on the targets alone.
+        # From here on only the targets.
         attended_KW = out_BHLA.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, rows.cell)
         x_KW = query_BLW.flatten(0, 1).index_select(0, rows.cell)
         x_KW = self.output_norm(x_KW + self._dropped(self.output(attended_KW)))
@@ -105,9 +105,9 @@ class RetroMaeDecoder(nn.Module):
         return drop(x, self.rate, self.training)
 
     def _visible(self, draws_BL: Tensor, inside_BL: Tensor) -> Tensor:
-        """[B, L, L] what each question sees: the vector, and of the other tokens those drawn.
+        """[B, L, L] the attention mask of each query: the vector, and the sampled other tokens.
 
-        A draw is a hash of the question's key and the position that is asked about (§3.3, eq. 8).
+        A draw is a hash of the query's key and the key's position (§3.3, eq. 8).
         """
         column_L = torch.arange(draws_BL.shape[1], device=draws_BL.device)
         x = (draws_BL[:, :, None] - column_L * 0x61C8864F) & _LOW
@@ -118,8 +118,8 @@ class RetroMaeDecoder(nn.Module):
         return (drawn_BLL & others_LL & inside_BL[:, None]) | (column_L == 0)
 
 
-def _laid_out(batch: Input, at_K: Tensor) -> BlockRows:
-    """The blocks as rows, and where in them the targets are."""
+def _block_rows(batch: Input, at_K: Tensor) -> BlockRows:
+    """The blocks as padded rows, and the cells of the targets."""
     size, length = len(batch.ids), row_length(batch)
     column_L = torch.arange(length, device=at_K.device)
     first_B, lengths_B = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
@@ -130,7 +130,7 @@ def _laid_out(batch: Input, at_K: Tensor) -> BlockRows:
 
 
 def _originals(ids_N: Tensor, targets: dict[str, Tensor]) -> Tensor:
-    """[N] the tokens before any was masked: what is read, and the labels at the targets."""
+    """[N] the tokens before masking: the ids that were read, with the labels at the targets."""
     size, labels_K = len(ids_N), targets["labels"]
     at_K = torch.where(labels_K == Targets.IGNORED, size, targets["at"])
     return torch.cat([ids_N, ids_N.new_zeros(1)]).scatter(0, at_K, labels_K)[:size]

@@ -1,6 +1,6 @@
-"""Learning from a teacher (DistilBERT §2-3): its distributions, its states, its layers to start.
+"""Learning from a teacher (DistilBERT §2-3): its distributions, states and initial layers.
 
-The teacher is run by the caller, in evaluation, on what the student sees.
+The caller runs the teacher, in evaluation mode, on the student's input.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Predict = Callable[[Tensor, Tensor | None], Tensor]  # states [K, W] and a table
 
 
 class Teaching(nn.Module):
-    """The divergence from a teacher's distributions and the angle to its last states.
+    """The KL divergence from a teacher's distributions and the cosine distance of last states.
 
     States of another width than the teacher's (`teacher_width`) are compared after a projection.
     """
@@ -47,9 +47,9 @@ class Teaching(nn.Module):
         predict: Predict,
         teach: Predict,
     ) -> Sums:
-        """The weighted loss at the targets, how many there are, and both of its terms.
+        """The weighted loss at the targets, their number, and both of its terms.
 
-        `predict` and `teach` are the logits of the student's and the teacher's masked_lm.
+        `predict` and `teach` compute the logits of the student's and the teacher's masked_lm.
         """
         labels_K = targets["labels"]
         student_KW = student.predicting.index_select(0, targets["at"])
@@ -57,10 +57,10 @@ class Teaching(nn.Module):
 
         def divergence(mine_KW: Tensor, theirs_KW: Tensor, labels_K: Tensor) -> tuple[Tensor]:
             with torch.no_grad():
-                target_KV = self._softened(teach(theirs_KW, teacher.table))
-            log_p_KV = self._softened(predict(mine_KW, student.table))
+                target_KV = self._log_probabilities(teach(theirs_KW, teacher.table))
+            log_p_KV = self._log_probabilities(predict(mine_KW, student.table))
             kl_KV = functional.kl_div(log_p_KV, target_KV, reduction="none", log_target=True)
-            return (self.temperature**2 * _counted(kl_KV.sum(dim=1), labels_K),)
+            return (self.temperature**2 * _masked_sum(kl_KV.sum(dim=1), labels_K),)
 
         soft = cosine = wide(student_KW).new_zeros(())
         if self.soft:
@@ -70,21 +70,21 @@ class Teaching(nn.Module):
         if self.cosine:
             near_KW = student_KW if self.projection is None else self.projection(student_KW)
             cosine_K = functional.cosine_similarity(wide(near_KW), wide(teacher_KW))
-            cosine = _counted(1 - cosine_K, labels_K)
+            cosine = _masked_sum(1 - cosine_K, labels_K)
         loss = self.soft * soft + self.cosine * cosine
         count = (labels_K != Targets.IGNORED).sum()
         return {"loss": loss, "count": count, "soft": soft, "cosine": cosine}
 
-    def _softened(self, logits: Tensor) -> Tensor:
+    def _log_probabilities(self, logits: Tensor) -> Tensor:
         return functional.log_softmax(wide(logits) / self.temperature, dim=1)
 
 
-def _counted(values_K: Tensor, labels_K: Tensor) -> Tensor:
-    """The sum over the targets that have a label."""
+def _masked_sum(values_K: Tensor, labels_K: Tensor) -> Tensor:
+    """The sum over the targets with a label."""
     return values_K.where(labels_K != Targets.IGNORED, 0.0).sum()
 
 
-_ALIKE = (
+_EQUAL_SETTINGS = (
     *("hidden_size", "heads", "intermediate_size", "embedding_size", "norm", "embedding_norm"),
     "position_offset",
     *("position_embedding", "gated", "bias", "normalisation", "qk_norm"),
@@ -101,27 +101,27 @@ def start_from(
     student: Any,
     fold: bool = True,
 ) -> dict[str, Tensor]:
-    """The student's state with embeddings, masked_lm head and chosen layers from the teacher.
+    """The student's weights with embeddings, masked_lm head and chosen layers of the teacher.
 
-    `choice` gives a teacher layer for every layer of the student. A student without types has the
-    teacher's type 0 added to every position if `fold`, or to every token where there is no table of
-    positions: a tied head's logits rise alike, which is the same distribution. Heads the teacher
-    lacks stay the student's.
+    `choice` gives a teacher layer for every layer of the student. If `fold`, a student without
+    types gets the teacher's type 0 added to every position, or to every token if there is no
+    position table: that shifts all logits of a tied head equally, which changes no distribution.
+    Heads that the teacher lacks stay the student's.
     """
     assert len(choice) == student.layers, "one teacher layer for each of the student's"
     _check(teacher_state, student_state, teacher, student)
-    # Differs from DistilBERT's code: it drops the types, and with them what every token had.
-    folds = fold and teacher.types and not student.types
+    # Differs from DistilBERT's code: it drops the types, which were added to every token.
+    folds_types = fold and teacher.types and not student.types
     tables = [f"encoder.embeddings.{name}.weight" for name in ("positions", "words")]
     folded = next((name for name in tables if name in student_state), None)
     state = {}
     for name, old in student_state.items():
-        source = _source(name, choice, teacher, student)
+        source = _source_name(name, choice, teacher, student)
         if source is None or source not in teacher_state:
             state[name] = old
         elif name in tables:
             rows = teacher_state[source]
-            adds = folds and name == folded
+            adds = folds_types and name == folded
             shift = teacher_state["encoder.embeddings.types.weight"][0] if adds else 0
             state[name] = (rows + shift)[: len(old)].to(old, copy=True)
         elif name == "encoder.embeddings.types.weight":
@@ -132,31 +132,31 @@ def start_from(
     return state
 
 
-def _source(name: str, choice: tuple[int, ...], teacher: Any, student: Any) -> str | None:
-    """The teacher's name of what starts the student's `name`; None if it starts afresh."""
-    whole = ("encoder.embeddings.", "encoder.norm.", "encoder.relative", "heads.masked_lm.")
-    if name.startswith(whole):
+def _source_name(name: str, choice: tuple[int, ...], teacher: Any, student: Any) -> str | None:
+    """The teacher's parameter that initialises the student's `name`; None if there is none."""
+    prefixes = ("encoder.embeddings.", "encoder.norm.", "encoder.relative", "heads.masked_lm.")
+    if name.startswith(prefixes):
         return name
     for half in ("attention", "ffn"):
         if name.startswith(f"encoder.{half}."):
             copy, rest = name.removeprefix(f"encoder.{half}.").split(".", 1)
-            # A copy that several layers share starts like the first of them.
+            # A copy that several layers share is initialised as the first of them.
             layer = -(-int(copy) * student.layers // student.copies(half))
-            theirs = choice[layer] * teacher.copies(half) // teacher.layers
-            return f"encoder.{half}.{theirs}.{rest}"
+            teacher_copy = choice[layer] * teacher.copies(half) // teacher.layers
+            return f"encoder.{half}.{teacher_copy}.{rest}"
     return None
 
 
 def _check(
     teacher_state: dict[str, Tensor], student_state: dict[str, Tensor], teacher: Any, student: Any
 ) -> None:
-    """Refuse a student that has no room for the teacher's weights."""
+    """Refuse a student that the teacher's weights do not fit."""
     if type(student) is not type(teacher) or not student.block_settings:
         raise UserError(
             "distillation: only a transformer starts from layers of its teacher, and of a"
             ' transformer; set start = "random"'
         )
-    pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _ALIKE}
+    pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _EQUAL_SETTINGS}
     words = "encoder.embeddings.words.weight"
     pairs["vocabulary"] = (len(student_state[words]), len(teacher_state[words]))
     for name, (mine, theirs) in pairs.items():
