@@ -1,4 +1,4 @@
-"""Documents → blocks: the input formats, planned for a pass, gathered by number."""
+"""The formats that a recipe may name: documents → blocks, planned for a pass."""
 
 from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair, SentencePair
 from clozelab.blocks.sentences import DocSentences, FullSentences

@@ -1,5 +1,5 @@
-"""What the formats of sentences share: a plan held as a table, in which a block is a few stretches
-of the store, made a window of the visit at a time and gathered when asked for.
+"""Formats of sentences: their plan is a table in which a block is a few contiguous pieces of the
+store, made one window of the visit at a time; tokens are gathered when blocks are asked for.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from clozelab.errors import UserError
 from clozelab.packed import offsets, ranges, sums
 from clozelab.ranges import at_least
 
-_FAR = 1 << 18  # entries that are planned once more, at most, to know where a part's blocks begin
-_NEXT = "next entry"  # with which the blocks of the next part begin; not for the plan
+_FAR = 1 << 18  # the most entries that are planned twice to find where a part's blocks begin
+_NEXT = "next entry"  # a count: where the blocks of the next part begin; not in the plan
 
 Length = Annotated[int, at_least(3, "a block holds at least 3 tokens")]
 
 
 class Chain:
-    """The entries met from one on when each leads to a following one, window by window.
+    """Follows the chain of entries that begin blocks, window by window.
 
-    Where the one is not known, all that it may be are followed, until they meet.
+    If the first one is not known, all candidates are followed until they coincide.
     """
 
     def __init__(self, *at: int) -> None:
-        self.at: Ints = np.array(at or (0,), dtype=np.int64)  # the next entry, or what it may be
+        self.at: Ints = np.array(at or (0,), dtype=np.int64)  # the next entry, or candidates
 
     @property
     def known(self) -> bool:
-        """Whether it is known which entry comes next."""
+        """Whether the next entry is known."""
         return len(self.at) == 1
 
     def follow(self, window: Window, following: Ints) -> Ints:
-        """The entries met in the window; `following` says where each entry of it leads."""
+        """The window's entries in the chain; `following` is the successor of each entry."""
         assert (following > window.here).all(), "a chain that stands still never ends"
         if not self.known:
             self._narrow(window, following)
             return np.zeros(0, dtype=np.int64)
-        met, at, end = array("q"), int(self.at[0]) - window.first, len(window)
-        leads = (following - window.first).tolist()
+        found, at, end = array("q"), int(self.at[0]) - window.first, len(window)
+        successors = (following - window.first).tolist()
         while at < end:
-            met.append(at)
-            at = leads[at]
+            found.append(at)
+            at = successors[at]
         self.at = np.array([at + window.first], dtype=np.int64)
-        return window.first + np.array(met, dtype=np.int64)
+        return window.first + np.array(found, dtype=np.int64)
 
     def _narrow(self, window: Window, following: Ints) -> None:
         while len(inside := self.at[self.at < window.last]):
@@ -75,13 +75,13 @@ class BlockTable:
         return len(self.first) - 1
 
     def lengths(self, numbers: Ints) -> Ints:
-        """Tokens of some blocks, without gathering them."""
+        """The number of tokens of blocks, without gathering them."""
         pieces = self.first[numbers + 1] - self.first[numbers]
         piece = ranges(self.first[numbers], pieces)
         return 1 + sums(self.sizes[piece] + self.closes[piece], offsets(pieces))
 
     def blocks(self, numbers: Ints) -> Blocks:
-        """Gather some blocks."""
+        """Gather the blocks of these numbers."""
         pieces = self.first[numbers + 1] - self.first[numbers]
         piece = ranges(self.first[numbers], pieces)
         sizes = self.sizes[piece].astype(np.int64)
@@ -112,22 +112,22 @@ class BlockTable:
 
 
 class TableFormat(PlannedFormat):
-    """A format whose plan is a table of blocks."""
+    """A format whose plan is a `BlockTable`."""
 
-    shares: ClassVar[frozenset[str]] = frozenset()  # counts that are told as a share of the blocks
+    shares: ClassVar[frozenset[str]] = frozenset()  # counts that are reported as shares of blocks
 
     def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         raise NotImplementedError
 
     def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
-        """The table of the blocks that begin in a window, if the chain is there."""
+        """The table of the blocks that begin in a window, if the chain's next entry is known."""
         raise NotImplementedError
 
     def entrances(self, visits: VisitOrder, entry: int) -> Ints | None:
-        """Entries not after a given one, of which a block begins with one; None if that is far.
+        """Candidates up to a given entry, one of which begins a block; None if they are far away.
 
-        No block goes on in another document, unless a format says otherwise.
+        Here the beginning of the document, since blocks do not cross documents by default.
         """
         first = int(visits.bounds[np.searchsorted(visits.bounds, entry, side="right") - 1])
         return np.array([first]) if entry - first <= _FAR else None
@@ -143,7 +143,7 @@ class TableFormat(PlannedFormat):
         def make(number: int) -> Iterator[PlanStretch]:
             earlier = shared.find("table", number - 1) if number else None
             chain = Chain(earlier.counts[_NEXT]) if earlier else None
-            chain = chain or self._entering(visits, key, parts[number])
+            chain = chain or self._chain_at(visits, key, parts[number])
             if chain is None:
                 chain = Chain(shared.piece("table", number - 1, make).counts[_NEXT])
             for window in visits.part(parts[number]):
@@ -155,11 +155,11 @@ class TableFormat(PlannedFormat):
             first = first[-1] + offsets(columns["pieces"])
             rows = {name: values for name, values in columns.items() if name != "pieces"}
             notes = {name: count for name, count in counts.items() if name != _NEXT}
-            # Where the last part ended is where this one begins.
+            # This part's first offset is the last part's end.
             yield PlanStretch({**rows, "first": first[min(number, 1) :]}, notes)
 
-    def _entering(self, visits: VisitOrder, key: int, entry: int) -> Chain | None:
-        """The chain where it comes to an entry; None if that takes all that is before it."""
+    def _chain_at(self, visits: VisitOrder, key: int, entry: int) -> Chain | None:
+        """The chain at an entry; None if that requires planning everything before it."""
         entrances = self.entrances(visits, entry)
         if entrances is None:
             return None
@@ -169,7 +169,7 @@ class TableFormat(PlannedFormat):
         return chain if chain.known else None
 
     def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
-        """The plan that a table is."""
+        """The plan of a table."""
         blocks = len(table.columns["first"]) - 1
         if not blocks:
             raise UserError(
@@ -192,16 +192,16 @@ def tabulate(
     crossing: bool = False,
     counts: Mapping[str, int] | None = None,
 ) -> PlanStretch:
-    """Cut the segments of some blocks into contiguous pieces; a separator ends one or a document.
+    """Cut the segments of blocks into contiguous pieces; segments and documents end in separators.
 
-    `segments` is [segments of a block, 3, B]: the first entry of each, the one after its last, and
-    its document; `dropped`, [segments of a block, 2, B], how many tokens go at its front and back.
-    A segment may go on in the next document where they are `crossing`. The number of split
-    sentences is added to `counts`.
+    `segments` is [segments of a block, 3, B]: the first entry of each, its end (exclusive) and its
+    document; `dropped`, [segments of a block, 2, B], how many tokens to drop at its front and back.
+    If `crossing`, segments may continue in the next document. The number of split sentences is
+    added to `counts`.
     """
     visits, (count, _, blocks) = window.visits, segments.shape
-    first, last, document = opened, closed, _ = _in_order(segments)
-    row = np.arange(len(first))  # the segment of each part that is looked at
+    first, last, document = opened, closed, _ = _by_block(segments)
+    row = np.arange(len(first))  # the segment of each part
     if crossing:
         parts = np.searchsorted(visits.bounds, last) - document
         row, document = np.repeat(row, parts), ranges(document, parts)
@@ -215,8 +215,8 @@ def tabulate(
     starts = visits.starts(first, document)
     stops = starts + visits.tokens(first, last)
     if dropped is not None and dropped.any():
-        front, back = _in_order(dropped)
-        cut = np.flatnonzero((front + back)[row])  # parts of segments that lose tokens
+        front, back = _by_block(dropped)
+        cut = np.flatnonzero((front + back)[row])  # parts of segments with dropped tokens
         of, sizes = row[cut], (stops - starts)[cut]
         starts[cut] += np.clip(front[of] - visits.tokens(opened[of], first[cut]), 0, sizes)
         stops[cut] -= np.clip(back[of] - visits.tokens(last[cut], closed[of]), 0, sizes)
@@ -244,6 +244,6 @@ def tabulate(
     return PlanStretch(columns, {**(counts or {}), "sentences split": split})
 
 
-def _in_order(segments: Ints) -> Ints:
-    """[…, segments of a block · B] block by block."""
+def _by_block(segments: Ints) -> Ints:
+    """[…, segments of a block · B] the segments block by block."""
     return segments.transpose(1, 2, 0).reshape(segments.shape[1], -1)

@@ -1,7 +1,7 @@
-"""Pairs `[CLS] A [SEP] B [SEP]`: is B the next text (BERT, RoBERTa), or were they swapped (ALBERT)?
+"""Pairs `[CLS] A [SEP] B [SEP]`: B is next or random (BERT, RoBERTa), or both are swapped (ALBERT).
 
-All three formats draw by entry: which chunk of sentences would begin there, and which partner it
-would get. Then the chain of chunks is followed, and the two segments are trimmed to the length.
+All three formats draw by entry: the chunk of sentences that would begin there, and the partner that
+it would get. Then the chain of chunks is followed, and both segments are trimmed to the length.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _REDRAWS = 10  # of a random document, in the published code of BERT and ALBERT
 
 @dataclass(frozen=True)
 class SegmentPair(TableFormat):
-    """SEGMENT-PAIR + NSP (BERT §3.1): two stretches of sentences; label 1: B is from elsewhere.
+    """SEGMENT-PAIR + NSP (BERT §3.1): two runs of sentences; label 1: B is from elsewhere.
 
-    A chunk of one sentence has no next half: `single = "force"` gives it a random partner,
+    A chunk of one sentence has no second half: `single = "force"` gives it a random partner,
     "skip" makes no block of it. `negatives = "same_document"` draws the harder partners from the
     same document. `compat = "google"` is the published code: one target length for a document,
     ten redraws of another document, over-long sentences truncated rather than split.
@@ -69,7 +69,7 @@ class SegmentPair(TableFormat):
         at = visited[~skip[visited - window.first]]
         labels = random[at - window.first]
         halves = parts.halves(at)
-        halves[1][:, labels] = self._random(parts, key, owner=at[labels])
+        halves[1][:, labels] = self._random_partners(parts, key, owner=at[labels])
         counts = {
             "random": int(labels.sum()),
             "forced": int(single[at - window.first].sum()),
@@ -78,8 +78,8 @@ class SegmentPair(TableFormat):
         dropped = trimmed(window.visits, key, at, segments=halves, room=room)
         return tabulate(window, halves, dropped=dropped, labels=labels, counts=counts)
 
-    def _random(self, parts: Chunks, key: int, *, owner: Ints) -> tuple[Ints, Ints, Ints]:
-        """A run from elsewhere for each owner, as long as what its chunk has left."""
+    def _random_partners(self, parts: Chunks, key: int, *, owner: Ints) -> tuple[Ints, Ints, Ints]:
+        """A run of sentences from elsewhere for each owner, as long as the rest of its chunk."""
         window, visits, row = parts.window, parts.window.visits, owner - parts.window.first
         stop = parts.stop[row]
         wanted = parts.target[row] - visits.tokens(owner, parts.cut[row])
@@ -92,13 +92,13 @@ class SegmentPair(TableFormat):
             other = window.documents[row]
         else:
             redraws = _REDRAWS if self.compat == "google" else None
-            first, limit, other = _elsewhere(window, key, owner, redraws=redraws)
-        return first, _run_from(visits, first, wanted, limit=limit), other
+            first, limit, other = _random_entries(window, key, owner, redraws=redraws)
+        return first, _end_of_run(visits, first, wanted, limit=limit), other
 
 
 @dataclass(frozen=True)
 class SentencePair(TableFormat):
-    """SENTENCE-PAIR + NSP (RoBERTa §4.2): one sentence each; every sentence is A once.
+    """SENTENCE-PAIR + NSP (RoBERTa §4.2): two single sentences; every sentence is A once.
 
     Label 1: B is not the next sentence. A document's last sentence has no next one:
     `last = "skip"` keeps the coin fair, "random" gives it a random partner.
@@ -119,7 +119,7 @@ class SentencePair(TableFormat):
         return visits
 
     def entrances(self, visits: VisitOrder, entry: int) -> Ints:
-        """Every entry is looked at for itself."""
+        """The entry itself: every entry is a block of its own."""
         return np.array([entry])
 
     def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
@@ -127,29 +127,29 @@ class SentencePair(TableFormat):
         ending = window.here + 1 == window.ends
         random = coin_flips(mix(draw(key, "coin"), window.here)) | ending
         skip = ending & (self.last == "skip")
-        if self.negatives == "same_document":  # two sentences have no third to draw
+        if self.negatives == "same_document":  # a document of two sentences has no third to draw
             random &= window.ends - window.lowest > 2 - ending
             skip |= ending & ~random
         at, labels = window.here[~skip], random[~skip]
         own = window.documents[~skip]
         pairs = np.array([[at, at + 1, own], [at + 1, at + 2, own]])
-        first, document = self._partner(window, key, at[labels])
+        first, document = self._random_sentences(window, key, at[labels])
         pairs[1][:, labels] = first, first + 1, document
         counts = {"random": int(labels.sum()), "last sentences skipped": int(skip.sum())}
         room = self.length - _SPECIALS
         dropped = trimmed(window.visits, key, at, segments=pairs, room=room)
         return tabulate(window, pairs, dropped=dropped, labels=labels, counts=counts)
 
-    def _partner(self, window: Window, key: int, at: Ints) -> tuple[Ints, Ints]:
-        """A random sentence for each, and its document: another, or this but not A or its next."""
+    def _random_sentences(self, window: Window, key: int, at: Ints) -> tuple[Ints, Ints]:
+        """A random sentence for each A, and its document; never A or its next sentence."""
         if self.negatives == "other_document":
-            first, _, document = _elsewhere(window, key, at)
+            first, _, document = _random_entries(window, key, at)
             return first, document
         row = at - window.first
         lowest, ends = window.lowest[row], window.ends[row]
-        taken = np.where(at + 1 == ends, 1, 2)
-        pick = lowest + randint(mix(draw(key, "start"), at), ends - lowest - taken)
-        return np.where(pick >= at, pick + taken, pick), window.documents[row]
+        excluded = np.where(at + 1 == ends, 1, 2)
+        pick = lowest + randint(mix(draw(key, "start"), at), ends - lowest - excluded)
+        return np.where(pick >= at, pick + excluded, pick), window.documents[row]
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ class SentenceOrderPair(TableFormat):
         halves = parts.halves(at)
         if albert:
             alone = at[single]
-            begin, limit, other = _elsewhere(window, key, alone, redraws=_REDRAWS)
+            begin, limit, other = _random_entries(window, key, alone, redraws=_REDRAWS)
             wanted = parts.target[alone - window.first] - visits.tokens(alone, alone + 1)
-            halves[1][:, single] = begin, _run_from(visits, begin, wanted, limit=limit), other
+            halves[1][:, single] = begin, _end_of_run(visits, begin, wanted, limit=limit), other
             swapped, labels = swapped & ~single, swapped | single
         halves = np.where(swapped, halves[::-1], halves)
         counts = {
@@ -199,24 +199,24 @@ class SentenceOrderPair(TableFormat):
 
 @dataclass(frozen=True)
 class Chunks:
-    """For every entry of a window, the chunk that would begin there: draws are keyed by entry."""
+    """For every entry of a window, the chunk that would begin there; draws are keyed by entry."""
 
     window: Window
     target: Ints  # [n] tokens wanted
-    stop: Ints  # [n] the entry after the chunk's last
+    stop: Ints  # [n] the end (exclusive) of the chunk
     cut: Ints  # [n] the first entry of the second half
 
     def halves(self, at: Ints) -> Ints:
-        """[2, 3, B] both halves of some chunks: first entry, the one after the last, document."""
+        """[2, 3, B] both halves of chunks: first entry, end (exclusive), document."""
         row = at - self.window.first
         cut, stop, document = self.cut[row], self.stop[row], self.window.documents[row]
         return np.array([[at, cut, document], [cut, stop, document]])
 
 
 def chunks(window: Window, key: int, *, room: int, short: float, by_document: bool) -> Chunks:
-    """Sentences from each entry on until they hold the target, or the document ends.
+    """The chunks of sentences from each entry on, up to the target or the document's end.
 
-    The target is `room`, or with probability `short` a uniform number from 2 up; published code
+    The target is `room` tokens, or with probability `short` uniform from 2 up; published code
     drew it once for each document (`by_document`).
     """
     here = window.here
@@ -230,12 +230,12 @@ def chunks(window: Window, key: int, *, room: int, short: float, by_document: bo
     return Chunks(window, target, stop, np.minimum(cut, stop))
 
 
-def _elsewhere(
+def _random_entries(
     window: Window, key: int, at: Ints, *, redraws: int | None = None
 ) -> tuple[Ints, Ints, Ints]:
-    """A random entry of another document for each entry, where that document ends, and its number.
+    """A random entry of another document for each entry, the document's end, and its number.
 
-    The document is uniform among the others; or, as published, after some redraws of any.
+    The document is uniform among the others; or, as published, redrawn some times if it is its own.
     """
     bounds = window.visits.bounds
     own, count = window.documents[at - window.first], len(bounds) - 1
@@ -251,9 +251,9 @@ def _elsewhere(
     return lowest + randint(mix(draw(key, "start"), at), limit - lowest), limit, other
 
 
-def _run_from(visits: VisitOrder, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
-    """The entry at which a run from `first` holds `wanted` tokens (at least one entry)."""
-    # By halves, near the first entry: a search of the whole array would read it from end to end.
+def _end_of_run(visits: VisitOrder, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
+    """The end of a run of entries from `first` with `wanted` tokens (at least one entry)."""
+    # A bisection near the first entry: a search of the whole array would read all of it.
     wanted = np.maximum(wanted, 1)
     low, high = first + 1, np.asarray(np.minimum(first + wanted, limit))
     while (low < high).any():
@@ -275,7 +275,7 @@ def _check_documents(visits: VisitOrder, negatives: Negatives, *, what: str) -> 
 
 
 def trim(first: Ints, second: Ints, *, room: int) -> tuple[Ints, Ints]:
-    """How many tokens each side loses: one at a time from the longer, the second on ties."""
+    """How many tokens to drop from each: one at a time from the longer, the second on ties."""
     over = np.maximum(first + second - room, 0)
     lead = np.minimum(over, np.abs(first - second))
     from_first = np.where(first > second, lead, 0) + (over - lead) // 2
@@ -283,21 +283,21 @@ def trim(first: Ints, second: Ints, *, room: int) -> tuple[Ints, Ints]:
 
 
 def fronts(key: int, at: Ints, dropped: Ints) -> Ints:
-    """How many of the dropped tokens go at the front: a fair coin for each."""
+    """How many of the dropped tokens are dropped at the front: a fair coin for each."""
     front = np.zeros_like(dropped)
-    some = np.flatnonzero(dropped)  # often few, or none
+    rows = np.flatnonzero(dropped)  # often few, or none
     word = 0
-    while len(some):
-        left = dropped[some] - 64 * word
+    while len(rows):
+        left = dropped[rows] - 64 * word
         shift = np.uint64(64) - np.minimum(left, 64).astype(np.uint64)
-        tossed = mix(mix(key, at[some]), word) >> shift
-        front[some] += np.bitwise_count(tossed).astype(np.int64)
-        some, word = some[left > 64], word + 1
+        coins = mix(mix(key, at[rows]), word) >> shift
+        front[rows] += np.bitwise_count(coins).astype(np.int64)
+        rows, word = rows[left > 64], word + 1
     return front
 
 
 def trimmed(visits: VisitOrder, key: int, at: Ints, *, segments: Ints, room: int) -> Ints:
-    """[2, 2, B] tokens to drop at both ends of both segments, to leave `room` together."""
+    """[2, 2, B] how many tokens to drop at both ends of both segments, to leave `room` in all."""
     sizes = visits.tokens(segments[:, 0], segments[:, 1])
     losses = trim(sizes[0], sizes[1], room=room)
     front = [fronts(draw(key, f"front {side}"), at, loss) for side, loss in enumerate(losses)]

@@ -1,8 +1,8 @@
-"""What every format of ours shares: a plan is columns of numbers, made piece by piece.
+"""What all our formats share: a plan is columns of numbers, made piece by piece.
 
-Joined in memory the pieces are the plan of a small corpus; appended to files, of any. Where several
-processes make one, each runs the same program, and of every stage makes the pieces that no other
-process makes: a piece is a pure function of its number, so who makes it does not matter.
+The pieces are concatenated in memory for a small corpus, or appended to files. Several processes
+may make a plan: each runs the same program, and in every stage makes the pieces that no other
+process makes. A piece is a pure function of its number, so it does not matter who makes it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Make = Callable[[int], Iterable[PlanStretch]]  # a piece by its number, some row
 
 
 class PlanPieces(Protocol):
-    """Where the pieces of a plan are while it is made."""
+    """The store of a plan's pieces while it is made."""
 
     in_memory: bool
 
     def find(self, stage: str, number: int) -> PlanStretch | None:
-        """A piece, if it is there."""
+        """A piece, if it exists."""
         ...
 
     def piece(self, stage: str, number: int, make: Make) -> PlanStretch:
@@ -34,11 +34,11 @@ class PlanPieces(Protocol):
         ...
 
     def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
-        """All pieces of a stage, made by whoever takes part."""
+        """All pieces of a stage, made by all processes that take part."""
         ...
 
     def drop(self, *stages: str) -> None:
-        """Let go of the pieces of stages that a later one, which is whole, was made of."""
+        """Delete the pieces of stages from which a later, complete stage was made."""
         ...
 
 
@@ -48,48 +48,48 @@ class PiecesInMemory:
     in_memory = True
 
     def __init__(self) -> None:
-        self._there: dict[tuple[str, int], PlanStretch] = {}
+        self._pieces: dict[tuple[str, int], PlanStretch] = {}
 
     def find(self, stage: str, number: int) -> PlanStretch | None:
-        """A piece, if it is there."""
-        return self._there.get((stage, number))
+        """A piece, if it exists."""
+        return self._pieces.get((stage, number))
 
     def piece(self, stage: str, number: int, make: Make) -> PlanStretch:
         """A piece."""
-        if (stage, number) not in self._there:
-            self._there[stage, number] = joined(make(number))
-        return self._there[stage, number]
+        if (stage, number) not in self._pieces:
+            self._pieces[stage, number] = joined(make(number))
+        return self._pieces[stage, number]
 
     def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
         """All pieces of a stage."""
         return [self.piece(stage, number, make) for number in range(count)]
 
     def drop(self, *stages: str) -> None:
-        """Let go of the pieces of some stages."""
-        for place in [place for place in self._there if place[0] in stages]:
-            del self._there[place]
+        """Delete the pieces of some stages."""
+        for key in [key for key in self._pieces if key[0] in stages]:
+            del self._pieces[key]
 
 
 def joined(stretches: Iterable[PlanStretch]) -> PlanStretch:
-    """The rows of some stretches in one, and their counts added."""
+    """Concatenate the rows of stretches, and add their counts."""
     arrays: dict[str, list[Any]] = {}
     counts = Counter[str]()
     for stretch in stretches:
         for name, values in stretch.columns.items():
             arrays.setdefault(name, []).append(values)
         counts.update(stretch.counts)
-    columns = {name: some[0] if len(some) == 1 else np.concatenate(some)
-               for name, some in arrays.items()}  # fmt: skip
+    columns = {name: parts[0] if len(parts) == 1 else np.concatenate(parts)
+               for name, parts in arrays.items()}  # fmt: skip
     return PlanStretch(columns, dict(counts))
 
 
 def draw(key: int, purpose: str) -> int:
-    """The key of one kind of draw under a plan's key."""
+    """The key of one kind of draw, derived from a plan's key."""
     return int(mix(key, root(0, purpose)))
 
 
 class PlannedFormat(Part):
-    """A format whose plan is columns."""
+    """A format whose plan is made of columns."""
 
     def stretches(
         self, documents: Documents, key: int, pieces: PlanPieces | None = None
@@ -98,7 +98,7 @@ class PlannedFormat(Part):
         raise NotImplementedError
 
     def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
-        """The plan that the whole table of a pass is; its columns may be mapped."""
+        """The plan of a pass's complete table, whose columns may be memory-mapped."""
         raise NotImplementedError
 
     def plan(self, documents: Documents, key: int) -> Plan:

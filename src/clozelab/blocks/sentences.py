@@ -1,4 +1,4 @@
-"""Whole sentences up to the length: crossing documents, or of one document (RoBERTa §4.2)."""
+"""Blocks of whole sentences, across documents or of one document (RoBERTa §4.2)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from clozelab.contracts import Bools, Documents, Ints, PlanStretch
 from clozelab.packed import offsets
 
 _SPECIALS = 2
-_LEAD = 1 << 13  # entries, after which chains of blocks have met, wherever they began
+_LEAD = 1 << 13  # entries after which chains of blocks coincide, wherever they began
 
 
 @dataclass(frozen=True)
 class FullSentences(TableFormat):
     """FULL-SENTENCES: `[CLS] sentences [SEP]`, with one more `[SEP]` where a document begins.
 
-    Every sentence occurs once; one that no block could hold is split.
+    Every sentence occurs once; one that is longer than a block is split.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"causal_blocks"})
@@ -35,7 +35,7 @@ class FullSentences(TableFormat):
         return visit_order(documents, key, order=self.order, longest=room, pieces=pieces)
 
     def entrances(self, visits: VisitOrder, entry: int) -> Ints:
-        """As many entries in a row as a block can have, which has at least a token of each."""
+        """As many consecutive entries as a block can have, one of which begins a block."""
         first = max(entry - _LEAD, 0)
         return np.arange(first, first + self.length) if first else np.array([0])
 
@@ -44,23 +44,23 @@ class FullSentences(TableFormat):
         room, visits = self.length - _SPECIALS, window.visits
 
         def sizes(first: int, last: int) -> Ints:
-            """Tokens of entries; entering a document inside a block costs a separator."""
+            """Tokens of entries; a document that begins inside a block costs a separator."""
             return visits.sizes_of(first, last) + visits.begins(np.arange(first, last))
 
         running = window.running(room + 1, sizes)
-        opens = visits.begins(window.here)
-        most = running[: len(window)] + opens + room
-        fits = window.first + np.searchsorted(running, most, side="right") - 1
+        begins = visits.begins(window.here)
+        limit = running[: len(window)] + begins + room
+        fits = window.first + np.searchsorted(running, limit, side="right") - 1
         first = chain.follow(window, fits)
         return tabulate(window, window.segments(first, fits), crossing=True)
 
 
 @dataclass(frozen=True)
 class DocSentences(TableFormat):
-    """DOC-SENTENCES: `[CLS] sentences of one document [SEP]`; a document of one token is dropped.
+    """DOC-SENTENCES: `[CLS] sentences of one document [SEP]`; documents of one token are dropped.
 
     `compat = "spanbert"` is the published code (SpanBERT §3.3): over-long sentences are dropped
-    rather than split, and with a document's last sentence over-long its unfinished block is lost.
+    rather than split, and if a document's last sentence is over-long, its unfinished block is lost.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"causal_blocks"})
@@ -76,7 +76,7 @@ class DocSentences(TableFormat):
             key,
             order=self.order,
             longest=None if self.compat == "spanbert" else self.length - _SPECIALS,
-            refine=self._refined,
+            refine=self._refine,
             gaps=self.compat == "spanbert",
             pieces=pieces,
         )
@@ -86,8 +86,8 @@ class DocSentences(TableFormat):
         room, visits = self.length - _SPECIALS, window.visits
         assert visits.values is not None  # whether the document's unfinished block is lost
         running = window.running(room)
-        most = running[: len(window)] + room
-        fits = window.first + np.searchsorted(running, most, side="right") - 1
+        limit = running[: len(window)] + room
+        fits = window.first + np.searchsorted(running, limit, side="right") - 1
         stops = np.minimum(fits, window.ends)
         first = chain.follow(window, stops)
         stop, end = stops[first - window.first], window.ends[first - window.first]
@@ -98,8 +98,8 @@ class DocSentences(TableFormat):
         }
         return tabulate(window, window.segments(first[~lost], stops), counts=counts)
 
-    def _refined(self, visits: Entries) -> Entries:
-        """What is left of some documents; the values say of which the unfinished block is lost."""
+    def _refine(self, visits: Entries) -> Entries:
+        """The entries that are kept; the values say whose unfinished block is lost."""
         document = visits.documents
         single = np.diff(offsets(visits.sizes)[visits.bounds]) <= 1
         sizes = np.where(single[document], 0, visits.sizes)
@@ -108,5 +108,5 @@ class DocSentences(TableFormat):
             long = visits.sizes > self.length - _SPECIALS
             loses[long[visits.ends - 1]] = 1
             sizes[long] = 0
-        left = entries(visits.starts, sizes, document, values=loses, split=visits.split)
-        return replace(left, dropped=int(single.sum()))
+        kept = entries(visits.starts, sizes, document, values=loses, split=visits.split)
+        return replace(kept, dropped=int(single.sum()))

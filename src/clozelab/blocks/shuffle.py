@@ -1,8 +1,8 @@
-"""A shuffle by keys of more than memory holds.
+"""A shuffle by keys, of more than fits into memory.
 
 Keys of different numbers differ (`keys.mix` is a bijection), so a shuffle is a sort by key. One
-pass deals the units into buckets by the upper bits of their keys; then each bucket is sorted in
-memory. The order does not depend on the buckets.
+pass distributes the units over buckets by the upper bits of their keys; then each bucket is sorted
+in memory. The order does not depend on the buckets.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from clozelab.keys import mix
 from clozelab.packed import offsets, ranges
 
 _BUCKET = 1 << 20  # units and parts that are sorted at a time: some tens of megabytes
-_PIECE = 1 << 20  # parts that are dealt at a time, and for each bucket some more: reads stay long
+_PIECE = 1 << 20  # parts distributed at a time, and some more per bucket, so that reads stay long
 _PORTIONS = 256  # at most, into which a shuffle is divided
 
 
 @dataclass(frozen=True)
 class UnitTable:
-    """What is shuffled: units of one or several parts, each part a run of the store's tokens."""
+    """The units to shuffle, of one or several parts; a part is a run of the store's tokens."""
 
     count: int
     # (p, q) → first tokens of parts p, …, q - 1, then an end; None: part p is token p
@@ -37,11 +37,11 @@ class UnitTable:
 
     @property
     def parts(self) -> int:
-        """Parts of all units."""
+        """The number of parts of all units."""
         return self.count if self.bounds is None else int(self.bounds[-1])
 
     def read(self, first: int, last: int) -> Shuffled:
-        """The units from `first` up to `last`, as they lie in the store."""
+        """The units from `first` up to `last`, in the order of the store."""
         numbers = np.arange(first, last + 1)
         bounds = numbers if self.bounds is None else np.asarray(self.bounds[first : last + 1])
         first, last = int(bounds[0]), int(bounds[-1])
@@ -50,7 +50,7 @@ class UnitTable:
         return Shuffled(numbers[:-1], np.diff(bounds), tokens[:-1], np.diff(tokens), values)
 
     def cut(self, parts: int) -> list[int]:
-        """Where to cut the units as they lie in the store, about so many parts at a time."""
+        """Where to cut the units, in the order of the store, into pieces of about `parts` parts."""
         firsts = [0]
         while firsts[-1] < self.count:
             last = firsts[-1] + parts
@@ -63,7 +63,7 @@ class UnitTable:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Some units, in an order, with their parts."""
+    """Units in some order, with their parts."""
 
     numbers: Ints  # [U]
     counts: Ints  # [U] parts of each
@@ -92,7 +92,7 @@ def sentences_of(
 
 
 def single_sentences(documents: Documents) -> UnitTable:
-    """Each sentence for itself."""
+    """Each sentence as a unit."""
     units = sentences_of(documents)
     return replace(units, count=len(documents.sentences) - 1, bounds=None)
 
@@ -120,10 +120,10 @@ def permutation(count: int, key: int, pieces: PlanPieces) -> Iterator[Ints]:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Units in the order of their keys, in portions: all at once, or by buckets of the keys.
+    """The units in the order of their keys, in portions: all at once, or by buckets.
 
-    The units are dealt when the first bucket is asked for. Of a piece of the store all units lie
-    in one piece, those of a bucket in one stretch.
+    The units are distributed over buckets when the first bucket is asked for: a piece of the store
+    becomes one piece, in which the units of a bucket are contiguous.
     """
 
     units: UnitTable
@@ -133,7 +133,7 @@ class Shuffle:
 
     @cached_property
     def bits(self) -> int:
-        """Upper bits of the keys by which the buckets are numbered."""
+        """How many upper bits of the keys number the buckets."""
         buckets = -(-(self.units.count + self.units.parts) // _BUCKET)
         return 0 if self.pieces.in_memory else min(max(buckets - 1, 0).bit_length(), 16)
 
@@ -141,54 +141,54 @@ class Shuffle:
         return min(1 << self.bits, _PORTIONS)
 
     def portion(self, number: int) -> Iterator[Shuffled]:
-        """The units of some buckets in a row."""
+        """Yield the units of the buckets of a portion."""
         if not self.bits:
-            whole = self.units.read(0, self.units.count)
-            yield whole.by(np.argsort(mix(self.key, whole.numbers)))
+            units = self.units.read(0, self.units.count)
+            yield units.by(np.argsort(mix(self.key, units.numbers)))
             return
-        each = (1 << self.bits) // len(self)
-        yield from map(self._bucket, range(number * each, (number + 1) * each))
+        size = (1 << self.bits) // len(self)
+        yield from map(self._bucket, range(number * size, (number + 1) * size))
 
     def __iter__(self) -> Iterator[Shuffled]:
         for number in range(len(self)):
             yield from self.portion(number)
 
     @cached_property
-    def _dealt(self) -> list[PlanStretch]:
+    def _distributed(self) -> list[PlanStretch]:
         firsts = self.units.cut(_PIECE + (_PIECE >> 10 << self.bits))
 
         def make(number: int) -> list[PlanStretch]:
-            return [self._deal(self.units.read(firsts[number], firsts[number + 1]))]
+            return [self._distribute(self.units.read(firsts[number], firsts[number + 1]))]
 
         return list(self.pieces.all_pieces(self.name, len(firsts) - 1, make))
 
-    def _deal(self, units: Shuffled) -> PlanStretch:
-        """Some units, sorted by bucket; the edges say where those of each begin."""
+    def _distribute(self, units: Shuffled) -> PlanStretch:
+        """The units sorted by bucket, with the offsets of the buckets."""
         bucket = (mix(self.key, units.numbers) >> np.uint64(64 - self.bits)).astype(np.uint16)
-        dealt = units.by(np.argsort(bucket, kind="stable"))
+        sorted_units = units.by(np.argsort(bucket, kind="stable"))
         edges = offsets(np.bincount(bucket, minlength=1 << self.bits))
-        before = offsets(dealt.counts)
+        before = offsets(sorted_units.counts)
         columns: dict[str, Array] = {
-            "numbers": dealt.numbers.astype(np.min_scalar_type(self.units.count)),
+            "numbers": sorted_units.numbers.astype(np.min_scalar_type(self.units.count)),
             "edges": edges,
             "part_edges": before[edges],
         }
         if self.units.bounds is not None:
-            columns["counts"] = dealt.counts.astype(np.uint32)
+            columns["counts"] = sorted_units.counts.astype(np.uint32)
         if self.units.tokens is not None:
-            columns["starts"] = _at(dealt.starts, before[:-1])
-            columns["sizes"] = dealt.sizes.astype(np.int32)
-        if dealt.values is not None:
-            columns["values"] = dealt.values.astype(np.int32)
+            columns["starts"] = _take(sorted_units.starts, before[:-1])
+            columns["sizes"] = sorted_units.sizes.astype(np.int32)
+        if sorted_units.values is not None:
+            columns["values"] = sorted_units.values.astype(np.int32)
         return PlanStretch(columns, {})
 
     def _bucket(self, number: int) -> Shuffled:
-        """The units of one bucket."""
+        """The units of one bucket, sorted by their keys."""
 
         def rows(name: str, edges: str) -> Ints:
             some = [
                 dealt.columns[name][slice(*dealt.columns[edges][number : number + 2].tolist())]
-                for dealt in self._dealt
+                for dealt in self._distributed
             ]
             return np.concatenate(some).astype(np.int64)
 
@@ -200,23 +200,23 @@ class Shuffle:
             first, sizes = rows("starts", "edges"), rows("sizes", "part_edges")
         values = rows("values", "part_edges") if self.units.values else None
         before = np.cumsum(sizes) - sizes
-        first = first - _at(before, np.cumsum(counts) - counts)
+        first = first - _take(before, np.cumsum(counts) - counts)
         bucket = Shuffled(numbers, counts, np.repeat(first, counts) + before, sizes, values)
         return bucket.by(np.argsort(mix(self.key, numbers)))
 
 
-def _at(values: Ints, places: Ints) -> Ints:
-    """The values at some places; past the end, where units without parts stand, any."""
-    return np.append(values, 0)[places]
+def _take(values: Ints, indices: Ints) -> Ints:
+    """The values at indices; an index past the end, of a unit without parts, gives any value."""
+    return np.append(values, 0)[indices]
 
 
 def release(*arrays: Any) -> None:
-    """Give the pages of mapped arrays back to the kernel; they come again when they are read."""
+    """Release the pages of memory-mapped arrays; they are read again when needed."""
     _advise("MADV_DONTNEED", arrays)
 
 
 def read_at_random(*arrays: Any) -> None:
-    """Have the kernel read of mapped arrays what is asked for, and nothing around it."""
+    """Turn off the kernel's readahead for memory-mapped arrays."""
     _advise("MADV_RANDOM", arrays)
 
 

@@ -1,6 +1,6 @@
-"""One sentence a block, as sentence vectors are learned (SimCSE §6.1: at most 32 tokens of each).
+"""One sentence per block, for sentence vectors (SimCSE §6.1: at most 32 tokens of each).
 
-The end of a longer sentence is dropped, as its vector is to be that of what a model reads of it.
+A longer sentence is truncated, as a model would also read only its beginning.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class SingleSentences(TableFormat):
     def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         gaps = self.shortest > 1
-        return visit_order(documents, key, refine=self._refined, gaps=gaps, pieces=pieces)
+        return visit_order(documents, key, refine=self._refine, gaps=gaps, pieces=pieces)
 
     def entrances(self, visits: VisitOrder, entry: int) -> Ints:
-        """Every entry is a block."""
+        """The entry itself: every entry is a block."""
         return np.array([entry])
 
     def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
@@ -54,27 +54,26 @@ class SingleSentences(TableFormat):
     def _left_out(self) -> str:
         return "short sentences left out"
 
-    def _refined(self, visits: Entries) -> Entries:
-        """The visit without short sentences."""
+    def _refine(self, visits: Entries) -> Entries:
+        """The entries without short sentences."""
         short = visits.sizes < self.shortest
         sizes = np.where(short, 0, visits.sizes)
-        left = entries(visits.starts, sizes, visits.documents)
-        return replace(left, dropped=int(short.sum()))
+        kept = entries(visits.starts, sizes, visits.documents)
+        return replace(kept, dropped=int(short.sum()))
 
 
 @dataclass(frozen=True)
 class SentenceRows(SingleSentences):
-    """Rows of texts that belong together: the first sentences of each document, a block each.
+    """Rows of texts that belong together: the first sentences of each document, one per block.
 
-    A row is a text, its positive and, where `views` is 3, its hard negative (SimCSE §4). Blocks of
-    a row follow one another. A document with fewer sentences is left out, and of one with more the
-    rest.
+    A row is a text, its positive and, if `views` is 3, its hard negative (SimCSE §4), in
+    consecutive blocks. A document with fewer sentences is left out; of one with more, the rest is.
     """
 
     views: Annotated[int, between(2, 3, "a row is a pair, 2, or a pair and its negative, 3")] = 2
 
     def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
-        """The plan that a table is; refused without a row, which has a reason of its own."""
+        """The plan of a table; an empty one is refused, with its own message."""
         if len(table.columns["first"]) == 1 and len(documents.ids):
             what = "a text, its positive and its negative" if self.views == 3 else "pairs"
             raise UserError(
@@ -87,11 +86,11 @@ class SentenceRows(SingleSentences):
     def _left_out(self) -> str:
         return "documents of too few sentences left out"
 
-    def _refined(self, visits: Entries) -> Entries:
-        """The visit to the first sentences of documents that have enough of them."""
-        whole = super()._refined(visits)
-        counts = np.diff(whole.bounds)
-        place = np.arange(len(whole)) - whole.bounds[whole.documents]
-        wanted = (counts >= self.views)[whole.documents] & (place < self.views)
-        left = entries(whole.starts, np.where(wanted, whole.sizes, 0), whole.documents)
-        return replace(left, dropped=len(visits.bounds) - 1 - (len(left.bounds) - 1))
+    def _refine(self, visits: Entries) -> Entries:
+        """The first sentences of documents that have enough of them."""
+        found = super()._refine(visits)
+        counts = np.diff(found.bounds)
+        position = np.arange(len(found)) - found.bounds[found.documents]
+        wanted = (counts >= self.views)[found.documents] & (position < self.views)
+        kept = entries(found.starts, np.where(wanted, found.sizes, 0), found.documents)
+        return replace(kept, dropped=len(visits.bounds) - 1 - (len(kept.bounds) - 1))

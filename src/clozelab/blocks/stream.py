@@ -1,8 +1,8 @@
-"""All documents as one endless text, an end-of-document token after each, and the formats that cut
-it: every L tokens for a causal model (GPT; BERT §5.1), in rows with a memory for XLNet (§2.5).
+"""All documents as one stream with an end-of-document token after each, and formats that cut it:
+every L tokens for a causal model (GPT; BERT §5.1), in rows with a memory for XLNet (§2.5).
 
-Positions in this stream are virtual: the store holds no such tokens, so a position is mapped to
-its document first.
+Positions in this stream are virtual: the store has no end-of-document tokens, so a position is
+first mapped to its document.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAIR_SPECIALS = 3
 
 @dataclass(frozen=True)
 class Stream:
-    """The documents in the order the key gives them; those without a token are left out."""
+    """The documents in the order of their keys, without empty ones."""
 
     documents: Documents
     key: int
@@ -45,7 +45,7 @@ class Stream:
         return int(self.starts[-1])
 
     def read(self, positions: Ints) -> tuple[Ids, Bytes, Bools]:
-        """Ids, marks in text order, and which are end-of-document tokens."""
+        """The ids at positions, their marks in text order, and which end a document."""
         document = np.searchsorted(self.starts, positions, side="right") - 1
         ends = positions + 1 == self.starts[document + 1]
         source = np.where(ends, 0, self.tokens[document] + positions - self.starts[document])
@@ -55,7 +55,7 @@ class Stream:
         return ids, marks, ends
 
     def read_runs(self, first: Ints, sizes: Ints) -> tuple[Ids, Bytes, Bools]:
-        """The same of whole runs of positions, each looked up by its documents, not its tokens."""
+        """As `read`, for runs of positions, looked up by document and not by token."""
         stop = first + sizes
         low = np.searchsorted(self.starts, first, side="right") - 1
         counts = np.searchsorted(self.starts, stop, side="left") - low
@@ -64,7 +64,7 @@ class Stream:
         after = self.starts[document + 1]
         end = np.minimum(after, np.repeat(stop, counts))
         source = ranges(self.tokens[document] + begin - self.starts[document], end - begin)
-        closing = np.cumsum(end - begin)[end == after] - 1  # the last of a document is its end
+        closing = np.cumsum(end - begin)[end == after] - 1  # the last token of a document
         source[closing] = 0
         ids = self.documents.ids[source].astype(np.int32)
         ids[closing] = self.documents.vocabulary.role("eod")
@@ -75,7 +75,7 @@ class Stream:
         return ids, marks, ends
 
     def check(self, least: int) -> None:
-        """Refuse a stream shorter than one block."""
+        """Refuse a stream of fewer than `least` tokens."""
         if len(self) < least:
             raise UserError(
                 f"the corpus has {len(self)} tokens and one block of this format takes {least}:"
@@ -84,16 +84,16 @@ class Stream:
 
 
 class StreamFormat(PlannedFormat):
-    """A format that cuts the stream of the documents."""
+    """A format that cuts the stream of documents."""
 
     def units(self, documents: Documents) -> UnitTable:
-        """The documents, in sentences where it must be known where these begin."""
+        """The documents to shuffle; divided into sentences if a format needs their starts."""
         return whole_documents(documents)
 
     def stretches(
         self, documents: Documents, key: int, pieces: PlanPieces | None = None
     ) -> Iterator[PlanStretch]:
-        """The stream, some documents at a time."""
+        """Yield the columns of the stream, some documents at a time."""
         shared: PlanPieces = pieces or PiecesInMemory()
         shuffle = Shuffle(self.units(documents), key, shared)
 
@@ -102,12 +102,12 @@ class StreamFormat(PlannedFormat):
                 yield _columns(dealt)
                 release(documents.sentences, documents.documents)
 
-        begun = 0
+        length = 0
         portions = shared.all_pieces("stream", len(shuffle), make)
         shared.drop(shuffle.name)
         for number, piece in enumerate(portions):
             columns: Mapping[str, Any] = piece.columns
-            starts = begun + offsets(columns["sizes"] + 1)
+            starts = length + offsets(columns["sizes"] + 1)
             shift = np.repeat(starts[:-1], columns["counts"])
             stream: dict[str, Array] = {
                 "tokens": columns["tokens"],
@@ -115,11 +115,11 @@ class StreamFormat(PlannedFormat):
                 "sentences": shift + columns["sentences"],
             }
             yield PlanStretch(stream, {})
-            begun = int(starts[-1])
+            length = int(starts[-1])
 
 
 def _columns(dealt: Shuffled) -> PlanStretch:
-    """Some documents of the stream, of each its first token, its size and where parts begin."""
+    """The columns of some documents: first token, size, and where sentences begin."""
     bounds = offsets(dealt.counts)
     sizes = sums(dealt.sizes, bounds)
     filled = sizes > 0
@@ -137,14 +137,14 @@ def _columns(dealt: Shuffled) -> PlanStretch:
 
 @dataclass(frozen=True)
 class StreamCuts:
-    """A `Plan`: block i is the i-th stretch of the stream."""
+    """A `Plan`: block i is the i-th `length` tokens of the stream."""
 
     stream: Stream
     length: int
     notes: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        # A tail of one token predicts nothing.
+        # A last block of one token has nothing to predict.
         return len(self.stream) // self.length + (len(self.stream) % self.length > 1)
 
     def blocks(self, numbers: Ints) -> Blocks:
@@ -164,7 +164,7 @@ class StreamCuts:
 
 @dataclass(frozen=True)
 class Causal(StreamFormat):
-    """A stretch of the stream of documents, nothing padded; each token predicts the next."""
+    """Consecutive tokens of the stream, without padding; each token predicts the next."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"causal_blocks"})
 
@@ -179,9 +179,9 @@ class Causal(StreamFormat):
 
 @dataclass(frozen=True)
 class StreamRows:
-    """A `Plan`: the stream in equal rows, walked in step; block = step · rows + row.
+    """A `Plan`: the stream in equal rows, read in parallel; block = step · rows + row.
 
-    A step's blocks follow the last step's in every row, so numbers must be visited in order.
+    Blocks continue those of the previous step in every row, so numbers must be visited in order.
     """
 
     stream: Stream
@@ -190,12 +190,12 @@ class StreamRows:
 
     @property
     def forward(self) -> int:
-        """Rows read forwards; the others are the same rows read from their end."""
+        """The number of rows read forwards; the others are the same rows read backwards."""
         return self.shape.rows // 2 if self.shape.reverse else self.shape.rows
 
     @property
     def width(self) -> int:
-        """Tokens in a row."""
+        """The number of tokens of a row."""
         return len(self.stream) // self.forward
 
     def __len__(self) -> int:
@@ -234,11 +234,11 @@ class StreamRows:
         )
 
     def _pair(self, numbers: Ints, base: Ints, at: Ints, reverse: Bools) -> tuple[Ints, Ints, Ints]:
-        """For each block: tokens of A, where B begins in the row, the label."""
+        """For each block: the tokens of A, where B begins in the row, and the label."""
         key, room = self.stream.key, self.shape.length - self.shape.reuse - _PAIR_SPECIALS
         begin = at + self.shape.reuse
         end = base + self.width
-        # Sentence starts strictly inside (begin, begin + room), in the row's own direction.
+        # Sentence starts strictly inside (begin, begin + room), in the row's direction.
         low = np.where(reverse, end - begin - room, base + begin)
         sentences = self.stream.sentences
         first = np.searchsorted(sentences, low, side="right")
@@ -246,7 +246,7 @@ class StreamRows:
         pick = first + randint(mix(draw(key, "cut"), numbers), np.maximum(choices, 1))
         chosen = sentences[np.minimum(pick, len(sentences) - 1)]
         cut = np.where(reverse, end - chosen, chosen - base) - begin
-        # Differs from XLNet's code: with no sentence to cut at, the stretch is cut in the middle.
+        # Differs from XLNet's code: without a sentence start, the cut is in the middle.
         cut = np.where(choices > 0, cut, room // 2)
         random = coin_flips(mix(draw(key, "coin"), numbers)) | (choices <= 0)
         anywhere = randint(mix(draw(key, "start"), numbers), self.width - room + cut + 1)
@@ -254,9 +254,9 @@ class StreamRows:
         return cut, start, random.astype(np.int64)
 
     def _read(self, positions: Ints, base: Ints, reverse: Bools) -> tuple[Ids, Bytes, Bools]:
-        """Tokens at positions of a row; in reversed rows marks say where words begin backwards."""
-        turned = self.width - 1 - positions
-        positions = base[:, None] + np.where(reverse[:, None], turned, positions)
+        """The tokens at positions of a row; in reversed rows marks are for reading backwards."""
+        backwards = self.width - 1 - positions
+        positions = base[:, None] + np.where(reverse[:, None], backwards, positions)
         ids, marks, ends = self.stream.read(positions)
         if reverse.any():
             after = np.minimum(positions[reverse] + 1, len(self.stream) - 1)
@@ -266,17 +266,17 @@ class StreamRows:
 
 @dataclass(frozen=True)
 class StreamPair(StreamFormat):
-    """`reuse` tokens of the stream, then a pair `A [SEP] B [SEP] [CLS]` from what follows.
+    """`reuse` tokens of the stream, then a pair `A [SEP] B [SEP] [CLS]` of the tokens after them.
 
-    B continues A, or (label 1) was taken from elsewhere in the row. With `reverse` the second half
-    of the `rows` is the first half read backwards. The next block of a row begins `reuse` tokens
-    after this one.
+    B continues A, or (label 1) is from elsewhere in the row. With `reverse` the second half of the
+    `rows` is the first half read backwards. The next block of a row begins `reuse` tokens after
+    this one.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"stream", "next"})
 
     length: int = 512  # tokens of a block, all included
-    reuse: PositiveInt = 256  # that the memory of the next block holds
+    reuse: PositiveInt = 256  # tokens that the next block has in its memory
     rows: PositiveInt = 8192
     reverse: bool = True
 
@@ -291,7 +291,7 @@ class StreamPair(StreamFormat):
             raise UserError(f"rows = {self.rows}: must be even where half are reversed")
 
     def units(self, documents: Documents) -> UnitTable:
-        """The documents in sentences."""
+        """The documents, divided into sentences."""
         return sentences_of(documents)
 
     def opened(self, documents: Documents, key: int, table: PlanStretch) -> StreamRows:

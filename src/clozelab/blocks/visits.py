@@ -1,7 +1,7 @@
-"""The visit to the sentences of a corpus, and windows of it.
+"""The order in which a pass visits the sentences of a corpus, and windows of it.
 
-Documents are shuffled once by the key, sentences never, unless the comparison with a corpus of
-shuffled sentences is wanted (BERT §3.1: document-level text is critical).
+Documents are shuffled once by the key, sentences only for the comparison with a corpus of
+shuffled sentences (BERT §3.1: document-level text is critical).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from clozelab.packed import offsets, ranges
 
 ShuffleUnit = Literal["documents", "sentences"]
 
-_WINDOW = 1 << 16  # entries planned at a time: their arrays stay in a core's cache
+_WINDOW = 1 << 16  # entries planned at a time: their arrays fit into a core's cache
 _PART = 16  # windows in a part, which one process plans
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Sentences, or parts of over-long ones, of some whole documents in visiting order."""
+    """Sentences, or parts of over-long ones, of several documents in visiting order."""
 
     starts: Ints  # [M] first token in the store
     sizes: Ints  # [M] tokens, at least one
     bounds: Ints  # [D + 1] first entry of each document, which has at least one
-    values: Ints | None = None  # [M] what a format knows of each entry
+    values: Ints | None = None  # [M] a number for each entry, whose meaning is the format's
     split: int = 0  # sentences that were split
     dropped: int = 0  # documents that were left out though they have tokens
 
@@ -47,23 +47,23 @@ class Entries:
 
     @property
     def ends(self) -> Ints:
-        """[M] the entry after the last of each entry's document."""
+        """[M] the end (exclusive) of each entry's document."""
         return self.bounds[self.documents + 1]
 
 
 @dataclass(frozen=True)
 class VisitOrder:
-    """All entries of a visit, in few bytes: partners are looked up in them at random.
+    """All entries of a visit in compact form, for random access.
 
-    Entries of a document follow each other in the store, too, unless they are scattered. So where
-    one begins is known from where its document does, and from the tokens between.
+    Unless they are scattered, the entries of a document are contiguous in the store. So the first
+    token of an entry follows from that of its document and the tokens in between.
     """
 
     running: NDArray[np.uint32]  # [M + 1] tokens before each entry, modulo 2³²
     bounds: Ints  # [D + 1] first entry of each document, which has at least one
     firsts: Ints  # [D] first token in the store of each document
     scattered: Ints | None = None  # [M] first token of each entry, where they are scattered
-    values: NDArray[np.int32] | None = None  # [M] what a format knows of each entry
+    values: NDArray[np.int32] | None = None  # [M] a number for each entry, of the format
     split: int = 0  # sentences that were split
     dropped: int = 0  # documents that were left out though they have tokens
 
@@ -71,30 +71,30 @@ class VisitOrder:
         return len(self.running) - 1
 
     def tokens(self, first: Ints, last: Ints) -> Ints:
-        """Tokens from some entries up to others of the same document."""
+        """The number of tokens from entries `first` up to entries `last` of the same document."""
         return (self.running[last] - self.running[first]).astype(np.int64)
 
     def starts(self, entries: Ints, documents: Ints) -> Ints:
-        """First token in the store of some entries, of given documents."""
+        """The first token in the store of entries, given their documents."""
         if self.scattered is not None:
             return self.scattered[entries]
         return self.firsts[documents] + self.tokens(self.bounds[documents], entries)
 
     def sizes_of(self, first: int, last: int) -> Ints:
-        """Tokens of some entries in a row."""
+        """The number of tokens of consecutive entries."""
         return np.diff(self.running[first : last + 1]).astype(np.int64)
 
     def values_of(self, first: int, last: int) -> Array:
-        """The values of some entries in a row."""
+        """The values of consecutive entries."""
         assert self.values is not None
         return self.values[first:last]
 
     def begins(self, entries: Ints) -> Bools:
-        """Which of some entries begin a document."""
+        """Whether each entry begins a document."""
         return np.asarray(self.bounds[np.searchsorted(self.bounds, entries)] == entries)
 
     def parts(self) -> range:
-        """Where the parts begin in which blocks are planned; one, if there is no entry."""
+        """The first entries of the parts in which blocks are planned; at least one part."""
         return range(0, max(len(self), 1), _WINDOW * _PART)
 
     def part(self, first: int) -> Iterator[Window]:
@@ -102,7 +102,7 @@ class VisitOrder:
         yield from self.windows(first, min(first + _WINDOW * _PART, len(self)))
 
     def windows(self, first: int = 0, last: int | None = None) -> Iterator[Window]:
-        """The entries, some at a time; one window without any, if there is none."""
+        """Yield windows of the entries; one empty window if there are none."""
         last = len(self) if last is None else last
         for begin in range(first, max(last, first + 1), _WINDOW):
             yield Window(self, begin, min(begin + _WINDOW, last))
@@ -110,7 +110,7 @@ class VisitOrder:
 
 @dataclass(frozen=True)
 class Window:
-    """Some entries that follow each other."""
+    """Consecutive entries of a visit."""
 
     visits: VisitOrder
     first: int
@@ -121,7 +121,7 @@ class Window:
 
     @property
     def is_first(self) -> bool:
-        """Whether the visit begins with it."""
+        """Whether it is the first window of the visit."""
         return self.first == 0
 
     @cached_property
@@ -131,7 +131,7 @@ class Window:
 
     @cached_property
     def documents(self) -> Ints:
-        """[n] the document of each, in visiting order."""
+        """[n] the document of each entry, in visiting order."""
         bounds = self.visits.bounds
         low, high = np.searchsorted(bounds, [self.first, self.last - 1], side="right")
         inside = np.clip(bounds[low - 1 : high + 1], self.first, self.last)
@@ -144,21 +144,21 @@ class Window:
 
     @cached_property
     def ends(self) -> Ints:
-        """[n] the entry after the last of each entry's document."""
+        """[n] the end (exclusive) of each entry's document."""
         return self.visits.bounds[self.documents + 1]
 
     def segments(self, first: Ints, stops: Ints) -> Ints:
-        """[1, 3, B] blocks of one segment that begin in it; `stops` says where each entry's ends.
+        """[1, 3, B] the segments of one-segment blocks that begin at the entries `first`.
 
-        First entry, the one after the last, document.
+        Each is its first entry, its end (exclusive, by `stops`) and its document.
         """
         row = first - self.first
         return np.array([[first, stops[row], self.documents[row]]])
 
     def running(self, room: int, sizes: Callable[[int, int], Array] | None = None) -> Ints:
-        """Tokens before each entry from the window's first on, up to `room` past its last.
+        """Cumulative tokens from the window's first entry on, up to `room` past its last.
 
-        Another size than that in tokens may be counted.
+        `sizes` may count something else than tokens.
         """
         reach = room
         while True:
@@ -169,7 +169,7 @@ class Window:
             reach *= 2
 
 
-Refine = Callable[[Entries], Entries]  # some whole documents → what is left of them
+Refine = Callable[[Entries], Entries]  # complete documents → the entries that are kept
 
 
 def visit_order(
@@ -183,10 +183,10 @@ def visit_order(
     gaps: bool = False,
     pieces: PlanPieces | None = None,
 ) -> VisitOrder:
-    """Lay out the visit; sentences of more than `longest` tokens become several entries.
+    """The order of a visit; sentences of more than `longest` tokens become several entries.
 
-    `values` gives a number for each of a range of sentences. `refine` may leave `gaps` in
-    documents.
+    `values` gives a number for each of a range of sentences. `refine` may drop entries, and leave
+    `gaps` in documents.
     """
     pieces = pieces or PiecesInMemory()
     scattered = gaps or order == "sentences"
@@ -196,16 +196,16 @@ def visit_order(
 
         def make(number: int) -> Iterator[PlanStretch]:
             by_document = order == "documents"
-            dealt = shuffle.portion(number) if by_document else _dealt_anew(documents, shuffle)
-            for some in dealt:
-                yield _columns(refine(_entries_of(some, longest)), scattered=scattered)
+            shuffled = shuffle.portion(number) if by_document else _reshuffled(documents, shuffle)
+            for units in shuffled:
+                yield _columns(refine(_entries_of(units, longest)), scattered=scattered)
                 release(documents.sentences, documents.documents, documents.marks)
 
         visited = pieces.all_pieces("visited", count, make)
-        pieces.piece("visit", 0, lambda _: _end_to_end(visited))
+        pieces.piece("visit", 0, lambda _: _concatenate(visited))
         pieces.drop(shuffle.name, "sizes", "dealt anew", "visited")
-    whole, counts = pieces.piece("visit", 0, lambda _: ())
-    columns: Mapping[str, Any] = whole
+    visit, counts = pieces.piece("visit", 0, lambda _: ())
+    columns: Mapping[str, Any] = visit
     return VisitOrder(
         columns["running"],
         columns["bounds"],
@@ -217,41 +217,41 @@ def visit_order(
     )
 
 
-def _columns(some: Entries, *, scattered: bool) -> PlanStretch:
-    """A part of a visit as sizes, which do not depend on what comes before."""
+def _columns(part: Entries, *, scattered: bool) -> PlanStretch:
+    """A part of a visit as columns of sizes, which do not depend on earlier parts."""
     none = np.zeros(0, dtype=np.int64)
-    firsts, lasts = some.starts[some.bounds[:-1]], some.bounds[1:] - 1
-    tokens = np.diff(offsets(some.sizes)[some.bounds])
+    firsts, lasts = part.starts[part.bounds[:-1]], part.bounds[1:] - 1
+    tokens = np.diff(offsets(part.sizes)[part.bounds])
     assert (tokens < 1 << 32).all(), "differences modulo 2³² would not do"
-    gaps = some.starts[lasts] + some.sizes[lasts] - firsts - tokens
+    gaps = part.starts[lasts] + part.sizes[lasts] - firsts - tokens
     assert scattered or not gaps.any(), "sentences of a document follow each other in the store"
     columns: dict[str, Array] = {
         "firsts": firsts,
-        "starts": some.starts if scattered else none,
-        "sizes": some.sizes.astype(np.uint32),
-        "entries": np.diff(some.bounds),
-        "values": (none if some.values is None else some.values).astype(np.int32),
+        "starts": part.starts if scattered else none,
+        "sizes": part.sizes.astype(np.uint32),
+        "entries": np.diff(part.bounds),
+        "values": (none if part.values is None else part.values).astype(np.int32),
     }
-    return PlanStretch(columns, {"split": some.split, "dropped": some.dropped})
+    return PlanStretch(columns, {"split": part.split, "dropped": part.dropped})
 
 
-def _end_to_end(parts: Sequence[PlanStretch]) -> Iterator[PlanStretch]:
-    """The parts of a visit in one, with where each entry and each document begins."""
+def _concatenate(parts: Sequence[PlanStretch]) -> Iterator[PlanStretch]:
+    """Concatenate the parts of a visit, with the offsets of entries and documents."""
     running = bounds = np.zeros(1, dtype=np.int64)
     for number, (columns, counts) in enumerate(parts):
         running = running[-1] + offsets(columns["sizes"])
         bounds = bounds[-1] + offsets(columns["entries"])
-        cut = min(number, 1)  # where the last part ended is where this one begins
-        whole = running[cut:].astype(np.uint32)
+        cut = min(number, 1)  # this part's first offset is the last part's end
+        running_32 = running[cut:].astype(np.uint32)
         kept = {name: columns[name] for name in ("firsts", "starts", "values")}
-        yield PlanStretch({**kept, "running": whole, "bounds": bounds[cut:]}, counts)
+        yield PlanStretch({**kept, "running": running_32, "bounds": bounds[cut:]}, counts)
         release(*columns.values())
 
 
 def entries(
     starts: Ints, sizes: Ints, document: Ints, *, values: Ints | None = None, split: int = 0
 ) -> Entries:
-    """Entries by their documents; empty ones, and documents left without any, are dropped."""
+    """Entries grouped by document; empty entries and empty documents are dropped."""
     filled = sizes > 0
     starts, sizes, document = starts[filled], sizes[filled], document[filled]
     new = np.ones(len(document), dtype=bool)
@@ -262,7 +262,7 @@ def entries(
 
 
 def _entries_of(dealt: Shuffled, longest: int | None) -> Entries:
-    """The entries of some documents."""
+    """The entries of shuffled documents."""
     starts, sizes, split = dealt.starts, dealt.sizes, 0
     document = np.repeat(np.arange(len(dealt.counts)), dealt.counts)
     if longest is not None:
@@ -276,8 +276,8 @@ def _entries_of(dealt: Shuffled, longest: int | None) -> Entries:
     return entries(starts, sizes, document, values=dealt.values, split=split)
 
 
-def _dealt_anew(documents: Documents, shuffle: Shuffle) -> Iterator[Shuffled]:
-    """Documents of the sizes that those of a shuffle have, with sentences dealt anew."""
+def _reshuffled(documents: Documents, shuffle: Shuffle) -> Iterator[Shuffled]:
+    """Yield documents with the sentence counts of a shuffle's, filled with shuffled sentences."""
 
     def sizes(_: int) -> Iterator[PlanStretch]:
         for dealt in shuffle:
@@ -291,8 +291,8 @@ def _dealt_anew(documents: Documents, shuffle: Shuffle) -> Iterator[Shuffled]:
             np.concatenate(pair) for pair in zip(rest, (dealt.starts, dealt.sizes), strict=True)
         )
         ends = np.cumsum(counts[document : document + len(starts)])
-        whole = int(np.searchsorted(ends, len(starts), side="right"))
-        cut = int(ends[whole - 1]) if whole else 0
-        some = counts[document : document + whole]
-        yield Shuffled(np.arange(whole), np.asarray(some), starts[:cut], lengths[:cut])
-        rest, document = (starts[cut:], lengths[cut:]), document + whole
+        complete = int(np.searchsorted(ends, len(starts), side="right"))
+        cut = int(ends[complete - 1]) if complete else 0
+        sizes_ = counts[document : document + complete]
+        yield Shuffled(np.arange(complete), np.asarray(sizes_), starts[:cut], lengths[:cut])
+        rest, document = (starts[cut:], lengths[cut:]), document + complete

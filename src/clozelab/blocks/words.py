@@ -1,4 +1,4 @@
-"""Words with their characters: sentences of one document, counted in words (ELMo §3)."""
+"""Blocks of words with their characters: sentences of one document (ELMo §3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPEN, _CLOSE, _BEGIN, _END, _PAD = 256, 257, 258, 259, 260  # after the 256 byt
 
 @dataclass(frozen=True)
 class WordBlocks:
-    """A `Plan` whose blocks carry their words' numbers and characters."""
+    """A `Plan` whose blocks have the numbers and characters of their words."""
 
     table: Plan
     spelling: Spelling
@@ -33,14 +33,14 @@ class WordBlocks:
 
     @property
     def notes(self) -> Mapping[str, float]:
-        """What was skipped or split."""
+        """Counts of what was skipped or split."""
         return self.table.notes
 
     def __len__(self) -> int:
         return len(self.table)
 
     def blocks(self, numbers: Ints) -> Blocks:
-        """Gather some blocks and spell their words."""
+        """Gather the blocks of these numbers, and spell their words."""
         blocks = self.table.blocks(numbers)
         return replace(blocks, words=spell(blocks, self.spelling, length=self.characters))
 
@@ -52,7 +52,7 @@ class WordSentences(TableFormat):
     provides: ClassVar[frozenset[str]] = frozenset({"words"})
 
     length: Annotated[int, at_least(3)] = 128  # the most words of a block, specials included
-    characters: Annotated[int, at_least(3)] = 50  # of a word, its marks included
+    characters: Annotated[int, at_least(3)] = 50  # of a word, its begin and end included
 
     def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
@@ -62,7 +62,7 @@ class WordSentences(TableFormat):
             documents,
             key,
             values=partial(word_counts, documents),
-            refine=partial(_by_words, documents, room=self.length - 2),
+            refine=partial(_split_long, documents, room=self.length - 2),
             pieces=pieces,
         )
 
@@ -70,21 +70,21 @@ class WordSentences(TableFormat):
         """The table of the blocks that begin in a window."""
         room = self.length - 2
         running = window.running(room, window.visits.values_of)
-        most = running[: len(window)] + room
-        fits = window.first + np.searchsorted(running, most, side="right") - 1
+        limit = running[: len(window)] + room
+        fits = window.first + np.searchsorted(running, limit, side="right") - 1
         stops = np.minimum(fits, window.ends)
         first = chain.follow(window, stops)
         return tabulate(window, window.segments(first, stops))
 
     def opened(self, documents: Documents, key: int, table: PlanStretch) -> Plan:
-        """The plan that a table is."""
+        """The plan of a table."""
         assert documents.spelling is not None
         plan = super().opened(documents, key, table)
         return WordBlocks(plan, documents.spelling, self.characters)
 
 
-def _by_words(documents: Documents, visits: Entries, *, room: int) -> Entries:
-    """Some documents with sentences of more than `room` words, the values, split at words."""
+def _split_long(documents: Documents, visits: Entries, *, room: int) -> Entries:
+    """The entries with sentences of more than `room` words (their values) split at words."""
     assert visits.values is not None
     columns = np.stack([visits.starts, visits.sizes, visits.documents, visits.values])
     parts, done = [], 0
@@ -103,7 +103,7 @@ def _by_words(documents: Documents, visits: Entries, *, room: int) -> Entries:
 
 
 def word_counts(documents: Documents, first: int, last: int) -> Ints:
-    """The words of each of some sentences, counted a stretch at a time."""
+    """The number of words of each sentence from `first` to `last`, some at a time."""
     counts = np.zeros(last - first, dtype=np.int64)
     for low in range(first, last, _STRETCH):
         bounds = np.asarray(documents.sentences[low : min(low + _STRETCH, last) + 1])
@@ -113,7 +113,7 @@ def word_counts(documents: Documents, first: int, last: int) -> Ints:
 
 
 def spell(blocks: Blocks, spelling: Spelling, *, length: int) -> Spelled:
-    """The words of some blocks: numbers in the vocabulary, and at most `length` characters each."""
+    """The words of blocks: numbers in the vocabulary, and at most `length` characters each."""
     first = np.flatnonzero(((blocks.marks & Mark.WORD) != 0) | blocks.fixed)
     size = np.diff(np.append(first, len(blocks.ids)))
     rows = blocks.rows[first]

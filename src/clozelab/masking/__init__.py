@@ -1,4 +1,4 @@
-"""Block → what is hidden: the strategies, and the corruption that follows."""
+"""The masking strategies that a recipe may name (blocks → masked positions), and corruption."""
 
 from clozelab.masking.corruption import Corruption
 from clozelab.masking.knowledge import Knowledge

@@ -1,6 +1,6 @@
-"""What the encoder sees at the hidden positions: a mask, a random token, or the token itself.
+"""What the encoder sees at the masked positions: [MASK], a random token, or the token itself.
 
-BERT §3.1 decides for each token, SpanBERT §3.1 once for each span; any shares will do.
+BERT §3.1 decides for each token, SpanBERT §3.1 once for each span.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from clozelab.ranges import Part, Share, at_least
 
 @dataclass(frozen=True)
 class Corruption(Part):
-    """Shares of mask, random and same; the unit that shares one decision; how often it is redrawn.
+    """Shares of [MASK], random and same; the unit that shares a decision; how often it is redrawn.
 
-    `replacement` is where random tokens come from: "uniform" over ordinary ids, "unigram" as
-    often as they occur in the corpus (SpanBERT), "any" over the whole vocabulary, specials
-    included, as published code did. `copies = 0` draws fresh masks each epoch (dynamic);
-    `copies = D` repeats D variants (static); `redraw` says whether the pairs of a format are
-    redrawn with the masks, as BERT's duplication did.
+    `replacement` is the distribution of random tokens: "uniform" over ordinary ids, "unigram" by
+    their frequency in the corpus (SpanBERT), "any" over the whole vocabulary, special tokens
+    included, as in published code. `copies = 0` draws new masks each epoch (dynamic); `copies = D`
+    repeats D variants (static); `redraw` says whether the pairs of a format are redrawn with the
+    masks, as BERT's duplication did.
     """
 
     unit: Literal["token", "word", "span"] = "token"
@@ -50,7 +50,7 @@ class Corruption(Part):
         return epoch % self.copies if self.copies else epoch
 
     def corrupt(self, blocks: Blocks, hidden: Hidden, key: int, *, vocabulary: Vocab) -> Corrupted:
-        """Decide at each chosen position and replace; `key` is another purpose's than hiding's."""
+        """Decide at each masked position and replace; `key` must differ from that of masking."""
         at = hidden.positions
         leader = self._leaders(blocks, hidden)
         share = uniform(draws(blocks, key, 0, leader))
@@ -65,7 +65,7 @@ class Corruption(Part):
         return Corrupted(ids, decisions, partial(draws, blocks, key, 2))
 
     def _leaders(self, blocks: Blocks, hidden: Hidden) -> Ints:
-        """[K] the position whose draw decides for each chosen position."""
+        """[K] the position whose draw decides for each masked position."""
         at = hidden.positions
         if self.unit == "token":
             return at
@@ -73,7 +73,7 @@ class Corruption(Part):
             return np.repeat(hidden.spans[:, 0], hidden.spans[:, 1] - hidden.spans[:, 0])
         begins: Bools = (blocks.marks & Mark.WORD) != 0
         units = divide(blocks, begins)
-        words = ~blocks.fixed[at]  # a special, where one may be hidden, decides for itself
+        words = ~blocks.fixed[at]  # a special token, if masked, decides for itself
         leader = at.copy()
         leader[words] = units.first[units.of[at[words]]]
         return leader

@@ -1,4 +1,4 @@
-"""Knowledge masking: phrases and named entities all or nothing (ERNIE 1.0 §3.2)."""
+"""Knowledge masking: whole phrases and named entities (ERNIE 1.0 §3.2)."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ LEVELS = {"character": 0, "word": Mark.SEGMENT, "phrase": Mark.PHRASE, "entity":
 
 @dataclass(frozen=True)
 class Knowledge(Rated):
-    """Hide units of one level, the level drawn for each block by the weights `levels`.
+    """Mask units of one level, which is drawn for each block by the weights `levels`.
 
     At level "character" every token is a unit, at "word" a segmenter's word; elsewhere a token
-    outside any unit is one by itself. `choose = "budget"` hides as many tokens as the budget says
+    outside any unit is one by itself. `choose = "budget"` masks as many tokens as the budget says
     on average and every unit of a block with the same probability, however long it is: the units
-    stand around a circle in random order, and those that begin inside a window are hidden. So a
+    are placed on a circle in random order, and those that begin inside a window are masked. So a
     block misses its budget by less than its longest unit, and one with a unit longer than its
-    budget may hide nothing. "bernoulli" tosses a coin for each unit, as the published code did;
-    `pick = "epoch"` draws one level for a whole epoch, its other habit. `stages` turns the levels
-    into a curriculum: shares of the run, in the levels' order.
+    budget may have no masks. "bernoulli" draws for each unit, and `pick = "epoch"` draws one level
+    for a whole epoch, both as the published code did. `stages` turns the levels into a curriculum:
+    shares of the run, in the levels' order.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
@@ -70,7 +70,7 @@ class Knowledge(Rated):
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The units that a corpus must know: those of the levels that are ever drawn."""
+        """The units that a corpus must have: those of the levels with a weight."""
         drawn = (name for name, weight in self.levels.items() if weight)
         return tuple("segment" if name == "word" else name for name in drawn if LEVELS[name])
 
@@ -92,7 +92,7 @@ class Knowledge(Rated):
             chosen = np.asarray(uniform(keys) < self.mask_rate)
         else:
             wanted = budget(blocks, self.mask_rate, over=self.over, cap=self.cap)
-            chosen = _window(units, keys, wanted=wanted, turns=block_draws(blocks, key, 1))
+            chosen = _in_window(units, keys, wanted=wanted, turns=block_draws(blocks, key, 1))
         groups = np.full(len(blocks.ids), -1, dtype=np.int64)
         free = ~blocks.fixed
         groups[free] = np.where(chosen, np.arange(len(chosen)), -1)[units.of[free]]
@@ -114,19 +114,19 @@ class Knowledge(Rated):
         return np.asarray(np.searchsorted(share[:-1], draw * share[-1], side="right"))
 
 
-def _window(units: Units, keys: Keys, *, wanted: Ints, turns: Keys) -> Bools:
-    """[U] which units begin inside a window of `wanted` tokens of their block's circle.
+def _in_window(units: Units, keys: Keys, *, wanted: Ints, turns: Keys) -> Bools:
+    """[U] whether each unit begins inside a window of `wanted` tokens on its block's circle.
 
-    A unit's beginning is anywhere on the circle with the same probability, so each is hidden in
-    wanted / tokens of all draws. Where every unit is one token the order alone is draw enough: the
+    A unit begins anywhere on the circle with the same probability, so each is masked in
+    wanted / tokens of all draws. If every unit is one token, the random order is enough, and the
     choice is that of token masking.
     """
     order = np.lexsort((keys, units.rows))
     sizes = units.sizes[order]
     before = np.cumsum(sizes) - sizes
-    places = np.empty_like(before)
-    places[order] = before
+    positions = np.empty_like(before)
+    positions[order] = before
     tokens = np.bincount(units.rows, weights=units.sizes, minlength=len(wanted)).astype(np.int64)
-    places -= (np.cumsum(tokens) - tokens)[units.rows]
-    turn = np.where(tokens == units.counts, 0, randint(turns, tokens))
-    return np.asarray((places - turn[units.rows]) % tokens[units.rows] < wanted[units.rows])
+    positions -= (np.cumsum(tokens) - tokens)[units.rows]
+    rotation = np.where(tokens == units.counts, 0, randint(turns, tokens))
+    return np.asarray((positions - rotation[units.rows]) % tokens[units.rows] < wanted[units.rows])

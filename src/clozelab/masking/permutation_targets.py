@@ -1,4 +1,4 @@
-"""Partial prediction: short spans, one in each context of K times their length (XLNet §2.3)."""
+"""XLNet's partial prediction: short spans, one per context of K times its length (§2.3)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from clozelab.ranges import PositiveInt
 
 @dataclass(frozen=True)
 class PermutationTargets(Rated):
-    """Choose what a permutation language model predicts; nothing in the input is altered.
+    """Choose the targets of a permutation language model; the input is not changed.
 
-    Each half of a block is walked by a cursor: draw n ≤ `longest` with P(n) ∝ 1/n, lay it at a
-    word start inside a context of n · `context` tokens, go on after that context; then single
-    tokens fill up to the goal of rate · length. `unit = "piece"` takes n pieces, as the published
-    code did, "word" n words. Choices that fall on specials are dropped and not replaced.
+    In each half of a block a cursor advances: draw n ≤ `longest` with P(n) ∝ 1/n, place a span of n
+    at a word start inside a context of n · `context` tokens, continue after that context; then add
+    single tokens up to the goal of rate · length. `unit = "piece"` takes n pieces, as the published
+    code did, "word" n words. Choices that fall on special tokens are dropped and not replaced.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction"})
@@ -35,20 +35,20 @@ class PermutationTargets(Rated):
         """Choose targets and a factorisation order; see `Masking`."""
         halves = _Halves(blocks, key)
         chosen = self._natural(halves, self._goals(blocks))
-        self._fill(halves, chosen, self._goals(blocks))
+        self._add_single_tokens(halves, chosen, self._goals(blocks))
         groups = np.where(halves.flat(chosen) & ~blocks.fixed, 0, -1)
         return Hidden(spans(blocks, groups), order=halves.order())
 
     def _goals(self, blocks: Blocks) -> Ints:
-        """[2B] how many to choose in each half: the first half gets the odd one."""
+        """[2B] how many to choose in each half; of an odd number the first half gets one more."""
         total = (self.mask_rate * blocks.lengths).astype(np.int64)
         return np.stack([total - total // 2, total // 2], axis=1).reshape(-1)
 
     def _natural(self, halves: _Halves, goals: Ints) -> Bools:
-        """Spans at word starts, half by half in step; [2B, width] in text order."""
+        """[2B, width] the spans at word starts, all halves in parallel; in text order."""
         width = halves.begins.shape[1]
         chosen = np.zeros((len(goals), width), dtype=bool)
-        next_start = _next(halves.begins, halves.sizes)
+        next_start = _next_starts(halves.begins, halves.sizes)
         table = inverse_lengths(self.longest)
         count, cursor = np.zeros_like(goals), np.zeros_like(goals)
         active = np.flatnonzero((goals > 0) & (halves.sizes > 0))
@@ -68,13 +68,13 @@ class PermutationTargets(Rated):
             chosen[np.repeat(active, size), ranges(begin, size)] = True
             count[active] += size
             cursor[active] = end + (room - left)[fits]
-            more = (count[active] < goals[active]) & (cursor[active] < halves.sizes[active])
-            active = active[more]
+            unfinished = (count[active] < goals[active]) & (cursor[active] < halves.sizes[active])
+            active = active[unfinished]
             step += 1
         return chosen
 
     def _end(self, next_start: Ints, rows: Ints, begin: Ints, n: Ints) -> Ints:
-        """Where spans of n pieces or words end; past the half where they do not."""
+        """Where spans of n pieces or words end; past the half if it is too short."""
         if self.unit == "piece":
             return begin + n
         end = begin
@@ -83,7 +83,7 @@ class PermutationTargets(Rated):
             end = np.where(word < n, after, end)
         return end
 
-    def _fill(self, halves: _Halves, chosen: Bools, goals: Ints) -> None:
+    def _add_single_tokens(self, halves: _Halves, chosen: Bools, goals: Ints) -> None:
         """Add random single positions until each half has its goal."""
         rows, width = chosen.shape
         columns = np.arange(width)
@@ -99,7 +99,7 @@ class PermutationTargets(Rated):
 
 
 class _Halves:
-    """The halves of all blocks as rows of a rectangle, in text order: reversed rows are flipped."""
+    """The halves of all blocks as rows of a rectangle, in text order (reversed rows flipped)."""
 
     def __init__(self, blocks: Blocks, key: int) -> None:
         first = (blocks.lengths + 1) // 2
@@ -110,25 +110,25 @@ class _Halves:
         begins = (blocks.marks & Mark.WORD) != 0
         width = int(self.sizes.max(initial=1))
         reverse = np.zeros(len(blocks), bool) if blocks.reverse is None else blocks.reverse
-        turned = np.repeat(reverse, 2)
-        column = np.where(turned[half], self.sizes[half] - 1 - column, column)
-        # Marks are in reading order; in a turned row the word's first token is the one after
+        reversed_ = np.repeat(reverse, 2)
+        column = np.where(reversed_[half], self.sizes[half] - 1 - column, column)
+        # Marks are in reading order; in a reversed row the word's first token is the one after
         # the token that begins the word when read backwards.
-        shifted = np.where(turned[half], column + 1, column)
+        shifted = np.where(reversed_[half], column + 1, column)
         inside = shifted < self.sizes[half]
         self.begins: Bools = np.zeros((len(self.sizes), width), dtype=bool)
         self.begins[half[inside], shifted[inside]] = begins[inside]
-        self.begins[turned & (self.sizes > 0), 0] = True
+        self.begins[reversed_ & (self.sizes > 0), 0] = True
         self.inside: Bools = np.arange(width) < self.sizes[:, None]
         self.keys: Keys = mix(np.repeat(mix(key, blocks.numbers), 2), np.tile([0, 1], len(blocks)))
         self._half, self._column = half, column
 
     def flat(self, chosen: Bools) -> Bools:
-        """[N] the rectangle's values at the packed tokens."""
+        """[N] the values of the rectangle at the packed tokens."""
         return np.asarray(chosen[self._half, self._column])
 
     def order(self) -> Ints:
-        """[N] each token's rank in a fresh permutation of its half."""
+        """[N] each token's rank in a random permutation of its half."""
         keys = mix(self.keys ^ np.uint64(0x0DDE5), 0)[:, None]
         square = mix(keys, np.arange(self.inside.shape[1])[None, :])
         square = np.where(self.inside, square >> np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF))
@@ -137,8 +137,8 @@ class _Halves:
         return np.asarray(rank[self._half, self._column])
 
 
-def _next(begins: Bools, sizes: Ints) -> Ints:
-    """[rows, width + 1] the first word start at or after each place; the half's size if none."""
+def _next_starts(begins: Bools, sizes: Ints) -> Ints:
+    """[rows, width + 1] the first word start at or after each column; the half's size if none."""
     rows, width = begins.shape
     at = np.where(begins, np.arange(width), width + 1)
     nearest: Ints = np.minimum.accumulate(at[:, ::-1], axis=1)[:, ::-1]

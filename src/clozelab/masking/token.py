@@ -1,4 +1,4 @@
-"""Strategies that hide single tokens: evenly, by rarity, at a rate of each block's own, or none."""
+"""Strategies that mask single tokens: uniformly, by rarity, at a random rate, or none."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from clozelab.ranges import Part
 
 @dataclass(frozen=True)
 class Token(Rated):
-    """Hide single tokens, each as likely as any other (BERT §3.1, RoBERTa §4.1).
+    """Mask single tokens uniformly (BERT §3.1, RoBERTa §4.1).
 
     `count` is the rule for how many: "round" (BERT) rounds rate · length to the nearest integer,
     "floor" takes floor(rate · length + U), U uniform in [0, 1), as fairseq does, but at least one,
-    which fairseq does not see to; "bernoulli" (transformers) tosses a coin for every token, so
-    that a block may hide none. `specials` lets specials be hidden, as in fairseq.
+    unlike fairseq; "bernoulli" (transformers) draws for every token, so that a block may have none.
+    `specials` allows special tokens to be masked, as in fairseq.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
 
     count: Literal["round", "floor", "bernoulli"] = "round"
     over: Over = "length"
-    cap: Cap | None = None  # the most tokens to hide in a block
+    cap: Cap | None = None  # the most masked tokens of a block
     specials: bool = False
 
     def __post_init__(self) -> None:
@@ -53,8 +53,8 @@ class Token(Rated):
         free = np.ones_like(blocks.fixed) if self.specials else ~blocks.fixed
         if self.count == "bernoulli":
             chosen = free & (uniform(draws(blocks, key, 0)) < self.mask_rate)
-            return _single(np.flatnonzero(chosen))
-        return _evenly(blocks, key, free, counts=self._wanted(blocks, key))
+            return _single_spans(np.flatnonzero(chosen))
+        return _choose_uniformly(blocks, key, free, counts=self._wanted(blocks, key))
 
     def _wanted(self, blocks: Blocks, key: int) -> Ints:
         if self.count == "round":
@@ -67,16 +67,16 @@ class Token(Rated):
 
 @dataclass(frozen=True)
 class Rarity(Rated):
-    """Hide tokens with weight count^(−smoothing), without replacement (DistilBERT's training code).
+    """Mask tokens with weight count^(−smoothing), without replacement (DistilBERT's training code).
 
-    The number hidden is exact. `scope = "batch"` draws over all blocks at once, as the published
-    code did: a block may then hide far more or less than its share, and its mask depends on its
-    batch-mates.
+    The number is exact. `scope = "batch"` draws over all blocks at once, as the published code did:
+    a block may then have far more or fewer than its share, and its mask depends on the other blocks
+    of the batch.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
 
-    smoothing: float = 0.7  # 0: every token alike, 1: rare ones by the inverse of their count
+    smoothing: float = 0.7  # 0: all tokens equally, 1: by the inverse of their count
     scope: Literal["block", "batch"] = "block"
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
@@ -87,26 +87,26 @@ class Rarity(Rated):
             )
         free = np.flatnonzero(~blocks.fixed)
         counts = np.maximum(vocabulary.counts[blocks.ids[free]], 1).astype(np.float64)
-        # The smallest of exponentials with rates w is a draw in proportion to w; and so on down.
+        # The smallest of exponentials with rates w is a draw in proportion to w; likewise the next.
         waits = -np.log1p(-uniform(draws(blocks, key, 0, free))) * counts**self.smoothing
         lengths, sizes = blocks.lengths, content(blocks)
         if self.scope == "batch":
             lengths, sizes = np.array([len(blocks.ids)]), np.array([len(free)])
         wanted = np.ceil(self.mask_rate * lengths - 1e-9).astype(np.int64)
-        return _single(free[lowest(waits, sizes, counts=wanted, fill=np.inf)])
+        return _single_spans(free[lowest(waits, sizes, counts=wanted, fill=np.inf)])
 
 
 @dataclass(frozen=True)
 class UniformRate(Part):
-    """Hide a share of each block that is drawn for it, uniform in (0, 1] (arXiv:2406.07524).
+    """Mask each block at a rate drawn for it, uniform in (0, 1] (arXiv:2406.07524).
 
-    Of the n tokens that may be hidden, k are: each k from 1 to n is as likely as any other, and so
-    is each token.
+    Of the n tokens that may be masked, k are: k is uniform from 1 to n, and so is the choice of
+    tokens.
     """
 
-    # Differs from MDLM, which tosses a coin for each token at a rate t, so that t is the share on
-    # average alone. The bound is the same with less variance (LLaDA, arXiv:2502.09992 §2.4), and no
-    # block is without a target.
+    # Differs from MDLM, which masks each token with probability t, so that t is the share only on
+    # average. The bound is the same with less variance (LLaDA, arXiv:2502.09992 §2.4), and no block
+    # is without a target.
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
 
@@ -114,25 +114,25 @@ class UniformRate(Part):
         """Choose tokens; see `Masking`."""
         available = content(blocks)
         counts = np.minimum(1 + randint(block_draws(blocks, key, 0), available), available)
-        return _evenly(blocks, key, ~blocks.fixed, counts=counts)
+        return _choose_uniformly(blocks, key, ~blocks.fixed, counts=counts)
 
 
 @dataclass(frozen=True)
 class NoMasking(Part):
-    """Hide nothing: for objectives that predict every token from one side (GPT, ELMo)."""
+    """Mask nothing: for objectives that predict every token from one side (GPT, ELMo)."""
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose nothing; see `Masking`."""
-        return _single(np.empty(0, dtype=np.int64))
+        return _single_spans(np.empty(0, dtype=np.int64))
 
 
-def _evenly(blocks: Blocks, key: int, free: Bools, *, counts: Ints) -> Hidden:
-    """So many of each block's free tokens, or all it has, each as likely as any other."""
-    keys, places = draws(blocks, key, 0), blocks.positions
-    chosen = smallest(keys, places, blocks.lengths, counts=counts, among=free)
-    return _single(np.flatnonzero(chosen))
+def _choose_uniformly(blocks: Blocks, key: int, free: Bools, *, counts: Ints) -> Hidden:
+    """`counts` of each block's free tokens, or all it has, chosen uniformly."""
+    keys, positions = draws(blocks, key, 0), blocks.positions
+    chosen = smallest(keys, positions, blocks.lengths, counts=counts, among=free)
+    return _single_spans(np.flatnonzero(chosen))
 
 
-def _single(chosen: Ints) -> Hidden:
-    """Tokens as spans of one each."""
+def _single_spans(chosen: Ints) -> Hidden:
+    """The chosen tokens as spans of length 1."""
     return Hidden(np.stack([chosen, chosen + 1], axis=1))

@@ -1,6 +1,6 @@
-"""What the strategies share: draws per block, the budget, units of text, and the greedy choice.
+"""What the strategies share: keyed draws, the budget, units of text, and the greedy choice.
 
-Blocks of different lengths are laid into rectangles (blocks × units), and all blocks take their
+Blocks of different lengths are padded to rectangles (blocks × units), and all blocks take their
 n-th step together: a batch costs as many numpy calls as its slowest block has steps.
 """
 
@@ -28,15 +28,15 @@ Over = Literal["length", "content"]  # the rate is a share of all tokens, or of 
 T = TypeVar("T", bound=np.generic)
 
 _DRAWS = 8  # draws a strategy may make for one position
-_PLACE_BITS = 16  # low bits of a key that hold its place in a rectangle; more where it is wider
-_LAST = np.uint64(0xFFFFFFFFFFFFFFFF)  # sorts behind every key
+_COLUMN_BITS = 16  # low bits of a key that hold its column in a rectangle; more if it is wider
+_LAST = np.uint64(0xFFFFFFFFFFFFFFFF)  # sorts after every key
 
 
 @dataclass(frozen=True)
 class Rated(Part):
-    """A strategy that hides a share of the tokens, which may change over the run."""
+    """A strategy that masks a share of the tokens, which may change over the run."""
 
-    mask_rate: MaskRate = 0.15  # share of the tokens to hide
+    mask_rate: MaskRate = 0.15  # share of the tokens to mask
     # (share of the run, factor of the rate), linear in between; recipes name it only if they have
     # one.
     course: Course = field(default=(), metadata={"later": True}, kw_only=True)
@@ -52,7 +52,7 @@ class Rated(Part):
                 )
 
     def stage(self, progress: float) -> Self:
-        """The strategy at a point of the run, which has no course any more."""
+        """The strategy at a point of the run, with a constant rate."""
         if not self.course:
             return self
         rate = self.mask_rate * factor_at(self.course, progress)
@@ -60,7 +60,7 @@ class Rated(Part):
 
 
 def draws(blocks: Blocks, key: int, draw: int, at: Ints | None = None) -> Keys:
-    """[N] one key per token, for the strategy's draw number `draw`; or of those `at` [K] alone."""
+    """[N] one key per token, for the strategy's draw number `draw`; or only for those `at` [K]."""
     by_block = mix(key, blocks.numbers)
     if at is None:
         return mix(np.repeat(by_block, blocks.lengths), blocks.positions * _DRAWS + draw)
@@ -68,31 +68,31 @@ def draws(blocks: Blocks, key: int, draw: int, at: Ints | None = None) -> Keys:
 
 
 def block_draws(blocks: Blocks, key: int, counter: ArrayLike) -> Keys:
-    """[B] one key per block; counters here never meet those of positions."""
+    """[B] one key per block, never equal to a key of a token."""
     return mix(mix(key, blocks.numbers) ^ np.uint64(0x5851F42D4C957F2D), counter)
 
 
 def content(blocks: Blocks) -> Ints:
-    """[B] tokens of each block that may be hidden."""
+    """[B] how many tokens of each block may be masked."""
     return blocks.lengths - np.bincount(blocks.rows[blocks.fixed], minlength=len(blocks))
 
 
 def budget(blocks: Blocks, rate: float, *, over: Over, cap: int | None) -> Ints:
-    """[B] how many tokens to hide: round(rate · count), halves to even as Python rounds.
+    """[B] how many tokens to mask: round(rate · count), halves to even as Python rounds.
 
-    At least one, at most `cap`; `over` says whether specials count, as they do in BERT's code.
+    At least one, at most `cap`; `over` says whether special tokens count, as in BERT's code.
     """
     wanted: Ints = np.maximum(1, np.rint(rate * counted(blocks, over)).astype(np.int64))
     return wanted if cap is None else np.minimum(cap, wanted)
 
 
 def counted(blocks: Blocks, over: Over) -> Ints:
-    """[B] the tokens of each block that a rate is a share of."""
+    """[B] the number of tokens of each block that the rate is a share of."""
     return blocks.lengths if over == "length" else content(blocks)
 
 
 def refuse_with_coins(cap: int | None, over: Over) -> None:
-    """Refuse what would not be heeded where a coin is tossed for each token."""
+    """Refuse settings that have no effect if each token is drawn independently."""
     if cap is not None:
         raise UserError(f"cap = {cap}: a coin for each token knows no cap: leave it out")
     if over != "length":
@@ -100,16 +100,16 @@ def refuse_with_coins(cap: int | None, over: Over) -> None:
 
 
 def grid(sizes: Ints, values: NDArray[T], *, width: int, fill: object) -> NDArray[T]:
-    """Packed rows as a rectangle, each filled up to the width."""
+    """Packed rows as a rectangle, each padded to the width."""
     out = np.full((len(sizes), width), fill, dtype=values.dtype)
     out[np.arange(width) < sizes[:, None]] = values
     return out
 
 
 def lowest(values: Array, sizes: Ints, *, counts: Ints, fill: object) -> Bools:
-    """Which elements of packed rows have the counts[row] lowest values of their row.
+    """Whether each element of packed rows is among the counts[row] lowest of its row.
 
-    `fill` is above them all.
+    `fill` must be above all values.
     """
     width = int(sizes.max(initial=1))
     square = grid(sizes, values, width=width, fill=fill)
@@ -119,26 +119,26 @@ def lowest(values: Array, sizes: Ints, *, counts: Ints, fill: object) -> Bools:
 
 
 def smallest(keys: Keys, columns: Ints, sizes: Ints, *, counts: Ints, among: Bools) -> Bools:
-    """Which of some elements of packed rows have the counts[row] smallest keys of their row."""
-    untied = _untied(keys, columns, _places(int(sizes.max(initial=1)) - 1))
-    untied[~among] = _LAST
-    return lowest(untied, sizes, counts=counts, fill=_LAST) & among
+    """Whether each element has one of the counts[row] smallest keys `among` those of its row."""
+    unique = _with_columns(keys, columns, _column_mask(int(sizes.max(initial=1)) - 1))
+    unique[~among] = _LAST
+    return lowest(unique, sizes, counts=counts, fill=_LAST) & among
 
 
-def _places(last: int) -> np.uint64:
-    """The bits of a key that hold a column, up to the last one."""
-    return np.uint64((1 << max(_PLACE_BITS, last.bit_length())) - 1)
+def _column_mask(last: int) -> np.uint64:
+    """A bit mask for the low bits of a key that hold a column, up to the last column."""
+    return np.uint64((1 << max(_COLUMN_BITS, last.bit_length())) - 1)
 
 
-def _untied(keys: Keys, columns: Ints, places: np.uint64) -> Keys:
-    """Keys whose low bits are the column, so that those of a row never tie."""
-    untied = keys & ~places
-    untied |= columns.astype(np.uint64)
-    return untied
+def _with_columns(keys: Keys, columns: Ints, column_mask: np.uint64) -> Keys:
+    """The keys with the column as their low bits, so that no two of a row are equal."""
+    unique = keys & ~column_mask
+    unique |= columns.astype(np.uint64)
+    return unique
 
 
 def inverse_lengths(longest: int, *, reverse: bool = False) -> Ints:
-    """Running sum of integer weights in the proportions 1/1 : 1/2 : … : 1/longest, exactly."""
+    """The cumulative sum of integer weights exactly proportional to 1/1, 1/2, …, 1/longest."""
     lengths = np.arange(1, longest + 1)
     weights = int(np.lcm.reduce(lengths)) // lengths
     return np.cumsum(weights[::-1] if reverse else weights)
@@ -146,10 +146,10 @@ def inverse_lengths(longest: int, *, reverse: bool = False) -> Ints:
 
 @dataclass(frozen=True)
 class Units:
-    """Some blocks divided into units: words, phrases, or single tokens.
+    """Blocks divided into units: words, phrases, or single tokens.
 
-    `of` gives each token its unit (specials belong to none), `stretch` the number of a unit's
-    unbroken stretch between specials, which no run of units may leave.
+    `of` is the unit of each token (special tokens have none), `stretch` the number of a unit's
+    stretch between special tokens, which no run of units may leave.
     """
 
     of: Ints  # [N] unit of each token; meaningless where fixed
@@ -161,15 +161,15 @@ class Units:
 
     @cached_property
     def columns(self) -> Ints:
-        """[U] number inside the block."""
+        """[U] the index of each unit in its block."""
         return ranges(np.zeros_like(self.counts), self.counts)
 
 
 def divide(blocks: Blocks, begins: Bools, *, joins_over_specials: bool = False) -> Units:
-    """Units from the tokens that begin one.
+    """The units of blocks, given which tokens begin one.
 
     A token that begins none joins its left neighbour, unless that is special or of another block:
-    then it opens a unit. Published code joined it to the last unit before the special
+    then it opens a unit. Published code joined it to the last unit before the special token
     (`joins_over_specials`).
     """
     free = ~blocks.fixed
@@ -194,20 +194,20 @@ def divide(blocks: Blocks, begins: Bools, *, joins_over_specials: bool = False) 
 def take(
     units: Units, wanted: Ints, keys: Keys, *, lengths: Ints | None = None, straddle: bool = False
 ) -> Ints:
-    """Visit units in random order and take those that fit; returns each unit's run, or −1.
+    """Choose units greedily in random order; returns the number of each unit's run, or −1.
 
-    From each visited unit a run of `lengths` units is tried, cut at specials (unless `straddle`)
-    and shortened until it fits the budget; a run that meets a taken unit is skipped. Where no
-    unit of a block fits, nothing of that block is taken.
+    From each visited unit a run of `lengths` units is tried, cut at special tokens (unless
+    `straddle`) and shortened until it fits the budget `wanted`; a run that overlaps a chosen unit
+    is skipped. If no unit of a block fits, none of that block is chosen.
     """
     blocks, width = len(wanted), int(units.counts.max(initial=0))
     longest = 1 if lengths is None else int(lengths.max(initial=1))
     edge = width + longest - 1
-    places = _places(max(width - 1, 0))
-    untied = _untied(keys, units.columns, places)
-    order = grid(units.counts, untied, width=width, fill=_LAST)
+    column_mask = _column_mask(max(width - 1, 0))
+    unique = _with_columns(keys, units.columns, column_mask)
+    order = grid(units.counts, unique, width=width, fill=_LAST)
     order.sort(axis=1)
-    visits = (order & places).astype(np.int64)
+    visits = (order & column_mask).astype(np.int64)
     size = grid(units.counts, units.sizes, width=edge + 1, fill=0)
     stretch = grid(units.counts, units.stretch, width=edge + 1, fill=-1)
     run = np.full((blocks, edge + 1), -1, dtype=np.int64)
@@ -242,9 +242,9 @@ def take(
 
 
 def spans(blocks: Blocks, groups: Ints) -> Ints:
-    """[·, 2] the maximal runs of tokens of one group, inside one block; group −1 is not hidden."""
+    """[·, 2] the maximal runs of tokens of one group in a block; group −1 is not masked."""
     chosen = groups >= 0
-    same = np.zeros(len(groups) + 1, dtype=bool)  # as the token before
+    same = np.zeros(len(groups) + 1, dtype=bool)  # group as the previous token
     same[1:-1] = chosen[1:] & (groups[1:] == groups[:-1])
     same[blocks.starts] = False
     begin, last = np.flatnonzero(chosen & ~same[:-1]), np.flatnonzero(chosen & ~same[1:])
@@ -252,9 +252,9 @@ def spans(blocks: Blocks, groups: Ints) -> Ints:
 
 
 def whole(blocks: Blocks, units: Units, run: Ints, *, wanted: Ints) -> Ints:
-    """[·, 2] spans of the taken runs of units; a block that took none gives its shortest unit.
+    """[·, 2] the spans of the chosen runs of units; of a block without any, its shortest unit.
 
-    That last resort keeps the promise that something is hidden: the unit is cut to the budget.
+    That unit is cut to the budget: so every block has a masked token.
     """
     groups = np.full(len(blocks.ids), -1, dtype=np.int64)
     free = ~blocks.fixed

@@ -1,4 +1,4 @@
-"""Strategies that hide whole words: word by word (BERT's whole-word release; Chinese: BERT-wwm),
+"""Strategies that mask whole words: word by word (BERT's whole-word release; Chinese: BERT-wwm),
 n-grams of words (ALBERT), spans of geometric length (SpanBERT)."""
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from clozelab.masking.units import (
 )
 from clozelab.ranges import at_least, between, inside
 
-_MISSES = 20  # with whole ends, a block whose last tokens no word fits gives up after so many tries
+_MISSES = 20  # tries after which a block whose remaining budget no word fits gives up (whole ends)
 
 
 @dataclass(frozen=True)
 class WholeWord(Rated):
-    """Hide whole words; a word that would overshoot the budget is passed over.
+    """Mask whole words; a word that would exceed the budget is skipped.
 
-    `words` says whose words: those the text itself shows (spaces, punctuation, single ideographs)
-    or those a segmenter found, for Chinese. `compat = "google"` lets a piece right after a
-    separator join the last word before it, as the published code did.
+    `words` says which words: by spaces, punctuation and single ideographs, or those of a segmenter,
+    for Chinese. `compat = "google"` lets a piece right after a separator join the last word before
+    it, as the published code did.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
@@ -64,10 +64,10 @@ class WholeWord(Rated):
 
 @dataclass(frozen=True)
 class Ngram(Rated):
-    """Hide runs of n whole words, P(n) ∝ 1/n for n up to `longest` (ALBERT §3.1).
+    """Mask runs of n whole words, P(n) ∝ 1/n for n up to `longest` (ALBERT §3.1).
 
-    `favour = "long"` reverses the weights. A run stops at a special; `compat = "albert"` lets it
-    straddle separators, as the published code did.
+    `favour = "long"` reverses the weights. A run stops at a special token; `compat = "albert"` lets
+    it straddle separators, as the published code did.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
@@ -91,11 +91,11 @@ class Ngram(Rated):
 
 @dataclass(frozen=True)
 class SpanMasking(Rated):
-    """Hide spans of ℓ words, ℓ geometric with parameter `p`, up to `longest` (SpanBERT §3.1).
+    """Mask spans of ℓ words, ℓ geometric with parameter `p`, up to `longest` (SpanBERT §3.1).
 
     The budget is ceil(rate · content) and is met exactly; the last span may be cut inside a word.
-    `ends = "whole"` keeps even the last span to whole words, and then may stay under the budget;
-    only where it would hide nothing does it take the shortest word, cut to the budget.
+    With `ends = "whole"` also the last span has whole words, and may stay under the budget; only
+    if nothing would be masked is it the shortest word, cut to the budget.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
@@ -105,18 +105,18 @@ class SpanMasking(Rated):
     ends: Literal["cut", "whole"] = "cut"
 
     def chances(self) -> np.typing.NDArray[np.float64]:
-        """P(ℓ) for ℓ = 1 … longest: the tail's mass is shared out, not put on the longest."""
+        """P(ℓ) for ℓ = 1 … longest: a truncated geometric distribution, normalised."""
         weights = self.p * (1 - self.p) ** np.arange(self.longest)
         return np.asarray(weights / weights.sum())
 
     @cached_property
-    def _running(self) -> np.typing.NDArray[np.float64]:
+    def _cumulative(self) -> np.typing.NDArray[np.float64]:
         """P(at most ℓ) for ℓ = 1 … longest − 1."""
         return np.cumsum(self.chances())[:-1]
 
     def lengths(self, keys: Keys) -> Ints:
-        """Span lengths in words, one per key."""
-        return 1 + np.searchsorted(self._running, uniform(keys), side="right")
+        """Draw span lengths in words, one per key."""
+        return 1 + np.searchsorted(self._cumulative, uniform(keys), side="right")
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose spans; see `Masking`."""
@@ -137,7 +137,7 @@ class SpanMasking(Rated):
             anchor = free[first_free[active] + place]
             fresh = ~chosen[anchor]
             rows, begin = active[fresh], units.of[anchor[fresh]]
-            hidden = self._spread(units, chosen, begin, words[fresh], left[rows])
+            hidden = self._extend(units, chosen, begin, words[fresh], left[rows])
             left[rows] -= hidden
             misses[rows] = np.where(hidden > 0, 0, misses[rows] + 1)
             active = active[(left[active] > 0) & (misses[active] < _MISSES)]
@@ -146,8 +146,8 @@ class SpanMasking(Rated):
             return Hidden(whole(blocks, units, np.where(chosen[units.first], 0, -1), wanted=wanted))
         return Hidden(spans(blocks, np.where(chosen, 0, -1)))
 
-    def _spread(self, units: Units, chosen: Bools, begin: Ints, words: Ints, left: Ints) -> Ints:
-        """Hide up to `words` words from each unit `begin`, at most `left` new tokens; how many."""
+    def _extend(self, units: Units, chosen: Bools, begin: Ints, words: Ints, left: Ints) -> Ints:
+        """Mask up to `words` words from each unit `begin`, at most `left` new tokens; how many."""
         if not len(begin):
             return np.zeros(0, dtype=np.int64)
         last = np.minimum(begin + words, len(units.first)) - 1
@@ -159,7 +159,7 @@ class SpanMasking(Rated):
         at = np.minimum(at, len(chosen) - 1)
         new = inside & ~chosen[at]
         running = np.cumsum(new, axis=1)
-        if self.ends == "whole":  # a token counts as what its word will have cost
+        if self.ends == "whole":  # the cost of a token is that of its word
             ends = units.first[units.of[at]] + units.sizes[units.of[at]] - 1 - start[:, None]
             ends = np.minimum(ends, at.shape[1] - 1)
             running = np.where(inside, np.take_along_axis(running, ends, axis=1), running)
