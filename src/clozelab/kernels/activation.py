@@ -26,7 +26,7 @@ MAX_ROW_CHUNKS = 64  # of the backward pass: a program has one chunk of rows
 
 @triton.jit
 def _load_bias(bias, offs_n, N_COLS: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """[1, BLOCK_N] of the bias, or 0."""
+    """[1, BLOCK_N] a tile of the bias, or 0."""
     if HAS_BIAS:
         return tl.load(bias + offs_n, mask=offs_n < N_COLS, other=0.0).to(tl.float32)[None, :]
     else:

@@ -55,10 +55,10 @@ from clozelab.kernels.dropout import (
 from clozelab.kernels.heads import inverse_sqrt, load_tile
 from clozelab.kernels.rotation import apply_rotary
 
-# Of longer blocks the gradients are made faster by the library's packed kernel, by its published
-# speeds: not measured here.
+# For longer blocks torch's packed kernel should compute gradients faster, by its published speeds;
+# not measured here.
 LONG_SEQLEN = 2048
-SHORT_SEQLEN = 128  # blocks up to this have one program for their backward pass, if it fits
+SHORT_SEQLEN = 128  # up to this length one program computes a block's backward pass, if it fits
 _BLOCK_SHARED_MEMORY = 120_000  # bytes that such a program takes, for heads of 64
 # Tiles and warps, by trial on an H200 (benchmarks/kernel_times.py --sweep).
 FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
@@ -358,7 +358,7 @@ def _attention_backward_block_kernel(
 
 
 def _fits_one_program(max_seqlen: int, qkv: Tensor) -> bool:
-    """Whether a single program can have a block's backward pass; a desktop's GPU cannot."""
+    """Whether one program can compute a block's backward pass; on desktop GPUs it cannot."""
     short = max_seqlen <= SHORT_SEQLEN and qkv.shape[-1] <= 64
     return short and (not qkv.is_cuda or _shared_memory(qkv.device.index) >= _BLOCK_SHARED_MEMORY)
 
@@ -533,5 +533,5 @@ def attend(
 
 
 def _pad_rows(table: Tensor) -> Tensor:
-    """With rows of zeros up to a multiple of 8, with which half-precision products are fast."""
+    """The table padded with zero rows to a multiple of 8, for fast half-precision products."""
     return functional.pad(table, (0, 0, 0, 0, 0, -table.shape[0] % 8))

@@ -86,7 +86,7 @@ def _sums_backward_kernel(
     HAS_DROPOUT: tl.constexpr, HAS_ROW_IDS: tl.constexpr, HAS_D_Y: tl.constexpr,
     HAS_BIAS: tl.constexpr, CENTRED: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """A program has every N_PROGRAMS-th tile of rows and adds up the gradients of the vectors."""
+    """Each program takes every N_PROGRAMS-th tile of rows and sums the gradients of the vectors."""
     program = tl.program_id(0)
     offs_n = tl.arange(0, BLOCK_N)
     mask_n = offs_n < N_COLS
@@ -153,7 +153,7 @@ def _add_norm(
     y, normed = torch.empty_like(x), torch.empty_like(x)
     mean, rstd = _empty_statistics(x, centred)
     block_n, block_m, warps = _tile_shape(width)
-    # A tensor that is missing is never read; any other stands for it.
+    # A missing tensor is never read; any other is passed in its place.
     _sums_forward_kernel[(triton.cdiv(n_rows, block_m),)](
         x, h, norm_weight if bias is None else bias, norm_weight,
         norm_weight if norm_bias is None else norm_bias, seed,
@@ -225,7 +225,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, d_y, d_normed, *_):
     y, norm_weight, seed, row_ids, mean, rstd = ctx.saved_tensors
-    if d_normed is None:  # only the sum is read on
+    if d_normed is None:  # only the sum is used
         d_normed = torch.zeros_like(y)
     inputs = (d_normed, d_y, y, norm_weight, seed, row_ids, mean, rstd)
     d_x, d_h, d_vectors = _add_norm_backward(*inputs, ctx.dropout, ctx.has_bias, ctx.has_norm_bias)
