@@ -1,8 +1,8 @@
-"""The values that travel through clozelab, and what each part promises; imports nothing of ours
-but the error that a mistake raises.
+"""The data types that clozelab's parts exchange, and what each part guarantees; of ours this
+imports only the error that a mistake raises.
 
-Everything is batched and packed: many documents, or many blocks, lie one after another in flat
-arrays, and an array of offsets says where each begins. Shape letters used throughout:
+Everything is batched and packed: many documents, or many blocks, one after another in flat
+arrays, with an array of offsets. Shape letters used throughout:
 N tokens, B blocks, S sentences, D documents, V vocabulary, K chosen positions; of tensors also
 H heads, A the size of a head, E the embedding size, W the hidden size, L the longest
 block, C characters, R queries, P distances, T target slots. A tensor's name may end in its shape.
@@ -29,17 +29,17 @@ Bytes = NDArray[np.uint8]
 Keys = NDArray[np.uint64]
 Ids = NDArray[np.int32]
 Array = NDArray[np.generic]
-# The vector that stands for a text: that of [CLS], or the mean of its own tokens, or of the special
-# ones around them as well, which is what sentence-transformers calls a mean.
+# The vector of a text: that of [CLS], the mean over its own tokens, or the mean over these and the
+# special tokens, as in sentence-transformers.
 Pooling = Literal["cls", "mean", "mean_all"]
-# The share of tokens above which all states are computed where some are read. Computed, and not
-# measured: to gather rows and to spread their gradients takes an H200 about a fifth of the time of
-# what follows attention at a width of 256, and less in wider layers.
+# The share of tokens that heads read, above which the states of all are computed. Calculated, not
+# measured: gathering rows and scattering their gradients takes an H200 about a fifth of the time of
+# the part after attention at a width of 256, and less in wider layers.
 MOST_CHOSEN = 0.75
 
 
 class Mark:
-    """Bits of a token's mark: the token begins a unit of that kind (a special begins them all)."""
+    """Bits of a token's mark: it begins a unit of that kind (special tokens have all bits)."""
 
     WORD = 1
     SEGMENT = 2  # a word found by a segmenter, for scripts that write no spaces
@@ -50,15 +50,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The ids a tokenizer deals in, and which of them play a special role."""
+    """The ids of a tokenizer, and those of its special tokens."""
 
     size: int
     roles: Mapping[str, int]  # "cls", "sep", "pad", "mask", "unk", "eod" where it has them
-    special: Ids  # sorted; never hidden, never drawn as a replacement
+    special: Ids  # sorted; never masked, never drawn as a replacement
     counts: Ints | None = None  # [V] how often each id occurs in the training text
 
     def role(self, name: str) -> int:
-        """The id that plays `name`; the separator stands in for an end-of-document token."""
+        """The id of a special token; the separator stands in for an end-of-document token."""
         if name in self.roles:
             return self.roles[name]
         if name == "eod" and "sep" in self.roles:
@@ -70,7 +70,7 @@ class Vocabulary:
 
     @cached_property
     def ordinary(self) -> Ids:
-        """Every id that is not special, ascending: what a random replacement is drawn from."""
+        """Every id that is not special, ascending: random replacements are drawn from these."""
         keep = np.ones(self.size, dtype=bool)
         keep[self.special] = False
         return np.flatnonzero(keep).astype(np.int32)
@@ -88,9 +88,9 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Documents:
-    """Tokenised documents, as the store hands them out (arrays may be memory-mapped).
+    """Tokenised documents of a store (arrays may be memory-mapped).
 
-    Promise: a document's ids decode to its normalised text, and marks align with that text.
+    Guarantee: a document's ids decode to its normalised text, and marks align with that text.
     """
 
     ids: Array  # [N] uint16 or uint32
@@ -115,9 +115,9 @@ class Spelled:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of text ready to be hidden from, packed one after another.
+    """Blocks of text before masking, packed one after another.
 
-    Promise: no block is longer than the format's length; no token is lost or doubled beyond what
+    Guarantee: no block is longer than the format's length; no token is lost or repeated except as
     the format says.
     """
 
@@ -125,7 +125,7 @@ class Blocks:
     starts: Ints  # [B + 1] first token of each block, then N
     marks: Bytes  # [N] bits of Mark
     segments: Bytes  # [N]
-    fixed: Bools  # [N] specials: never hidden
+    fixed: Bools  # [N] special tokens: never masked
     numbers: Ints  # [B] which blocks of the plan these are
     labels: Ints | None = None  # [B] pair label: 0 in order or next, 1 swapped or random
     reverse: Bools | None = None  # [B] the block is read from its end (XLNet's second direction)
@@ -137,7 +137,7 @@ class Blocks:
 
     @cached_property
     def lengths(self) -> Ints:
-        """Tokens in each block."""
+        """[B] the number of tokens of each block."""
         return np.diff(self.starts)
 
     @cached_property
@@ -155,9 +155,9 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Hidden:
-    """What is to be predicted in some blocks.
+    """The masked positions of some blocks.
 
-    Promise: never a fixed position; never over the budget, or, where the strategy says so, at the
+    Guarantee: never a fixed position; never over the budget, or, where the strategy says so, at the
     budget on average; the same key gives the same choice.
     """
 
@@ -166,7 +166,7 @@ class Hidden:
 
     @cached_property
     def positions(self) -> Ints:
-        """[K] the chosen positions, ascending."""
+        """[K] the masked positions, ascending."""
         first, lengths = self.spans[:, 0], self.spans[:, 1] - self.spans[:, 0]
         if (lengths == 1).all():
             return first.copy()
@@ -175,7 +175,7 @@ class Hidden:
 
 @dataclass(frozen=True)
 class Corrupted:
-    """What the encoder sees in place of the blocks' ids, and why at each chosen position."""
+    """The ids that the encoder sees, and the decision at each masked position."""
 
     MASK: ClassVar[int] = 0
     RANDOM: ClassVar[int] = 1
@@ -193,12 +193,12 @@ class Corrupted:
 
 @dataclass(frozen=True)
 class Targets:
-    """What one objective predicts in some blocks, packed.
+    """The targets of one objective in some blocks, packed.
 
-    Columns named in `POSITIONS` hold positions inside the target's own block, `queries` those that
-    the encoder's query stream predicts; `labels` (and whatever else ends in "labels") hold what is
-    to be predicted, IGNORED where there is nothing; `weights`, where targets do not count alike,
-    how much each counts: those of a block sum to a whole number.
+    Columns named in `POSITIONS` hold positions inside the target's own block, `queries` those of
+    the encoder's query stream; `labels` (and all columns that end in "labels") hold what is to be
+    predicted, IGNORED where there is nothing; `weights`, if targets have different weights: those
+    of a block sum to an integer.
     """
 
     IGNORED: ClassVar[int] = -100
@@ -208,17 +208,17 @@ class Targets:
     columns: Mapping[str, NDArray[Any]]  # [K] each
 
     def emptied(self) -> Targets:
-        """As many blocks, with nothing to predict in them."""
+        """The same blocks without any targets."""
         none = {name: values[:0] for name, values in self.columns.items()}
         return Targets(np.zeros_like(self.starts), none)
 
 
 class Input(NamedTuple):
-    """What an encoder reads: blocks packed one after another, in tensors.
+    """The input of an encoder: packed blocks as tensors.
 
-    Shapes are the same from step to step on a device that compiles, so there may be dummies: blocks
-    of padding behind the real ones, then empty blocks. For an encoder that reads words, N counts
-    words.
+    Where models are compiled, shapes are constant from step to step, so there may be dummies:
+    blocks of padding after the real ones, then empty blocks. For an encoder that reads words, N
+    counts words.
     """
 
     ids: Tensor  # [N]
@@ -231,40 +231,40 @@ class Input(NamedTuple):
     order: Tensor | None = None  # [N] XLNet: rank in the factorisation order of its half
     kinds: Tensor | None = None  # [N] XLNet: 0 plain, 1 special, 2 target
     reverse: Tensor | None = None  # [B] XLNet: read from its end
-    queries: Tensor | None = None  # [B, T] XLNet: packed positions of the targets; repeats are idle
-    memory: Tensor | None = None  # [layers, B, M, W] XLNet: states of the blocks before
+    queries: Tensor | None = None  # [B, T] XLNet: packed positions of the targets; rest ignored
+    memory: Tensor | None = None  # [layers, B, M, W] XLNet: states of the previous blocks
     characters: Tensor | None = None  # [N, C] ELMo
     attention_mask: Tensor | None = None  # [B, L] dense with padding: which cells are tokens
-    causal: bool = False  # read from the left, by an encoder that reads both ways
+    causal: bool = False  # read causally, by an encoder that is otherwise bidirectional
 
 
 class Projections(NamedTuple):
-    """Queries, keys and values of one layer, the blocks as rows."""
+    """Queries, keys and values of one layer, with the blocks as padded rows."""
 
-    qkv: Tensor  # [B, L, 3, W] all heads side by side
+    qkv: Tensor  # [B, L, 3, W] all heads concatenated
     seen: Tensor  # [B, L] which cells are tokens; of an empty block all
     cell: Tensor  # [N] the cell of each token, counted over the rows
 
 
 class Encoded(NamedTuple):
-    """What an encoder makes of its input; where tokens were chosen, N counts these.
+    """The output of an encoder; if tokens were chosen by `at`, N counts these.
 
-    Promise: dummies and batch-mates never change a position; every parameter gets gradient.
+    Guarantee: padding and other blocks never change a state; every parameter gets a gradient.
     """
 
     hidden_states: Tensor  # [N, W] the last layer (ELMo: both directions, [N, 2W])
     table: Tensor | None  # [V, E] the embedding table, which heads are tied to
     layers: tuple[Tensor, ...] = ()  # [N, W] the embedding's output and each layer's, if asked for
     queries: Tensor | None = None  # [B · T, W] XLNet: the query stream
-    memory: Tensor | None = None  # [layers, B, M, W] XLNet: for the blocks after
-    ids: Tensor | None = None  # [N] the tokens that it read, if an objective may ask
-    input: Input | None = None  # all that it read, if an objective may ask
+    memory: Tensor | None = None  # [layers, B, M, W] XLNet: for the next blocks
+    ids: Tensor | None = None  # [N] the ids that it read, if an objective needs them
+    input: Input | None = None  # its whole input, if an objective needs it
     projections: Projections | None = None  # of a layer, if asked for
     decoded: Tensor | None = None  # [N, W] of a mask decoder, where the encoder has one
 
     @property
     def predicting(self) -> Tensor:
-        """[N, W] the states by which tokens are predicted."""
+        """[N, W] the states that predict tokens."""
         return self.hidden_states if self.decoded is None else self.decoded
 
 
@@ -279,12 +279,12 @@ class Batch(NamedTuple):
 
 
 class TextLayout(NamedTuple):
-    """How the texts of a task stand among special tokens, which are named by their roles."""
+    """Where special tokens, named by their roles, stand around the texts of a task."""
 
     before: tuple[str, ...] = ("cls",)
     between: str = "sep"
     after: tuple[str, ...] = ("sep",)
-    # Whose vector stands for the texts; None: no position has read them all.
+    # The token whose vector represents the texts; None: no position has read them all.
     summary: Literal["first", "last"] | None = "first"
     cls_segment: int | None = None  # of a closing [CLS] that has a segment of its own
     passage_first: bool = False  # whether a passage comes before its question or after it
@@ -293,42 +293,42 @@ class TextLayout(NamedTuple):
 
 
 class EncoderPart:
-    """An encoder of a recipe: what the rest of clozelab needs to know of it, the part states here.
+    """The base class of a recipe's encoders, with the facts that the rest of clozelab needs.
 
-    A part inherits from this and states what is different. It is a frozen dataclass with the fields
-    `layers` and `hidden_size`, and with `embedding_size`, the columns of its embedding table.
+    A part inherits from this and overrides what differs. It is a frozen dataclass with the fields
+    `layers`, `hidden_size` and `embedding_size`, the columns of its embedding table.
     """
 
     hidden_size: int
     provides: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
     needs: ClassVar[frozenset[str]] = frozenset()
-    # Words come with their characters, in Input.characters.
+    # Words are read by their characters, in Input.characters.
     reads: ClassVar[Literal["tokens", "words"]] = "tokens"
-    # Whether it reads position by position: of any length, and no graph for a compiler or ONNX.
+    # Whether it reads token by token: any length, but not as one graph for a compiler or ONNX.
     recurrent: ClassVar[bool] = False
-    # What torch.compile makes one graph of.
+    # What torch.compile compiles as one graph.
     compiles: ClassVar[Literal["model", "layers"]] = "model"
-    # The fields that a student has from its teacher, unless its recipe states them: its block.
+    # The fields that a student takes from its teacher, unless its recipe states them.
     block_settings: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def causal(self) -> bool:
-        """Whether a token sees only those to its left, whatever the batch says."""
+        """Whether tokens always attend only to those on their left."""
         return False
 
     @property
     def bias(self) -> bool:
-        """Whether its dense layers and norms have biases, and those of its heads."""
+        """Whether dense layers and norms have biases, also those of its heads."""
         return True
 
     @property
     def normalisation(self) -> Literal["layer", "rms"]:
-        """The kind of its norms, and of its heads'."""
+        """The kind of its norms, also of its heads'."""
         return "layer"
 
     @property
     def vector_width(self) -> int:
-        """Elements of a vector that a head reads: the hidden size, unless a part says otherwise."""
+        """The width of the states that a head reads; by default the hidden size."""
         return self.hidden_size
 
     @property
@@ -338,22 +338,22 @@ class EncoderPart:
 
     @property
     def free_settings(self) -> frozenset[str]:
-        """The fields that a run which goes on from its weights may change: none is of a weight."""
+        """The fields that a run which starts from its weights may change: none affects a weight."""
         return frozenset()
 
     @property
     def segment_types(self) -> int | None:
-        """How many segments it tells apart; 0: it reads no segments, None: any number."""
+        """How many segments it distinguishes; 0: it ignores segments, None: any number."""
         return 0
 
     @property
     def pretraining_parameters(self) -> frozenset[str]:
-        """The parameters that pretraining alone trains: fine-tuning never uses them."""
+        """The parameters that only pretraining uses, not fine-tuning."""
         return frozenset()
 
     @property
     def memory(self) -> int:
-        """How many states of the block before stay visible."""
+        """How many states of the previous block stay visible."""
         return 0
 
     @property
@@ -363,7 +363,7 @@ class EncoderPart:
 
     @property
     def layout(self) -> TextLayout:
-        """How the texts of a task are laid out."""
+        """Where special tokens stand around the texts of a task."""
         return TextLayout()
 
     def resized(self, layers: int, hidden_size: int) -> Any:
@@ -373,8 +373,8 @@ class EncoderPart:
     def build(self, vocabulary: int) -> Any:
         """The module with fresh weights, for a vocabulary of that size: `Input` → `Encoded`.
 
-        It keeps the part as `shape`. One that provides "chosen_tokens" takes `at`, packed
-        positions [T], and then its states are [T, W], of these tokens.
+        It keeps the part as `shape`. If it provides "chosen_tokens", it takes `at`, packed
+        positions [T], and then returns the states [T, W] of these tokens.
         """
         raise NotImplementedError
 
@@ -383,121 +383,121 @@ class EncoderPart:
         raise NotImplementedError
 
     def training_flops(self, length: float, *, read: float = 1.0) -> float:
-        """Useful operations for each token, forward and backward; a token sees `length` others.
+        """Useful operations per token, forward and backward; a token attends to `length` others.
 
-        `read` is the share of tokens whose states are read: of one that provides "chosen_tokens",
-        what follows attention in the last layer is computed there alone.
+        `read` is the share of tokens whose states are read: if it provides "chosen_tokens", the
+        last layer after its attention is computed only for these.
         """
         return 6.0 * sum(self.parameters(0).values())
 
 
 class ObjectivePart:
-    """An objective of a recipe: what the rest of clozelab needs to know of it, the part states.
+    """The base class of a recipe's objectives, with the facts that the rest of clozelab needs.
 
-    A part inherits from this and states what is different. It is a frozen dataclass with the fields
+    A part inherits from this and overrides what differs. It is a frozen dataclass with the fields
     `weight` and `course`.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    # The language model over the vocabulary of tokens that it trains, if it trains one.
+    # The kind of language model over the vocabulary that it trains, if any.
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = None
-    # Whether its head compares the student with a teacher's model, which is run beside it.
+    # Whether its head compares the student with a teacher's model, which is also run.
     needs_teacher: ClassVar[bool] = False
-    # The language model of student and teacher by which it compares them, if by one.
+    # The kind of language model by which it compares student and teacher, if any.
     compares: ClassVar[Literal["masked"] | None] = None
-    # Whether its student has the size that its recipe states, whatever the teacher's.
+    # Whether the size of its student is its recipe's, whatever the teacher's.
     own_size: ClassVar[bool] = False
     # Whether its module comes before the encoder: `Input`, targets → the `Input` that the encoder
     # reads, and the sums.
     generates_input: ClassVar[bool] = False
-    # Whether it tells the tokens that were replaced: by a generator, or by the corruption.
+    # Whether it detects replaced tokens: by a generator, or by the corruption.
     detects_replaced: ClassVar[bool] = False
-    # Whether it tells the rows of a group from one another, `in_batch` of them or a whole step:
-    # each is two blocks or more, those of the format or one that is read twice. It has one target a
-    # block, whose column `groups` is filled in when groups are made.
+    # Whether it contrasts the rows of a group, `in_batch` of them or a whole step: each row is two
+    # blocks or more, those of the format or one that is read twice. It has one target per block,
+    # whose column `groups` is filled in when groups are made.
     contrasts: ClassVar[bool] = False
 
     @property
     def reads(self) -> tuple[str, ...] | None:
-        """The columns of its targets with the positions of all states that its head reads.
+        """The columns of its targets that have the positions of the states that its head reads.
 
-        None: it may read those of every token.
+        None: the head may read the states of every token.
         """
         return None
 
     @property
     def head_of(self) -> str | None:
-        """The objective beside it whose head serves it, if it has none of its own."""
+        """The other objective whose head it uses, if it has none of its own."""
         return None
 
     @property
     def also_trains(self) -> str | None:
-        """The objective beside it whose head learns from this one's loss, if one does."""
+        """The other objective whose head is also trained by this loss, if any."""
         return self.head_of
 
     @property
     def in_batch(self) -> int | None:
-        """The rows of a group, where it contrasts them; None: those of a whole step."""
+        """The number of rows of a group, if it contrasts them; None: a whole step."""
         return None
 
     @property
     def pooling(self) -> Pooling | None:
-        """Which vector of a text it trains to stand for it, if it trains one."""
+        """How a text's vector is computed that it trains, if any."""
         return None
 
     @property
     def shift(self) -> int:
-        """How many places before a masked token the state lies that predicts it."""
+        """How many positions before a masked token its prediction is made."""
         return 0
 
     def with_words(self, most: int) -> Self:
-        """The same objective for a store that knows so many words; few objectives count words."""
+        """The same objective for a store with at most that many words; few predict words."""
         return self
 
     def built_as(self, other: Self) -> Self:
-        """The same objective, its module built so that it takes the weights of another's."""
+        """The same objective, with a module that can load the weights of another's."""
         return self
 
     def check_encoder(self, encoder: Any) -> None:
-        """Refuse an encoder that it cannot stand beside, for more than what it needs."""
+        """Refuse an encoder that does not suit it, beyond what `needs` says."""
 
     def check_teacher(self, encoder: Any) -> None:
         """Refuse the encoder of a teacher that it cannot learn from."""
 
     def layer_choice(self, teacher_layers: int, student_layers: int) -> tuple[int, ...]:
-        """The teacher layer that each layer of the student starts from; none: fresh weights."""
+        """The teacher layer that initialises each layer of the student; none: fresh weights."""
         return ()
 
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:
-        """Useful operations for each token, forward and backward, beside the encoder's.
+        """Useful operations per token, forward and backward, besides the encoder's.
 
-        A token sees `length` others; `predicted` is the share of tokens that are targets, which
-        meet the vocabulary.
+        A token attends to `length` others; `predicted` is the share of tokens that are targets,
+        for which there are logits.
         """
         head = encoder.hidden_size * encoder.embedding_size + encoder.embedding_size * vocabulary
         return float(6 * head * predicted)
 
 
 class Plan(Protocol):
-    """Every block of one pass over the documents, by number, without holding their tokens."""
+    """Every block of one pass over the documents, by number, without their tokens."""
 
     @property
     def notes(self) -> Mapping[str, float]:
-        """What was skipped, forced, split: counted, so that it can be said."""
+        """Counts of what was skipped, forced or split."""
 
     def __len__(self) -> int: ...
 
     def blocks(self, numbers: Ints) -> Blocks:
-        """Gather some blocks."""
+        """Gather the blocks of these numbers."""
 
 
 class PlanStretch(NamedTuple):
-    """Some consecutive rows of the columns that make a plan, and what was skipped or split there.
+    """Some consecutive rows of a plan's columns, and counts of what was skipped or split there.
 
-    The rows of all stretches joined, and the counts added, are the plan, however it is divided.
+    All stretches concatenated, with their counts added, are the plan, however it is divided.
     """
 
     columns: Mapping[str, Any]  # arrays, each of a type of its own
@@ -512,28 +512,28 @@ class Format(Protocol):
 
     @property
     def length(self) -> int:
-        """The most tokens a block may have."""
+        """The maximum tokens of a block."""
 
     def plan(self, documents: Documents, key: int) -> Plan:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""
 
 
 class Masking(Protocol):
-    """A masking strategy: blocks → what is hidden, vectorised over the blocks.
+    """A masking strategy: blocks → masked positions, vectorised over the blocks.
 
-    A curriculum has a method `stage(progress)` as well: the strategy at that share of a run.
+    A curriculum also has a method `stage(progress)`: the strategy at that share of a run.
     """
 
     provides: ClassVar[frozenset[str]]
     needs: ClassVar[frozenset[str]]
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
-        """Choose; `key` stands for (seed, purpose, copy), the blocks' numbers for the rest."""
+        """Choose positions; `key` stands for (seed, purpose, copy), block numbers for the rest."""
 
 
 @dataclass
 class Counts:
-    """What a long job skipped, cut or repaired: where each happened first, and a few examples."""
+    """Counts of what a long job skipped, cut or repaired, with first places and examples."""
 
     EXAMPLES: ClassVar[int] = 5
 
@@ -548,11 +548,11 @@ class Counts:
         if number:
             self.numbers[what] = self.numbers.get(what, 0) + number
             self.places[what] = self.places.get(what) or place
-        if together := list(dict.fromkeys([*self.examples.get(what, ()), *examples])):
-            self.examples[what] = together[: self.EXAMPLES]
+        if all_examples := list(dict.fromkeys([*self.examples.get(what, ()), *examples])):
+            self.examples[what] = all_examples[: self.EXAMPLES]
 
     def expect(self, what: str) -> None:
-        """Say how often it happened even if it never does."""
+        """Have a count of `what` even if it never happens."""
         self.numbers.setdefault(what, 0)
         self.places.setdefault(what, "")
 
@@ -562,15 +562,15 @@ class Counts:
             self.add(what, other.places[what], number, examples=other.examples.get(what, ()))
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all counts."""
         for table in (self.numbers, self.places, self.examples):
             table.clear()
 
 
 class Pieces(NamedTuple):
-    """Some texts as tokens, packed; for an encoder that reads words, a token is a word."""
+    """Tokenised texts, packed; for an encoder that reads words, a token is a word."""
 
-    columns: Mapping[str, Array]  # "ids" and what else the encoder reads, a row a token
+    columns: Mapping[str, Array]  # "ids" and the encoder's other inputs, a row per token
     starts: Ints  # [T + 1] first token of each text
     spans: Ints  # [N, 2] the characters of its text that each stands for
     begins: Bools  # [N] which begin a word
@@ -581,41 +581,41 @@ class Pieces(NamedTuple):
         return slice(int(self.starts[number]), int(self.starts[number + 1]))
 
     def part(self, where: slice) -> dict[str, Array]:
-        """The columns of some tokens, to be laid."""
+        """The columns of some tokens."""
         return {name: values[where] for name, values in self.columns.items()}
 
 
 class Row(NamedTuple):
-    """One block: one text or two with the marks of the encoder's kind around them."""
+    """One block: one text or two with the special tokens of the encoder."""
 
-    columns: dict[str, Array]  # a row a token, marks included
-    first: slice  # where the first text lies
-    second: slice  # where the second does; empty if there is none
-    mark: int  # the position whose vector stands for the whole block
+    columns: dict[str, Array]  # a row per token, special tokens included
+    first: slice  # the tokens of the first text
+    second: slice  # those of the second; empty if there is none
+    mark: int  # the position whose vector represents the block
 
 
 class Reader(Protocol):
-    """Texts as one encoder reads them."""
+    """Converts texts to the input of one encoder."""
 
     @property
     def length(self) -> int:
-        """The most tokens a block may have, marks included."""
+        """The maximum tokens of a block, special tokens included."""
 
     @property
     def passage_first(self) -> bool:
         """Whether a passage comes before its question (XLNet) or after it."""
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
-        """Texts as tokens."""
+        """Tokenise texts."""
 
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
-        """Sentences in words as tokens: `begins` and `words` go by the words given.
+        """Tokenise sentences given as words: `begins` and `words` follow these words.
 
-        A word that the tokenizer makes nothing of has no token.
+        A word that the tokenizer drops has no token.
         """
 
     def marks(self, texts: int) -> int:
-        """How many tokens of a block of one text, or two, are not theirs."""
+        """The number of special tokens in a block of one text, or two."""
 
     def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
-        """Texts, cut to fit, with the marks around them."""
+        """A block of texts, which are cut to fit, with special tokens."""

@@ -1,4 +1,4 @@
-"""The course of a number over a run: pairs (share of the run, factor), linear in between."""
+"""A factor that changes over a run: pairs (share of the run, factor), linear in between."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Course = tuple[tuple[float, float], ...]
 
 
 def check_course(course: Course) -> None:
-    """Refuse pairs that are out of order or below 0."""
+    """Refuse shares that do not rise from 0 to 1, and factors below 0."""
     shares = [share for share, _ in course]
     if any(not 0 <= share <= 1 for share in shares) or any(a >= b for a, b in pairwise(shares)):
         raise UserError("course: give pairs (share of the run, factor), shares from 0 to 1, rising")

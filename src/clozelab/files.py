@@ -1,7 +1,7 @@
-"""Files on a disk: written whole or not at all, locked while written, never anyone else's.
+"""Files: replaced atomically, locked while written, and never anyone else's.
 
-A folder that clozelab made has a marker file in it, which says of what kind it is. Only what stands
-beside a marker is ever replaced or removed; a name alone proves nothing.
+A folder that clozelab made has a marker file that says of what kind it is. Only what is next to a
+marker is ever replaced or removed; a name alone proves nothing.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 MARKER = ".clozelab"  # in a folder of ours: its kind, as in "corpus" or "run"
 LOCK = ".lock"
-FULL = (errno.ENOSPC, errno.EDQUOT)  # what a disk, or a user's share of it, says when it is full
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the errors of a full disk, or an exceeded quota
 _GENERATOR = re.compile(rb'<meta name="generator" content="clozelab |<!-- generator: clozelab ')
-_HOLDER = ".lock.json"  # who has the lock; the lock's own file is emptied by whoever tries it
+_HOLDER = ".lock.json"  # who has the lock; trying the lock empties the lock file itself
 
 
 def is_own(file: Path) -> bool:
-    """Whether a name is one of the small files that keep a folder: its marker and its lock.
+    """Whether a file is a folder's marker or lock.
 
-    Also where a killed process left one half written; who writes it next removes that.
+    Also a partial one that a killed process left; the next writer removes it.
     """
     part = re.fullmatch(r"\.(.+)\.\d+\.part", file.name)
     return (part[1] if part else file.name) in (MARKER, LOCK, _HOLDER)
 
 
 def kind_of(folder: Path) -> str | None:
-    """What clozelab made a folder for; None where it did not make it."""
+    """The kind of a folder that clozelab made; None if it did not make it."""
     try:
         return (folder / MARKER).read_text(encoding="utf-8").strip() or None
     except (OSError, ValueError):
@@ -53,7 +53,7 @@ def kind_of(folder: Path) -> str | None:
 
 
 def claim(folder: Path, kind: str) -> None:
-    """Make a folder ours, or find that it is already; one with anything else in it is refused."""
+    """Mark a folder as ours, unless it already is; refuse one with other files in it."""
     check_claim(folder, kind)
     if kind_of(folder) is None:
         mark(folder, kind)
@@ -71,23 +71,23 @@ def check_claim(folder: Path, kind: str) -> None:
 
 
 def mark(folder: Path, kind: str) -> None:
-    """Write the marker into a folder that is known to be ours, or new; a link is followed."""
+    """Write the marker into a folder that is ours or new; a link is followed."""
     Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
     write_text(folder / MARKER, f"{kind}\n")
 
 
 @contextmanager
 def locked(folder: Path, *, work: str = "process", wait: bool = False) -> Iterator[None]:
-    """Keep other writers out of a folder; the lock goes with the process, however it ends.
+    """Lock a folder against other writers; the lock ends with the process.
 
-    Who comes second waits, or is told which process holds it, and since when.
+    A second process waits, or gets an error that names the one that holds it.
     """
     lock = FileLock(folder / LOCK, timeout=-1 if wait else 0)
     try:
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"{folder}: another {work} is writing there{_said_holder(folder)}; wait for it, or end"
+            f"{folder}: another {work} is writing there{_holder_text(folder)}; wait for it, or end"
             " it"
         ) from None
     try:
@@ -100,33 +100,33 @@ def locked(folder: Path, *, work: str = "process", wait: bool = False) -> Iterat
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process of this machine is writing there; nobody is kept out by asking."""
+    """Whether a process of this machine has locked a folder; it is not locked by asking."""
     holder = _holder(folder)
     return holder is not None and _runs(holder[0])
 
 
-def _said_holder(folder: Path) -> str:
+def _holder_text(folder: Path) -> str:
     holder = _holder(folder)
     return f" (process {holder[0]}, since {holder[1]:%d %B %H:%M:%S})" if holder else ""
 
 
 def _holder(folder: Path) -> tuple[int, datetime] | None:
-    """Who has the lock, and since when."""
+    """The process that has the lock, and since when."""
     try:
         holder = json.loads((folder / _HOLDER).read_text(encoding="utf-8"))
         return int(holder["pid"]), datetime.fromisoformat(holder["started"])
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # it has only just taken the lock, or is giving it back
+        return None  # it has just taken the lock, or is releasing it
 
 
 @contextmanager
 def replacing(file: Path) -> Iterator[BinaryIO]:
-    """A stream whose bytes become the file when all are written; an error leaves it as it was.
+    """A stream whose content replaces the file at the end; an error leaves the file as it was.
 
-    A link is followed, so that what it points to is replaced; a device or a pipe is refused.
+    A link is followed, so that its target is replaced; a device or a pipe is refused.
     """
     _check_plain(file)
-    with _beside(file) as (part, target):
+    with _temporary(file) as (part, target):
         with part.open("wb") as stream:
             yield stream
             stream.flush()
@@ -135,9 +135,9 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
 
 
 def check_output(file: Path, *, overwrite: bool = False) -> None:
-    """Refuse, before any work is done, a place where the file of a command must not be written.
+    """Refuse, before any work is done, an output file that must not or cannot be written.
 
-    A page that clozelab made is replaced; any other file that is there, only if that is asked for.
+    A page that clozelab made is replaced; any other file only with `overwrite`.
     """
     _check_plain(file)
     folder = Path(os.path.realpath(file)).parent
@@ -150,7 +150,7 @@ def check_output(file: Path, *, overwrite: bool = False) -> None:
 
 
 def is_page(file: Path) -> bool:
-    """Whether a file is a page that clozelab made: it says so at its beginning."""
+    """Whether a file is a page that clozelab made, as its beginning says."""
     with file.open("rb") as stream:
         return _GENERATOR.search(stream.read(1024)) is not None
 
@@ -162,13 +162,13 @@ def _check_plain(file: Path) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Replace a file whole, or leave it as it was."""
+    """Replace a file atomically."""
     with replacing(file) as stream:
         stream.write(text.encode("utf-8"))
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write safetensors as any other file: by the umask, and a full disk is an OSError."""
+    """Write safetensors with the umask's permissions; a full disk raises OSError."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -182,11 +182,11 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
         if number is None:
             raise OSError(f"{file}: {error}") from error
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
-    file.chmod(mode)  # the library lets nobody else read it
+    file.chmod(mode)  # the library makes it private
 
 
 def check_new(folder: Path) -> None:
-    """Refuse a place for a folder where there is something, before any work is done for it."""
+    """Refuse, before any work is done, a folder that exists and is not empty."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder; name a new or empty one")
     if folder.exists() and any(folder.iterdir()):
@@ -195,10 +195,10 @@ def check_new(folder: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that appears when all is in it, or not at all; it must be new or empty."""
+    """A folder that appears when it is complete, or not at all; it must be new or empty."""
     check_new(folder)
     Path(os.path.realpath(folder)).parent.mkdir(parents=True, exist_ok=True)
-    with _beside(folder) as (part, target):
+    with _temporary(folder) as (part, target):
         part.mkdir()
         yield part
         for file in sorted(part.rglob("*")):
@@ -211,23 +211,23 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _beside(place: Path) -> Iterator[tuple[Path, Path]]:
-    """Where this process writes what becomes a file or a folder, and where that will lie.
+def _temporary(place: Path) -> Iterator[tuple[Path, Path]]:
+    """The temporary path of a file or folder to be written, and its final path.
 
-    A link is followed. What killed processes left is removed, and what an error leaves; the error
-    gets the name that the user knows, in place of the one that is being written.
+    A link is followed. Leftovers of killed processes and of errors are removed; an error gets the
+    final name in place of the temporary one.
     """
     path = Path(os.path.realpath(place))
-    for left in path.parent.glob(f".{escape(path.name)}.*.part"):
-        pid = left.name.removesuffix(".part").rpartition(".")[2]
+    for leftover in path.parent.glob(f".{escape(path.name)}.*.part"):
+        pid = leftover.name.removesuffix(".part").rpartition(".")[2]
         if pid.isdigit() and not _runs(int(pid)):
-            _remove(left)
+            _remove(leftover)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part, path
     except OSError as error:
         name = str(error.filename or part)
-        if error.errno is not None and name.startswith(str(part)):  # else it is a text of its own
+        if error.errno is not None and name.startswith(str(part)):  # else it has its own text
             error.filename, error.filename2 = str(place) + name.removeprefix(str(part)), None
         raise
     finally:
@@ -235,28 +235,28 @@ def _beside(place: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def remove_folder(folder: Path, *, last: str = "") -> None:
-    """Remove a folder of ours: its marker goes last, together with the file of that name.
+    """Remove a folder of ours: its marker and the file `last` are removed last.
 
-    So a removal that is killed leaves a folder that is still known as ours, or none.
+    So a removal that is killed leaves a folder that is still marked as ours, or none.
     """
     finish_removal(folder)
     clear(folder, but=last)
     if folder.exists():
-        os.replace(folder, _gone(folder))
+        os.replace(folder, _removed_name(folder))
         finish_removal(folder)
 
 
 def finish_removal(folder: Path) -> None:
-    """Remove what a removal of that folder left which was killed."""
-    _remove(_gone(folder))
+    """Remove what a killed removal of that folder left."""
+    _remove(_removed_name(folder))
 
 
-def _gone(folder: Path) -> Path:
+def _removed_name(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.gone")
 
 
 def clear(folder: Path, *, but: str = "") -> None:
-    """Remove all that is in a folder of ours, but its marker, its lock and the file of a name."""
+    """Remove everything in a folder of ours except its marker, its lock and the file `but`."""
     for entry in folder.iterdir() if folder.exists() else ():
         if not (is_own(entry) or entry.name == but):
             _remove(entry)
@@ -267,7 +267,7 @@ def _remove(path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is there; where that cannot be asked, it may be."""
+    """Whether a process exists; true where that cannot be known."""
     try:
         if os.name == "posix":
             os.kill(pid, 0)
@@ -277,7 +277,7 @@ def _runs(pid: int) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Onto the disk, so that a rename never overtakes what it names."""
+    """Sync a file or folder to the disk, so that a later rename cannot precede its content."""
     if os.name == "nt" and path.is_dir():  # Windows has no handle for that
         return
     handle = os.open(path, os.O_RDONLY)
@@ -288,7 +288,7 @@ def sync(path: Path) -> None:
 
 
 def read_json(file: Path, *, fix: str = "fetch it again") -> dict[str, Any]:
-    """The object in a file of JSON from elsewhere; `fix` is what to do where it holds none."""
+    """The object in a JSON file from elsewhere; `fix` is the remedy in the error."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -299,6 +299,6 @@ def read_json(file: Path, *, fix: str = "fetch it again") -> dict[str, Any]:
 
 
 def sha256(file: Path) -> str:
-    """A file's digest, in hexadecimal."""
+    """The SHA-256 of a file, in hexadecimal."""
     with file.open("rb") as stream:
         return file_digest(stream, "sha256").hexdigest()

@@ -1,8 +1,8 @@
-"""Randomness as a key, not a state: every draw is a 64-bit hash of what it is for.
+"""Random draws without generator state: every draw is a 64-bit hash of a key.
 
-A draw depends on (seed, purpose, copy, block, position, draw) and on nothing else, in wrapping
-64-bit integer arithmetic, so that workers, ranks, batch shapes, resuming and devices cannot
-change it. The mixing function is the finaliser of SplitMix64 over a Weyl sequence.
+A draw depends only on (seed, purpose, copy, block, position, draw), in wrapping 64-bit integer
+arithmetic, so that workers, ranks, batch shapes, resuming and devices cannot change it. The
+mixing function is the finaliser of SplitMix64 over a Weyl sequence.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ def weighted(keys: Keys, cumulative: Ints) -> Ints:
 
 
 def fold(values: ArrayLike, starts: Ints) -> Keys:
-    """One key for each run of values (a word's ids, a pair of words), blind to what lies around.
+    """One key for each run of values (a word's ids, a pair of words), whatever surrounds it.
 
-    `starts` holds each run's beginning, ascending; the last run goes to the end.
+    `starts` are the beginnings of the runs, ascending; the last run goes to the end.
     """
     values = np.asarray(values)
     if not len(starts):
         return np.zeros(0, dtype=np.uint64)
     ends = np.append(starts[1:], len(values))
-    place = np.arange(len(values)) - np.repeat(starts, ends - starts)
+    position = np.arange(len(values)) - np.repeat(starts, ends - starts)
     with np.errstate(over="ignore"):
-        return mix(np.add.reduceat(mix(values, place), starts), ends - starts)
+        return mix(np.add.reduceat(mix(values, position), starts), ends - starts)
 
 
 def _scale(keys: Keys, total: np.uint64) -> Ints:

@@ -1,7 +1,7 @@
-"""What encoders and heads are made of: weights in full precision, arithmetic in the input's.
+"""The layers of encoders and heads: weights in full precision, arithmetic in the input's.
 
 Parameters stay in the precision they are trained in and are cast where they are used, so that the
-whole precision of a run is the type of its activations and needs no context around it.
+precision of a run is the dtype of its activations, and autocast is not needed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Norm(nn.LayerNorm):
         self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        """x normalised."""
+        """x, normalised."""
         wide = x.to(self.weight.dtype)
         if self.kind == "rms":
             normal = functional.rms_norm(wide, self.normalized_shape, self.weight, self.eps)
@@ -57,12 +57,12 @@ class Norm(nn.LayerNorm):
 
 
 def norm_of(encoder: Any, width: int) -> Norm:
-    """A norm as that encoder has them, and its heads."""
+    """A norm of the kind that an encoder and its heads have."""
     return Norm(width, eps=encoder.epsilon, bias=encoder.bias, kind=encoder.normalisation)
 
 
 class FeedForward(nn.Module):
-    """Two dense layers around an activation, with the norm that belongs to them.
+    """Two dense layers with an activation in between, and their norm.
 
     A gated one (arXiv:2002.05202) has twice the inner width: the activation of the first half is
     multiplied by the second, GeGLU with gelu and SwiGLU with silu.
@@ -86,7 +86,7 @@ class FeedForward(nn.Module):
         self.activation, self.gated = activation, gated
 
     def forward(self, x: Tensor) -> Tensor:
-        """The two layers; norm, residual and dropout are the caller's."""
+        """The output of the two layers; norm, residual and dropout are the caller's."""
         hidden: Tensor = self.inner(x)
         if self.gated:
             hidden, gate = hidden.chunk(2, dim=-1)
@@ -98,7 +98,7 @@ class FeedForward(nn.Module):
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
-    """The activation of that name."""
+    """Apply the activation of that name."""
     if activation in ("silu", "tanh"):
         return functional.silu(x) if activation == "silu" else torch.tanh(x)
     if activation in ("relu", "relu2"):
@@ -108,16 +108,16 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
 
 
 class Rows(NamedTuple):
-    """Some rows of a tensor that is not computed whole."""
+    """Which rows of a tensor are computed."""
 
-    at: Tensor  # [T] which
-    of: int  # how many it would have
+    at: Tensor  # [T] their indices
+    of: int  # the number of all rows
 
 
 def row_length(batch: Input) -> int:
-    """Cells of a row where blocks are laid out as rows: as many as the longest block may have.
+    """The length of rows when blocks are padded to rows: the longest that a block may have.
 
-    On a CPU no more than the longest one has; elsewhere shapes are better constant.
+    On a CPU only that of the longest block; elsewhere constant shapes are better.
     """
     if batch.ids.device.type != "cpu" or torch.compiler.is_compiling():
         return batch.max_seqlen
@@ -125,11 +125,11 @@ def row_length(batch: Input) -> int:
 
 
 def drop(x: Tensor, rate: float, training: bool, rows: Rows | None = None) -> Tensor:
-    """Dropout, which costs nothing where there is none.
+    """Dropout; nothing is computed without it.
 
-    If x has only some rows of a tensor, what is dropped there is what would be dropped of all. On a
-    GPU drawing is what dropout costs: there one draw of 64 bits serves four numbers, and the rate
-    is kept to 1 / 65 536.
+    If x has only some rows of a tensor, they are dropped as if all were there. On a GPU most of the
+    cost is drawing: there one draw of 64 bits serves four numbers, and the rate is rounded to
+    1 / 65 536.
     """
     if not (training and rate):
         return x
@@ -140,19 +140,19 @@ def drop(x: Tensor, rate: float, training: bool, rows: Rows | None = None) -> Te
             return functional.dropout(x, rate, training=True)
         factors = functional.dropout(x.new_ones(shape), rate, training=True)
         return x * factors.index_select(0, rows.at)
-    drawn = torch.randint(-(2**63), 2**63 - 1, (size // 4,), device=x.device)
+    bits = torch.randint(-(2**63), 2**63 - 1, (size // 4,), device=x.device)
     dropped = round(rate * 2**16)
-    stays = drawn.view(torch.int16).view(shape) >= dropped - 2**15
-    stays = stays if rows is None else stays.index_select(0, rows.at)
-    return torch.where(stays, x * (2**16 / (2**16 - dropped)), 0)
+    kept = bits.view(torch.int16).view(shape) >= dropped - 2**15
+    kept = kept if rows is None else kept.index_select(0, rows.at)
+    return torch.where(kept, x * (2**16 / (2**16 - dropped)), 0)
 
 
-_drawn = ContextVar("_drawn", default=True)  # whether weights are given a start
+_drawn = ContextVar("_drawn", default=True)  # whether weights are initialised
 
 
 @contextmanager
 def unset_weights() -> Iterator[None]:
-    """Spare modules the drawing of a start, since all their weights will be read from a file."""
+    """Leave the weights of new modules uninitialised, since all will be read from a file."""
     token = _drawn.set(False)
     try:
         yield
@@ -162,9 +162,9 @@ def unset_weights() -> Iterator[None]:
 
 @torch.no_grad()
 def initialise(module: nn.Module, width: int) -> None:
-    """BERT A.2's start: matrices and tables from a normal cut at two deviations, biases zero.
+    """Initialise as BERT A.2: matrices and tables from a normal truncated at 2σ, biases zero.
 
-    Differs from BERT A.2: narrow encoders start wider than 0.02, which suits a width of 768, so
+    Differs from BERT A.2: σ = 0.02 suits a width of 768; narrower encoders have a larger one, so
     that a layer adds as much to its input at any width (docs/decisions/7-start.md).
     """
     if not _drawn.get():

@@ -13,7 +13,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 def ranges(starts: ArrayLike, sizes: Ints) -> Ints:
-    """starts[0], starts[0] + 1, … for sizes[0] numbers, then starts[1], …: ranges end to end."""
+    """Concatenated ranges: starts[0], starts[0] + 1, … (sizes[0] numbers), then starts[1], …"""
     before = np.cumsum(sizes) - sizes
     first = np.asarray(starts, dtype=np.int64) - before
     numbers = np.repeat(first, sizes)
@@ -22,12 +22,12 @@ def ranges(starts: ArrayLike, sizes: Ints) -> Ints:
 
 
 def offsets(sizes: ArrayLike) -> Ints:
-    """Where each of some runs begins, then where the last ends."""
+    """The offsets of runs of these sizes: where each begins, then where the last ends."""
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))])
 
 
 def contains(table: Keys, keys: Keys) -> Bools:
-    """Which keys a table of sorted keys has."""
+    """Whether each key is in a sorted table."""
     if not len(table):
         return np.zeros(len(keys), dtype=bool)
     at = np.minimum(np.searchsorted(table, keys), len(table) - 1)
@@ -35,7 +35,7 @@ def contains(table: Keys, keys: Keys) -> Bools:
 
 
 def look_up(table: Keys, values: NDArray[T], keys: Keys, *, default: int) -> NDArray[T]:
-    """Each key's value in a table of sorted keys; the default where it has no such key."""
+    """The value of each key in a sorted table, or the default."""
     answers = np.full(len(keys), default, dtype=values.dtype)
     known = contains(table, keys)
     answers[known] = values[np.searchsorted(table, keys[known])]
@@ -43,6 +43,6 @@ def look_up(table: Keys, values: NDArray[T], keys: Keys, *, default: int) -> NDA
 
 
 def sums(values: ArrayLike, starts: Ints) -> Ints:
-    """The sum of each run's values; `starts` closes with the end, and runs may be empty."""
+    """The sum of each run's values; `starts` ends with the last run's end; runs may be empty."""
     running = offsets(values)
     return np.asarray(running[starts[1:]] - running[starts[:-1]])
