@@ -41,7 +41,7 @@ import clozelab
 from clozelab import data, files
 from clozelab.blocks import PARTS
 from clozelab.contracts import Mark
-from clozelab.pretraining.plans import _WRITERS
+from clozelab.pretraining.plans import _MAX_PROCESSES
 from clozelab.text.building import cores
 from clozelab.text.store import Corpus, plans
 from clozelab.text.store.manifest import NAME, fingerprint, render
@@ -202,7 +202,7 @@ def read_steps(folder: Path, name: str) -> Row:
 def measure(corpus: Corpus, name: str, limit: float | None, group: MemoryGroup | None) -> Row:
     """Measure one format on one corpus, with at most `limit` GB of memory."""
     command = [sys.executable, __file__, "--child", name, "--folder", str(corpus.path)]
-    writers = min(cores(), _WRITERS)  # one of them is one of the two processes that read
+    writers = min(cores(), _MAX_PROCESSES)  # one of them is one of the two processes that read
 
     def limited() -> None:
         if limit and group is None:
