@@ -18,7 +18,7 @@ from clozelab import cli
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
 from clozelab.models.exchange import export, import_model
-from clozelab.models.fill import _tokens
+from clozelab.models.fill import _mask_blanks
 from clozelab.models.interop.onnx import EncoderGraph
 from clozelab.models.load import load
 from clozelab.models.model import Origin
@@ -520,7 +520,7 @@ def test_what_stands_around_a_blank_is_read_as_transformers_reads_it(
     made.save(str(tmp_path / "tokenizer.json"))
     ours = load(str(tmp_path))
     for text in BLANKS:
-        ids, at = _tokens(ours, text.split("{}"), masked=True)
+        ids, at = _mask_blanks(ours, text.split("{}"), masked=True)
         wanted = made.encode(text.format(*["<mask>"] * 2), add_special_tokens=False).ids
         if text.startswith("<s>"):  # the name of a special is text here
             assert 0 not in ids and 4 in ids

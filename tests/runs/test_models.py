@@ -27,7 +27,7 @@ from clozelab.errors import UserError
 from clozelab.models import reader
 from clozelab.models.build import build as build_model
 from clozelab.models.exchange import export
-from clozelab.models.fill import _put, fill
+from clozelab.models.fill import _filled_parts, fill
 from clozelab.models.history import longest_block
 from clozelab.models.load import load, tied
 from clozelab.models.reader import packed
@@ -299,7 +299,7 @@ def test_a_piece_that_goes_on_a_word_joins_it(
 ) -> None:
     tokenizer = load(str(runs_dir / recipe)).tokenizer
     number = tokenizer.token_to_id(token)
-    assert "".join(_put(tokenizer, ["The first ", " of it"], [number])) == text
+    assert "".join(_filled_parts(tokenizer, ["The first ", " of it"], [number])) == text
 
 
 @pytest.mark.parametrize("recipe", ["bert", "roberta", "albert", "xlnet"])

@@ -122,7 +122,7 @@ def test_an_interrupted_score_leaves_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(likelihood._WAYS, "masked", interrupted)
+    monkeypatch.setitem(likelihood._METHODS, "masked", interrupted)
     out = tmp_path / "out.tsv"
     assert cli.main(["score", str(runs / "bert"), "--text", "A.", "--out", str(out)]) == 130
     assert not os.listdir(tmp_path)

@@ -15,14 +15,14 @@ from clozelab.keys import root
 from clozelab.objectives import PARTS, language_models
 from clozelab.objectives.heads.reading import Reads, StatesRead, reading
 
-WORDS = "encoder.embeddings.words.weight"  # the table of tokens
-DELTA = "encoder.embeddings.delta"  # what the encoder adds to a table that is its generator's
+WORDS = "encoder.embeddings.words.weight"  # the embedding table of tokens
+DELTA = "encoder.embeddings.delta"  # what the encoder adds to the embedding table of its generator
 
 
 class PretrainingModel(nn.Module):
-    """`forward(batch)` gives each objective's sums, and the memory for the batch after.
+    """`forward(batch)` gives each objective's sums, and the memory for the next batch.
 
-    `reads` is what the objectives state of the states that they read; without, they read all.
+    `reads` says at which positions each objective reads hidden states; by default at all.
     """
 
     def __init__(
@@ -32,32 +32,32 @@ class PretrainingModel(nn.Module):
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
         self.reads = {name: (reads or {}).get(name) for name in heads}
-        # The objectives that compare it with a teacher, and the head of both by which, if by one.
+        # The objectives that distil a teacher, each with the head whose logits it compares, if any.
         self.taught: dict[str, str | None] = {}
         for name in heads:
             if PARTS[name].needs_teacher:
                 compared = PARTS[name].compares
                 self.taught[name] = language_models(heads, compared)[0] if compared else None
-        # What they ask of both encoders beside the states.
+        # Options by which they ask student and teacher for more than hidden states.
         asks: list[Any] = [head.asks for head in heads.values() if hasattr(head, "asks")]
         self.asked: tuple[dict[str, Any], dict[str, Any]] = asks[0] if asks else ({}, {})
-        # The objectives whose modules write what the encoder reads.
+        # The objectives whose modules generate the input of the encoder.
         self.writers = tuple(name for name in heads if PARTS[name].generates_input)
-        self.pooler: nn.Module | None = None  # of an imported model, where no head has it
-        # Of an imported model: the head's bias where the decoder has another, which is added.
+        self.pooler: nn.Module | None = None  # of an imported model, if no head uses it
+        # Of an imported model: the bias of the head, if its decoder adds another one instead.
         self.idle_bias: nn.Parameter | None = None
-        # In a tuple, so that the teacher's weights are none of the student's.
+        # In a tuple, so that the teacher is not registered as a submodule of the student.
         self.teacher: tuple[PretrainingModel, ...] = ()
 
     def forward(self, batch: Batch) -> tuple[dict[str, Sums], Tensor | None]:
-        """The sums over one micro-batch."""
+        """The objectives' sums over one micro-batch, and the encoder's memory."""
         sums: dict[str, Sums] = {}
         for name in self.writers:
             inputs, sums[name] = self.heads[name](batch.input, batch.targets[name])
             batch = batch._replace(input=inputs)
         options, teacher_options = self.asked if self.teacher else ({}, {})
         ids = batch.input.ids
-        read = self._reading(batch)
+        read = self._states_read(batch)
         if read is not None:
             batch, ids = batch._replace(targets=read.targets), ids.index_select(0, read.at)
             options, teacher_options = (
@@ -70,19 +70,19 @@ class PretrainingModel(nn.Module):
             if name not in self.taught and name not in self.writers:
                 sums[name] = head(encoded, batch.targets[name])
         if self.teacher:
-            sums |= self._distilled(encoded, batch, teacher_options)
+            sums |= self._distillation_sums(encoded, batch, teacher_options)
         return sums, encoded.memory
 
-    def _reading(self, batch: Batch) -> StatesRead | None:
-        """The tokens whose states are read, where the encoders compute those of some alone."""
+    def _states_read(self, batch: Batch) -> StatesRead | None:
+        """The tokens whose states are read, or None if an encoder always computes all states."""
         encoders: list[Any] = [self.encoder, *(teacher.encoder for teacher in self.teacher)]
         if any("chosen_tokens" not in encoder.shape.provides for encoder in encoders):
             return None
-        apart = {*self.writers, *(() if self.teacher else self.taught)}
-        reads = {name: self.reads[name] for name in self.heads if name not in apart}
+        excluded = {*self.writers, *(() if self.teacher else self.taught)}
+        reads = {name: self.reads[name] for name in self.heads if name not in excluded}
         return reading(batch.targets, reads, len(batch.input.ids))
 
-    def _distilled(
+    def _distillation_sums(
         self, encoded: Encoded, batch: Batch, options: Mapping[str, Any]
     ) -> dict[str, Sums]:
         """The sums of the objectives that compare the model with its teacher."""
@@ -108,15 +108,15 @@ class PretrainingModel(nn.Module):
         self.writers = tuple(name for name in self.writers if name in names)
 
     def encode(self, batch: Input, *, keep: bool = False) -> Encoded:
-        """The encoder alone."""
+        """Run the encoder without the heads."""
         encoded: Encoded = self.encoder(batch, keep=keep)
         return encoded
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """Every parameter by name, and the encoder's table of tokens as the encoder alone has it.
+    """Every parameter by name, with the encoder's embedding table as it uses it.
 
-    Beside a generator it may be the generator's and a delta (DeBERTa-v3 §3.3): here it is the sum.
+    Beside a generator that is the sum of the generator's table and a delta (DeBERTa-v3 §3.3).
     """
     weights = {name: value.detach() for name, value in module.named_parameters()}
     delta = weights.pop(DELTA, None)
@@ -126,7 +126,7 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 def build(
     recipe: Recipe, vocabulary: int, *, seed: int, teacher: PretrainingModel | None = None
 ) -> PretrainingModel:
-    """The model with fresh weights, the same for the same seed whatever was drawn before."""
+    """The model with newly initialised weights, which depend only on the recipe and the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(root(seed, "weights") >> 1)
         encoder: Any = recipe.encoder

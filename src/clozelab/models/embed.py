@@ -1,4 +1,4 @@
-"""Texts → vectors: of any layer, for tokens, for words, or for a whole text, and the nearest."""
+"""Texts → vectors of any layer, for tokens, words or whole texts, and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Layer = int | Literal["all"]
 Words = Literal["first", "mean", "none"]
 Pool = Pooling | Literal["none"]
 
-_CELLS = 8192  # tokens and padding taken at a time; words by their characters take more room
-_MOST_LETTERS = 1 << 26  # numpy keeps strings at the length of the longest: beyond this none
+_BATCH_TOKENS = 8192  # tokens of one batch; words by their characters take an eighth as many
+_MOST_LETTERS = 1 << 26  # numpy pads strings to the longest; arrays larger than this are not saved
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """What `follow` makes of some texts: their rows one after another."""
+    """The vectors of some texts, their rows one after another."""
 
     vectors: Floats  # [rows, W]; of all layers [rows, layers, W]
-    starts: Ints  # [texts + 1] first row of each text
+    starts: Ints  # [texts + 1] offsets of the rows of each text
     offsets: Ints  # [rows, 2] the characters of its text that each row stands for
-    cut: int  # texts that were longer than the model reads
-    longest: int  # tokens of the longest text, marks included
+    cut: int  # texts that were truncated
+    longest: int  # tokens of the longest text, with special tokens
 
     def __repr__(self) -> str:
         shape = " × ".join(f"{size:,}" for size in self.vectors.shape)
@@ -79,13 +79,13 @@ def nearest(
     A text without a token has no direction and is left out.
     """
     rows = embedded.vectors.astype(np.float64)
-    sizes = np.linalg.norm(rows, axis=1)
-    size = float(np.linalg.norm(near.astype(np.float64)))
-    some = np.flatnonzero((sizes > 0) & [bool(text.strip()) for text in texts])
-    cosines = rows[some] @ near.astype(np.float64) / np.maximum(sizes[some] * size, 1e-300)
+    norms = np.linalg.norm(rows, axis=1)
+    norm = float(np.linalg.norm(near.astype(np.float64)))
+    kept = np.flatnonzero((norms > 0) & [bool(text.strip()) for text in texts])
+    cosines = rows[kept] @ near.astype(np.float64) / np.maximum(norms[kept] * norm, 1e-300)
     best = np.argsort(-cosines, kind="stable")[:top]
     neighbours = (
-        Neighbour(int(some[each]) + 1, texts[some[each]], float(cosines[each])) for each in best
+        Neighbour(int(kept[index]) + 1, texts[kept[index]], float(cosines[index])) for index in best
     )
     return Neighbours(query, tuple(neighbours), embedded)
 
@@ -113,27 +113,27 @@ def follow(
     if pool == "cls" and any(text.cls is None for text in rows):
         raise UserError(f"{model.place}: its texts have no [CLS] to take; use --pool mean")
     lengths = np.array([len(text) for text in rows], dtype=np.int64)
-    order = np.argsort(-lengths, kind="stable")  # neighbours alike in length leave little to pad
+    order = np.argsort(-lengths, kind="stable")  # texts of similar length need little padding
     encoder = model.recipe.encoder
     depth = (encoder.layers + 1,) if layer == "all" else ()
-    nothing = np.zeros((0, *depth, encoder.vector_width), dtype=np.float32)
-    # Only texts without a token keep this.
-    parts = [_rows(text, nothing, words, pool) if not len(text) else None for text in rows]
-    cells = _CELLS if encoder.reads == "tokens" else _CELLS // 8
+    no_vectors = np.zeros((0, *depth, encoder.vector_width), dtype=np.float32)
+    # Texts without tokens are not encoded.
+    parts = [_pool(text, no_vectors, words, pool) if not len(text) else None for text in rows]
+    batch_tokens = _BATCH_TOKENS if encoder.reads == "tokens" else _BATCH_TOKENS // 8
     with join(device) as world:
         module = model.module.to(world.device)
         done = 0
         while done < len(order) and lengths[order[done]]:
-            some = order[done : done + max(1, cells // int(lengths[order[done]]))]
-            some = some[lengths[some] > 0]
-            states = _states(module, [rows[number] for number in some], layer, world.device)
-            for number, states_of in zip(some, states, strict=True):
-                parts[number] = _rows(rows[number], states_of, words, pool)
-            done += len(some)
+            batch = order[done : done + max(1, batch_tokens // int(lengths[order[done]]))]
+            batch = batch[lengths[batch] > 0]
+            states = _encode(module, [rows[index] for index in batch], layer, world.device)
+            for index, states_of in zip(batch, states, strict=True):
+                parts[index] = _pool(rows[index], states_of, words, pool)
+            done += len(batch)
             yield done
     pieces = [part for part in parts if part is not None]
     return Vectors(
-        vectors=np.concatenate([nothing, *(vectors for vectors, _ in pieces)])[..., :dimensions],
+        vectors=np.concatenate([no_vectors, *(vectors for vectors, _ in pieces)])[..., :dimensions],
         starts=offsets([len(vectors) for vectors, _ in pieces]),
         offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in pieces)]),
         cut=sum(text.cut for text in rows),
@@ -142,12 +142,12 @@ def follow(
 
 
 def save(file: Path, embedded: Vectors, texts: Sequence[str]) -> list[str]:
-    """Write vectors, starts, offsets, texts and words; the names of what was too long to keep."""
-    owner = np.repeat(np.arange(len(texts)), np.diff(embedded.starts)).tolist()
-    spans = zip(owner, embedded.offsets.tolist(), strict=True)
+    """Write vectors, starts, offsets, texts and words; the names of arrays too large to write."""
+    text_of = np.repeat(np.arange(len(texts)), np.diff(embedded.starts)).tolist()
+    spans = zip(text_of, embedded.offsets.tolist(), strict=True)
     words = [texts[number][first:stop] for number, (first, stop) in spans]
     arrays = {name: getattr(embedded, name) for name in ("vectors", "starts", "offsets")}
-    strings = {"texts": _strings(texts), "words": _strings(words)}
+    strings = {"texts": _string_array(texts), "words": _string_array(words)}
     arrays |= {name: array for name, array in strings.items() if array is not None}
     with replacing(file) as stream:
         np.savez(stream, **arrays)
@@ -155,7 +155,7 @@ def save(file: Path, embedded: Vectors, texts: Sequence[str]) -> list[str]:
 
 
 def check_dimensions(model: Model, dimensions: int | None) -> None:
-    """Refuse more elements than a vector has."""
+    """Refuse more dimensions than a vector has."""
     width = model.recipe.encoder.vector_width
     if dimensions is not None and not 1 <= dimensions <= width:
         raise UserError(
@@ -165,7 +165,7 @@ def check_dimensions(model: Model, dimensions: int | None) -> None:
 
 
 def check_layer(model: Model, layer: Layer) -> None:
-    """Refuse a layer that the model has not."""
+    """Refuse a layer that the model does not have."""
     top = model.recipe.encoder.layers
     if layer != "all" and not -top - 1 <= layer <= top:
         raise UserError(
@@ -175,7 +175,7 @@ def check_layer(model: Model, layer: Layer) -> None:
 
 
 @torch.inference_mode()
-def _states(
+def _encode(
     module: PretrainingModel | Tuned, texts: list[Text], layer: Layer, device: torch.device
 ) -> list[Floats]:
     """[tokens, W] or [tokens, layers, W] of each text."""
@@ -188,16 +188,16 @@ def _states(
     return np.split(array, np.cumsum([len(text) for text in texts])[:-1])
 
 
-def _rows(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats, Ints]:
-    """A text's rows and the characters they stand for."""
+def _pool(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats, Ints]:
+    """The vectors of a text, and the characters that each stands for."""
     own = states[text.own]
     if pool != "none":
-        whole = np.array([[text.spans[0, 0], text.spans[-1, 1]] if len(own) else [0, 0]])
+        full_span = np.array([[text.spans[0, 0], text.spans[-1, 1]] if len(own) else [0, 0]])
         if pool == "cls":
             assert text.cls is not None
-            return states[text.cls][None], whole
+            return states[text.cls][None], full_span
         own = states if pool == "mean_all" else own
-        return own.sum(axis=0, keepdims=True) / max(len(own), 1), whole
+        return own.sum(axis=0, keepdims=True) / max(len(own), 1), full_span
     if words == "none" or not len(own):
         return own, text.spans
     first = np.flatnonzero(text.begins)
@@ -209,6 +209,6 @@ def _rows(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats,
     return np.divide(sums, sizes.reshape(-1, *[1] * (sums.ndim - 1)), dtype=np.float32), spans
 
 
-def _strings(values: Sequence[str]) -> NDArray[np.str_] | None:
+def _string_array(values: Sequence[str]) -> NDArray[np.str_] | None:
     longest = max(map(len, values), default=0)
     return None if longest * len(values) > _MOST_LETTERS else np.array(values, dtype=np.str_)

@@ -1,4 +1,4 @@
-"""A trained model out to transformers or ONNX, and a model of transformers in as a run."""
+"""Export a trained model to transformers or ONNX, and import a model of transformers as a run."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from clozelab.remote.copies import check_new, put_folder
 from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
 from clozelab.training import checkpoint
 
-_MARKS = 3  # around two texts, with one between them
+_SINGLE_SEPARATOR = 3  # special tokens of two texts with a single separator
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What was written, in words, and what the user should know of it."""
+    """A description of what was written, and notes for the user."""
 
     what: str
     notes: tuple[str, ...] = ()
@@ -57,17 +57,17 @@ def export(
 ) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task.
 
-    Where a vector stands for a text, as `pool` says or as the model was trained for, it is also one
-    of sentence-transformers.
+    If texts are pooled, by `pool` or as the model was trained, sentence-transformers can open it
+    too.
 
-    The generator of a model has a directory of its own in it. At a URL, config.json comes last.
-    What was changed in a model since it was trained goes into its card.
+    A generator is written to a subdirectory. At a URL, config.json is written last. `changes` since
+    the training go into the model's card.
     """
     model = load(model) if isinstance(model, str) else model
-    how: dict[str, Any] = {"family": family, "name": shown(str(out)), "changes": changes or {}}
+    options: dict[str, Any] = {"family": family, "name": shown(str(out)), "changes": changes or {}}
     pool = _pooling(model, pool)
-    with _new(str(out), last="config.json") as folder:
-        return _with_generator(model, folder, pool=pool, **how)
+    with _output_folder(str(out), last="config.json") as folder:
+        return _write(model, folder, pool=pool, **options)
 
 
 def export_all(
@@ -82,8 +82,8 @@ def export_all(
     with new_folder(out) as folder:
         for step in steps:
             model, name = load(str(step)), f"{out}/{step.name}"
-            how: dict[str, Any] = {"family": family, "name": name, "changes": {}}
-            written = _with_generator(model, folder / step.name, pool=_pooling(model, pool), **how)
+            options: dict[str, Any] = {"family": family, "name": name, "changes": {}}
+            written = _write(model, folder / step.name, pool=_pooling(model, pool), **options)
             notes |= dict.fromkeys(written.notes)
     if keep := run.machine().get("keep"):
         note = f"{place}: keeps its last {keep} checkpoints; pretrain with --keep 0 keeps all"
@@ -92,14 +92,14 @@ def export_all(
 
 
 def _pooling(model: Model, pool: Pooling | None) -> Pooling | None:
-    """The pooling that sentence-transformers is told: as asked, or as the model was trained for."""
+    """The pooling for sentence-transformers: the given one, or that of the model's training."""
     if pool is None and model.pooling in sentence_transformers.MODES:
         pool = model.pooling
     sentence_transformers.check(pool, encoder=model.recipe.encoder, place=model.place)
     return pool
 
 
-def _with_generator(
+def _write(
     model: Model,
     folder: Path,
     *,
@@ -108,15 +108,15 @@ def _with_generator(
     changes: Mapping[str, object],
     pool: Pooling | None,
 ) -> Exchanged:
-    """Write a model and, in a folder of its own in that, its generator."""
+    """Write a model and, in a subfolder, its generator."""
     generator = generator_of(model)
-    whole = _export(model, folder, family=family, name=name, changes=changes)
+    exported = _export(model, folder, family=family, name=name, changes=changes)
     if pool is not None:
         width, length = model.recipe.encoder.hidden_size, _length(model)
         sentence_transformers.write(folder, pool, width=width, length=length)
-        whole = replace(whole, what=f"{whole.what}, and a model of sentence-transformers")
+        exported = replace(exported, what=f"{exported.what}, and a model of sentence-transformers")
     if generator is None:
-        return whole
+        return exported
     if model.origin is not None:
         generator = replace(
             generator, origin=replace(model.origin, heads=("masked_lm",), bare=False)
@@ -124,16 +124,16 @@ def _with_generator(
     fits = suits(generator.recipe.encoder, FAMILIES["electra"], predicts=True)
     family = "electra" if fits else None
     name = f"{name}/{FOLDER}"
-    part = _export(generator, folder / FOLDER, family=family, name=name, changes=changes)
-    return Exchanged(f"{whole.what}, and {part.what} in {FOLDER}", whole.notes)
+    beside = _export(generator, folder / FOLDER, family=family, name=name, changes=changes)
+    return Exchanged(f"{exported.what}, and {beside.what} in {FOLDER}", exported.notes)
 
 
 def _export(
     model: Model, out: Path, *, family: str | None, name: str, changes: Mapping[str, object]
 ) -> Exchanged:
-    """Write one model; `name` is what its card calls it."""
+    """Write one model; `name` is its name on its card."""
     place = model.place
-    task, origin = _head(model), model.origin
+    task, origin = _task_head(model), model.origin
     if model.shift and task is None:
         raise UserError(
             f"{place}: masked_lm.shift = {model.shift} predicts a masked token from the place"
@@ -141,19 +141,19 @@ def _export(
         )
     vocabulary, weights = model.vocabulary, weights_of(model.module)
     model_type: str | None = None
-    if origin is not None:  # it goes out as it came
+    if origin is not None:  # it is exported as it was imported
         model_type = None if family else origin.model_type
         family = family or origin.family
         weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
     if family is None and task is not None:
-        # An encoder of ELECTRA's shape may be ALBERT's; what it was pretrained on says which.
+        # ELECTRA and ALBERT may have encoders of one shape; the objectives tell them apart.
         heads = {slots.use("objectives", part) for part in model.recipe.objectives}
         detects = frozenset(heads & {"replaced_token"})
         family = family_for(model.recipe.encoder, detects, vocabulary, task=task)
     if origin is not None and family == origin.family and origin.pad is not None:
         vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": origin.pad})
     if origin is not None and family == origin.family and FAMILIES[family].is_roberta:
-        # Its config says from which id positions are counted, whatever the tokenizer pads with.
+        # Its config counts positions from this id, whatever the tokenizer pads with.
         offset = getattr(model.recipe.encoder, "position_offset", 1)
         vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": offset - 1})
     exported = to_transformers(
@@ -167,14 +167,14 @@ def _export(
         bare=origin is not None and origin.bare,
     )
     kind = exported.config["model_type"]
-    if _doubled(model) and not FAMILIES[exported.family].is_roberta:
+    if _doubles_separator(model) and not FAMILIES[exported.family].is_roberta:
         raise UserError(
             f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
             f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"
         )
     shorter = _trained_length(model) if task is None else None
     facts = {"longest block": f"{shorter:,} tokens"} if shorter else {}
-    # How a model of another library was tuned is not known.
+    # It is not known how an imported model was fine-tuned.
     tuned = model.task if model.step else None
     text = card(
         name=name,
@@ -192,9 +192,9 @@ def _export(
     huggingface.write(
         out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text
     )
-    # A generator has a directory of its own; a projection and a decoder were of use in training.
-    apart = {"heads.generator", "heads.contrastive", "heads.retromae"}
-    parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - apart)
+    # A generator is exported separately; projection and decoder are needed only in training.
+    expected_left = {"heads.generator", "heads.contrastive", "heads.retromae"}
+    parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - expected_left)
     notes = [f"left out, since {kind} has no place for it: {', '.join(parts)}"] if parts else []
     if shorter:
         notes.append(
@@ -206,8 +206,8 @@ def _export(
 
 
 @contextmanager
-def _new(out: str, *, last: str) -> Iterator[Path]:
-    """A folder that appears when all is in it; at a URL the file of a name then comes last."""
+def _output_folder(out: str, *, last: str) -> Iterator[Path]:
+    """A folder that appears when it is complete; at a URL the file `last` is written last."""
     if not is_url(out):
         with new_folder(Path(out)) as folder:
             yield folder
@@ -219,19 +219,19 @@ def _new(out: str, *, last: str) -> Iterator[Path]:
 
 
 def export_graph(place: str, out: str | Path) -> Exchanged:
-    """Write a folder with model.onnx and the tokenizer that goes before it."""
+    """Write a folder with model.onnx and its tokenizer."""
     onnx.require(shown(str(out)))
     model = load(place)
-    shape, heads, task = model.recipe.encoder, model.module.heads, _head(model)
-    # A head that reads queries is left out: a graph has none.
+    shape, heads, task = model.recipe.encoder, model.module.heads, _task_head(model)
+    # XLNet's head is left out: the graph has no query stream.
     names = [*language_models(heads, "masked", "causal"), "replaced_token"]
     names = names if task is None else [task.kind]
     head: Any = next((heads[name] for name in names if name in heads), None)
     family = family_for(shape, frozenset(heads), model.vocabulary, task=task)
-    family = "roberta" if _doubled(model) else family  # by what stands between two texts
+    family = "roberta" if _doubles_separator(model) else family  # it has two separators
     tuned = task is not None and task.marked
     ready = with_special_tokens(model.tokenizer, family, model.vocabulary, tuned=tuned)
-    with _new(str(out), last="model.onnx") as folder:
+    with _output_folder(str(out), last="model.onnx") as folder:
         outputs = onnx.export_onnx(
             folder / "model.onnx",
             model.module.encoder,
@@ -245,7 +245,7 @@ def export_graph(place: str, out: str | Path) -> Exchanged:
 
 
 def import_model(place: str, out: Path) -> Exchanged:
-    """Make a run of a model of transformers, so that every command takes it."""
+    """Write a model of transformers as a run, which every command can read."""
     path = local_folder(place)
     if (path / "recipe.toml").exists() or (path / PLAN).exists():
         raise UserError(f"{shown(place)}: is a run of clozelab already; use it as it is")
@@ -271,19 +271,19 @@ def import_model(place: str, out: Path) -> Exchanged:
     return Exchanged(f"a run of the recipe {model.recipe.name}, at step 0{kind}", model.notes)
 
 
-def _head(model: Model) -> TaskHead | None:
+def _task_head(model: Model) -> TaskHead | None:
     """The head of the task that a model was fine-tuned for."""
     if model.task is None:
         return None
     return loading.outward(model.task, length=_length(model))
 
 
-def _doubled(model: Model) -> bool:
-    """Whether the model was tuned on two texts with two separators between them."""
+def _doubles_separator(model: Model) -> bool:
+    """Whether the model was fine-tuned with two separators between two texts."""
     task = model.task
     if task is None or not task.kind.two_texts:
         return False
-    return loading.reader_of(model, task).marks(2) > _MARKS
+    return loading.reader_of(model, task).marks(2) > _SINGLE_SEPARATOR
 
 
 def _length(model: Model) -> int:

@@ -1,4 +1,4 @@
-"""Blanks in a text → the tokens a model would put there."""
+"""Blanks in a text → the tokens that a model predicts there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OTHER, _TARGET = 1, 2  # of Input.kinds
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """What may stand in a blank."""
+    """A token predicted for a blank."""
 
     token: str
     number: int
@@ -38,9 +38,9 @@ class Filled:
     """Each blank's guesses, the best first, and the text with the best put in."""
 
     blanks: tuple[tuple[TokenPrediction, ...], ...]
-    parts: tuple[str, ...]  # the text, cut before and after every blank's best
-    left_only: bool  # a blank was guessed from what stands to its left
-    asked: tuple[TokenPrediction, ...] = ()  # for each blank the token that was asked about
+    parts: tuple[str, ...]  # the text, split before and after each filled blank
+    left_only: bool  # blanks were predicted from the text to their left
+    asked: tuple[TokenPrediction, ...] = ()  # for each blank the token of `about`
 
     @property
     def text(self) -> str:
@@ -55,7 +55,7 @@ class Filled:
 
 def fill(model: Model, text: str, *, top: int = 5, device: str | None = None) -> Filled:
     """Fill the blanks of a text, written [MASK], <mask> or as the tokenizer writes its own."""
-    return fill_between(model, _cut(model, text), top=top, device=device)
+    return fill_between(model, _split_at_blanks(model, text), top=top, device=device)
 
 
 def fill_between(
@@ -73,7 +73,7 @@ def fill_between(
             f"{model.place}: encoder {name} reads whole words by their characters and has no"
             " blanks; use clozelab embed"
         )
-    heads = language_models(model.module.heads, *_WAYS)
+    heads = language_models(model.module.heads, *_PREDICTORS)
     if not heads:
         raise UserError(
             f"{model.place}: has no head that predicts tokens; pretrain it with one by --from"
@@ -81,51 +81,51 @@ def fill_between(
     if top < 1:
         raise UserError(f"--top {top}: at least 1")
     kind = str(PARTS[heads[0]].language_model)
-    ids, at = _tokens(model, around_blanks, masked=kind == "masked")
-    most = model.reader().limit
-    if most is not None and len(ids) > most:
+    ids, at = _mask_blanks(model, around_blanks, masked=kind == "masked")
+    limit = model.reader().limit
+    if limit is not None and len(ids) > limit:
         raise UserError(
-            f"the text has {len(ids):,} tokens, and {model.place} reads {most:,} at a time;"
-            f" shorten it to {most:,}"
+            f"the text has {len(ids):,} tokens, and {model.place} reads {limit:,} at a time;"
+            f" shorten it to {limit:,}"
         )
     with join(device) as world:
         if model.device != world.device:
             model.module.to(world.device)
         with torch.inference_mode():
-            logits = _WAYS[kind](model, model.module.heads[heads[0]], ids, at=at).cpu()
+            logits = _PREDICTORS[kind](model, model.module.heads[heads[0]], ids, at=at).cpu()
     blanks = _guesses(model, logits, top)
-    parts = _put(model.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
-    chances = _chances_of(model, logits, about) if about else ()
-    return Filled(tuple(blanks), tuple(parts), kind == "causal", chances)
+    parts = _filled_parts(model.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
+    asked = _probabilities_of(model, logits, about) if about else ()
+    return Filled(tuple(blanks), tuple(parts), kind == "causal", asked)
 
 
-def _cut(model: Model, text: str) -> list[str]:
-    """What stands before, between and after the blanks."""
-    own = model.tokenizer.id_to_token(model.vocabulary.roles.get("mask", model.vocabulary.size))
-    names = {*ROLES["mask"], *([own] if own else [])}
+def _split_at_blanks(model: Model, text: str) -> list[str]:
+    """The parts of the text before, between and after the blanks."""
+    mask = model.tokenizer.id_to_token(model.vocabulary.roles.get("mask", model.vocabulary.size))
+    names = {*ROLES["mask"], *([mask] if mask else [])}
     parts = re.split("|".join(re.escape(name) for name in sorted(names)), text)
     if len(parts) == 1:
         raise UserError("the text has no blank in it: write [MASK] where a word is missing")
     return parts
 
 
-def _tokens(model: Model, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]:
-    """The text's tokens with one for each blank, and where the blanks are."""
+def _mask_blanks(model: Model, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]:
+    """The token ids with one for each blank, and the positions of the blanks."""
     roles = model.vocabulary.roles
     mask = model.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
     pieces = model.reader().pieces(parts)
     if masked and model.blank_reader is not None:
         text = (model.tokenizer.id_to_token(mask) or "").join(parts)
-        whole = np.array(model.blank_reader.encode(text, add_special_tokens=False).ids, np.int32)
-        at = np.flatnonzero(whole == mask)
-        if len(at) == len(parts) - 1:  # a part may have the mask's name in it
-            return whole, at
+        joined = np.array(model.blank_reader.encode(text, add_special_tokens=False).ids, np.int32)
+        at = np.flatnonzero(joined == mask)
+        if len(at) == len(parts) - 1:  # a part may contain the mask token itself
+            return joined, at
     ids: Ids = np.insert(pieces.columns["ids"], pieces.starts[1:-1], mask)
     return ids, pieces.starts[1:-1] + np.arange(len(parts) - 1)
 
 
 def from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
-    """[K, V] at the blanks, each seen as a mask."""
+    """[K, V] logits at the blanks, which are masked."""
     text, device = model.reader().around(ids), model.device
     encoded = model.module.encode(packed([text], device))
     predict = at + text.own.start - model.shift
@@ -135,19 +135,19 @@ def from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 
 
 def _from_queries(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
-    """[K, V] by XLNet's query stream: a blank sees all that is none, and nothing sees a blank."""
+    """[K, V] logits of XLNet's query stream; blanks see the text, and nothing sees a blank."""
     text, device = model.reader().around(ids), model.device
     size = len(text)
-    blank = torch.zeros(size, dtype=torch.bool, device=device)
-    blank[torch.from_numpy(at).to(device)] = True
+    is_blank = torch.zeros(size, dtype=torch.bool, device=device)
+    is_blank[torch.from_numpy(at).to(device)] = True
     batch: Input = packed([text], device)
-    # The encoder lets each half of a block follow the one before; taken back from the second
-    # half, all that is no blank comes first in the order, and all blanks after it together.
-    later = (batch.position_ids >= (size + 1) // 2) * (size + 1)
+    # The encoder orders the second half of a block after the first; without that offset all
+    # tokens of the text come first in the order, and all blanks after them together.
+    half_offset = (batch.position_ids >= (size + 1) // 2) * (size + 1)
     encoded = model.module.encode(
         batch._replace(
-            order=torch.where(blank, 0, -1) - later,
-            kinds=torch.where(blank, _TARGET, _OTHER),
+            order=torch.where(is_blank, 0, -1) - half_offset,
+            kinds=torch.where(is_blank, _TARGET, _OTHER),
             queries=torch.from_numpy(at[None]).to(device),
         )
     )
@@ -157,19 +157,19 @@ def _from_queries(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 
 
 def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
-    """[K, V] at each blank from what stands before it, earlier blanks filled with their best."""
+    """[K, V] logits from the text before each blank, earlier blanks filled with their best."""
     roles = model.vocabulary.roles
-    start = [roles.get("eod", roles.get("sep"))]  # documents follow one another in training
-    before = np.array([number for number in start if number is not None], dtype=ids.dtype)
+    boundary = [roles.get("eod", roles.get("sep"))]  # documents follow one another in training
+    prefix = np.array([number for number in boundary if number is not None], dtype=ids.dtype)
     ids, rows = ids.copy(), []
     for position in at.tolist():
-        left = np.concatenate([before, ids[:position]])[-(model.reader().limit or 0) :]
-        if not len(left):
+        context = np.concatenate([prefix, ids[:position]])[-(model.reader().limit or 0) :]
+        if not len(context):
             raise UserError(
                 f"nothing stands before the first blank, and {model.place} reads from the left;"
                 " put a word before it"
             )
-        encoded = model.module.encode(packed([model.reader().around(left)], model.device))
+        encoded = model.module.encode(packed([model.reader().around(context)], model.device))
         logits = head.logits(encoded.hidden_states[-1:], encoded.table)
         ids[position] = int(logits[0, : model.vocabulary.size].argmax())
         rows.append(logits)
@@ -177,13 +177,13 @@ def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 
 
 # The language models whose heads can fill a blank, the best first.
-_WAYS = {"masked": from_both, "permutation": _from_queries, "causal": _from_left}
+_PREDICTORS = {"masked": from_both, "permutation": _from_queries, "causal": _from_left}
 
 
 def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPrediction, ...]]:
-    """The likeliest tokens of each blank; a row of the table without a token is never one."""
-    chances = logits.double().softmax(-1)[:, : model.vocabulary.size]
-    best = chances.topk(min(top, chances.shape[1]))
+    """The most probable tokens of each blank, without rows of the table that are no token."""
+    probabilities = logits.double().softmax(-1)[:, : model.vocabulary.size]
+    best = probabilities.topk(min(top, probabilities.shape[1]))
     return [
         tuple(
             TokenPrediction(written(model.tokenizer, number)[0], number, chance)
@@ -193,18 +193,18 @@ def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPredicti
     ]
 
 
-def _chances_of(
+def _probabilities_of(
     model: Model, logits: Tensor, numbers: Sequence[int]
 ) -> tuple[TokenPrediction, ...]:
-    """How likely a token is in each blank."""
+    """The probability of the given token in each blank."""
     rows = torch.arange(len(numbers))
-    chances = logits.double().softmax(-1)[rows, torch.tensor(numbers)].tolist()
+    probabilities = logits.double().softmax(-1)[rows, torch.tensor(numbers)].tolist()
     names = [written(model.tokenizer, number)[0] for number in numbers]
-    return tuple(map(TokenPrediction, names, numbers, chances))
+    return tuple(map(TokenPrediction, names, numbers, probabilities))
 
 
-def _put(tokenizer: Tokenizer, parts: list[str], numbers: list[int]) -> Iterator[str]:
-    """The text with a token in every blank; a piece that goes on a word takes no space before."""
+def _filled_parts(tokenizer: Tokenizer, parts: list[str], numbers: list[int]) -> Iterator[str]:
+    """The parts and tokens of the filled text, without a space before a word's later pieces."""
     for part, number in zip(parts, numbers, strict=False):
         token, joins = written(tokenizer, number)
         yield part.rstrip() if joins else part
@@ -213,7 +213,7 @@ def _put(tokenizer: Tokenizer, parts: list[str], numbers: list[int]) -> Iterator
 
 
 def written(tokenizer: Tokenizer, number: int) -> tuple[str, bool]:
-    """A token as a reader would write it, and whether it goes on the word before it."""
+    """A token as text, and whether it continues the word before it."""
     piece = tokenizer.id_to_token(number) or "?"
     if piece.startswith("##"):
         return piece, True

@@ -1,7 +1,7 @@
-"""Text from nothing but masks: unmask some tokens in each step until none is left.
+"""Generate text from masks: each step unmasks some tokens until none is masked.
 
-Masked diffusion generates so (MDLM, arXiv:2406.07524; LLaDA, arXiv:2502.09992 §2.4), and any masked
-language model can.
+Masked diffusion generates this way (MDLM, arXiv:2406.07524; LLaDA, arXiv:2502.09992 §2.4), and any
+masked language model can.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Remasking = Literal["confidence", "random"]
 
 @dataclass(frozen=True)
 class Unmasked:
-    """A token that a step put in the place of a mask."""
+    """A token that replaced a mask."""
 
     position: int  # among the generated tokens
     token: str
     number: int
-    probability: float  # by the model, whatever the temperature
-    joins: bool  # it goes on the word before it
+    probability: float  # by the model, without temperature
+    joins: bool  # it continues the word before it
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ class Generated:
         return tuple(sorted(every, key=lambda token: token.position))
 
     def as_json(self) -> dict[str, Any]:
-        """The whole of it for other programs."""
+        """All fields as JSON values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn, and which of them stay."""
+    """How tokens are sampled, and which of them stay."""
 
     temperature: float = 1.0  # 0: always the likeliest token
-    top_k: int | None = None  # draw from so many of the likeliest alone
-    remasking: Remasking = "confidence"  # the likeliest of the drawn tokens stay, or any
+    top_k: int | None = None  # sample only from so many of the most probable tokens
+    remasking: Remasking = "confidence"  # the most probable tokens stay, or random ones
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Sampling:
             raise UserError(f"--top-k {self.top_k}: at least 1, or leave it out")
 
     def draw(self, logits: Tensor, at: Ints, step: int) -> tuple[Ints, Tensor]:
-        """[K] a column for each row of logits, and their probabilities."""
+        """[K] a sampled column for each row of logits, and their probabilities."""
         logits = logits.double()
         if self.temperature:
             columns = self._sampled(logits, uniform(self._keys("token", at, step)))
@@ -83,11 +83,11 @@ class Sampling:
 
     def _sampled(self, logits: Tensor, draws: NDArray[np.float64]) -> Tensor:
         """The first column of each row whose cumulative probability exceeds the row's draw."""
-        warm = (logits - logits.amax(-1, keepdim=True)) / self.temperature
+        scaled = (logits - logits.amax(-1, keepdim=True)) / self.temperature
         if self.top_k is not None:
-            least = warm.topk(min(self.top_k, warm.shape[1])).values[:, -1:]
-            warm = warm.masked_fill(warm < least, -math.inf)
-        cumulative = warm.softmax(-1).cumsum(-1)
+            threshold = scaled.topk(min(self.top_k, scaled.shape[1])).values[:, -1:]
+            scaled = scaled.masked_fill(scaled < threshold, -math.inf)
+        cumulative = scaled.softmax(-1).cumsum(-1)
         return (cumulative <= torch.from_numpy(draws)[:, None] * cumulative[:, -1:]).sum(-1)
 
     def keep(self, probabilities: Tensor, at: Ints, step: int, *, count: int) -> Ints:
@@ -111,7 +111,7 @@ def generate(
     sampling: Sampling | None = None,
     device: str | None = None,
 ) -> Generated:
-    """Generate so many tokens, after a prompt, in so many steps."""
+    """Generate `length` tokens after a prompt in `steps` steps."""
     sampling = sampling or Sampling()
     heads = language_models(model.module.heads, "masked")
     if not heads:
@@ -119,46 +119,46 @@ def generate(
             f"{model.place}: has no masked language model to generate with; name a model that was"
             " pretrained with masked_lm"
         )
-    ids = _masked(model, prompt, length)
+    ids = _prompt_and_masks(model, prompt, length)
     if not 1 <= steps <= length:
         raise UserError(
             f"--steps {steps}: must be from 1 to {length}, the tokens to generate, since each step"
             " unmasks at least one"
         )
     first = len(ids) - length
-    ordinary = model.vocabulary.ordinary  # special tokens were never hidden
-    hidden: Bools = np.arange(len(ids)) >= first
-    done: list[tuple[Unmasked, ...]] = []
+    ordinary = model.vocabulary.ordinary  # special tokens were never masked
+    masked: Bools = np.arange(len(ids)) >= first
+    unmasked: list[tuple[Unmasked, ...]] = []
     with join(device) as world, torch.inference_mode():
         model.module.to(world.device)
         head = model.module.heads[heads[0]]
         for step in range(steps):
-            at = np.flatnonzero(hidden)
+            at = np.flatnonzero(masked)
             logits = from_both(model, head, ids, at=at).cpu()[:, ordinary]
             columns, probabilities = sampling.draw(logits, at - first, step)
             tokens = ordinary[columns]
-            count = -(-len(at) // (steps - step))  # an even part of what is left
-            stay = sampling.keep(probabilities, at - first, step, count=count)
-            ids[at[stay]], hidden[at[stay]] = tokens[stay], False
-            done.append(_unmasked(model, at[stay] - first, tokens[stay], probabilities[stay]))
-    return Generated(prompt, _text(model, prompt, ids[first:]), tuple(done))
+            count = -(-len(at) // (steps - step))  # an even share of the masked tokens
+            kept = sampling.keep(probabilities, at - first, step, count=count)
+            ids[at[kept]], masked[at[kept]] = tokens[kept], False
+            unmasked.append(_unmasked(model, at[kept] - first, tokens[kept], probabilities[kept]))
+    return Generated(prompt, _decode(model, prompt, ids[first:]), tuple(unmasked))
 
 
-def _masked(model: Model, prompt: str, length: int) -> Ids:
+def _prompt_and_masks(model: Model, prompt: str, length: int) -> Ids:
     """The tokens of the prompt, then masks."""
     if length < 1:
         raise UserError(f"--length {length}: at least 1")
     mask = model.vocabulary.role("mask")
     encoder = CachedTokenizer(model.tokenizer, segment=False, counts=Counts())
-    before = encoder.encode([prompt]).ids
-    most = model.reader().limit
-    if most is not None and len(before) + length > most:
-        after = f" after {len(before):,} of the prompt" if len(before) else ""
+    prompt_ids = encoder.encode([prompt]).ids
+    limit = model.reader().limit
+    if limit is not None and len(prompt_ids) + length > limit:
+        note = f" after {len(prompt_ids):,} of the prompt" if len(prompt_ids) else ""
         raise UserError(
-            f"--length {length}: {model.place} reads {most:,} tokens at a time; generate at most"
-            f" {max(most - len(before), 0):,}{after}"
+            f"--length {length}: {model.place} reads {limit:,} tokens at a time; generate at most"
+            f" {max(limit - len(prompt_ids), 0):,}{note}"
         )
-    return np.concatenate([before, np.full(length, mask, dtype=before.dtype)])
+    return np.concatenate([prompt_ids, np.full(length, mask, dtype=prompt_ids.dtype)])
 
 
 def _unmasked(model: Model, at: Ints, tokens: Ids, chances: Tensor) -> tuple[Unmasked, ...]:
@@ -171,9 +171,9 @@ def _unmasked(model: Model, at: Ints, tokens: Ids, chances: Tensor) -> tuple[Unm
     return tuple(unmasked)
 
 
-def _text(model: Model, prompt: str, ids: Ids) -> str:
-    """The prompt as it was given, and the tokens behind it."""
-    behind = model.tokenizer.decode(ids.tolist(), skip_special_tokens=False).strip()
+def _decode(model: Model, prompt: str, ids: Ids) -> str:
+    """The prompt as it was given, and the generated text."""
+    generated = model.tokenizer.decode(ids.tolist(), skip_special_tokens=False).strip()
     joins = written(model.tokenizer, int(ids[0]))[1]
     space = "" if joins or not prompt or prompt[-1].isspace() else " "
-    return prompt + space + (behind.removeprefix("##") if joins else behind)
+    return prompt + space + (generated.removeprefix("##") if joins else generated)

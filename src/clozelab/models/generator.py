@@ -1,4 +1,4 @@
-"""A generator (ELECTRA §2) as a model of its own: the one that predicts tokens."""
+"""ELECTRA's generator (ELECTRA §2) as a separate model, which predicts tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clozelab.models.model import Model
 from clozelab.objectives import Generator, MaskedLm
 from clozelab.objectives.replaced import Sharing
 
-FOLDER = "generator"  # beside the files of the encoder that it writes for, in transformers' form
+FOLDER = "generator"  # its subfolder beside the encoder's files, in transformers' format
 _REMEDY = "give the generator of this encoder, or remove {} to go on without one"
 _WORDS = WORDS.removeprefix("encoder.")
 _TABLES = tuple(f"embeddings.{name}." for name in ("words", "positions", "types", "norm"))
@@ -30,7 +30,7 @@ class WithGenerator(NamedTuple):
 
 
 def generator_of(model: Model) -> Model | None:
-    """The model's generator, which shares what it shares; None where there is none."""
+    """The model's generator as a model with shared weights, or None."""
     module = model.module
     if not isinstance(module, PretrainingModel) or "generator" not in module.heads:
         return None
@@ -42,13 +42,13 @@ def generator_of(model: Model) -> Model | None:
 
 
 def encoder_predicts(model: Model) -> bool:
-    """Whether the encoder is asked for tokens: not beside a generator, nor if it only detects."""
+    """Whether the encoder predicts tokens: not if a generator does, or if it only detects."""
     heads = [*model.module.heads]
     return "generator" not in heads and heads != ["replaced_token"]
 
 
 def predicting(model: Model) -> Model:
-    """The model that is asked for tokens: itself, or its generator."""
+    """The model that predicts tokens: itself, or its generator."""
     if encoder_predicts(model):
         return model
     generator = generator_of(model)
@@ -62,13 +62,13 @@ def predicting(model: Model) -> Model:
 
 
 def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
-    """The generator that came beside an encoder, as the model of both has it.
+    """The objective and weights of a generator that was imported beside an encoder.
 
-    Beside disentangled attention they share the table of tokens as DeBERTa-v3's do (§3.3): what the
-    encoder's has more is its delta.
+    With disentangled attention they share the embedding table as in DeBERTa-v3 (§3.3): the
+    difference of the encoder's table to the generator's is its delta.
     """
-    mine, theirs = (_parts(one.weights) for one in (imported, other))
-    _check(imported, other, place)
+    mine, theirs = (_encoder_and_head(one.weights) for one in (imported, other))
+    _check_generator(imported, other, place)
     encoder: Any = imported.encoder
     shared = {name for name in theirs["encoder"] if name.startswith(_TABLES)}
     same = all(
@@ -83,12 +83,12 @@ def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
         getattr(other.encoder, size) / getattr(encoder, size) for size in ("hidden_size", "layers")
     )
     part = Generator(share=share, sharing=sharing, depth=depth)
-    for name, here in vars(part.shape(encoder)).items():
-        there = getattr(other.encoder, name)
-        if here != there:
+    for name, expected in vars(part.shape(encoder)).items():
+        found = getattr(other.encoder, name)
+        if expected != found:
             raise UserError(
-                f"{place}: {name} = {there}, and the generator of an encoder of hidden size"
-                f" {encoder.hidden_size} has {here} here; {_REMEDY.format(place)}"
+                f"{place}: {name} = {found}, and the generator of an encoder of hidden size"
+                f" {encoder.hidden_size} has {expected} here; {_REMEDY.format(place)}"
             )
     own = theirs["encoder"].keys() - (set() if sharing == "none" else shared)
     weights: dict[str, Tensor] = {}
@@ -100,8 +100,8 @@ def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
     return WithGenerator(part, weights)
 
 
-def _check(imported: Imported, other: Imported, place: str) -> None:
-    """Refuse what is no generator of an encoder."""
+def _check_generator(imported: Imported, other: Imported, place: str) -> None:
+    """Refuse a model that cannot be the generator of an encoder."""
     words = [len(one.weights[WORDS]) for one in (imported, other)]
     sizes = {
         size: (getattr(other.encoder, size), getattr(imported.encoder, size))
@@ -118,13 +118,13 @@ def _check(imported: Imported, other: Imported, place: str) -> None:
         f"{size} = {theirs} is more than the encoder's {mine}": theirs > mine
         for size, (theirs, mine) in sizes.items()
     }
-    for fault, there in faults.items():
-        if there:
+    for fault, is_fault in faults.items():
+        if is_fault:
             raise UserError(f"{place}: {fault}; {_REMEDY.format(place)}")
 
 
-def _parts(weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a model's encoder and of its head over the vocabulary."""
+def _encoder_and_head(weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a model's encoder, and those of its head over the vocabulary."""
     parts = {"encoder": "encoder.", "head": "heads.masked_lm."}
     return {
         part: {n.removeprefix(start): w for n, w in weights.items() if n.startswith(start)}

@@ -1,4 +1,4 @@
-"""What a model's runs tell of it, for its card: data, results, and the models it came from."""
+"""The history of a model from its runs, for its card: data, results, and earlier models."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from clozelab.runs.directory import PLAN, Run
 from clozelab.text.store.manifest import NOT_STATED
 from clozelab.training.checkpoint import CHECKSUMS
 
-_FAR = 32  # models back; a chain that is longer goes in a circle
+_MOST_ANCESTORS = 32  # the most models to go back, in case they form a cycle
 
 
 def data(model: Model) -> dict[str, object]:
-    """What the model learned from."""
+    """The data that the model was trained on."""
     facts = _facts(model)
-    nearest = next((_called(place, run) for place, run in _before(model)), None)
-    entries: dict[str, object] = {"corpora": _corpora(facts), "from": nearest}
+    parent = next((_name(place, run) for place, run in _ancestors(model)), None)
+    entries: dict[str, object] = {"corpora": _corpora(facts), "from": parent}
     license = _license(facts)
     if model.task is not None:
-        before = (_corpora(run.machine()) for _, run in _before(model) if run)
+        corpora_before = (_corpora(run.machine()) for _, run in _ancestors(model) if run)
         entries = {
             "task": facts.get("task"),
             "training examples": facts.get("examples"),
-            "corpora of its pretraining": next(filter(None, before), None),
+            "corpora of its pretraining": next(filter(None, corpora_before), None),
         }
-        license = next((_license(run.machine()) for _, run in _before(model) if run), NOT_STATED)
+        license = next((_license(run.machine()) for _, run in _ancestors(model) if run), NOT_STATED)
     entries["licence of the text"] = license
     entries |= {"teacher": facts.get("teacher"), "seed": facts.get("seed")}
     return {name: fact for name, fact in entries.items() if fact not in (None, "")}
@@ -41,53 +41,53 @@ def corpora(model: Model) -> list[str]:
 
 
 def fingerprints(model: Model) -> list[str]:
-    """Those of the corpora that the model's run was trained on, if that is known."""
+    """The fingerprints of the corpora that the model's run was trained on, if known."""
     return [str(fingerprint) for fingerprint in _facts(model).get("fingerprint") or ()]
 
 
 def metrics(model: Model) -> dict[str, object]:
-    """What came out at the end of the run, if this is its end."""
+    """The results of the run, if the model is from its last step."""
     run = _run(model)
     result = (run.result() if run else None) or {}
     if run is None or result.get("steps") != model.step:
         return {"steps": model.step} if model.step else {}
     if model.task is None:
-        of_machine = ("times", "seconds", "limited_by")  # of no use to whoever takes the model
-        return dict(_flat({name: result[name] for name in result if name not in of_machine}))
+        of_machine = ("times", "seconds", "limited_by")  # facts of the machine, not of the model
+        return dict(_flatten({name: result[name] for name in result if name not in of_machine}))
     scores = dict(result.get("dev", {}))
     best = scores.pop("step", model.step)
-    shown = {f"{name} on dev": f"{score:.4g}{_spread(run, name)}" for name, score in scores.items()}
+    shown = {f"{name} on dev": f"{score:.4g}{_seeds(run, name)}" for name, score in scores.items()}
     return {**shown, "steps": f"{model.step:,}, the best after {best:,}"}
 
 
 def adaptation(model: Model) -> AdaptationRecord | None:
-    """What the model's run gained and forgot, if it is an adaptation and this is its end."""
+    """The record of an adaptation, if the model is from the last step of one."""
     run = _run(model)
     record = read_adaptation(run) if run else None
     return record if record is not None and record.steps == model.step else None
 
 
 def longest_block(model: Model) -> int | None:
-    """The most tokens that a block had in any training of the model; None if that is not known."""
-    before = [run for _, run in _before(model)]
-    if model.origin is not None or None in before or model.recipe.encoder.recurrent:
+    """The longest block in any training of the model, or None if that is not known."""
+    ancestors = [run for _, run in _ancestors(model)]
+    if model.origin is not None or None in ancestors or model.recipe.encoder.recurrent:
         return None
-    recipes = [model.recipe, *(run.recipe() for run in before if run)]
+    recipes = [model.recipe, *(run.recipe() for run in ancestors if run)]
     return max(recipe.blocks.length for recipe in recipes)
 
 
 def lineage(model: Model) -> list[str]:
     """The models that this one came from, the oldest first."""
-    return [_called(place, run) for place, run in _before(model)][::-1]
+    return [_name(place, run) for place, run in _ancestors(model)][::-1]
 
 
-def _before(model: Model) -> Iterator[tuple[str, Run | None]]:
-    """The places that the model came from, the nearest first, with the run of each if it has."""
+def _ancestors(model: Model) -> Iterator[tuple[str, Run | None]]:
+    """The places of earlier models, the latest first, each with its run if there is one."""
     place = _facts(model).get("from")
-    for _ in range(_FAR):
+    for _ in range(_MOST_ANCESTORS):
         if not place:
             return
-        run = _home(Path(place))
+        run = _run_at(Path(place))
         yield str(place), run
         place = run.machine().get("from") if run else None
 
@@ -98,54 +98,52 @@ def _facts(model: Model) -> dict[str, Any]:
 
 
 def _run(model: Model) -> Run | None:
-    """The run that a checkpoint belongs to, if it lies in one."""
+    """The run that a model's checkpoint belongs to, if any."""
     folder = Path(model.place)
-    return _home(folder) if (folder / CHECKSUMS).is_file() else None
+    return _run_at(folder) if (folder / CHECKSUMS).is_file() else None
 
 
-def _home(place: Path) -> Run | None:
-    """The run at a place: itself, that of a checkpoint, or the best of several; None if there is
-    none, as of a model of another library, or one that was moved.
-    """
+def _run_at(place: Path) -> Run | None:
+    """The run at a path, of a checkpoint, or the best of several; None if there is no run."""
     if (place / CHECKSUMS).is_file():
         place = place.parent.parent
     elif (place / PLAN).is_file():
         place = place / str((Run(place).result() or {}).get("best", ""))
-    whole = (place / "machine.toml").is_file() and (place / "recipe.toml").is_file()
-    return Run(place) if whole else None
+    is_run = (place / "machine.toml").is_file() and (place / "recipe.toml").is_file()
+    return Run(place) if is_run else None
 
 
-def _called(place: str, run: Run | None) -> str:
-    """A run by its folder and what it is; a model of others by its folder's name or the hub's."""
+def _name(place: str, run: Run | None) -> str:
+    """The name of a model: folder and recipe of a run, else the folder's or hub's name."""
     if run is None:
         return Path(place).name if Path(place).is_absolute() else place
-    above = _plan(run)
-    name = str(run.path.relative_to(above.parent)) if above else run.path.resolve().name
-    what = run.machine().get("task") or run.recipe().name
-    return name if name == what else f"{name} ({what})"
+    plan_folder = _plan_folder(run)
+    name = str(run.path.relative_to(plan_folder.parent)) if plan_folder else run.path.resolve().name
+    kind = run.machine().get("task") or run.recipe().name
+    return name if name == kind else f"{name} ({kind})"
 
 
-def _plan(run: Run) -> Path | None:
-    """The folder of fine-tunings that a run is one of, itself or by its cell of a grid."""
-    above = run.path.resolve().parents[:2]
-    return next((folder for folder in above if (folder / PLAN).is_file()), None)
+def _plan_folder(run: Run) -> Path | None:
+    """The folder of several fine-tuned models that a run belongs to, if any."""
+    parents = run.path.resolve().parents[:2]
+    return next((folder for folder in parents if (folder / PLAN).is_file()), None)
 
 
-def _spread(run: Run, metric: str) -> str:
-    """A score over all seeds: of several runs the best is better than one is to expect."""
-    folder = _plan(run)
+def _seeds(run: Run, metric: str) -> str:
+    """The mean and interval of a score over all seeds, since the best of them is biased."""
+    folder = _plan_folder(run)
     result = (Run(folder).result() if folder else None) or {}
     for cell in result.get("cells", ()):
-        mine = folder is not None and (folder / cell["name"]).resolve() == run.path.resolve().parent
+        ours = folder is not None and (folder / cell["name"]).resolve() == run.path.resolve().parent
         score = cell["scores"].get(metric, {})
-        if mine and "low" in score:
+        if ours and "low" in score:
             interval = f"{score['low']:.4g} to {score['high']:.4g} at 95 %"
             return f"; the mean of {score['runs']} seeds is {score['mean']:.4g} ({interval})"
     return ""
 
 
 def _license(facts: Mapping[str, Any]) -> str:
-    """That of the corpora, as it was stated where they were built."""
+    """The licences of the corpora, as stated when they were built."""
     return ", ".join(dict.fromkeys(map(str, facts.get("license") or [NOT_STATED])))
 
 
@@ -156,10 +154,10 @@ def _corpora(facts: Mapping[str, Any]) -> str:
     return ", ".join(names) if len(names) > 1 else "".join(names).removesuffix(":1")
 
 
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
-    """Tables inside tables as one, names joined."""
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the values of nested tables, their names joined."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name.replace('_', ' ')} ")
+            yield from _flatten(value, f"{prefix}{name.replace('_', ' ')} ")
         else:
-            yield f"{before}{name.replace('_', ' ')}", value
+            yield f"{prefix}{name.replace('_', ' ')}", value

@@ -1,6 +1,6 @@
 """Open a trained model: a run, one of its checkpoints, a Hugging Face directory or a hub name.
 
-Of a folder with several fine-tunings it is the one that did best on the dev set.
+Of a folder with several fine-tuned models it is the one that did best on the dev set.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
     from clozelab.finetuning.task import TunedTask
     from clozelab.finetuning.tuned import Tuned
 
-_LENGTH = 512  # of blocks, where nothing sets an end to them
-_NAMED = 8  # modules of others that are named one by one
+_DEFAULT_LENGTH = 512  # of blocks, if the encoder does not limit positions
+_MOST_NAMES = 8  # the most names that a note lists
 
 
 def load(place: str) -> Model:
-    """The model at a place."""
+    """The model at a path, URL or hub name."""
     path = local_folder(place)
     if (path / CHECKSUMS).exists():
-        return _checkpoint(open_checkpoint(path), ())
+        return _load_checkpoint(open_checkpoint(path), ())
     if (path / "recipe.toml").exists():
-        checkpoint, passed = newest(path / "checkpoints")
+        checkpoint, skipped = newest(path / "checkpoints")
         if checkpoint is not None:
-            return _checkpoint(checkpoint, tuple(passed))
+            return _load_checkpoint(checkpoint, tuple(skipped))
         if Run(path).result() is None:
             raise UserError(f"{path}: the run has no whole checkpoint yet; wait, or resume it")
-        again = f"train it again by clozelab pretrain --resume {path}"
+        remedy = f"train it again by clozelab pretrain --resume {path}"
         if (path / TASK).exists():
-            again = f"remove {path / 'result.json'} and run the same finetune command again"
-        problem = passed[0].partition(";")[0] if passed else "its checkpoints are gone"
-        raise UserError(f"{path}: is done, but {problem}; {again}")
+            remedy = f"remove {path / 'result.json'} and run the same finetune command again"
+        problem = skipped[0].partition(";")[0] if skipped else "its checkpoints are gone"
+        raise UserError(f"{path}: is done, but {problem}; {remedy}")
     if (path / PLAN).exists():
         return load(str(path / best_tuning(path)))
-    return _foreign(str(path) if is_url(place) else place)
+    return _load_foreign(str(path) if is_url(place) else place)
 
 
 def pretrained(model: Model) -> PretrainingModel:
-    """Its weights with its objectives' heads; refused if it was fine-tuned and has none."""
+    """The module with the heads of pretraining; a fine-tuned model has none and is refused."""
     if isinstance(model.module, PretrainingModel):
         return model.module
     task = model.task.called if model.task else "a task"
@@ -75,7 +75,7 @@ def pretrained(model: Model) -> PretrainingModel:
 
 
 def best_tuning(folder: Path) -> str:
-    """The fine-tuning that did best, by the result that tells of them all."""
+    """The name of the fine-tuned model that did best, from the folder's result."""
     result = Run(folder).result()
     if result is None:
         raise UserError(
@@ -90,7 +90,7 @@ def best_tuning(folder: Path) -> str:
     return str(result["best"])
 
 
-def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Model:
+def _load_checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Model:
     recipe = recipes.parse(checkpoint.text("recipe.toml"), str(checkpoint.path / "recipe.toml"))
     tokenizer = Tokenizer.from_str(checkpoint.text("tokenizer.json"))
     recipe = recipe.reading(tokenizer, vocabulary=recipe.tokenizer.vocabulary)
@@ -102,10 +102,10 @@ def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Model:
         from clozelab.finetuning.loading import parse
 
         task = parse(checkpoint.text(TASK), str(checkpoint.path / TASK))
-    # What compared a student with a teacher of another width is idle without one.
+    # The projections that compared a student with its teacher are not needed without the teacher.
     parts = [slots.use("objectives", part) for part in recipe.objectives if part.needs_teacher]
-    idle = tuple(f"heads.{part}." for part in parts)
-    weights = {name: w for name, w in checkpoint.weights().items() if not name.startswith(idle)}
+    unused = tuple(f"heads.{part}." for part in parts)
+    weights = {name: w for name, w in checkpoint.weights().items() if not name.startswith(unused)}
     module = shell(recipe, task, origin, weights)
     set_weights(module, weights)
     place = str(checkpoint.path)
@@ -115,7 +115,7 @@ def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Model:
 def shell(
     recipe: Recipe, task: TunedTask | None, origin: Origin | None, weights: Mapping[str, Tensor]
 ) -> PretrainingModel | Tuned:
-    """The module that some weights belong to, as it was trained or as it came; still without."""
+    """The module, not yet initialised, that these weights fit."""
     module: PretrainingModel | Tuned
     if task is not None:
         from clozelab.finetuning.loading import build as tuned_model
@@ -134,16 +134,16 @@ def shell(
     return module
 
 
-def _foreign(place: str) -> Model:
-    """A model of transformers, as the recipe of its family with its own sizes and heads."""
+def _load_foreign(place: str) -> Model:
+    """A model of transformers, with the recipe of its family changed to its sizes and heads."""
     files = huggingface.read(place)
     tokenizer = load_tokenizer(files.folder)
     try:
         imported = from_transformers(files.config, files.tensors)
-        generator = _generator(files.folder, imported)
+        generator = _load_generator(files.folder, imported)
         rows = len(imported.weights["encoder.embeddings.words.weight"])
-        tokenizer, beyond = in_table(tokenizer, rows)
-        recipe = _taken_for(imported, generator).reading(tokenizer, vocabulary=rows)
+        tokenizer, extra_tokens = in_table(tokenizer, rows)
+        recipe = _recipe_for(imported, generator).reading(tokenizer, vocabulary=rows)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     size = describe(tokenizer).size
@@ -152,36 +152,36 @@ def _foreign(place: str) -> Model:
             f"{place}: the tokenizer has ids up to {size - 1:,} and the model {rows:,} words;"
             " resize the model's embeddings to the tokenizer, and save both"
         )
-    # Single precision where there are several, which loses none of them.
+    # Of several types float32, which holds the values of all.
     dtypes = {tensor.dtype for tensor in files.tensors.values() if tensor.is_floating_point()}
     dtype = str(dtypes.pop() if len(dtypes) == 1 else torch.float32).removeprefix("torch.")
     heads, weights = imported.heads, imported.weights
     if generator is not None:
         heads, weights = ("generator", *heads), weights | generator.weights
-    as_what = imported.family, heads, imported.bare, dtype, imported.model_type
-    origin = Origin(*as_what, imported.pad)
+    origin_fields = imported.family, heads, imported.bare, dtype, imported.model_type
+    origin = Origin(*origin_fields, imported.pad)
     task: TunedTask | None = None
     if imported.task is not None:
         from clozelab.finetuning.loading import inward
 
-        length = imported.encoder.max_positions or _LENGTH
+        length = imported.encoder.max_positions or _DEFAULT_LENGTH
         task = inward(imported.task, place=place, length=length)
     module = shell(recipe, task, origin, weights)
     names = {name for name, _ in module.named_parameters()}
     set_weights(module, {name: w for name, w in weights.items() if name in names})
-    left = sorted({*imported.left, *(weights.keys() - names)})
+    rest = sorted({*imported.left, *(weights.keys() - names)})
     notes = [f"{place}: {note}" for note in imported.notes]
-    if beyond:
+    if extra_tokens:
         notes.append(
             f"{place}: left aside, since the model has no row for them: the tokenizer's"
-            f" {', '.join(beyond[:_NAMED])}"
+            f" {', '.join(extra_tokens[:_MOST_NAMES])}"
         )
-    notes += [f"{place}: left aside, since nothing here needs it: {_summed(left)}"] if left else []
+    notes += [f"{place}: left aside, since nothing here needs it: {_modules(rest)}"] if rest else []
     return Model(place, recipe, tokenizer, module.eval(), 0, tuple(notes), task, origin)
 
 
-def _generator(folder: Path, imported: Imported) -> WithGenerator | None:
-    """The generator in a folder of its own, where a model that predicts nothing has one."""
+def _load_generator(folder: Path, imported: Imported) -> WithGenerator | None:
+    """The generator in a subfolder, if there is one and the model itself predicts no tokens."""
     place = folder / FOLDER
     predicts = imported.task or {*imported.heads} - {"replaced_token"}
     if predicts or not (place / "config.json").exists():
@@ -194,40 +194,40 @@ def _generator(folder: Path, imported: Imported) -> WithGenerator | None:
     return joined(imported, other, FOLDER)
 
 
-def _taken_for(imported: Imported, generator: WithGenerator | None) -> Recipe:
-    """The recipe that the model most likely came from, with its sizes and of its heads."""
+def _recipe_for(imported: Imported, generator: WithGenerator | None) -> Recipe:
+    """The recipe that the model most likely came from, with its sizes and heads."""
     encoder: Any = imported.encoder
     name = "gpt" if encoder.causal else FAMILIES[imported.family].recipe
     plain = imported.family == "bert" and "next_sentence" not in imported.heads
     if plain and not encoder.causal and encoder.segment_types < 2:
         name = "roberta"  # it never saw a second segment
-    known = recipes.read(name)
-    objectives = {slots.use("objectives", part): part for part in known.objectives}
+    base = recipes.read(name)
+    objectives = {slots.use("objectives", part): part for part in base.objectives}
     if generator is not None:
         objectives["generator"] = generator.part
     heads = imported.heads
-    if generator is not None or "replaced_token" in heads:  # of which one may have come alone
+    if generator is not None or "replaced_token" in heads:  # one may come alone
         heads = ("generator", "replaced_token")
     parts: list[Any] = [part for name, part in objectives.items() if name in heads]
     parts += [PARTS[name]() for name in heads if name not in objectives]
     if "heads.causal_lm.dense.weight" in imported.weights:
         parts = [CausalLm(head="transform")]
-    own = [name.split(".")[1] for name in imported.weights if name.endswith(".table")]
-    # Without a head over the vocabulary it has the objectives that it would be trained on with.
+    untied = [name.split(".")[1] for name in imported.weights if name.endswith(".table")]
+    # A model without a head over the vocabulary gets the recipe's objectives for further training.
     predicts = any("targets" in part.needs for part in parts) or imported.heads == ("causal_lm",)
-    ours = tied(parts, dict.fromkeys(own, False)) if predicts else known.objectives
-    return within(known, imported.encoder, objectives=ours)
+    chosen = tied(parts, dict.fromkeys(untied, False)) if predicts else base.objectives
+    return within(base, imported.encoder, objectives=chosen)
 
 
-def _summed(names: Sequence[str]) -> str:
-    """Tensors by the modules that they are of."""
+def _modules(names: Sequence[str]) -> str:
+    """The modules of these tensors, the first few by name."""
     modules = list(dict.fromkeys(".".join(name.split(".")[:-1]) or name for name in names))
-    more = f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else ""
-    return f"{', '.join(modules[:_NAMED])}{more}"
+    more = f" and {len(modules) - _MOST_NAMES} more" if len(modules) > _MOST_NAMES else ""
+    return f"{', '.join(modules[:_MOST_NAMES])}{more}"
 
 
 def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]:
-    """The objectives, those that are named tied to the embedding table or not."""
+    """The objectives, with `ties` saying which heads are tied to the embedding table."""
     named = {slots.use("objectives", part): part for part in objectives}
     return tuple(
         replace(part, tied=ties[name]) if name in ties else part for name, part in named.items()
@@ -237,9 +237,9 @@ def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]
 def within(
     recipe: Recipe, encoder: Any, *, objectives: tuple[Objective, ...] | None = None
 ) -> Recipe:
-    """The recipe with another encoder, its blocks no longer than that encoder's positions.
+    """The recipe with another encoder, and blocks no longer than that encoder's positions.
 
-    Other `objectives` come with it, where the recipe's own do not suit the encoder.
+    `objectives` replace the recipe's, if these do not suit the encoder.
     """
     blocks: Any = recipe.blocks
     schedule = recipe.schedule

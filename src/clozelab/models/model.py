@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from clozelab.models.generate import Generated
     from clozelab.scoring.probe import Probes
 
-ORIGIN = "origin.json"  # a model that is trained on has no such file: it is no longer what came
+ORIGIN = "origin.json"  # only beside imported weights that were not trained since
 
 
 @dataclass(frozen=True)
 class Origin:
-    """As what a model came from transformers, so that it goes out so."""
+    """How a model was stored in transformers, so that it is exported the same way."""
 
     family: str
-    heads: tuple[str, ...]  # of its pretraining; an encoder alone has none
-    bare: bool  # it came as an encoder alone
-    dtype: str  # of its weights, as torch calls it
-    model_type: str  # the family's, or that of a relative: the same under another name
+    heads: tuple[str, ...]  # of its pretraining; a bare encoder has none
+    bare: bool  # it is an encoder without heads
+    dtype: str  # of its weights, by torch's name
+    model_type: str  # the family's, or another name in transformers for the same model
     pad: int | None = None  # the id that its config pads with
 
     def to_json(self) -> str:
-        """The whole of it as text; it reads back equal."""
+        """The text that `parse` reads back."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def parse(cls, text: str, place: str) -> Origin:
-        """The origin that a text holds; `place` is what errors call it."""
+        """The origin from its JSON; `place` names it in errors."""
         try:
             fields = json.loads(text)
             heads, family = tuple(map(str, fields["heads"])), str(fields["family"])
-            model_type = str(fields.get("model_type", family))  # which files of old do not tell
+            model_type = str(fields.get("model_type", family))  # absent in old files
             pad = None if fields.get("pad") is None else int(fields["pad"])
             return cls(family, heads, bool(fields["bare"]), str(fields["dtype"]), model_type, pad)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -75,7 +75,7 @@ class Model:
     step: int = 0
     notes: tuple[str, ...] = ()
     task: TunedTask | None = None  # what it was fine-tuned for
-    origin: Origin | None = None  # as what it came from another library, if it is that model
+    origin: Origin | None = None  # if it was imported and not trained since
 
     def __repr__(self) -> str:
         return f"Model({self.place!r}, {self.recipe.name}, step {self.step:,})"
@@ -113,8 +113,8 @@ class Model:
 
     def block_length(self, length: int) -> int:
         """That many tokens, or as many as the encoder has learned positions for."""
-        most = self.recipe.encoder.max_positions
-        return length if most is None else min(length, most, self.recipe.blocks.length)
+        positions = self.recipe.encoder.max_positions
+        return length if positions is None else min(length, positions, self.recipe.blocks.length)
 
     @cached_property
     def blank_reader(self) -> Tokenizer | None:
@@ -129,11 +129,11 @@ class Model:
     @cached_property
     def digest(self) -> str:
         """The sha256 of the weights, by which a record names the model whose numbers it has."""
-        whole = hashlib.sha256()
+        hasher = hashlib.sha256()
         for name, value in sorted(self.module.state_dict().items()):
-            whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            whole.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return whole.hexdigest()
+            hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            hasher.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return hasher.hexdigest()
 
     def probe(self, task: str | Sequence[str], **options: Any) -> Probes:
         """Read tasks off the layers by linear probes: `clozelab.probe`."""
@@ -168,10 +168,10 @@ class Model:
         if not len(texts):
             raise UserError("encode needs texts; the list of them is empty")
         rows = self.reader().read(texts)
-        if not any(map(len, rows)):  # no tokens, and no marks around them
+        if not any(map(len, rows)):  # neither tokens nor special tokens
             size, width = len(rows), self.recipe.encoder.vector_width
-            nothing = torch.zeros(size, 0, dtype=torch.bool, device=self.device)
-            return torch.zeros(size, 0, width, device=self.device), nothing
+            empty_mask = torch.zeros(size, 0, dtype=torch.bool, device=self.device)
+            return torch.zeros(size, 0, width, device=self.device), empty_mask
         states = self.module.encode(packed(rows, self.device)).hidden_states
         states_of = torch.split(states, [len(row) for row in rows])
         masks = [torch.ones(len(row), dtype=torch.bool, device=self.device) for row in rows]
@@ -198,7 +198,7 @@ class Model:
             "recipe": self.recipe.name,
             "task": self.task.called if self.task else "",
             "size": f"{encoder.layers} layers of {encoder.hidden_size}",
-            "parameters": f"{sum(each.numel() for each in self.module.parameters()):,}",
+            "parameters": f"{sum(weight.numel() for weight in self.module.parameters()):,}",
             "tokenizer": f"{slots.use('tokenizer', tokenizer)}, {self.vocabulary.size:,} tokens",
             "from": f"{self.place}, step {self.step:,}" if self.step else self.place,
         }

@@ -1,8 +1,8 @@
-"""Texts as one encoder reads them: its tokenizer, and the marks of its kind.
+"""Texts as one encoder reads them: its tokenizer and its special tokens.
 
 BERT has [CLS] A [SEP] B [SEP] and tells the texts apart by type; RoBERTa, which has no types, puts
-two separators between them; XLNet has A <sep> B <sep> <cls>; GPT has a mark before, between and
-after, and ELMo reads words.
+two separators between them; XLNet has A <sep> B <sep> <cls>; GPT has a special token before,
+between and after, and ELMo reads words.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from clozelab.text.vocabulary import describe, letters
 
 @dataclass(frozen=True)
 class Text:
-    """One text, as the encoder is to have it."""
+    """One text as the encoder reads it."""
 
-    columns: dict[str, Array]  # "ids", "segments" and what else `Input` names, a row a token
-    own: slice  # which of them are the text's and not marks
-    cls: int | None  # where [CLS] stands, if it does
-    begins: Bools  # [own] which begin a word
-    spans: Ints  # [own, 2] the characters each covers
+    columns: dict[str, Array]  # "ids", "segments" and other fields of `Input`, a row per token
+    own: slice  # the rows of the text, without the special tokens
+    cls: int | None  # the position of [CLS], if there is one
+    begins: Bools  # [own] whether each token begins a word
+    spans: Ints  # [own, 2] the characters that each token covers
     cut: bool = False  # it was longer than the model reads
 
     def __len__(self) -> int:
@@ -63,12 +63,12 @@ class TaskReader:
     recipe: Recipe
     tokenizer: Tokenizer
     length: int  # the most tokens a block may have
-    spelling: Spelling | None = None  # of a corpus, where words are to have their numbers in it
-    marked: bool = True  # whether marks stand around the texts of a task
+    spelling: Spelling | None = None  # of a corpus, if words are to be numbered as in it
+    marked: bool = True  # whether the texts of a task get special tokens
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The ids the tokenizer deals in."""
+        """The ids and special tokens of the tokenizer."""
         return describe(self.tokenizer)
 
     @property
@@ -77,7 +77,7 @@ class TaskReader:
         return self._layout.passage_first
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
-        """Texts as tokens, or as words where the encoder reads those."""
+        """Texts as tokens, or as words if the encoder reads words."""
         for text in texts:
             if not isinstance(text, str):
                 raise UserError(f"{text!r:.60}: is not a text; give a string")
@@ -85,41 +85,41 @@ class TaskReader:
                 raise UserError(
                     f"{text!r:.60}: is not Unicode text; it has half of a surrogate pair"
                 )
-        self._encoder.forget()
-        encoded = self._encoder.encode(list(texts), characters=True)
+        self._cached_tokenizer.forget()
+        encoded = self._cached_tokenizer.encode(list(texts), characters=True)
         assert encoded.firsts is not None
         assert encoded.stops is not None
-        # A token of white space alone stands for nothing before the character behind it.
+        # A token of white space alone covers no character: its stop would precede its first.
         stops = np.maximum(encoded.firsts, encoded.stops)
         spans = np.stack([encoded.firsts, stops], axis=1)
         begins = (encoded.marks & Mark.WORD) != 0
         if self.recipe.encoder.reads == "words":
-            return self._spelled(encoded, spans, begins)
+            return self._word_pieces(encoded, spans, begins)
         columns: dict[str, Array] = {"ids": encoded.ids}
-        return Pieces(columns, encoded.starts, spans, begins, _counted(begins, encoded.starts))
+        return Pieces(columns, encoded.starts, spans, begins, _word_numbers(begins, encoded.starts))
 
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
-        """Sentences in words as tokens, a space between any two."""
+        """The tokens of sentences that are given as words, joined by spaces."""
         pieces = self.pieces([" ".join(words) for words in sentences])
-        first = offsets([len(words) for words in sentences])
-        begins = offsets([len(word) + 1 for words in sentences for word in words])
-        # The sentences one after another, so that words ascend over all of them.
-        owner = np.repeat(np.arange(len(sentences)), np.diff(pieces.starts))
-        place = pieces.spans[:, 0] + begins[first[owner]]
-        word = np.searchsorted(begins[:-1], place, side="right") - 1
-        fresh = np.ones(len(word), dtype=bool)
-        fresh[1:] = word[1:] != word[:-1]
-        return pieces._replace(begins=fresh, words=word - first[owner])
+        first_word = offsets([len(words) for words in sentences])
+        word_starts = offsets([len(word) + 1 for words in sentences for word in words])
+        # Positions count over all sentences, so that one search finds the word of every token.
+        sentence_of = np.repeat(np.arange(len(sentences)), np.diff(pieces.starts))
+        position = pieces.spans[:, 0] + word_starts[first_word[sentence_of]]
+        word = np.searchsorted(word_starts[:-1], position, side="right") - 1
+        begins_word = np.ones(len(word), dtype=bool)
+        begins_word[1:] = word[1:] != word[:-1]
+        return pieces._replace(begins=begins_word, words=word - first_word[sentence_of])
 
     def marks(self, texts: int) -> int:
-        """How many tokens of a block of one text, or two, are not theirs."""
+        """How many special tokens a block of one or two texts has."""
         if not self.marked:
             return 0
         around = len(self._layout.before) + len(self._layout.after)
         return around + (self._separators if texts == 2 else 0)
 
     def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
-        """Texts with the marks of the encoder's kind around them."""
+        """One or two texts with the special tokens of the encoder."""
         opens, middle, closes = self._marks if self.marked else ([], {}, [])
         between = [middle] * (self._separators if self.marked else 0)
         a = slice(len(opens), len(opens) + len(first["ids"]))
@@ -145,10 +145,10 @@ class TaskReader:
 
     @property
     def limit(self) -> int | None:
-        """The most tokens of its own a text may have; a recurrent encoder reads any number.
+        """The most tokens a text may have without special tokens; None if the encoder is recurrent.
 
-        Attention without a table of positions does, too, but its memory grows with the square: what
-        it was trained on will do.
+        Attention without learned positions has no limit either, but its memory grows with the
+        square of the length: its limit is the length that it was trained on.
         """
         encoder = self.recipe.encoder
         if encoder.recurrent:
@@ -157,28 +157,28 @@ class TaskReader:
 
     @property
     def own_marks(self) -> int:
-        """How many marks `read` puts around a text: those that pretraining showed."""
+        """How many special tokens `read` adds to a text: those seen in pretraining."""
         return self.marks(1) if self._layout.in_pretraining else 0
 
     def around(self, ids: Array) -> Text:
-        """Some tokens with the marks around them that the model knows from its training."""
+        """Tokens with the special tokens around them that were seen in pretraining."""
         spans = np.zeros((len(ids), 2), np.int64)
-        return self._with_marks({"ids": ids}, np.ones(len(ids), bool), spans)
+        return self._add_special({"ids": ids}, np.ones(len(ids), bool), spans)
 
     def read(self, texts: Sequence[str], *, most: int | None = None) -> list[Text]:
-        """Texts as the model reads them, each cut where the model's positions end, or to `most`."""
+        """Texts as the model reads them, each truncated to `most` tokens or its limit."""
         most = self.limit if most is None else most
         pieces, rows = self.pieces(texts), []
         for number in range(len(texts)):
-            every = pieces.text(number)
-            stop = every.stop if most is None else min(every.stop, every.start + most)
-            part = slice(every.start, stop)
-            text = self._with_marks(pieces.part(part), pieces.begins[part], pieces.spans[part])
-            rows.append(replace(text, cut=part.stop < every.stop))
+            full = pieces.text(number)
+            stop = full.stop if most is None else min(full.stop, full.start + most)
+            part = slice(full.start, stop)
+            text = self._add_special(pieces.part(part), pieces.begins[part], pieces.spans[part])
+            rows.append(replace(text, cut=part.stop < full.stop))
         return rows
 
-    def _with_marks(self, columns: dict[str, Array], begins: Bools, spans: Ints) -> Text:
-        """A text with a task's marks around it, but for those that pretraining never showed."""
+    def _add_special(self, columns: dict[str, Array], begins: Bools, spans: Ints) -> Text:
+        """A text with its special tokens, if pretraining had them."""
         if not self._layout.in_pretraining:
             columns = {**columns, "segments": np.zeros(len(spans), dtype=np.int64)}
             return Text(columns, slice(0, len(spans)), None, begins, spans)
@@ -187,7 +187,7 @@ class TaskReader:
         return Text(row.columns, row.first, cls, begins, spans)
 
     @cached_property
-    def _encoder(self) -> CachedTokenizer:
+    def _cached_tokenizer(self) -> CachedTokenizer:
         return CachedTokenizer(self.tokenizer, segment=False, counts=Counts())
 
     @property
@@ -196,7 +196,7 @@ class TaskReader:
 
     @cached_property
     def _separators(self) -> int:
-        """Between two texts: two where RoBERTa's class in transformers fits, else one."""
+        """How many separate two texts: two if RoBERTa's class in transformers fits, else one."""
         encoder = self.recipe.encoder
         if not encoder.layout.in_pretraining:
             return 1
@@ -205,28 +205,28 @@ class TaskReader:
 
     @cached_property
     def _marks(self) -> tuple[list[dict[str, Array]], dict[str, Array], list[dict[str, Array]]]:
-        """What stands before, between and after the texts."""
+        """The special tokens before, between and after the texts."""
         layout, known = self._layout, self.vocabulary.roles
         opening = len(layout.before)
         roles = [*layout.before, layout.between, *layout.after]
         roles = [r if r in known else layout.fallback or r for r in roles]
         ids = np.array([self.vocabulary.role(role) for role in roles], dtype=np.int32)
         columns: dict[str, Array] = {"ids": ids}
-        if self.recipe.encoder.reads == "words":  # where an opening one is spelled as such
-            every, starts = np.ones(len(ids), dtype=bool), np.array([0, len(ids)])
-            columns = self._spell(ids, every, starts=starts, fixed=True)
+        if self.recipe.encoder.reads == "words":  # a special token is a word
+            begins, starts = np.ones(len(ids), dtype=bool), np.array([0, len(ids)])
+            columns = self._spell(ids, begins, starts=starts, fixed=True)
         tokens = [{name: columns[name][n : n + 1] for name in columns} for n in range(len(ids))]
         return tokens[:opening], tokens[opening], tokens[opening + 1 :]
 
     @cached_property
     def _spelling(self) -> Spelling:
-        """What the ids spell; without a corpus no word has a number."""
+        """The characters of each id; without a corpus no word has a number."""
         return self.spelling or Spelling(
             *letters(self.tokenizer), np.zeros(0, np.uint64), np.zeros(0, np.int32)
         )
 
     def _spell(self, ids: Ids, begins: Bools, *, starts: Ints, fixed: bool) -> dict[str, Array]:
-        """Tokens as words by their characters."""
+        """The words of some tokens, by their characters."""
         blocks = Blocks(
             ids=ids.astype(np.int32),
             starts=starts,
@@ -239,19 +239,19 @@ class TaskReader:
         words = spell(blocks, self._spelling, length=form.characters)
         return {"ids": words.ids, "characters": words.characters}
 
-    def _spelled(self, encoded: Tokenised, spans: Ints, begins: Bools) -> Pieces:
-        """The words of the texts."""
+    def _word_pieces(self, encoded: Tokenised, spans: Ints, begins: Bools) -> Pieces:
+        """The pieces of texts whose tokens are joined to words."""
         first = np.flatnonzero(begins)
         last = np.append(first, len(begins))[1:] - 1
         columns = self._spell(encoded.ids, begins, starts=encoded.starts, fixed=False)
         starts = np.searchsorted(first, encoded.starts)
-        covered = np.stack([spans[first, 0], spans[last, 1]], axis=1)
-        every = np.ones(len(first), dtype=bool)
-        return Pieces(columns, starts, covered, every, _counted(every, starts))
+        word_spans = np.stack([spans[first, 0], spans[last, 1]], axis=1)
+        all_begin = np.ones(len(first), dtype=bool)
+        return Pieces(columns, starts, word_spans, all_begin, _word_numbers(all_begin, starts))
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether a text is one to a tokenizer; Python also has strings with half a character."""
+    """Whether a text can be encoded; Python strings may hold half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -259,23 +259,23 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _counted(begins: Bools, starts: Ints) -> Ints:
-    """The number of each token's word in its own text."""
+def _word_numbers(begins: Bools, starts: Ints) -> Ints:
+    """The index of each token's word within its text."""
     running = offsets(begins)
     return np.asarray(running[1:] - 1 - np.repeat(running[starts[:-1]], np.diff(starts)))
 
 
 def packed(texts: Sequence[Text], device: torch.device) -> Input:
-    """Several texts, one after another."""
+    """Several texts packed into one input."""
     starts = offsets([len(text) for text in texts])
     columns: dict[str, Any] = {
         name: _tensor(np.concatenate([text.columns[name] for text in texts]), device)
         for name in texts[0].columns
     }
-    places = np.concatenate([np.arange(len(text)) for text in texts])
+    positions = np.concatenate([np.arange(len(text)) for text in texts])
     return Input(
         **columns,
-        position_ids=_tensor(places, device),
+        position_ids=_tensor(positions, device),
         cu_seqlens=_tensor(starts, device).int(),
         max_seqlen=max(len(text) for text in texts),
     )

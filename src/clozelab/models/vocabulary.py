@@ -31,21 +31,21 @@ from clozelab.text.trimming import trimmed
 from clozelab.text.usage import Tokenization, Usage, read
 from clozelab.text.vocabulary import describe
 
-_TIMED_LINES, _TIMED_TOKENS = 16, 128  # of a forward pass that is timed, and of a line of it
-_PASSES, _LEAST_PASSES = 8, 3  # of which the fastest counts: what disturbs one only slows it
-_SECONDS = 2.0  # after which no more are made
-_PREDICTED = 7  # one token in so many meets the vocabulary, as in pretraining
+_TIMED_LINES, _TIMED_TOKENS = 16, 128  # of a timed forward pass, and of one of its lines
+_PASSES, _LEAST_PASSES = 8, 3  # at most and at least; the fastest counts
+_SECONDS = 2.0  # after which no more passes are made
+_PREDICTED = 7  # one token in so many is predicted, as in pretraining
 
 
 @dataclass(frozen=True)
 class VocabularyFigures:
-    """The size of a model, and what it makes of a text."""
+    """The size of a model, and how it tokenises a sample of text."""
 
     tokens: int  # in the vocabulary
     parameters: int
     in_tables: int  # of these, in tables with a row for each token
     bytes: int  # of all parameters
-    text: Tokenization | None = None  # how it reads the sample of a text
+    text: Tokenization | None = None  # how it tokenises the sample
     words_per_second: float | None = None  # that it reads on this machine's processor
 
 
@@ -68,7 +68,7 @@ def with_words(
     initialisation: Initialisation,
     seed: int,
 ) -> Model:
-    """The model with rows for the best of some words."""
+    """The model with the best `words` of the candidates added to its vocabulary."""
     if not candidates:
         raise UserError(
             "there is nothing to add: the tokenizer takes no word apart that occurs often enough;"
@@ -79,25 +79,25 @@ def with_words(
             f"--words {words:,}: the text has {len(candidates):,} words that would save tokens;"
             " give that many or fewer, more text, or a smaller --least"
         )
-    tokenizer = extended(model.tokenizer, [each.word for each in candidates[:words]])
+    tokenizer = extended(model.tokenizer, [candidate.word for candidate in candidates[:words]])
     rows = sources(model.tokenizer, tokenizer, initialisation=initialisation, texts=usage.sample)
-    return _remade(model, tokenizer, rows, initialisation=initialisation, seed=seed)
+    return _with_tokenizer(model, tokenizer, rows, initialisation=initialisation, seed=seed)
 
 
 def without_unused(model: Model, usage: Usage, *, least: int = 1, size: int | None = None) -> Model:
     """The model without the pieces that a text does not use."""
-    # Positions are counted from the padding's id, which must then not change.
+    # Some encoders count positions from the padding's id, which must not change.
     offset = getattr(model.recipe.encoder, "position_offset", 0)
     tokenizer = trimmed(
         model.tokenizer, usage.counts, unknown=usage.unknown, least=least, size=size, first=offset
     )
     rows = sources(model.tokenizer, tokenizer, initialisation="mean")
-    _check_same(model.tokenizer, tokenizer, rows, usage.sample)
-    return _remade(model, tokenizer, rows)
+    _check_trimmed(model.tokenizer, tokenizer, rows, usage.sample)
+    return _with_tokenizer(model, tokenizer, rows)
 
 
 def figures(models: Sequence[Model], texts: Sequence[str] = ()) -> list[VocabularyFigures]:
-    """The sizes of some models, and how they read some lines."""
+    """The sizes of some models, and how they tokenise some lines."""
     sizes = [_size(model) for model in models]
     if not texts:
         return sizes
@@ -117,7 +117,7 @@ def _size(model: Model) -> VocabularyFigures:
     return VocabularyFigures(len(parameters[WORDS]), total, tables, total * width)
 
 
-def _remade(
+def _with_tokenizer(
     model: Model,
     tokenizer: Tokenizer,
     rows: Sequence[RowSource],
@@ -125,7 +125,7 @@ def _remade(
     initialisation: Initialisation = "mean",
     seed: int = 0,
 ) -> Model:
-    """The model with another tokenizer, and tables of such rows."""
+    """The model with another tokenizer, and tables of these rows."""
     offset = getattr(model.recipe.encoder, "position_offset", 0)
     if offset and list(rows[offset - 1].ids) != [offset - 1]:
         raise UserError(
@@ -137,28 +137,28 @@ def _remade(
     recipe = model.recipe.reading(tokenizer, vocabulary=len(rows))
     origin = model.origin
     if origin is not None:
-        places = (number for number, source in enumerate(rows) if [*source.ids] == [origin.pad])
-        origin = replace(origin, pad=next(places, None))
+        pad_ids = (number for number, source in enumerate(rows) if [*source.ids] == [origin.pad])
+        origin = replace(origin, pad=next(pad_ids, None))
     module = shell(recipe, model.task, origin, weights)
     with torch.no_grad():
         set_weights(module, weights)
     return replace(model, recipe=recipe, tokenizer=tokenizer, module=module.eval(), origin=origin)
 
 
-def _check_same(
+def _check_trimmed(
     old: Tokenizer, new: Tokenizer, rows: Sequence[RowSource], texts: Sequence[str]
 ) -> None:
-    """Refuse a tokenizer that reads lines otherwise which have none of the removed pieces.
+    """Refuse a trimmed tokenizer that changes lines without removed pieces.
 
-    That would be a fault here, or a tokenizer with settings that nobody knew of.
+    That would be a bug here, or a tokenizer with unknown settings.
     """
-    number = np.full(describe(old).size, -1)
-    number[[source.ids[0] for source in rows]] = np.arange(len(rows))
+    new_id = np.full(describe(old).size, -1)
+    new_id[[source.ids[0] for source in rows]] = np.arange(len(rows))
     unknown = describe(old).roles.get("unk", -1)
     for text in texts:
         ids = old.encode(text, add_special_tokens=False).ids
-        stays = unknown not in ids and min(number[ids], default=0) >= 0
-        if stays and number[ids].tolist() != new.encode(text, add_special_tokens=False).ids:
+        unaffected = unknown not in ids and min(new_id[ids], default=0) >= 0
+        if unaffected and new_id[ids].tolist() != new.encode(text, add_special_tokens=False).ids:
             raise UserError(
                 f"the tokenizer cannot be trimmed: without the other pieces it reads {text[:60]!r}"
                 " otherwise; use it as it is"
@@ -167,12 +167,12 @@ def _check_same(
 
 @torch.inference_mode()
 def _speeds(models: Sequence[Model], texts: Sequence[str]) -> list[float]:
-    """Words a second through each encoder, and its head over the vocabulary if it has one.
+    """Words per second of each encoder, with its head over the vocabulary if it has one.
 
-    They take turns, so that what else runs on the machine slows them all.
+    Models take turns, so that other load on the machine slows them all.
     """
-    read_by = [model.reader().read(list(texts), most=_TIMED_TOKENS) for model in models]
-    batches = [packed(rows, model.device) for rows, model in zip(read_by, models, strict=True)]
+    rows_of = [model.reader().read(list(texts), most=_TIMED_TOKENS) for model in models]
+    batches = [packed(rows, model.device) for rows, model in zip(rows_of, models, strict=True)]
     seconds: list[list[float]] = [[] for _ in models]
     for number in range(_PASSES):
         if number >= _LEAST_PASSES and sum(map(sum, seconds)) > _SECONDS:
@@ -181,12 +181,12 @@ def _speeds(models: Sequence[Model], texts: Sequence[str]) -> list[float]:
             begin = time.perf_counter()
             _forward(model, batch)
             times.append(time.perf_counter() - begin)
-    words = [sum(int(row.begins.sum()) for row in rows) for rows in read_by]
+    words = [sum(int(row.begins.sum()) for row in rows) for rows in rows_of]
     return [number / min(times) for number, times in zip(words, seconds, strict=True)]
 
 
 def _forward(model: Model, batch: Input) -> None:
-    """States, and logits of as many tokens as pretraining predicts."""
+    """Compute hidden states, and logits of as many tokens as pretraining predicts."""
     encoded = model.module.encode(batch)
     heads: Any = model.module.heads
     names = language_models(heads, "masked", "causal") if encoder_predicts(model) else []

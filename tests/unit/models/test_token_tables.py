@@ -15,7 +15,7 @@ from clozelab.errors import UserError
 from clozelab.models.model import Origin
 from clozelab.models.tables import RowSource, is_table, sources, with_rows
 from clozelab.models.uses import sparsemax
-from clozelab.models.vocabulary import _remade, figures
+from clozelab.models.vocabulary import _with_tokenizer, figures
 from clozelab.text.extension import extended
 
 WORDS = "encoder.embeddings.words.weight"
@@ -95,7 +95,7 @@ def test_the_padding_that_positions_are_counted_from_keeps_its_id() -> None:
     loaded = model("roberta")  # whose positions begin behind it
     rows = [RowSource([number], [1.0]) for number in (1, 0, *range(2, loaded.vocabulary.size))]
     with pytest.raises(UserError, match="counted from the padding's id, 1, which would change"):
-        _remade(loaded, loaded.tokenizer, rows)
+        _with_tokenizer(loaded, loaded.tokenizer, rows)
 
 
 def test_a_model_has_the_bytes_of_the_weights_that_it_came_with() -> None:

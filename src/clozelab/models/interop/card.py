@@ -1,7 +1,7 @@
 """The card of a model: what it is, what it was trained on and how, and how to use it.
 
-What comes from a user (names, titles, labels, recipes) is shown as it is: nothing in it is taken
-for Markdown or HTML, or for Python in the lines to copy.
+Text of a user (names, titles, labels, recipes) is escaped, so that it is never read as Markdown,
+HTML, or Python in the example code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def card(
     Of a fine-tuned model `lineage` is what it came from, the oldest first, and `task_toml` its
     settings; `metrics` are then its scores. `predicts` is whether a head predicts tokens.
     """
-    tag, use = _use(family, predicts, task, json.dumps(name, ensure_ascii=False))
+    tag, use = _usage(family, predicts, task, json.dumps(name, ensure_ascii=False))
     origin, recipe = "Pretrained", "The whole recipe"
     if task is not None:
         origin = f"Fine-tuned {'to' if task.called == task.kind else 'on'} {task.called}"
@@ -48,12 +48,12 @@ def card(
         f"tags:\n- clozelab\n- {family}\n---",
         f"# {plain(name.rstrip('/').rpartition('/')[2])}",
         f"{plain(title)}. {plain(origin)} with clozelab; a `{family}` model of transformers.",
-        *([] if task is None else _about(task, lineage)),
+        *([] if task is None else _task_section(task, lineage)),
         "Its licence is for whoever publishes it to choose: set `license` above.",
         f"## Use\n\n```python\n{use}\n```",
         f"## Data\n\n{_table('', data)}",
         f"## Results\n\n{_table('value', metrics)}",
-        *([] if adaptation is None else [_adapted(adaptation)]),
+        *([] if adaptation is None else [_adaptation_section(adaptation)]),
         f"## Training\n\n{recipe}:\n\n{fenced(recipe_toml, 'toml')}",
         *([f"The task, and its tuning:\n\n{fenced(task_toml, 'toml')}"] if task_toml else []),
         f"## Versions\n\n{_table('version', _versions())}",
@@ -61,8 +61,8 @@ def card(
     return "\n\n".join(sections) + "\n"
 
 
-def _use(family: str, predicts: bool, task: TaskHead | None, name: str) -> tuple[str, str]:
-    """The task as the hub calls it, and a few lines that do it."""
+def _usage(family: str, predicts: bool, task: TaskHead | None, name: str) -> tuple[str, str]:
+    """The hub's name of the task, and example code for it."""
     texts = ['"Where does it rise?"', '"The river rises in the hills, far from here."']
     if task is None and MODEL_TYPES[family].is_gpt:
         tag, use = "text-generation", "write"
@@ -80,7 +80,7 @@ def _use(family: str, predicts: bool, task: TaskHead | None, name: str) -> tuple
     return tag, code.strip()
 
 
-def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
+def _task_section(task: TaskHead, lineage: Sequence[str]) -> list[str]:
     """What a fine-tuned model does, and where it came from."""
     tag, words = _TEXTS["tasks"][task.kind]
     known = {True: "a pair of texts", False: "a text", None: "a text or a pair"}
@@ -90,13 +90,13 @@ def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
         rows = {str(number): label for number, label in enumerate(task.labels)}
         lines.append(f"Labels:\n\n{_table('label', rows)}")
     if task.extra.get("impossible"):
-        lines.append(_withdrawn(task))
+        lines.append(_no_answer_note(task))
     if lineage:
         lines.append(f"Fine-tuned from: {' → '.join(map(plain, lineage))}.")
     return lines
 
 
-def _adapted(record: AdaptationRecord) -> str:
+def _adaptation_section(record: AdaptationRecord) -> str:
     """What an adaptation gained and forgot, and how it was done."""
     rows = [["measure", "before", "after", "change"], ["---"] * 4]
     rows += [[plain(cell) for cell in row.written()] for row in record.rows()]
@@ -106,8 +106,8 @@ def _adapted(record: AdaptationRecord) -> str:
     return f"## Adaptation\n\n{plain(record.verdict)}.\n\n{lines}{how}"
 
 
-def _withdrawn(task: TaskHead) -> str:
-    """When a question has no answer."""
+def _no_answer_note(task: TaskHead) -> str:
+    """How to tell that a question has no answer."""
     over = f'`config.clozelab["threshold"]`, {task.extra.get("threshold", 0.0):.4g}'
     if task.head == "beam":
         return f"A question may have no answer: it has none where `cls_logits` are over {over}."
@@ -118,7 +118,7 @@ def _withdrawn(task: TaskHead) -> str:
 
 
 def _table(heading: str, rows: Mapping[str, object]) -> str:
-    """Two columns, or that there is nothing to say."""
+    """A table of two columns, or "Not recorded."."""
     if not rows:
         return "Not recorded."
     lines = [f"| {_cell(key)} | {_cell(value)} |" for key, value in rows.items()]
@@ -126,12 +126,12 @@ def _table(heading: str, rows: Mapping[str, object]) -> str:
 
 
 def _cell(value: object) -> str:
-    """Numbers at a readable length; nothing that would end the cell."""
+    """The text of a cell, numbers rounded and Markdown escaped."""
     return plain(f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
 def _versions() -> dict[str, str]:
-    """Of what made the model, as far as it is installed."""
+    """The versions of the installed packages that made the model."""
     versions = {}
     for package in ("clozelab", "torch", "tokenizers", "safetensors"):
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Settings of an encoder as a config of transformers, and back; what has no word is refused."""
+"""Settings of an encoder as a config of transformers, and back; others are refused."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from clozelab.models.interop.families import Family
 Config = dict[str, Any]
 
 _DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.1}
-_MOST_LAYERS = 4096  # far above any; layers that are shared have no tensors to be counted by
+_MOST_LAYERS = 4096  # a sanity limit, since tensors do not count shared layers
 
-# Keys of theirs that have to be so, if they are there at all.
-_DEMANDS: dict[str, Any] = {
+# Their keys that must have these values, if they are set.
+_REQUIRED_VALUES: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
     "use_task_id": False,
@@ -34,8 +34,8 @@ _DEMANDS: dict[str, Any] = {
 }
 _NUMBERS = ("epsilon", "rope_theta", "local_rope_theta", *_DROPOUTS)
 
-# Settings that are more than a key each, by the family that has them.
-_BESIDE_KEYS = {"modernbert": ("bias",), "deberta-v2": DISENTANGLED}
+# Settings that do not correspond to one key, by family.
+_WITHOUT_KEYS = {"modernbert": ("bias",), "deberta-v2": DISENTANGLED}
 
 # Their activations and ours; the first of several is the one that is written.
 _ACTIVATIONS = {
@@ -52,11 +52,11 @@ _ACTIVATIONS = {
 
 
 def to_config(encoder: Any, family: Family, *, predicts: bool = True) -> Config:
-    """The family's config of an encoder; refused where it has no word for a setting.
+    """The family's config of an encoder; a setting that it cannot express is refused.
 
-    `predicts` is whether a head over the vocabulary goes with it.
+    `predicts` is whether the model has a head over the vocabulary.
     """
-    _refuse(encoder, family, predicts=predicts)
+    _check_settings(encoder, family, predicts=predicts)
     settings = {setting: getattr(encoder, setting) for setting in family.keys}
     activations = {ours: theirs for theirs, ours in reversed(_activations(family).items())}
     settings["activation"] = activations[encoder.activation]
@@ -84,29 +84,29 @@ def _activations(family: Family) -> dict[str, str]:
     return _ACTIVATIONS | ({"gelu": "gelu_tanh"} if family.name == "openai-gpt" else {})
 
 
-def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
-    """Say which setting the family cannot have."""
+def _check_settings(encoder: Any, family: Family, *, predicts: bool) -> None:
+    """Refuse a setting that the family cannot have."""
     albert, openai_gpt = family.name == "albert", family.name == "openai-gpt"
     gelu = {"activation": "gelu"} if family.gelu_head and predicts else {}
-    # Where a family says nothing of a field that came later, its block is BERT's; how an encoder
-    # began is over.
-    has = {*family.keys, "output_init", *_BESIDE_KEYS.get(family.name, ())}
-    later = {each.name: each.default for each in fields(encoder) if "later" in each.metadata}
-    plain = {setting: value for setting, value in later.items() if setting not in has}
+    # Newer settings that a family has no key for must have their defaults, which are BERT's; the
+    # initialisation does not matter.
+    expressible = {*family.keys, "output_init", *_WITHOUT_KEYS.get(family.name, ())}
+    later = {new.name: new.default for new in fields(encoder) if "later" in new.metadata}
+    defaults = {setting: value for setting, value in later.items() if setting not in expressible}
     faults = [
         (setting, getattr(encoder, setting) != value, repr(value))
-        for setting, value in (plain | family.fixed | gelu).items()
+        for setting, value in (defaults | family.fixed | gelu).items()
     ]
-    narrows = "embedding_size" in family.keys
-    halves = albert and encoder.sharing in ("attention", "ffn")
-    uneven = albert and not _groups_alike(encoder.layers, encoder.copies("ffn"))
+    has_embedding_size = "embedding_size" in family.keys
+    shares_half = albert and encoder.sharing in ("attention", "ffn")
+    uneven_groups = albert and not _groups_alike(encoder.layers, encoder.copies("ffn"))
     width = encoder.hidden_size
     wide = 4 * width
     decodes = predicts and getattr(encoder, "absolute_positions", "") == "decoder"
     faults += [
-        ("embedding_size", not narrows and encoder.embedding_size != width, f"{width}"),
-        ("sharing", halves, '"all" or "none"'),
-        ("groups", uneven, f"groups that divide {encoder.layers} layers"),
+        ("embedding_size", not has_embedding_size and encoder.embedding_size != width, f"{width}"),
+        ("sharing", shares_half, '"all" or "none"'),
+        ("groups", uneven_groups, f"groups that divide {encoder.layers} layers"),
         (
             "activation",
             openai_gpt and encoder.activation in ("gelu", "relu2"),
@@ -124,13 +124,13 @@ def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
 
 
 def _groups_alike(layers: int, groups: int) -> bool:
-    """Whether transformers' division, in floats, puts layers into groups as ours does."""
+    """Whether transformers' float division groups the layers as ours does."""
     return all(int(i / (layers / groups)) == i * groups // layers for i in range(layers))
 
 
 def from_config(config: Mapping[str, Any], family: Family) -> Encoder:
     """The encoder that a config of that family describes."""
-    for key, value in _DEMANDS.items():
+    for key, value in _REQUIRED_VALUES.items():
         if config.get(key) not in (None, value):
             raise typed.wrong(key, config[key], f"is not available here, only {value!r}")
     modern = family.name == "modernbert"
@@ -167,18 +167,18 @@ def from_config(config: Mapping[str, Any], family: Family) -> Encoder:
 
 
 def _settings(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """The keys of a config as settings of ours."""
+    """The settings that the keys of a config stand for."""
     settings: dict[str, Any] = {}
-    usual = _DROPOUTS | family.defaults
+    defaults = _DROPOUTS | family.defaults
     for setting, names in family.keys.items():
         key = next((name for name in names if config.get(name) is not None), names[0])
         if setting == "activation":
-            settings[setting] = typed.word(config, key, usual[setting])
+            settings[setting] = typed.word(config, key, defaults[setting])
         elif setting in _NUMBERS:
-            settings[setting] = typed.number(config, key, usual[setting])
+            settings[setting] = typed.number(config, key, defaults[setting])
         else:
             least = 0 if setting in ("types", "memory", "window") else 1
-            settings[setting] = typed.whole(config, key, usual.get(setting), least=least)
+            settings[setting] = typed.whole(config, key, defaults.get(setting), least=least)
         if settings[setting] is None:
             raise UserError(
                 f"config.json: no {names[0]}; a config of {family.name} has one, so add it"

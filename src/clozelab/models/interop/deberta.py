@@ -1,7 +1,7 @@
-"""DeBERTa-v2's config as settings of ours, and back: which distances there are, and who has them.
+"""DeBERTa-v2's config as our settings of relative positions, and back.
 
-The third version is the same class. transformers has no mask decoder (DeBERTa §3.2) and no head
-that detects replaced tokens: the published files hold both, and here, too, they are left aside.
+DeBERTa-v3 is the same class. transformers has neither the mask decoder (DeBERTa §3.2) nor the head
+that detects replaced tokens: the published files hold both, and both are ignored here, too.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _HEAD = {
 
 
 def inward(config: Mapping[str, Any], *, width: int, heads: int) -> dict[str, Any]:
-    """The other settings of an encoder of that width; refused where ours has no such encoder."""
+    """The settings of an encoder that do not correspond to one key; others are refused."""
     if not typed.flag(config, "relative_attention"):
         raise typed.wrong("relative_attention", False, "must be true: without it, it is bert's")
-    if _counted(config, "conv_kernel_size"):
+    if _count_or_zero(config, "conv_kernel_size"):
         raise typed.wrong("conv_kernel_size", config["conv_kernel_size"], "is not built here")
     for key, right in {"embedding_size": width, "attention_head_size": width // heads}.items():
         if typed.whole(config, key, right) != right:
             raise typed.wrong(key, config[key], f"must be {right} here")
     positions = "input" if typed.flag(config, "position_biased_input", True) else "none"
     return {
-        "position_buckets": _counted(config, "position_buckets"),
-        "relative_positions": _counted(config, "max_relative_positions"),
+        "position_buckets": _count_or_zero(config, "position_buckets"),
+        "relative_positions": _count_or_zero(config, "max_relative_positions"),
         "position_terms": _terms(config),
         "position_projections": "shared" if typed.flag(config, "share_att_key") else "own",
         "position_norm": _norm(config),
@@ -54,9 +54,9 @@ def outward(encoder: Any) -> dict[str, Any]:
 
 
 def head_names(names: Collection[str]) -> dict[str, str]:
-    """The names of a published head over the vocabulary, and those that transformers writes today.
+    """The published names of the head over the vocabulary, and today's names in transformers.
 
-    Beside a head that detects, the one over the vocabulary is of no use: nothing trained it.
+    Beside a detection head it is ignored, since it was not trained.
     """
     if any(name.startswith(("mask_predictions.", "cls.predictions.")) for name in names):
         return {}
@@ -68,8 +68,8 @@ def head_names(names: Collection[str]) -> dict[str, str]:
     }
 
 
-def _counted(config: Mapping[str, Any], key: str) -> int:
-    """A number, of which 0 and less mean that there is no such thing."""
+def _count_or_zero(config: Mapping[str, Any], key: str) -> int:
+    """A whole number; 0 and less mean that the setting is off."""
     value = config.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and value < 1:
         return 0
@@ -77,19 +77,19 @@ def _counted(config: Mapping[str, Any], key: str) -> int:
 
 
 def _terms(config: Mapping[str, Any]) -> str:
-    """Which products there are: a list, or its words with bars between."""
+    """The attention terms, from a list or from words separated by bars."""
     terms = config.get("pos_att_type")
-    listed = not isinstance(terms, str)
-    words = typed.words(config, "pos_att_type") if listed else str(terms).split("|")
-    named = {word.strip().lower() for word in words}
+    is_list = not isinstance(terms, str)
+    words = typed.words(config, "pos_att_type") if is_list else str(terms).split("|")
+    given = {word.strip().lower() for word in words}
     for kind, theirs in _TERMS.items():
-        if named == {*theirs}:
+        if given == {*theirs}:
             return kind
     raise typed.wrong("pos_att_type", terms, "must be c2p, p2c or both")
 
 
 def _norm(config: Mapping[str, Any]) -> bool:
-    """Whether the table of distances is normalised."""
+    """Whether the relative position embeddings are normalised."""
     word = typed.word(config, "norm_rel_ebd", "none")
     for norm, theirs in _NORMS.items():
         if word == theirs:

@@ -1,6 +1,6 @@
-"""A model as a class of transformers has it: its config and its tensors.
+"""A model as config and tensors of a class of transformers.
 
-A whole model's tensors are named `encoder.…` and `heads.<objective>.…`, as runs save them.
+Our tensors are named `encoder.…` and `heads.<objective>.…`, as runs save them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _WORDS = "encoder.embeddings.words.weight"
 
 
 class Exported(NamedTuple):
-    """A model as transformers has it."""
+    """A model in the format of transformers."""
 
     config: Config
     tensors: dict[str, Tensor]
     length: int  # the most tokens a text may have
-    left: list[str]  # tensors of ours that no class of the family has
-    family: str  # whose function it has; its model_type may be a relative's
+    left: list[str]  # our tensors that no class of the family has
+    family: str  # of which model_type may be another name
     predicts: bool  # a head over the vocabulary goes with it
     task: TaskHead | None = None
 
@@ -49,10 +49,10 @@ def shapes(
     plain: bool = False,
     tied: bool = True,
 ) -> dict[str, Size]:
-    """Every tensor of ours, by name, for that encoder and those heads.
+    """The names and shapes of our tensors for an encoder and heads.
 
-    Heads over the vocabulary are tied to the embedding table, or have one of their own; a `plain`
-    causal head has nothing else.
+    Heads over the vocabulary are `tied` to the embedding table, or have their own; a `plain` causal
+    head has no other weights.
     """
     settings: dict[str, dict[str, Any]] = {name: {"tied": tied} for name in LANGUAGE_MODELS}
     settings["causal_lm"]["head"] = "plain" if plain else "transform"
@@ -69,7 +69,7 @@ def shapes(
 
 
 def pooler_shapes(width: int) -> dict[str, Size]:
-    """A pooler that belongs to no head: it came beside an encoder, and goes with it."""
+    """The shapes of an imported pooler that no head uses."""
     return {"pooler.weight": Size((width, width)), "pooler.bias": Size((width,))}
 
 
@@ -84,31 +84,31 @@ def to_transformers(
     task: TaskHead | None = None,
     bare: bool = False,
 ) -> Exported:
-    """A whole model's weights for transformers, in the family that fits unless one is named.
+    """The model for transformers, in the given family or else in the one that fits.
 
-    `model_type` may be a relative's, which is the family under another name. Of a fine-tuned model
-    the head of its task is kept, of another the heads of its pretraining; a pooler of no head goes
-    along where the family has one. A GPT's head has no weights: `bare` says that there is none.
+    `model_type` may be another name of the family. A fine-tuned model keeps the head of its task,
+    any other the heads of its pretraining; a pooler that no head uses is kept if the family has
+    one. A GPT's head has no weights of its own: `bare` says that there is no head.
     """
     heads = frozenset(name.split(".")[1] for name in weights if name.startswith("heads."))
     name = family or family_for(encoder, heads, vocabulary, task=task)
     transforms = "heads.causal_lm.dense.weight" in weights
     check_family(encoder, name, transforms=transforms, task=task)
-    relatives = {each: other for each, other in MODEL_TYPES.items() if other.name == name}
-    model_type = model_type if model_type in relatives else name
-    theirs = relatives[model_type]
+    types = {key: other for key, other in MODEL_TYPES.items() if other.name == name}
+    model_type = model_type if model_type in types else name
+    theirs = types[model_type]
     size = max(len(weights.get(_WORDS, ())), vocabulary.size)
     if not theirs.is_gpt and not transforms:
-        heads -= {"causal_lm"}  # a table alone, which only a GPT's class has
+        heads -= {"causal_lm"}  # without a transform, which only a GPT's class allows
     if task is None:
-        class_name, expected = _pretrained(encoder, weights, theirs, heads, size=size, bare=bare)
+        class_name, expected = _head_class(encoder, weights, theirs, heads, size=size, bare=bare)
     else:
-        whole, weights = completed(task, weights, theirs, width=encoder.hidden_size)
+        full_task, weights = completed(task, weights, theirs, width=encoder.hidden_size)
         class_name = str(architecture(theirs, task))
-        expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.hidden_size)
-    expected |= _loose_pooler(encoder.hidden_size, weights, theirs, taken=expected)
+        expected = shapes(encoder, size, ()) | head_shapes(full_task, encoder.hidden_size)
+    expected |= _unused_pooler(encoder.hidden_size, weights, theirs, taken=expected)
     check_shapes(weights, expected, "the model")
-    ours, left = {each: weights[each] for each in expected}, sorted({*weights} - {*expected})
+    ours, left = {key: weights[key] for key in expected}, sorted({*weights} - {*expected})
     if task is not None:
         _refuse_rest(task, left)
     if theirs.name != "xlnet":
@@ -128,12 +128,12 @@ def to_transformers(
         "tie_word_embeddings": tied,
         "dtype": str(ours[_WORDS].dtype).removeprefix("torch."),
     }
-    alone = class_name == f"{theirs.stem}Model"
-    tensors = _renamed(ours, theirs, heads=encoder.heads, alone=alone, tied=tied)
+    encoder_only = class_name == f"{theirs.stem}Model"
+    tensors = _renamed(ours, theirs, heads=encoder.heads, alone=encoder_only, tied=tied)
     return Exported(config, tensors, length, left, name, predicts, task)
 
 
-def _pretrained(
+def _head_class(
     encoder: Any,
     weights: Mapping[str, Tensor],
     family: Family,
@@ -142,7 +142,7 @@ def _pretrained(
     size: int,
     bare: bool,
 ) -> tuple[str, dict[str, Size]]:
-    """The class with most of a model's heads, and the tensors of ours that it has."""
+    """The class with the most of a model's heads, and the shapes of our tensors that it has."""
     held, class_name = family.head_class(heads)
     tied = not any(f"heads.{head}.table" in weights for head in held)
     expected = shapes(encoder, size, held, plain=family.is_gpt, tied=tied)
@@ -151,10 +151,10 @@ def _pretrained(
     return f"{family.stem}Model" if family.is_gpt and bare else class_name, expected
 
 
-def _loose_pooler(
+def _unused_pooler(
     width: int, weights: Mapping[str, Tensor], family: Family, *, taken: Iterable[str]
 ) -> dict[str, Size]:
-    """The pooler of no head, where there is one and the family has a place for it."""
+    """The shapes of a pooler that no head uses, if the family has one."""
     pooler = pooler_shapes(width)
     place = {each for name in pooler for each in family.theirs(name)}
     heads = {each for name in taken for each in family.theirs(name)}
@@ -164,22 +164,22 @@ def _loose_pooler(
 def _renamed(
     ours: Mapping[str, Tensor], family: Family, *, heads: int, alone: bool, tied: bool
 ) -> dict[str, Tensor]:
-    """Our tensors as the family has them; an encoder alone has no prefix."""
+    """Our tensors under the family's names, without the prefix for a bare encoder."""
     tensors: dict[str, Tensor] = {}
     for name, tensor in ours.items():
         tensors |= family.outward(name, tensor, heads=heads)
-    added = f"{family.decoder}.bias"
-    if family.bias in tensors and (not tied or added in tensors):
-        # The decoder's bias is what is added; the head's lies idle, and may be another.
+    decoder_bias = f"{family.decoder}.bias"
+    if family.bias in tensors and (not tied or decoder_bias in tensors):
+        # Transformers adds the decoder's bias; the head's is unused, and may differ.
         bias = tensors[family.bias]
-        tensors[family.bias], tensors[added] = tensors.get(added, bias), bias
+        tensors[family.bias], tensors[decoder_bias] = tensors.get(decoder_bias, bias), bias
     if not alone:
         return tensors
     return {name.removeprefix(f"{family.prefix}."): tensor for name, tensor in tensors.items()}
 
 
 def _refuse_rest(task: TaskHead, left: list[str]) -> None:
-    """A head that is more than its class has is another function."""
+    """Refuse a head with tensors that the class does not have."""
     rest = [name for name in left if name.startswith((f"heads.{task.kind}.", "features."))]
     if rest:
         raise UserError(
@@ -195,7 +195,7 @@ def check_shapes(
     *,
     called: Mapping[str, str] | None = None,
 ) -> None:
-    """Refuse weights that are missing or of another shape, by the names the user knows."""
+    """Refuse weights that are missing or of another shape; `called` names them in errors."""
     missing = [name for name in expected if name not in weights]
     if missing:
         raise UserError(f"{place}: {listed(missing)} missing; take a whole checkpoint")

@@ -1,4 +1,4 @@
-"""The families of transformers: how they differ is a field of `Family` each, in families.toml."""
+"""The families of transformers; their differences are the fields of `Family`, in families.toml."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ _BERT_SUMMARY = Summary()
 class Family:
     """One family, or a relative: the same function under other names.
 
-    A name of theirs that begins with a dot follows the prefix, one with a colon that of a layer; {}
-    is a layer's number. Three names of theirs are one tensor of ours in three stretches.
+    Their names that begin with a dot follow the prefix, those with a colon that of a layer; {} is
+    the layer's number. If there are three names, our tensor is theirs concatenated.
     """
 
-    name: str  # of the family whose function it has
-    recipe: str  # ours, that a model of it is taken for
+    name: str  # of the family
+    recipe: str  # our recipe for a model of it
     stem: str  # how the names of its classes begin
-    prefix: str  # before the names of the encoder's tensors, where a head stands beside it
-    layer: str  # before the names of a layer's
-    names: dict[str, tuple[str, ...]]  # our module or tensor, and theirs
+    prefix: str  # of the encoder's tensors, in classes with a head
+    layer: str  # prefix of a layer's tensors
+    names: dict[str, tuple[str, ...]]  # our module or tensor: theirs
     decoder: str  # the module whose matrix is the embedding table, unless the head has its own
-    classes: dict[str, str]  # heads of pretraining, and how the name of their class ends
-    keys: dict[str, tuple[str, ...]]  # our setting, their key and a second one that is read too
-    defaults: dict[str, Any]  # what a config that leaves a key out means by it
-    fixed: dict[str, Any] = field(default_factory=dict)  # settings that it has in one way only
-    constants: dict[str, Any] = field(default_factory=dict)  # what else its config says
+    classes: dict[str, str]  # heads of pretraining: the end of their class's name
+    keys: dict[str, tuple[str, ...]]  # our setting: their key, and a second key that is also read
+    defaults: dict[str, Any]  # the values of keys that a config leaves out
+    fixed: dict[str, Any] = field(default_factory=dict)  # settings that have one value only
+    constants: dict[str, Any] = field(default_factory=dict)  # other keys of its config
     transform: tuple[str, ...] = ()  # the dense layer and the norm of a head over the vocabulary
-    bias: str = ""  # of that head, where it is another than the decoder's
-    weight_form: Literal["ours", "transposed", "by head"] = "ours"  # how its matrices lie
+    bias: str = ""  # of that head, if it differs from the decoder's
+    weight_form: Literal["ours", "transposed", "by head"] = "ours"  # the layout of its matrices
     pooler: str = ".pooler.dense"  # the dense layer of a summary
     classifier: str = "classifier"  # of a summary
     summary: Summary = _BERT_SUMMARY
-    choice_activation: Activation = "tanh"  # of the summary of choices, where that is another
-    # Whether its classes for classify and regress have the dense layer in the classifier, and leave
-    # the pooler, if there is one, unused.
+    choice_activation: Activation = "tanh"  # of the summary of choices, if it differs
+    # Whether its classes for classify and regress have the dense layer in the classifier, and
+    # do not use the pooler.
     whole_classifier: bool = False
-    gelu_head: bool = False  # its head over the vocabulary has gelu, whatever the layers have
-    task_transform: bool = False  # the heads of tasks have the dense layer and the norm of that one
+    gelu_head: bool = False  # its head over the vocabulary always has gelu
+    task_transform: bool = False  # heads of tasks have that transform, too
     dropout_key: str = "classifier_dropout"  # of the dropout of a task's head
-    pooling_key: str = ""  # of what stands for a block, where that may be the mean of its vectors
+    pooling_key: str = ""  # of the pooling, if it may be a mean
     no_class_for: tuple[str, ...] = ()  # kinds of task
     # One text, and two; the number is the type of what follows.
     template: tuple[str, ...] = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
-    ends: tuple[str, ...] = ()  # the roles of bos and eos, where a config has them; "": none
+    ends: tuple[str, ...] = ()  # the roles of bos and eos, if a config has them; "": none
 
     @property
     def is_roberta(self) -> bool:
@@ -77,7 +77,7 @@ class Family:
 
     @property
     def is_gpt(self) -> bool:
-        """Whether it reads from the left, and its head over the vocabulary is a table alone."""
+        """Whether it is causal, with a head over the vocabulary that is a table alone."""
         return self.name in ("openai-gpt", "gpt2")
 
     @property
@@ -86,7 +86,7 @@ class Family:
         return self.theirs("encoder.embeddings.words.weight")[0]
 
     def head_class(self, heads: frozenset[str]) -> tuple[frozenset[str], str]:
-        """The heads of pretraining that a class has, the most of those, and the class."""
+        """The class with the most of these heads of pretraining: its heads and its name."""
         sets = {frozenset(names.split()): ending for names, ending in self.classes.items()}
         held = max((names for names in sets if names <= heads), key=len)
         return held, f"{self.stem}{sets[held]}"
@@ -100,29 +100,29 @@ class Family:
         return self.summary
 
     def theirs(self, name: str) -> tuple[str, ...]:
-        """Their names for a tensor of ours; none where they have no such thing."""
+        """Their names of our tensor; empty if they have none."""
         number = re.search(r"\.(\d+)\.", name)
         pattern = re.sub(r"\.\d+\.", ".{}.", name)
-        names, ending = self._table.get(pattern), ""
+        names, ending = self._all_names.get(pattern), ""
         if names is None:
             module, _, last = pattern.rpartition(".")
-            names, ending = self._table.get(module, ()), f".{last}"
+            names, ending = self._all_names.get(module, ()), f".{last}"
         layer = f"{self.prefix}.{self.layer}."
         full = (re.sub(r"^:", layer, re.sub(r"^\.", f"{self.prefix}.", each)) for each in names)
         return tuple(f"{each.format(number and number[1])}{ending}" for each in full)
 
     def outward(self, name: str, tensor: Tensor, *, heads: int) -> dict[str, Tensor]:
-        """A tensor of ours as theirs."""
+        """Our tensor under their names, in their layout."""
         names = self.theirs(name)
         parts = tensor.chunk(len(names)) if names else ()
         pairs = zip(names, parts, strict=True)
-        return {each: self._formed(name, part, heads).contiguous() for each, part in pairs}
+        return {each: self._to_their_layout(name, part, heads).contiguous() for each, part in pairs}
 
     def inward(self, name: str, tensors: list[Tensor]) -> Tensor:
-        """Their tensors as one of ours, in our shape if theirs is what it should be."""
+        """Their tensors as one of ours, in our layout."""
         alike = len({each.shape for each in tensors}) == 1 and tensors[0].dim() > 0
         tensor = torch.cat(tensors) if alike else tensors[0]
-        form = self._form(name)
+        form = self._layout(name)
         if form == "transposed" and tensor.dim() == 2:
             tensor = tensor.T
         elif form == "vector":
@@ -133,8 +133,8 @@ class Family:
             tensor = tensor.flatten(1)
         return tensor.contiguous()
 
-    def _formed(self, name: str, tensor: Tensor, heads: int) -> Tensor:
-        form = self._form(name)
+    def _to_their_layout(self, name: str, tensor: Tensor, heads: int) -> Tensor:
+        form = self._layout(name)
         if form == "transposed":
             return tensor.T
         if form == "vector":
@@ -143,14 +143,14 @@ class Family:
             return tensor.T.reshape(tensor.shape[1], heads, -1)
         return tensor.reshape(len(tensor), heads, -1) if form == "out of heads" else tensor
 
-    def _form(self, name: str) -> str | None:
-        """How a tensor of theirs lies otherwise than ours."""
-        patterns = _FORMS.get(self.weight_form, {})
+    def _layout(self, name: str) -> str | None:
+        """How the layout of their tensor differs from ours; None if it does not."""
+        patterns = _LAYOUTS.get(self.weight_form, {})
         return next((form for form in patterns if re.fullmatch(patterns[form], name)), None)
 
     @cached_property
-    def _table(self) -> dict[str, tuple[str, ...]]:
-        """All names, those of every head too."""
+    def _all_names(self) -> dict[str, tuple[str, ...]]:
+        """Our names and theirs, with those of all heads."""
         names = {"heads.tag.classifier": "classifier", "heads.answer.scores": "qa_outputs"}
         parts = {"table": f"{self.decoder}.weight", "bias": self.bias or f"{self.decoder}.bias"}
         parts |= zip(("dense", "norm"), self.transform, strict=False)
@@ -169,8 +169,8 @@ class Family:
         return {**{ours: (theirs,) for ours, theirs in names.items() if theirs}, **self.names}
 
 
-# How the matrices of a family lie, by a pattern of our names.
-_FORMS = {
+# The layouts of a family's matrices, by patterns of our names.
+_LAYOUTS = {
     "transposed": {"transposed": r"encoder\.(attention|ffn)\.\d+\.(qkv|inner|output)\.weight"},
     "by head": {
         "vector": r"encoder\.embeddings\.query",
@@ -180,8 +180,8 @@ _FORMS = {
 }
 
 
-def _read() -> dict[str, Family]:
-    """Every family by its model_type, with what it takes from the one that it extends."""
+def _read_families() -> dict[str, Family]:
+    """Every family by model_type, with the fields of the family that it extends."""
     tables: dict[str, dict[str, Any]] = {}
     families = {}
     for model_type, own in TABLES.find("families").tables().items():
@@ -203,5 +203,5 @@ def _tuples(entries: Iterable[tuple[str, str | list[str]]]) -> dict[str, tuple[s
     return {ours: (value,) if isinstance(value, str) else tuple(value) for ours, value in entries}
 
 
-MODEL_TYPES = _read()
+MODEL_TYPES = _read_families()
 FAMILIES = {name: family for name, family in MODEL_TYPES.items() if family.name == name}

@@ -1,4 +1,4 @@
-"""On the way out: which family of transformers fits a model, and the model made to fit it."""
+"""For export: which family of transformers fits a model, and how the model is adapted to it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ONNX = "or export to ONNX, which takes any encoder"
 def family_for(
     encoder: Any, heads: frozenset[str], vocabulary: Vocabulary, *, task: TaskHead | None = None
 ) -> str:
-    """The family that has this encoder and most of its heads; BERT's where none can hold it."""
+    """The family that has this encoder and most of its heads; BERT's if none has."""
     families = _families(encoder)
     if len(families) < 2:
         return families[0] if families else "bert"
@@ -63,7 +63,7 @@ def family_for(
 
 
 def suits(encoder: Any, family: Family, *, predicts: bool = False) -> bool:
-    """Whether an encoder has what a family has in one way only, a head over the vocabulary too."""
+    """Whether an encoder has the fixed settings of a family, with a head over the vocabulary."""
     gelu = {"activation": "gelu"} if predicts and family.gelu_head else {}
     return all(getattr(encoder, name) == value for name, value in (family.fixed | gelu).items())
 
@@ -75,7 +75,7 @@ def _families(encoder: object) -> tuple[str, ...]:
 def check_family(
     encoder: Encoder, family: str, *, transforms: bool = False, task: TaskHead | None = None
 ) -> None:
-    """Refuse a family that is none, or not for this encoder or its head.
+    """Refuse a family that is unknown, or does not fit this encoder or its head.
 
     `transforms` is whether a causal head has more than a table.
     """
@@ -97,7 +97,7 @@ def check_family(
 
 
 def _check_head(encoder: Any, family: Family, task: TaskHead) -> None:
-    """Say what the family's class for that task cannot have."""
+    """Refuse a head that the family's class for the task cannot have."""
     theirs = f"{family.name} class of transformers"
     if architecture(family, task) is None:
         beam = ' with head = "beam"' if task.is_beam else ""
@@ -131,7 +131,7 @@ def _check_head(encoder: Any, family: Family, task: TaskHead) -> None:
 
 
 def _check_summary(encoder: Encoder, family: Family, task: TaskHead) -> None:
-    """The same, of the vector that stands for a block."""
+    """Refuse a summary that the family's class for the task cannot have."""
     theirs, has = f"a {family.name} class of transformers", family.summary_of(task.kind)
     if summary_is_blind(encoder, family, task.kind):
         raise UserError(
@@ -157,20 +157,20 @@ def _check_summary(encoder: Encoder, family: Family, task: TaskHead) -> None:
 def completed(
     task: TaskHead, weights: Mapping[str, Tensor], family: Family, *, width: int
 ) -> tuple[TaskHead, dict[str, Tensor]]:
-    """The same head with what its class has besides: a bias or a judge of zeros."""
+    """The head with the weights that its class has besides, as zeros: a bias or an answer class."""
     summary = task.summary._replace(bias=family.summary_of(task.kind).bias)
-    whole = task._replace(summary=summary, impossible=task.head == "beam")
-    added = head_shapes(whole, width).items() - head_shapes(task, width).items()
-    some = next(iter(weights.values()), torch.empty(0))
-    return whole, {**{name: some.new_zeros(shape) for name, shape in added}, **weights}
+    full_task = task._replace(summary=summary, impossible=task.head == "beam")
+    added = head_shapes(full_task, width).items() - head_shapes(task, width).items()
+    any_weight = next(iter(weights.values()), torch.empty(0))
+    return full_task, {**{name: any_weight.new_zeros(shape) for name, shape in added}, **weights}
 
 
 def adapted(
     encoder: Transformer, weights: dict[str, Tensor], family: Family, vocabulary: Vocabulary
 ) -> tuple[Transformer, dict[str, Tensor]]:
-    """The same function in the shape that the family has."""
-    inside = "encoder.embeddings"
-    words = weights[f"{inside}.words.weight"]
+    """The same function with the tensors that the family has."""
+    prefix = "encoder.embeddings"
+    words = weights[f"{prefix}.words.weight"]
     added: dict[str, Tensor] = {}
     offset = vocabulary.role("pad") + 1 if family.is_roberta else 0
     if family.name == "roberta" and encoder.position_offset != offset:
@@ -179,7 +179,7 @@ def adapted(
             f" from the padding id, here {offset - 1} + 1; leave the family out"
         )
     if encoder.position_offset != offset:  # rows before the first position are never read
-        positions = weights[f"{inside}.positions.weight"]
+        positions = weights[f"{prefix}.positions.weight"]
         unread = positions.new_zeros(offset, positions.shape[1])
         added["positions.weight"] = torch.cat([unread, positions[encoder.position_offset :]])
         encoder = replace(encoder, position_offset=offset)
@@ -189,10 +189,10 @@ def adapted(
     if family.name == "albert" and encoder.embedding_size == encoder.hidden_size:
         added["projection.weight"] = torch.eye(encoder.hidden_size).to(words)
         added["projection.bias"] = words.new_zeros(encoder.hidden_size)
-    weights = {**weights, **{f"{inside}.{name}": each for name, each in added.items()}}
+    weights = {**weights, **{f"{prefix}.{name}": each for name, each in added.items()}}
     predicts = any(name.startswith("heads.masked_lm.") for name in weights)
-    if encoder.absolute_positions == "decoder" and not predicts:  # only such a head reads them
-        del weights[f"{inside}.positions.weight"]
+    if encoder.absolute_positions == "decoder" and not predicts:  # only that head reads them
+        del weights[f"{prefix}.positions.weight"]
         encoder = replace(encoder, absolute_positions="none")
     return encoder, weights
 

@@ -1,4 +1,4 @@
-"""Heads of tasks as the classes of transformers have them: classes, tensors and configs.
+"""Heads of tasks in transformers: their classes, tensors and configs.
 
 A fine-tuned model's tensors are named `encoder.…` and `heads.<kind>.…`, kind being classify,
 regress, choose, tag or answer.
@@ -31,7 +31,7 @@ _ENDINGS = {
     "answer": "ForQuestionAnswering",
 }
 _PROBLEMS = {"classify": "single_label_classification", "regress": "regression"}
-# What a config has to say of its pooler, if it says anything.
+# The values that a config must have for its pooler, if it has the keys.
 _POOLERS: dict[str, dict[str, Any]] = {
     "electra": {
         "summary_type": "first",
@@ -40,17 +40,17 @@ _POOLERS: dict[str, dict[str, Any]] = {
     },
     "deberta-v2": {"pooler_hidden_act": "gelu", "pooler_dropout": 0},
 }
-EXTRA_KEY = "clozelab"  # the key of what a config has no word for
-IMPORTED = "imported"  # in the place of the name of a task that came without one
-MARKS_KEY = "marks"  # in that: whether marks stand around a text
-# What a beam's head and a transform have in one way only; theirs have it as the encoder does.
+EXTRA_KEY = "clozelab"  # the key for settings that transformers has no key for
+IMPORTED = "imported"  # the name of an imported task without a name
+MARKS_KEY = "marks"  # under that: whether a text gets special tokens
+# Fixed settings of our beam head and transform; in transformers they are the encoder's.
 BEAM = {"epsilon": 1e-12}
 TRANSFORM = {"epsilon": 1e-5, "activation": "gelu", "bias": False}
 _POOLS: dict[Literal["mark", "mean"], str] = {"mark": "cls", "mean": "mean"}
 
 
 class TaskHead(NamedTuple):
-    """What a class of transformers is chosen by; the rest of a head is its weights."""
+    """The settings of a task's head, by which a class of transformers is chosen."""
 
     kind: str
     labels: tuple[str, ...] = ()  # of classify and tag: their order is that of the logits
@@ -58,29 +58,29 @@ class TaskHead(NamedTuple):
     pool: Literal["mark", "mean"] = "mark"
     head: Literal["span", "beam"] = "span"  # of answer
     beams: int = 5  # of a beam: how many starts, and ends of each
-    impossible: bool = False  # of a beam: whether it judges that there is an answer at all
+    impossible: bool = False  # of a beam: whether it predicts that there is no answer
     transform: bool = False  # a dense layer, gelu and a norm, without biases, before the logits
     dropout: float = 0.1
-    vectors: str = "last"  # what the head stands on; only the last layer's go anywhere
-    marked: bool = True  # whether marks stand around its texts
-    # What a config has no word for, as how texts are laid or when there is no answer: it lies in
-    # the config under a key of ours, which transformers keeps as it is.
+    vectors: str = "last"  # what the head reads; only "last" can be exported
+    marked: bool = True  # whether its texts get special tokens
+    # Settings that transformers has no key for, such as the null threshold: they are in the config
+    # under a key of ours, which transformers keeps.
     extra: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def called(self) -> str:
-        """The name of the task, or its kind where it came without one."""
+        """The name of the task, or its kind if it has no name."""
         name = str(self.extra.get("task", IMPORTED))
         return self.kind if name == IMPORTED else name
 
     @property
     def outputs(self) -> int:
-        """Logits of a vector."""
+        """The number of logits per vector."""
         return len(self.labels) if self.kind in ("classify", "tag") else 1
 
     @property
     def needs(self) -> Mapping[str, Any]:
-        """Settings of the encoder that the head has too, in one way only."""
+        """The values that the head requires of the encoder's settings."""
         return BEAM if self.is_beam else TRANSFORM if self.transform else {}
 
     @property
@@ -100,12 +100,12 @@ def architecture(family: Family, task: TaskHead) -> str | None:
 
 
 def summary(family: str, kind: str) -> Summary:
-    """How a family's class for a kind of task sums up a block: what a head needs to be exported.
+    """How a family's class for a kind of task summarises a block, as a head must to be exported.
 
-    Where there is no such class, or the kind sums up nothing, it is BERT's.
+    If exists is no such class or summary, it is BERT's.
     """
-    there = family in FAMILIES and architecture(FAMILIES[family], TaskHead(kind)) is not None
-    return FAMILIES[family].summary_of(kind) if there else Summary()
+    exists = family in FAMILIES and architecture(FAMILIES[family], TaskHead(kind)) is not None
+    return FAMILIES[family].summary_of(kind) if exists else Summary()
 
 
 def transforms(family: str, kind: str) -> bool:
@@ -119,7 +119,7 @@ def summary_is_blind(encoder: Encoder, family: Family, kind: str) -> bool:
 
 
 def unlike(encoder: Encoder, task: TaskHead) -> list[str]:
-    """The settings that an encoder has otherwise than a head needs it to have."""
+    """The settings of an encoder that differ from those that a head requires."""
     return [name for name, value in task.needs.items() if getattr(encoder, name) != value]
 
 
@@ -152,7 +152,7 @@ def head_shapes(task: TaskHead, width: int) -> dict[str, Size]:
 
 
 def head_to_config(task: TaskHead, family: Family) -> dict[str, Any]:
-    """What the config says of the head."""
+    """The part of a config that describes the head."""
     config = label_config(task)
     if family.dropout_key:
         config[_dropout_key(family, task.kind)] = task.dropout
@@ -171,7 +171,7 @@ def head_to_config(task: TaskHead, family: Family) -> dict[str, Any]:
 
 
 def label_config(task: TaskHead) -> dict[str, Any]:
-    """The names of the labels, what kind of numbers the logits are, and what else is known."""
+    """The part of a config with the labels, the type of problem, and our extra settings."""
     config: dict[str, Any] = {}
     names = {"classify": task.labels, "tag": task.labels, "regress": ("value",)}.get(task.kind)
     if names is not None:
@@ -187,7 +187,7 @@ def label_config(task: TaskHead) -> dict[str, Any]:
 def head_from_config(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, family: Family, encoder: Encoder
 ) -> TaskHead | None:
-    """The head that a file holds; None where it holds none, or one that is not available here."""
+    """The head of a checkpoint; None if it has none, or one that is not available here."""
     kind = _kind(config, tensors, family)
     beam = "start_logits.dense.weight" in tensors
     head = TaskHead(kind, head="beam" if beam else "span", transform=family.task_transform)
@@ -205,14 +205,14 @@ def head_from_config(
     if family.name == "xlnet" and kind in SUMMARISED:
         summary = _xlnet_summary(config)
     elif kind in SUMMARISED and (kind == "choose" or not family.whole_classifier):
-        usual = _POOLERS.get(family.name, {})
-        alike = all(config.get(key, value) == value for key, value in usual.items())
-        summary = summary if alike else None
+        required = _POOLERS.get(family.name, {})
+        matches = all(config.get(key, value) == value for key, value in required.items())
+        summary = summary if matches else None
     if summary is None or summary_is_blind(encoder, family, kind):
         return None
     extra = dict(typed.table(config, EXTRA_KEY))
-    # A beam that was never taught to say that there is no answer is all zero there.
-    judge = tensors.get("answer_class.dense_1.weight")
+    # These weights are zero in a beam that was not trained to predict that there is no answer.
+    answer_class = tensors.get("answer_class.dense_1.weight")
     return TaskHead(
         kind,
         labels=_labels(config, len(scores)) if kind in ("classify", "tag") else (),
@@ -220,17 +220,17 @@ def head_from_config(
         pool=_pool(config, family) if kind in SUMMARISED else "mark",
         head="beam" if beam else "span",
         beams=typed.whole(config, "start_n_top", 5) or 5,
-        impossible=beam and (judge is None or bool(judge.any())),
+        impossible=beam and (answer_class is None or bool(answer_class.any())),
         transform=family.task_transform,
         dropout=typed.number(config, _dropout_key(family, kind), encoder.dropout) or 0.0,
-        # A GPT-2 that was tuned elsewhere reads a text as its tokenizer has it.
+        # A GPT-2 that was fine-tuned elsewhere reads texts without special tokens.
         marked=extra.get(MARKS_KEY, bool(extra) or not family.is_gpt) is not False,
         extra=extra,
     )
 
 
 def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Family) -> str:
-    """By the class that the file was written by, else by what is in it; "": nobody can tell."""
+    """The kind of task, from the class in the config or from the tensors; "" if unknown."""
     for name in typed.words(config, "architectures")[:1]:
         for kind, ending in _ENDINGS.items():
             if ending in name:
@@ -249,7 +249,7 @@ def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Fami
 
 
 def _pool(config: Mapping[str, Any], family: Family) -> Literal["mark", "mean"]:
-    """What stands for a block."""
+    """The pooling of a block."""
     word = typed.word(config, family.pooling_key, "cls") if family.pooling_key else "cls"
     for pool, theirs in _POOLS.items():
         if theirs == word:
@@ -258,7 +258,7 @@ def _pool(config: Mapping[str, Any], family: Family) -> Literal["mark", "mean"]:
 
 
 def _labels(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
-    """The names of the labels, by number; a map that is not of so many is stale."""
+    """The labels by number; numbered names if the config's map does not fit the head."""
     names: dict[int, str] = {}
     for label, name in typed.table(config, "id2label").items():
         if not (str(label).isdecimal() and len(str(label)) < 10 and isinstance(name, str)):
@@ -270,7 +270,7 @@ def _labels(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
 
 
 def _xlnet_summary(config: Mapping[str, Any]) -> Summary | None:
-    """XLNet's config says how it sums up; None where ours cannot."""
+    """The summary that XLNet's config describes; None if ours cannot do it."""
     to_labels = typed.flag(config, "summary_proj_to_labels")
     if typed.word(config, "summary_type", "last") != "last" or to_labels:
         return None

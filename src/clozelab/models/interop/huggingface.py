@@ -1,4 +1,4 @@
-"""Directories of Hugging Face: config, weights, tokenizer and card, written whole and read back."""
+"""Write and read Hugging Face directories: config, weights, tokenizer and card."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TEXTS = (
     "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "*.model",
 )  # fmt: skip
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class ModelFiles(NamedTuple):
-    """A directory that was read; its tokenizer's files lie in `folder`."""
+    """The contents of a directory; the files of its tokenizer are in `folder`."""
 
     folder: Path
     config: dict[str, Any]
@@ -40,7 +40,7 @@ class ModelFiles(NamedTuple):
 def write(
     folder: Path, model: Exported, *, tokenizer: Tokenizer, vocabulary: Vocabulary, card: str
 ) -> None:
-    """A directory that transformers opens, inside one that its caller makes whole."""
+    """Write the files of a directory that transformers opens."""
     family = model.family
     tuned = model.task is not None and model.task.marked
     ready = with_special_tokens(tokenizer, family, vocabulary, tuned=tuned)
@@ -56,24 +56,24 @@ def write(
 
 
 def read(place: str) -> ModelFiles:
-    """A local directory, which never touches the network, or the name of one on the hub."""
+    """Read a local directory, without the network, or a name on the hub."""
     folder = Path(place)
     if not folder.is_dir():
-        folder = _fetched(place)
-    return ModelFiles(folder, _read_json(folder / "config.json"), _tensors(folder))
+        folder = _download(place)
+    return ModelFiles(folder, _read_json(folder / "config.json"), _read_tensors(folder))
 
 
-def _fetched(place: str) -> Path:
-    """Where the hub's files of that name lie, once they are here."""
-    if not _HUB.fullmatch(place):
+def _download(place: str) -> Path:
+    """Download the files of that name from the hub, and return their folder."""
+    if not _HUB_NAME.fullmatch(place):
         raise UserError(
             f"{place}: no such directory; give one, or a name on the hub with its owner, as in"
             " google-bert/bert-base-uncased"
         )
-    beside = Path(place).parent
-    if beside.is_dir():  # a folder here, not an owner there
-        meant = nearest(Path(place).name, [file.name for file in beside.iterdir()])
-        hint = f"did you mean {beside / meant}?" if meant else f"look into {beside}"
+    parent = Path(place).parent
+    if parent.is_dir():  # a local folder, not an owner on the hub
+        meant = nearest(Path(place).name, [file.name for file in parent.iterdir()])
+        hint = f"did you mean {parent / meant}?" if meant else f"look into {parent}"
         raise UserError(f"{place}: no such directory; {hint}")
     try:
         hub: Any = importlib.import_module("huggingface_hub")
@@ -96,22 +96,22 @@ def _fetched(place: str) -> Path:
     return folder
 
 
-def _tensors(folder: Path) -> dict[str, Tensor]:
-    """All weights of a directory, from one file or several, the safe format first."""
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All weights of a directory, from one file or shards, safetensors first."""
     for name in _WEIGHTS:
         if (folder / name).is_file():
-            return _load(folder / name)
+            return _load_file(folder / name)
         index = folder / f"{name}.index.json"
         if index.is_file():
             tensors: dict[str, Tensor] = {}
-            for shard in _shards(index):
-                tensors |= _load(folder / shard)
+            for shard in _shard_names(index):
+                tensors |= _load_file(folder / shard)
             return tensors
     raise UserError(f"{folder}: no {' or '.join(_WEIGHTS)} here; give a directory with weights")
 
 
-def _shards(index: Path) -> list[str]:
-    """The files that an index names, all of them beside it."""
+def _shard_names(index: Path) -> list[str]:
+    """The shards that an index names, which must be beside it."""
     named = _read_json(index).get("weight_map")
     if not isinstance(named, Mapping) or not all(isinstance(x, str) for x in named.values()):
         raise UserError(f"{index}: weight_map must give each tensor its file; fetch it again")
@@ -121,7 +121,7 @@ def _shards(index: Path) -> list[str]:
     return sorted(set(named.values()))
 
 
-def _load(path: Path) -> dict[str, Tensor]:
+def _load_file(path: Path) -> dict[str, Tensor]:
     """The tensors of one file.
 
     A pickle is read by torch's weights-only reader, which builds tensors and plain containers and

@@ -1,7 +1,7 @@
-"""ModernBERT's config in keys that each mean one setting of ours, and back.
+"""ModernBERT's config with one key per setting of ours, and back.
 
-The published configs say how often a layer sees everything, and two bases of angles; those that
-transformers writes today list the kind of every layer, with a table of angles for each kind.
+The published configs give the interval of layers with global attention, and two rope thetas; those
+that transformers writes today list the type of every layer, with rope parameters for each type.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ _THETAS = {"full_attention": "global_rope_theta", "sliding_attention": "local_ro
 
 
 def inward(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config with the published keys, and `bias`; refused where ours has no such encoder."""
-    known = {**config, **_thetas(config), "bias": _bias(config)}
+    """The config with the published keys and `bias`; encoders unlike ours are refused."""
+    published = {**config, **_thetas(config), "bias": _bias(config)}
     types = typed.words(config, "layer_types")
     if types:
-        known["global_attn_every_n_layers"] = _every(types)
-    if known.get("global_attn_every_n_layers") == 1:
-        known["local_attention"] = 0
-    window = typed.whole(known, "local_attention", 128, least=0) or 0
-    # Half is on either side, which transformers rounds; wider than this it sees no more.
-    most = typed.whole(known, "max_position_embeddings", least=1)
+        published["global_attn_every_n_layers"] = _global_interval(types)
+    if published.get("global_attn_every_n_layers") == 1:
+        published["local_attention"] = 0
+    window = typed.whole(published, "local_attention", 128, least=0) or 0
+    # Half of the window is on either side, rounded down, and at most all positions.
+    most = typed.whole(published, "max_position_embeddings", least=1)
     half = window // 2 if most is None else min(window // 2, most)
-    known["local_attention"] = 2 * half
+    published["local_attention"] = 2 * half
     activation = typed.word(config, "hidden_activation", "gelu")
     head = typed.word(config, "classifier_activation", "gelu")
     if head != activation:
         raise typed.wrong(
             "classifier_activation", head, f"must be hidden_activation = {activation!r} here"
         )
-    return known
+    return published
 
 
 def outward(encoder: Any) -> dict[str, Any]:
     """What the config says of an encoder besides the keys that are one setting each."""
     return {
         **dict.fromkeys(_BIASES, encoder.bias),
-        "local_attention": encoder.window or 128,  # whatever, where every layer sees all
+        "local_attention": encoder.window or 128,  # unused if attention is global in every layer
         "mlp_dropout": encoder.dropout,
     }
 
 
 def _bias(config: Mapping[str, Any]) -> bool:
-    """Whether there are biases: in all places or in none, but for the decoder's."""
+    """Whether there are biases, apart from the decoder's; all keys must agree."""
     flags = {key: typed.flag(config, key) for key in _BIASES}
     if len({*flags.values()}) > 1:
         odd = next(key for key in _BIASES if flags[key] != flags[_BIASES[0]])
@@ -55,8 +55,8 @@ def _bias(config: Mapping[str, Any]) -> bool:
     return flags[_BIASES[0]]
 
 
-def _every(types: tuple[str, ...]) -> int:
-    """Of how many layers the first sees everything."""
+def _global_interval(types: tuple[str, ...]) -> int:
+    """The interval of layers with global attention."""
     for every in range(1, len(types) + 1):
         pattern = [
             "sliding_attention" if n % every else "full_attention" for n in range(len(types))
@@ -71,7 +71,7 @@ def _every(types: tuple[str, ...]) -> int:
 
 
 def _thetas(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The bases of the angles, which are not stretched."""
+    """The rope thetas; scaled ropes are refused."""
     if config.get("rope_scaling") is not None:
         raise typed.wrong("rope_scaling", config["rope_scaling"], "is not available here")
     tables, thetas = typed.table(config, "rope_parameters"), {}

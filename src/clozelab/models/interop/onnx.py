@@ -42,12 +42,12 @@ def export_onnx(
     shift: int = 0,
     task: TaskHead | None = None,
 ) -> tuple[str, ...]:
-    """Write a graph with free batch and length into a folder of its own; its outputs' names.
+    """Write a graph with dynamic batch size and length, and return the names of its outputs.
 
-    It takes input_ids, attention_mask and, where the encoder tells segments apart, token_type_ids.
-    Weights of more than one and a half gigabytes lie in a second file beside it. With the head of a
-    task its logits alone come out, as `TaskGraph` says, and config.json beside it names the labels.
-    Where a head predicts tokens `shift` places earlier, logits stand at the token they are of.
+    It takes input_ids, attention_mask and, if the encoder has segments, token_type_ids. Weights of
+    more than one and a half gigabytes are in a second file. With the head of a task the outputs are
+    its logits alone, as `TaskGraph` says, and config.json names the labels. If a head predicts
+    tokens `shift` positions earlier, the logits are moved to the position of their token.
     """
     if shape.recurrent:
         name = slots.use("encoder", shape)
@@ -68,15 +68,15 @@ def export_onnx(
 
 
 def _export(model: EncoderGraph, path: Path, *, names: list[str], shape: Encoder) -> None:
-    """Trace the model on a few rows, of which neither number nor length is then fixed."""
+    """Trace the model on a few rows, with dynamic batch size and length."""
     most = shape.max_positions
     ids = torch.zeros(3, min(7, most or 7), dtype=torch.long)
     mask = torch.ones_like(ids)
-    # Two inputs that are one tensor would be taken for one input.
+    # Cloned, since the same tensor twice would become one input.
     example = (ids, mask, ids.clone())[: len(names)]
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=most)}
-    size = sum(each.numel() * each.element_size() for each in model.parameters())
-    with _quiet(), torch.no_grad():  # by gradients attention would choose another kernel
+    dimensions = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=most)}
+    total_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    with _quiet(), torch.no_grad():  # with gradients attention would choose another kernel
         torch.onnx.export(
             model,
             example,
@@ -85,14 +85,14 @@ def _export(model: EncoderGraph, path: Path, *, names: list[str], shape: Encoder
             verbose=False,
             input_names=names,
             output_names=list(model.outputs),
-            dynamic_shapes=tuple(sizes for _ in names),
-            external_data=size > _LARGE,
+            dynamic_shapes=tuple(dimensions for _ in names),
+            external_data=total_bytes > _LARGE,
         )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter speaks of what it lacks and does not need."""
+    """Silence the exporter's warnings of optional packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -115,7 +115,7 @@ class EncoderGraph(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """[B, L] rows are blocks of one length, of which the mask says what is there."""
+        """Run the encoder and the head on [B, L] padded rows."""
         rows, length = input_ids.shape
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         batch = Input(
@@ -135,7 +135,7 @@ class EncoderGraph(nn.Module):
         if self.head is None:
             return (states,)
         logits: Tensor = self.head.all_logits(encoded).view(*mask.shape, -1)
-        if self.shift:  # the first token, which nothing predicts, has the logits of the second
+        if self.shift:  # nothing predicts the first token: it gets the logits of the second
             logits = torch.cat([logits[:, : self.shift], logits[:, : -self.shift]], dim=1)
         return states, logits
 
@@ -143,8 +143,8 @@ class EncoderGraph(nn.Module):
 class TaskGraph(EncoderGraph):
     """The logits of a task: [B, C] of classify and regress (one), [B, L, T] of tag.
 
-    Of choose a row is one choice: [B · C, L] ids → [B · C, 1]. Of answer, [B, L] each for its first
-    and its last token.
+    Of choose a row is one choice: [B · C, L] ids → [B · C, 1]. Of answer, [B, L] each for the first
+    and the last token.
     """
 
     def __init__(self, encoder: nn.Module, head: Any, task: TaskHead, *, last: bool) -> None:
@@ -175,11 +175,11 @@ class TaskGraph(EncoderGraph):
         return (head.classifier(head.transform(vector)),)
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        """[B, L, W] → [B, W], of the first or the last token, or the mean of all."""
-        here = mask.to(states.dtype)
+        """[B, L, W] → [B, W]: the first or the last token, or the mean of all."""
+        selected = mask.to(states.dtype)
         if self.task.pool == "mark":
-            counted = mask.cumsum(1) * mask
-            wanted = counted.amax(1, keepdim=True) if self.last else 1
-            here = (counted == wanted).to(states.dtype)
-        share = here / here.sum(1, keepdim=True).clamp(min=1)
-        return (share[:, None] @ states).squeeze(1)
+            positions = mask.cumsum(1) * mask
+            wanted = positions.amax(1, keepdim=True) if self.last else 1
+            selected = (positions == wanted).to(states.dtype)
+        weights = selected / selected.sum(1, keepdim=True).clamp(min=1)
+        return (weights[:, None] @ states).squeeze(1)

@@ -1,4 +1,4 @@
-"""What a Hugging Face directory has beside the model, so that sentence-transformers opens it."""
+"""The files by which sentence-transformers opens a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 
 _POOLING = "1_Pooling"
-# What sentence-transformers calls them; it has no mean of a text's own tokens alone.
+# Their names in sentence-transformers, which has no mean without special tokens.
 MODES = {"cls": "cls_token", "mean_all": "mean_tokens"}
 
 
 def check(pooling: Pooling | None, *, encoder: Any, place: str) -> None:
-    """Refuse a vector of a text that sentence-transformers cannot take."""
+    """Refuse a pooling that sentence-transformers cannot do."""
     if pooling == "cls" and encoder.layout.summary != "first":
         raise UserError(
             f"{place}: its texts have no [CLS] as their first token, which sentence-transformers"
@@ -24,7 +24,7 @@ def check(pooling: Pooling | None, *, encoder: Any, place: str) -> None:
 
 
 def write(folder: Path, pooling: Pooling, *, width: int, length: int) -> None:
-    """The modules, one after the other: the model in the folder, then the pooling."""
+    """Write the list of modules (the model, then the pooling) and their configs."""
     package = "sentence_transformers.models"
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": f"{package}.Transformer"},

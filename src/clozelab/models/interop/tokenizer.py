@@ -1,4 +1,4 @@
-"""A tokenizer as transformers expects it: the family's marks around a text, and who plays what."""
+"""A tokenizer as transformers expects it, with the family's special tokens and their roles."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from clozelab.contracts import Vocabulary
 from clozelab.models.interop.families import FAMILIES
 from clozelab.text.sequences import is_bytes
 
-# GPT has marks around the texts of a task alone; its text never had them (GPT §3.3).
+# GPT has special tokens around the texts of tasks only, not in pretraining (GPT §3.3).
 _GPT = ("{cls} $A {mask}", "{cls} $A {sep} $B {mask}")
 
 
 def with_special_tokens(
     tokenizer: Tokenizer, family: str, vocabulary: Vocabulary, *, tuned: bool = False
 ) -> Tokenizer:
-    """A copy that puts the family's marks around a text and takes the mask as a whole word.
+    """A copy that adds the family's special tokens and reads the mask as a whole word.
 
     `tuned` is for a model that was fine-tuned.
     """
@@ -26,7 +26,7 @@ def with_special_tokens(
     copy.no_truncation()
     spaced = isinstance(copy.pre_tokenizer, pre_tokenizers.ByteLevel | pre_tokenizers.Metaspace)
     if spaced and not is_bytes(copy) and "mask" in vocabulary.roles:
-        # The space before a word is part of it; so it must be of the mask that stands for one.
+        # The space before a word is part of it, and so it must be part of the mask.
         name = copy.id_to_token(vocabulary.roles["mask"])
         copy.add_special_tokens([AddedToken(name, lstrip=True, special=True)])
     steps: list[Any] = []
