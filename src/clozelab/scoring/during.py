@@ -17,9 +17,9 @@ from clozelab.scoring.probed import ProbeTask, tasks_of
 
 
 class TrainingProbes:
-    """Tasks and minimal pairs, by which a model is probed again and again.
+    """Tasks and minimal pairs by which a model is probed during its training.
 
-    Nothing is drawn, and no state of the training is touched.
+    Nothing is drawn at random, and the state of the training is not changed.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class TrainingProbes:
         self._encoder: FrozenEncoder | None = None
 
     def constants(self) -> dict[str, float]:
-        """What an answer scores that is always the same, by task and metric."""
+        """The score of a constant answer, by task and metric."""
         scores = {f"{pairs.name} accuracy": 50.0 for pairs in self.pairs}
         for task in self.tasks:
             known = task.kind.constant(task.scored_rows().examples)
@@ -37,14 +37,14 @@ class TrainingProbes:
         return scores
 
     def __call__(self, model: Model, device: torch.device) -> dict[str, dict[str, float]]:
-        """The scores by task, those of a probe with the layer that they are of."""
-        # The same model at another step: its texts are tokenized already.
+        """The scores by task; those of a probe with the layer that was chosen."""
+        # The same model at a later step keeps its tokenised texts.
         if self._encoder is None or self._encoder.loaded.module is not model.module:
             self._encoder = FrozenEncoder(model, device, texts={})
         encoder = self._encoder
         scores: dict[str, dict[str, float]] = {}
         for pairs in self.pairs:
-            # Kernels of a model that is trained in half precision know no other.
+            # A model trained in half precision has kernels for that precision only.
             trained: Any = model.module.encoder
             half: Literal["bf16"] | None = None if trained.precision is None else "bf16"
             text_scorer = scorer(model)
@@ -57,7 +57,7 @@ class TrainingProbes:
 
 
 def training_probes(words: Sequence[str], *, root: str | None, most: int) -> TrainingProbes:
-    """Tasks and sets of minimal pairs by their names, all known to be there."""
+    """The probes of these tasks and sets of minimal pairs, whose files are checked."""
     pairs = [find_pairs(word, root=root, columns={}) for word in words if word in NAMED_PAIRS]
     tasks = tasks_of([word for word in words if word not in NAMED_PAIRS], root=root)
     for task in tasks:

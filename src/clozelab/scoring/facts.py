@@ -1,8 +1,8 @@
 """Cloze facts: which object a model puts into a sentence about a subject (LAMA, arXiv:1909.01066).
 
 As in LAMA, the object is one token, and a model chooses among a fixed set of tokens: here among the
-objects of the file that are one token to its tokenizer. A fact with another object is left out and
-counted. Each sentence is tokenised with its object in it, and the object's token is hidden. Where
+objects of the file that are one token to its tokenizer. Facts with other objects are left out and
+counted. Each sentence is tokenised with its object in it, and the object's token is masked. If
 several candidates are equally likely, a fact counts by the chance that a draw among them is right.
 """
 
@@ -44,11 +44,11 @@ NAMED_FACTS = {
         {"test": (File("trex.jsonl"),)},
     )
 }
-_ROWS = 256  # computed at a time
+_ROWS = 256  # of a batch
 
 
 class Fact(NamedTuple):
-    """A sentence with a blank, and what belongs there."""
+    """A sentence with a blank, and the object that belongs there."""
 
     sentence: str
     object: str
@@ -62,7 +62,7 @@ class Fact(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The characters of the object there."""
+        """The characters of the object in the filled sentence."""
         start = self.sentence.index(BLANK)
         return start, start + len(self.object)
 
@@ -80,7 +80,7 @@ class FactFiles(NamedTuple):
 
     def read(self) -> list[Fact]:
         """All facts."""
-        return list(_read(self.file, self.columns))
+        return list(_read_facts(self.file, self.columns))
 
     def follow(
         self,
@@ -89,7 +89,7 @@ class FactFiles(NamedTuple):
         device: str | None = None,
         precision: Precision | None = None,
     ) -> Generator[tuple[int, int], None, FactScores]:
-        """Ask for the facts, yielding how many are done out of how many."""
+        """Score the facts, yielding how many are done and how many there are."""
         from clozelab.scoring.likelihood import computing, read
         from clozelab.training.world import join
 
@@ -98,9 +98,9 @@ class FactFiles(NamedTuple):
                 f"{text_scorer.model.place}: is no masked language model, which alone sees both"
                 " sides of a blank; name one that is"
             )
-        every = self.read()
-        pieces = read(text_scorer, [fact.filled for fact in every], places=lambda n: every[n].place)
-        at = _objects(pieces, every, special=text_scorer.model.vocabulary.special)
+        facts = self.read()
+        pieces = read(text_scorer, [fact.filled for fact in facts], places=lambda n: facts[n].place)
+        at = _object_positions(pieces, facts, special=text_scorer.model.vocabulary.special)
         (chosen,) = np.nonzero(at >= 0)
         if not len(chosen):
             raise UserError(
@@ -109,23 +109,23 @@ class FactFiles(NamedTuple):
             )
         labels = pieces.columns["ids"][pieces.starts[chosen] + at[chosen]].astype(np.int64)
         candidates = np.unique(labels)
-        first, ten = np.zeros(len(every)), np.zeros(len(every))
+        first, ten = np.zeros(len(facts)), np.zeros(len(facts))
         lengths, done = np.diff(pieces.starts), 0
         with join(device) as world, computing(text_scorer, world.device, precision):
             for length in np.unique(lengths[chosen])[::-1]:
                 numbers = chosen[lengths[chosen] == length]
-                for some in np.split(numbers, range(0, len(numbers), _ROWS))[1:]:
-                    ids = pieces.columns["ids"][pieces.starts[some, None] + np.arange(length)]
-                    first[some], ten[some] = _hits(text_scorer, ids, at[some], candidates)
-                    done += len(some)
+                for batch in np.split(numbers, range(0, len(numbers), _ROWS))[1:]:
+                    ids = pieces.columns["ids"][pieces.starts[batch, None] + np.arange(length)]
+                    first[batch], ten[batch] = _hits(text_scorer, ids, at[batch], candidates)
+                    done += len(batch)
                     yield done, len(chosen)
-        known = tuple(every[number] for number in chosen)
-        left_out = len(every) - len(chosen)
-        return FactScores(self.name, known, left_out, len(candidates), first[chosen], ten[chosen])
+        kept = tuple(facts[number] for number in chosen)
+        left_out = len(facts) - len(chosen)
+        return FactScores(self.name, kept, left_out, len(candidates), first[chosen], ten[chosen])
 
 
 class Precisions(NamedTuple):
-    """How often the object was the first, or among the first ten; of 100."""
+    """How often the object was the best candidate, or among the best ten, in per cent."""
 
     at_1: float
     at_10: float
@@ -134,7 +134,7 @@ class Precisions(NamedTuple):
 
 @dataclass(frozen=True)
 class FactScores:
-    """What a model knows."""
+    """The scores of a model on some facts."""
 
     name: str
     facts: tuple[Fact, ...]  # those whose object is one token
@@ -146,7 +146,7 @@ class FactScores:
     @property
     def all(self) -> Precisions:
         """Over all facts."""
-        return self._of(np.arange(len(self.facts)))
+        return self._precisions(np.arange(len(self.facts)))
 
     @cached_property
     def relations(self) -> dict[str, Precisions]:
@@ -154,33 +154,33 @@ class FactScores:
         groups: dict[str, list[int]] = {}
         for number, fact in enumerate(self.facts):
             groups.setdefault(fact.relation, []).append(number)
-        return {name: self._of(np.array(numbers)) for name, numbers in groups.items()}
+        return {name: self._precisions(np.array(numbers)) for name, numbers in groups.items()}
 
     @property
     def over_relations(self) -> Precisions:
         """The mean of the relations, as LAMA reports it."""
-        values = np.array([(one.at_1, one.at_10) for one in self.relations.values()])
+        values = np.array([(row.at_1, row.at_10) for row in self.relations.values()])
         first, ten = values.mean(axis=0).tolist()
         return Precisions(first, ten, len(values))
 
     def as_json(self) -> dict[str, Any]:
-        """For a record."""
+        """The JSON values of a record."""
         return {
             "facts": self.name,
             "candidates": self.candidates,
             "left_out": self.left_out,
             "all": self.all._asdict(),
             "over_relations": self.over_relations._asdict(),
-            "relations": {name: one._asdict() for name, one in self.relations.items()},
+            "relations": {name: row._asdict() for name, row in self.relations.items()},
         }
 
-    def _of(self, numbers: Ints) -> Precisions:
+    def _precisions(self, numbers: Ints) -> Precisions:
         at_1, at_10 = (100 * float(values[numbers].mean()) for values in (self.at_1, self.at_10))
         return Precisions(at_1, at_10, len(numbers))
 
 
 def find_facts(word: str, *, root: str | None = None, columns: Mapping[str, str]) -> FactFiles:
-    """Facts by name, under the folder of tasks, or a file of one's own."""
+    """Facts by the name of a set in the folder of tasks, or by file."""
     if word not in NAMED_FACTS:
         path = local_file(word)
         if not path.exists() and not path.suffix:
@@ -196,33 +196,33 @@ def find_facts(word: str, *, root: str | None = None, columns: Mapping[str, str]
 
 
 def _hits(text_scorer: TextScorer, ids: Array, at: Ints, candidates: Ints) -> tuple[Nats, Nats]:
-    """[R] whether the hidden token is the likeliest candidate, and whether it is among ten."""
+    """[R] whether the masked token is the best candidate, and whether it is among the best ten."""
     import torch
 
     with torch.inference_mode():
-        hide = np.arange(ids.shape[1]) == at[:, None]
-        encoded, states, objects = text_scorer.masked(ids, hide, at=at)
+        masked = np.arange(ids.shape[1]) == at[:, None]
+        encoded, states, objects = text_scorer.masked(ids, masked, at=at)
         logits = text_scorer.head.logits(states, encoded.table).cpu()[:, candidates]
         own = logits.gather(1, torch.from_numpy(np.searchsorted(candidates, objects))[:, None])
         better, equal = (mask.sum(1).numpy() for mask in (logits > own, logits == own))
     return np.clip((1 - better) / equal, 0, 1), np.clip((10 - better) / equal, 0, 1)
 
 
-def _objects(pieces: Pieces, facts: Sequence[Fact], *, special: Ids) -> Ints:
-    """[F] which token of each sentence its object is; -1 where it is not one known token."""
-    objects = np.full(len(facts), -1)
+def _object_positions(pieces: Pieces, facts: Sequence[Fact], *, special: Ids) -> Ints:
+    """[F] the position of each object's token; -1 if it is not a single known token."""
+    positions = np.full(len(facts), -1)
     unknown = np.isin(pieces.columns["ids"], special)
     for number, fact in enumerate(facts):
         start, stop = fact.span
         spans = pieces.spans[pieces.text(number)]
         (inside,) = np.nonzero((spans[:, 1] > start) & (spans[:, 0] < stop))
-        alone = len(inside) == 1 and spans[inside[0], 0] >= start and spans[inside[0], 1] <= stop
-        if alone and not unknown[pieces.starts[number] + inside[0]]:
-            objects[number] = inside[0]
-    return objects
+        single = len(inside) == 1 and spans[inside[0], 0] >= start and spans[inside[0], 1] <= stop
+        if single and not unknown[pieces.starts[number] + inside[0]]:
+            positions[number] = inside[0]
+    return positions
 
 
-def _read(file: Path, named: Mapping[str, str]) -> Iterator[Fact]:
+def _read_facts(file: Path, named: Mapping[str, str]) -> Iterator[Fact]:
     columns = Columns(file, ReadOptions(columns=named), Counts(), roles=tuple(_COLUMNS))
     sentence, object_ = (columns.find(role, _COLUMNS[role]) for role in ("sentence", "object"))
     relation = columns.sought("relation", _COLUMNS["relation"])

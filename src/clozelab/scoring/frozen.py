@@ -1,4 +1,4 @@
-"""Vectors of a frozen encoder: every layer of a text, or of a stretch of it, computed once."""
+"""Vectors of a frozen encoder: every layer of a text or of a span of it, computed once."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from clozelab.scoring.probed import Excerpt
 
 Floats = NDArray[np.float32]
 
-_CELLS = 16_384  # tokens at a time; of an encoder that reads characters an eighth
+_TOKENS = 16_384  # of a batch; an eighth for an encoder that reads characters
 
 
 class FrozenEncoder:
     """A model whose layers are read and never changed.
 
-    A text is the mean of its tokens, or the vector that the encoder itself lets stand for it:
-    [CLS], or the last token where each sees only those before it. By default it is what the model
-    was trained for, else the mean of its own tokens. A stretch of a text is the mean
-    of the tokens in it. What has no token is zero. Where `texts` are given, their tokens are found
-    there, and those of other texts are added: for the next time, when the weights are others.
+    A text is pooled to the mean of its tokens, or to the encoder's own summary: [CLS], or the last
+    token of a causal encoder. By default it is the pooling of the model's training, else the mean
+    without special tokens. A span of a text is the mean of its tokens; without tokens the vector is
+    zero. `texts` is a cache of tokenised texts, which is kept for later steps of the same model.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class FrozenEncoder:
         self.loaded, self.device = loaded, device
         self.pool: Pooling = pool or loaded.pooling or "mean"
         self.layers: int = loaded.recipe.encoder.layers + 1  # the embedding is the first
-        self.cut = 0  # texts longer than the model was trained on
+        self.cut = 0  # texts that were truncated
         self._rows: dict[Excerpt, Floats] = {}
         self._keeps_texts = texts is not None
         self._texts: dict[str, Text] = {} if texts is None else texts
@@ -52,29 +51,29 @@ class FrozenEncoder:
             )
 
     def follow(self, wanted: Iterable[Excerpt]) -> Generator[tuple[int, int], None, None]:
-        """Compute the excerpts that are not there yet, yielding how many texts are done."""
+        """Compute the missing excerpts, yielding how many texts are done and how many there are."""
         missing: dict[str, list[Excerpt]] = {}
         for excerpt in dict.fromkeys(wanted):
             if excerpt not in self._rows:
                 missing.setdefault(excerpt.text, []).append(excerpt)
         unread = [text for text in missing if text not in self._texts]
-        read = self.loaded.reader().read(unread, most=self._most())
+        read = self.loaded.reader().read(unread, most=self._max_tokens())
         self._texts |= dict(zip(unread, read, strict=True))
         self.cut += sum(text.cut for text in read)
         texts = [self._texts[text] for text in missing]
         excerpts = list(missing.values())
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
-        order = np.argsort(-lengths, kind="stable")  # neighbours alike in length leave little idle
-        cells = _CELLS if self.loaded.recipe.encoder.reads == "tokens" else _CELLS // 8
+        order = np.argsort(-lengths, kind="stable")  # texts of similar length fill batches evenly
+        tokens = _TOKENS if self.loaded.recipe.encoder.reads == "tokens" else _TOKENS // 8
         done = 0
         while done < len(order):
-            some = order[done : done + max(1, cells // max(int(lengths[order[done]]), 1))]
-            self._compute([texts[n] for n in some], [excerpts[n] for n in some])
-            done += len(some)
+            batch = order[done : done + max(1, tokens // max(int(lengths[order[done]]), 1))]
+            self._compute([texts[n] for n in batch], [excerpts[n] for n in batch])
+            done += len(batch)
             yield done, len(order)
 
     def layer(self, excerpts: Sequence[Excerpt], number: int) -> Floats:
-        """[n, W] one layer of excerpts that were computed."""
+        """[n, W] one layer of computed excerpts."""
         return np.stack([self._rows[excerpt][number] for excerpt in excerpts])
 
     def forget(self, needed: Collection[Excerpt] = ()) -> None:
@@ -83,34 +82,34 @@ class FrozenEncoder:
             self._texts = {}
         self._rows = {excerpt: row for excerpt, row in self._rows.items() if excerpt in needed}
 
-    def _most(self) -> int:
-        """The most tokens of a text: as many as blocks of its pretraining have, less its marks."""
+    def _max_tokens(self) -> int:
+        """The most tokens of a text: the block length of pretraining, less special tokens."""
         reader = self.loaded.reader()
         length = self.loaded.recipe.blocks.length - reader.own_marks
         return length if reader.limit is None else min(reader.limit, length)
 
     @torch.inference_mode()
     def _compute(self, texts: list[Text], wanted: list[list[Excerpt]]) -> None:
-        """The rows of some texts, pooled on the device."""
-        places: list[NDArray[Any]] = []  # the tokens that each excerpt is the mean of
+        """Compute the vectors of some texts, pooled on the device."""
+        positions: list[NDArray[Any]] = []  # the positions of each excerpt's tokens
         start = 0
         for text, excerpts in zip(texts, wanted, strict=True):
-            places += [start + self._tokens(text, excerpt) for excerpt in excerpts]
+            positions += [start + self._positions(text, excerpt) for excerpt in excerpts]
             start += len(text)
-        every = [excerpt for excerpts in wanted for excerpt in excerpts]
+        wanted_rows = [excerpt for excerpts in wanted for excerpt in excerpts]
         if not start:
             width = self.loaded.recipe.encoder.vector_width
-            rows: Floats = np.zeros((len(every), self.layers, width), dtype=np.float32)
+            rows: Floats = np.zeros((len(wanted_rows), self.layers, width), dtype=np.float32)
         else:
-            real = [text for text in texts if len(text)]
-            encoded = self.loaded.module.encode(packed(real, self.device), keep=True)
-            pooled = _means(encoded.layers, places, self.device)
+            non_empty = [text for text in texts if len(text)]
+            encoded = self.loaded.module.encode(packed(non_empty, self.device), keep=True)
+            pooled = _means(encoded.layers, positions, self.device)
             rows = pooled.cpu().numpy()
-        # Each its own copy, so that forgetting one frees it.
-        self._rows |= {excerpt: row.copy() for excerpt, row in zip(every, rows, strict=True)}
+        # Copies, so that each can be freed.
+        self._rows |= {excerpt: row.copy() for excerpt, row in zip(wanted_rows, rows, strict=True)}
 
-    def _tokens(self, text: Text, excerpt: Excerpt) -> NDArray[Any]:
-        """Which tokens of the text an excerpt is made of."""
+    def _positions(self, text: Text, excerpt: Excerpt) -> NDArray[Any]:
+        """The positions of the tokens that an excerpt is pooled from."""
         own = np.arange(len(text))[text.own]
         if excerpt.span is not None:
             first, stop = excerpt.span
@@ -120,13 +119,13 @@ class FrozenEncoder:
         return own[-1:] if text.cls is None else np.array([text.cls])
 
 
-def _means(layers: Sequence[Tensor], places: list[NDArray[Any]], device: torch.device) -> Tensor:
-    """[n, layers, W] of each row the mean of some states; sums in a fixed order, on any device."""
-    sizes = np.array([len(place) for place in places])
-    index = np.zeros((len(places), max(int(sizes.max()), 1)), dtype=np.int64)
+def _means(layers: Sequence[Tensor], positions: list[NDArray[Any]], device: torch.device) -> Tensor:
+    """[n, layers, W] the mean of each excerpt's states, summed in a fixed order on any device."""
+    sizes = np.array([len(at_excerpt) for at_excerpt in positions])
+    index = np.zeros((len(positions), max(int(sizes.max()), 1)), dtype=np.int64)
     inside = np.arange(index.shape[1]) < sizes[:, None]
-    index[inside] = np.concatenate(places)
+    index[inside] = np.concatenate(positions)
     at = torch.from_numpy(index).to(device)
-    there = torch.from_numpy(inside).to(device).unsqueeze(-1).float()
-    many = there.sum(dim=1).clamp(min=1)
-    return torch.stack([(layer.float()[at] * there).sum(dim=1) / many for layer in layers], dim=1)
+    mask = torch.from_numpy(inside).to(device).unsqueeze(-1).float()
+    counts = mask.sum(dim=1).clamp(min=1)
+    return torch.stack([(layer.float()[at] * mask).sum(dim=1) / counts for layer in layers], dim=1)

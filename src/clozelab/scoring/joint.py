@@ -1,4 +1,4 @@
-"""Two neighbouring words hidden together: how likely both are, as one or one after the other.
+"""Two neighbouring words masked together: their joint likelihood, independent or by chain rule.
 
 XLNet argues (arXiv:1906.08237 §2.1, A.5) that masked LM predicts hidden tokens as if they were
 independent: log p(a) + log p(b), both hidden. The chain rule adds what one tells of the other:
@@ -34,7 +34,7 @@ class JointScores:
 
     @property
     def independent(self) -> Nats:
-        """[P] of both, as if neither told of the other."""
+        """[P] of both, as if they were independent."""
         return np.asarray(self.alone.sum(1))
 
     @property
@@ -44,37 +44,37 @@ class JointScores:
 
     @property
     def own(self) -> Nats:
-        """[P] of both, as the model was trained to predict them."""
+        """[P] of both, as the model predicts them in training."""
         return self.independent if self.kind == "masked" else self.chain
 
     @property
     def gain(self) -> Nats:
-        """[P] what the chain rule adds: how much one word tells of the other."""
+        """[P] the gain of the chain rule: how much one word says of the other."""
         return self.chain - self.independent
 
 
 def pick(
     documents: Documents, *, texts: int = _TEXTS, longest: int = _LONGEST
 ) -> tuple[Ints, Ints]:
-    """Sentences with two neighbouring words of one token each: their numbers, and the first word.
+    """Sentences with two neighbouring words of one token: their indices, and the first word's.
 
-    The words, and sentences of more than are needed, are chosen by their numbers alone.
+    Which words and sentences are chosen depends on their indices alone.
     """
     starts = np.asarray(documents.sentences).astype(np.int64)
     known = ~np.isin(documents.ids, documents.vocabulary.special)
     begins = np.append((np.asarray(documents.marks) & Mark.WORD) > 0, True)
-    begins[starts[:-1]] = True  # a sentence ends a word
-    whole = known & begins[:-1] & begins[1:]  # words of one token
-    (first,) = np.nonzero(whole[:-1] & whole[1:])
+    begins[starts[:-1]] = True  # words end with their sentence
+    single_token = known & begins[:-1] & begins[1:]  # words of one token
+    (first,) = np.nonzero(single_token[:-1] & single_token[1:])
     sentence = np.searchsorted(starts, first, side="right") - 1
     length = np.diff(starts)[sentence]
     fits = (first + 1 < starts[sentence + 1]) & (length >= _SHORTEST) & (length <= longest)
     first, sentence = first[fits], sentence[fits]
     key = root(0, "joint")
     order = np.lexsort([mix(mix(key, sentence), first - starts[sentence]), sentence])
-    numbers, one = np.unique(sentence[order], return_index=True)
-    some = np.sort(np.argsort(mix(key, numbers), kind="stable")[:texts])
-    return numbers[some], (first[order][one] - starts[numbers])[some]
+    numbers, first_of = np.unique(sentence[order], return_index=True)
+    chosen = np.sort(np.argsort(mix(key, numbers), kind="stable")[:texts])
+    return numbers[chosen], (first[order][first_of] - starts[numbers])[chosen]
 
 
 def joint(
@@ -85,7 +85,7 @@ def joint(
     device: str | None = None,
     precision: Precision | None = None,
 ) -> JointScores | None:
-    """The likelihoods of two words hidden together in sentences; None where there are none."""
+    """The likelihoods of two words masked together in sentences; None if no sentence has any."""
     assert text_scorer.kind in KINDS
     limit = text_scorer.reader.limit
     numbers, first = pick(documents, texts=texts, longest=min(_LONGEST, limit or _LONGEST))
@@ -96,31 +96,31 @@ def joint(
     lengths = starts[numbers + 1] - starts[numbers]
     with join(device) as world, computing(text_scorer, world.device, precision):
         for length in np.unique(lengths)[::-1]:
-            for some in stretches(text_scorer, np.flatnonzero(lengths == length), 4 * int(length)):
-                ids = documents.ids[starts[numbers[some], None] + np.arange(length)]
-                nats[some] = pair_nats(text_scorer, ids, first[some])
+            for batch in stretches(text_scorer, np.flatnonzero(lengths == length), 4 * int(length)):
+                ids = documents.ids[starts[numbers[batch], None] + np.arange(length)]
+                nats[batch] = pair_nats(text_scorer, ids, first[batch])
     return JointScores(text_scorer.kind, nats[:, 0], nats[:, 1])
 
 
 @torch.inference_mode()
 def pair_nats(text_scorer: TextScorer, ids: Array, first: Ints) -> Nats:
-    """[R, 2, 2] alone, and given the other: of two words of each row [R, n], from `first` on."""
-    return (_hidden if text_scorer.kind == "masked" else _ordered)(text_scorer, ids, first)
+    """[R, 2, 2] nats of two words of each row [R, n]: alone, then given the other."""
+    return (_masked if text_scorer.kind == "masked" else _permuted)(text_scorer, ids, first)
 
 
-def _hidden(text_scorer: TextScorer, ids: Array, first: Ints) -> Nats:
-    """[R, 2, 2] by copies with both words hidden, and with one of them."""
+def _masked(text_scorer: TextScorer, ids: Array, first: Ints) -> Nats:
+    """[R, 2, 2] by copies of each row with both words masked, and with one of them."""
     columns, at = np.arange(ids.shape[1]), first[:, None] + np.array([0, 1, 0, 1])
     both = (columns >= first[:, None]) & (columns <= first[:, None] + 1)
-    hide = columns == at[:, :, None]
-    hide[:, :2] = both[:, None]
-    copies = (np.repeat(ids, 4, axis=0), hide.reshape(-1, ids.shape[1]))
+    masked = columns == at[:, :, None]
+    masked[:, :2] = both[:, None]
+    copies = (np.repeat(ids, 4, axis=0), masked.reshape(-1, ids.shape[1]))
     encoded, states, labels = text_scorer.masked(*copies, at=at.reshape(-1))
     return text_scorer.nats(states, labels, encoded.table).reshape(-1, 2, 2)
 
 
-def _ordered(text_scorer: TextScorer, ids: Array, first: Ints) -> Nats:
-    """[R, 2, 2] by two orders of factorisation, in which either word comes first."""
+def _permuted(text_scorer: TextScorer, ids: Array, first: Ints) -> Nats:
+    """[R, 2, 2] by the two orders of factorisation of the words."""
     rows = np.arange(len(ids))
     ranks = np.full((len(ids), 2, ids.shape[1]), -1)  # the context comes before both
     for order in (0, 1):

@@ -2,19 +2,19 @@
 
 What is computed depends on the language model whose head the model has:
 
-- masked: the pseudo-log-likelihood (arXiv:1910.14659). Each token is hidden in its own copy of the
-  text and predicted from all the others (`original`). `within_word_l2r` (arXiv:2305.10588) hides
+- masked: the pseudo-log-likelihood (arXiv:1910.14659). Each token is masked in its own copy of the
+  text and predicted from all the others (`original`). `within_word_l2r` (arXiv:2305.10588) masks
   the pieces to its right in the same word as well, so that the end of a word does not give away
   its beginning.
-- causal: log p(token | tokens before it). The text follows the mark that separates documents, or
-  that begins a block where only some were read causally. Of a model that predicts masked tokens as
-  well it is computed if that is asked for.
+- causal: log p(token | tokens before it). Before the text is the separator of documents, or the
+  first special token of a block if only some blocks were read causally. For a model that predicts
+  masked tokens as well, it is computed on request.
 - permutation: the exact likelihood in the natural order of factorisation. The query stream predicts
-  each token from the tokens before it and from the marks behind the text.
+  each token from the tokens before it and from the special tokens after the text.
 - two directions: the mean of the exact log-likelihoods from the left and from the right, of words.
 
-Rows of one length are computed together, so there is no padding, and only the positions that are
-predicted meet the vocabulary.
+Texts of one length are computed together, so there is no padding, and logits are computed only at
+the predicted positions.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ Method = Literal["original", "within_word_l2r", "causal"]
 Precision = Literal["fp32", "tf32", "bf16"]
 Nats = NDArray[np.float64]
 
-# Computed at a time. On a CPU 2,048 were the fastest of 512 to 8,192 (BLiMP by a model of 2 × 128).
+# Of a batch. On a CPU 2,048 were the fastest of 512 to 8,192 (BLiMP by a model of 2 × 128).
 _CPU_TOKENS, _GPU_TOKENS = 2048, 131_072
-_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 29}  # values that exist at a time
+_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 29}  # the most logits in memory
 _OTHER, _TARGET = 1, 2  # of Input.kinds
 
 
@@ -56,7 +56,7 @@ _OTHER, _TARGET = 1, 2  # of Input.kinds
 class Likelihoods:
     """The log-likelihood of every token of some texts, packed; to ELMo tokens are words."""
 
-    nats: Nats  # [N] NaN for a first token that nothing stands before
+    nats: Nats  # [N] NaN for a first token without context
     pieces: Pieces
     method: str  # what was computed
 
@@ -65,7 +65,7 @@ class Likelihoods:
 
     @cached_property
     def sums(self) -> Nats:
-        """[T] the log-likelihood of each text, added up in the same order wherever it stands."""
+        """[T] the log-likelihood of each text, summed in an order that depends on it alone."""
         return np.asarray(np.add.reduceat(np.nan_to_num(self.nats), self.pieces.starts[:-1]))
 
 
@@ -74,20 +74,20 @@ class Rectangle(NamedTuple):
 
     columns: dict[str, Array]  # [S, n, …]
     words: Ints  # [S, n]
-    first: Ints  # [S] where each begins among all tokens
+    first: Ints  # [S] the offset of each text in the packed tokens
 
     def __len__(self) -> int:
         return len(self.words)
 
     @property
     def length(self) -> int:
-        """The tokens of each."""
+        """The number of tokens of each text."""
         return int(self.words.shape[1])
 
 
 @dataclass(frozen=True)
 class TextScorer:
-    """A model with its head and the marks that stand around a text."""
+    """A model with its head and the special tokens around a text."""
 
     model: Model
     kind: str  # of language model: masked, causal, permutation, two_directions
@@ -103,40 +103,40 @@ class TextScorer:
 
     @cached_property
     def marks(self) -> tuple[dict[str, Array], dict[str, Array]]:
-        """The columns of what stands before a text, and of what stands behind it."""
-        nothing = self.reader.pieces([""]).part(slice(0, 0))
+        """The columns of the special tokens before a text, and of those after it."""
+        no_tokens = self.reader.pieces([""]).part(slice(0, 0))
         if not self.model.recipe.encoder.causal:
-            row = self.reader.lay(nothing)
+            row = self.reader.lay(no_tokens)
             split = row.first.start
-            behind = slice(len(row.columns["ids"]) if self.kind == "causal" else split, None)
+            after = slice(len(row.columns["ids"]) if self.kind == "causal" else split, None)
             return (
                 {name: values[:split] for name, values in row.columns.items()},
-                {name: values[behind] for name, values in row.columns.items()},
+                {name: values[after] for name, values in row.columns.items()},
             )
         roles = self.model.vocabulary.roles  # documents follow one another in training
-        start = [roles[role] for role in ("eod", "sep") if role in roles][:1]
-        empty: dict[str, Array] = {**nothing, "segments": np.zeros(0, np.int64)}
-        ids = np.array(start, dtype=np.int64)
+        separator = [roles[role] for role in ("eod", "sep") if role in roles][:1]
+        empty: dict[str, Array] = {**no_tokens, "segments": np.zeros(0, np.int64)}
+        ids = np.array(separator, dtype=np.int64)
         return {"ids": ids, "segments": np.zeros(len(ids), np.int64)}, empty
 
     @property
     def before(self) -> int:
-        """How many marks stand before a text."""
+        """How many special tokens are before a text."""
         return len(self.marks[0]["ids"])
 
     def longest(self, pieces: Pieces) -> int:
-        """The tokens of the longest text, its marks included."""
-        return int(np.diff(pieces.starts).max()) + sum(len(some["ids"]) for some in self.marks)
+        """The tokens of the longest text, with special tokens."""
+        return int(np.diff(pieces.starts).max()) + sum(len(part["ids"]) for part in self.marks)
 
     def batch(self, columns: dict[str, Array]) -> Input:
-        """Rows [R, n, …] between their marks, as a batch without padding."""
+        """Rows [R, n, …] with special tokens, as a batch without padding."""
         rows, n = columns["ids"].shape
         before, after = self.marks
         columns = {"segments": np.zeros((rows, n), np.int64), **columns}
         laid = {}
         for name, values in columns.items():
-            around = (np.broadcast_to(m[name], (rows, *m[name].shape)) for m in (before, after))
-            left, right = around
+            edges = (np.broadcast_to(m[name], (rows, *m[name].shape)) for m in (before, after))
+            left, right = edges
             laid[name] = self._tensor(np.concatenate([left, values, right], axis=1)).flatten(0, 1)
         width = n + len(before["ids"]) + len(after["ids"])
         positions = torch.arange(width, device=self.model.device)
@@ -150,27 +150,27 @@ class TextScorer:
         )
 
     def hidden(self, texts: Rectangle, copies: Ints) -> tuple[Encoded, Tensor, Ints]:
-        """Copies of texts, each with a token hidden: their states there, and what was hidden.
+        """Encode copies of texts with a token masked: the states there, and the masked ids.
 
-        Copy i is of text i // n and hides its token i % n.
+        Copy i is of text i // n and masks its token i % n.
         """
         row, at = np.divmod(copies, texts.length)
-        hide = np.arange(texts.length) == at[:, None]
+        masked = np.arange(texts.length) == at[:, None]
         if self.method == "within_word_l2r":
             word = texts.words[row]
-            hide = (word == word[np.arange(len(row)), at][:, None]) & (
+            masked = (word == word[np.arange(len(row)), at][:, None]) & (
                 np.arange(texts.length) >= at[:, None]
             )
-        return self.masked(texts.columns["ids"][row], hide, at=at)
+        return self.masked(texts.columns["ids"][row], masked, at=at)
 
     def masked(self, ids: Array, hide: Bools, *, at: Ints) -> tuple[Encoded, Tensor, Ints]:
-        """Rows [R, n] with tokens hidden: the states of one of them in each row, and its id."""
+        """Encode rows [R, n] with tokens masked: the states at `at`, and the ids there."""
         batch = self.batch({"ids": np.where(hide, self.model.vocabulary.role("mask"), ids)})
         predict = self.before + at - self.model.shift
         cells = self._tensor(np.arange(len(ids)) * batch.max_seqlen + predict)
         labels = ids[np.arange(len(ids)), at].astype(np.int64)
         encoder: Any = self.model.module.encoder
-        if hasattr(encoder, "states_at"):  # the last layer is for these tokens alone
+        if hasattr(encoder, "states_at"):  # computes the last layer for these tokens only
             encoded: Encoded = encoder.states_at(batch, cells)
             return encoded, encoded.predicting, labels
         encoded = self.model.module.encode(batch)
@@ -179,17 +179,17 @@ class TextScorer:
     def permuted(self, ids: Array, ranks: Array, *, at: Ints) -> Nats:
         """[R · k] log-likelihoods of tokens of rows [R, n], by queries at [R, k].
 
-        A query sees the tokens of lower rank, those of rank -1 and the marks; these see each other.
+        A query sees tokens of lower rank and special tokens; tokens of rank -1 see each other.
         """
         batch = self.batch({"ids": ids})
-        width, behind = batch.max_seqlen, batch.max_seqlen - self.before - ids.shape[1]
-        own = np.pad(ranks, ((0, 0), (self.before, behind)), constant_values=-1).reshape(-1)
-        order = self._tensor(own)
-        # The encoder lets the second half of a block follow the first; that is taken back here.
-        later = (batch.position_ids >= (width + 1) // 2) * (width + 1)
+        width, after = batch.max_seqlen, batch.max_seqlen - self.before - ids.shape[1]
+        padded_ranks = np.pad(ranks, ((0, 0), (self.before, after)), constant_values=-1).reshape(-1)
+        order = self._tensor(padded_ranks)
+        # The encoder orders the second half of a block after the first; this cancels that offset.
+        half_offset = (batch.position_ids >= (width + 1) // 2) * (width + 1)
         encoded = self.model.module.encode(
             batch._replace(
-                order=order - later,
+                order=order - half_offset,
                 kinds=torch.where(order >= 0, _TARGET, _OTHER),
                 queries=batch.cu_seqlens[:-1, None].long() + self._tensor(self.before + at),
             )
@@ -199,18 +199,18 @@ class TextScorer:
         return self.nats(encoded.queries, labels, encoded.table)
 
     def nats(self, states: Tensor, labels: Array, table: Tensor | None) -> Nats:
-        """[K] log-likelihoods of labels, by a stretch of rows at a time."""
+        """[K] log-likelihoods of labels, computed in chunks of rows."""
         logits = self.head.logits if table is None else lambda x: self.head.logits(x, table)
         size = max(1, _LOGITS[self.model.device.type] // self.vocabulary)
-        stretches = zip(
+        chunks = zip(
             torch.split(states, size), torch.split(self._tensor(labels), size), strict=True
         )
-        nats = [_log_softmax(logits(some), each) for some, each in stretches]
+        nats = [_log_softmax(logits(chunk), ids) for chunk, ids in chunks]
         return torch.cat(nats).double().cpu().numpy()
 
     @cached_property
     def vocabulary(self) -> int:
-        """How many rows the head's softmax has."""
+        """The number of classes of the head's softmax."""
         if self.kind == "two_directions":
             return len(self.head.bias)
         return self.model.recipe.tokenizer.vocabulary
@@ -222,13 +222,13 @@ class TextScorer:
 def scorer(
     model: Model, method: Method | None = None, *, spelling: Spelling | None = None
 ) -> TextScorer:
-    """How a model is asked; refused where it has no head that predicts tokens.
+    """The scorer of a model; one without a head that predicts tokens is refused.
 
-    `spelling` is that of the corpus whose words the softmax of ELMo counts.
+    `spelling` is that of the corpus whose words ELMo's softmax predicts.
     """
     model = predicting(model)
     heads = pretrained(model).heads
-    names = language_models(heads, *(["causal"] if method == "causal" else _WAYS))
+    names = language_models(heads, *(["causal"] if method == "causal" else _METHODS))
     if method == "causal" and not names:
         raise UserError(
             f"--method causal: is for models that were trained with causal_lm, and {model.place} is"
@@ -270,7 +270,7 @@ def likelihoods(
 
 
 def read(text_scorer: TextScorer, texts: Sequence[str], *, places: Callable[[int], str]) -> Pieces:
-    """Texts as tokens; refused where one has none, only unknown ones, or too many."""
+    """Tokenise texts; one with no tokens, only unknown ones, or too many is refused."""
     pieces = text_scorer.reader.pieces(texts)
     lengths, most, model = np.diff(pieces.starts), text_scorer.reader.limit, text_scorer.model.place
 
@@ -280,7 +280,7 @@ def read(text_scorer: TextScorer, texts: Sequence[str], *, places: Callable[[int
 
     refuse(lengths == 0, "has no token in it; give a text")
     if most is not None:
-        longer = lengths[lengths > most][:1].sum()  # the first of those
+        longer = lengths[lengths > most][:1].sum()  # of the first such text
         remedy = f"and {model} reads {most:,} at a time; shorten it, or split it"
         refuse(lengths > most, f"has {longer:,} tokens, {remedy}")
     if text_scorer.kind != "two_directions":
@@ -300,7 +300,7 @@ def follow(
     device: str | None = None,
     precision: Precision | None = None,
 ) -> Generator[tuple[int, int], None, Likelihoods]:
-    """As `likelihoods`, yielding how many tokens are computed out of how many."""
+    """As `likelihoods`, yielding how many tokens are done and how many there are."""
     nats = np.full(int(pieces.starts[-1]), np.nan)
     lengths = np.diff(pieces.starts)
     marks = sum(len(part["ids"]) for part in text_scorer.marks)
@@ -308,16 +308,16 @@ def follow(
     total, done = int((copies * (lengths + marks)).sum()), 0
 
     def jobs() -> Iterator[tuple[Rectangle, Ints]]:
-        for length in np.unique(lengths)[::-1]:  # the longest first: what memory lacks shows early
+        for length in np.unique(lengths)[::-1]:  # the longest first, to run out of memory early
             texts = _rectangle(pieces, np.flatnonzero(lengths == length))
             rows = np.arange(len(texts) * (length if text_scorer.kind == "masked" else 1))
-            for some in stretches(text_scorer, rows, int(length + marks)):
-                yield texts, some
+            for batch in stretches(text_scorer, rows, int(length + marks)):
+                yield texts, batch
 
     @torch.inference_mode()
     def computed(job: tuple[Rectangle, Ints]) -> tuple[Ints, Nats, int]:
-        texts, some = job
-        return *_WAYS[text_scorer.kind](text_scorer, texts, some), len(some) * (
+        texts, batch = job
+        return *_METHODS[text_scorer.kind](text_scorer, texts, batch), len(batch) * (
             texts.length + marks
         )
 
@@ -330,9 +330,9 @@ def follow(
 
 
 def stretches(text_scorer: TextScorer, rows: Ints, tokens: int) -> Iterator[Ints]:
-    """Rows of so many tokens, as many at a time as the device likes."""
+    """Yield batches of rows of `tokens` tokens, of a size that suits the device."""
     size = _GPU_TOKENS if text_scorer.model.device.type == "cuda" else _CPU_TOKENS
-    size //= 8 if text_scorer.kind == "two_directions" else 1  # characters take more room
+    size //= 8 if text_scorer.kind == "two_directions" else 1  # characters take more memory
     yield from np.split(rows, range(0, len(rows), max(1, size // tokens)))[1:]
 
 
@@ -340,7 +340,7 @@ def stretches(text_scorer: TextScorer, rows: Ints, tokens: int) -> Iterator[Ints
 def computing(
     text_scorer: TextScorer, device: torch.device, precision: Precision | None
 ) -> Iterator[None]:
-    """The model on the device, in a precision: that of tf32 where it is a GPU's own affair."""
+    """Have the model on the device in a precision, by default tf32 on a GPU and fp32 elsewhere."""
     encoder: Any = text_scorer.model.module.to(device).encoder
     precision = precision or ("tf32" if device.type == "cuda" else "fp32")
     before = encoder.precision, torch.get_float32_matmul_precision()
@@ -353,33 +353,33 @@ def computing(
         torch.set_float32_matmul_precision(earlier)
 
 
-def _hidden(text_scorer: TextScorer, texts: Rectangle, copies: Ints) -> tuple[Ints, Nats]:
-    """Each token in a copy of its text in which it is hidden."""
+def _masked_nats(text_scorer: TextScorer, texts: Rectangle, copies: Ints) -> tuple[Ints, Nats]:
+    """Score each token in a copy of its text in which it is masked."""
     encoded, states, labels = text_scorer.hidden(texts, copies)
     row, at = np.divmod(copies, texts.length)
     return texts.first[row] + at, text_scorer.nats(states, labels, encoded.table)
 
 
-def _from_left(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
-    """Each token from those before it: the last one is predicted, never read."""
+def _causal_nats(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+    """Score each token from those before it; the last one is never an input."""
     ids = texts.columns["ids"][rows]
     encoded = text_scorer.model.module.encode(text_scorer.batch({"ids": ids[:, :-1]}))
     labels = ids if text_scorer.before else ids[:, 1:]
-    places = texts.first[rows, None] + np.arange(ids.shape[1])[-labels.shape[1] :]
-    return places.reshape(-1), text_scorer.nats(
+    positions = texts.first[rows, None] + np.arange(ids.shape[1])[-labels.shape[1] :]
+    return positions.reshape(-1), text_scorer.nats(
         encoded.hidden_states, labels.reshape(-1), encoded.table
     )
 
 
-def _by_queries(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
-    """Each token by a query that sees the tokens before it and the marks behind the text."""
+def _permutation_nats(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+    """Score each token by a query that sees the tokens before it and the special tokens."""
     ids, every = texts.columns["ids"][rows], np.arange(texts.length)
     order = np.broadcast_to(every, ids.shape)
     return (texts.first[rows, None] + every).reshape(-1), text_scorer.permuted(ids, order, at=order)
 
 
-def _from_both_ends(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
-    """Each word from those before it and from those behind it: the mean of the two."""
+def _two_direction_nats(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+    """Score each word by the mean of left-to-right and right-to-left predictions."""
     columns = {name: values[rows] for name, values in texts.columns.items()}
     batch = text_scorer.batch(columns)
     states = text_scorer.model.module.encode(batch).hidden_states.view(
@@ -388,25 +388,25 @@ def _from_both_ends(text_scorer: TextScorer, texts: Rectangle, rows: Ints) -> tu
     left, right = states.chunk(2, dim=-1)
     labels = columns["ids"].astype(np.int64).reshape(-1)
     labels = np.where(labels < text_scorer.vocabulary, labels, 0)  # others are unknown words
-    first = text_scorer.before  # a mark at either end
-    ways = (left[:, first - 1 :][:, : texts.length], right[:, first + 1 :][:, : texts.length])
-    nats = [text_scorer.nats(some.flatten(0, 1), labels, None) for some in ways]
-    places = texts.first[rows, None] + np.arange(texts.length)
-    return places.reshape(-1), (nats[0] + nats[1]) / 2
+    first = text_scorer.before  # a special token at either end
+    directions = (left[:, first - 1 :][:, : texts.length], right[:, first + 1 :][:, : texts.length])
+    nats = [text_scorer.nats(direction.flatten(0, 1), labels, None) for direction in directions]
+    positions = texts.first[rows, None] + np.arange(texts.length)
+    return positions.reshape(-1), (nats[0] + nats[1]) / 2
 
 
-# What each kind of language model is asked; of several heads the first of these.
-_WAYS: dict[str, Callable[[TextScorer, Rectangle, Ints], tuple[Ints, Nats]]] = {
-    "masked": _hidden,
-    "permutation": _by_queries,
-    "causal": _from_left,
-    "two_directions": _from_both_ends,
+# How each kind of language model scores; of several heads the first listed is used.
+_METHODS: dict[str, Callable[[TextScorer, Rectangle, Ints], tuple[Ints, Nats]]] = {
+    "masked": _masked_nats,
+    "permutation": _permutation_nats,
+    "causal": _causal_nats,
+    "two_directions": _two_direction_nats,
 }
 _DEFAULT: Method = "within_word_l2r"
 
 
 def _rectangle(pieces: Pieces, numbers: Ints) -> Rectangle:
-    """Texts of the same length, one below another."""
+    """Stack texts of the same length."""
     first = pieces.starts[numbers]
     cells = first[:, None] + np.arange(pieces.starts[numbers[0] + 1] - first[0])
     columns = {name: values[cells] for name, values in pieces.columns.items()}
@@ -414,6 +414,6 @@ def _rectangle(pieces: Pieces, numbers: Ints) -> Rectangle:
 
 
 def _log_softmax(logits: Tensor, labels: Tensor) -> Tensor:
-    """[K] that of the labels."""
+    """[K] the log-probabilities of the labels."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
     return -functional.cross_entropy(logits, labels, reduction="none")

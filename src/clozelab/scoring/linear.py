@@ -18,12 +18,12 @@ from clozelab.keys import mix, root
 
 Doubles = NDArray[np.float64]
 Fit = Literal["ridge", "logistic"]
-# The loss of each penalty on folds left out, and the weights for a penalty on all rows.
+# The loss of each penalty on held-out folds, and a function: penalty → weights on all rows.
 Searched = tuple[Doubles, Callable[[float], Doubles]]
 
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # for each example, over vectors of variance 1
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # per example, for vectors of variance 1
 FOLDS = 5
-_ROUGH, _EXACT = 1e-4, 1e-8  # largest entry of a gradient: to choose a penalty by, and at the end
+_ROUGH, _EXACT = 1e-4, 1e-8  # largest gradient entry in the search, and in the final fit
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class LinearProbe:
     scale: Doubles  # [d] their standard deviation
     weights: Doubles  # [d + 1, k] over standardised vectors; the last row is the intercept
     penalty: float  # the chosen one
-    loss: float  # of each example on average, on folds that were left out
+    loss: float  # the mean per example on held-out folds
 
     def outputs(self, vectors: NDArray[Any]) -> Doubles:
-        """[n, k] what the probe says of some vectors."""
+        """[n, k] the outputs of the probe for some vectors."""
         return np.asarray(_design(vectors, self.mean, self.scale) @ self.weights)
 
 
@@ -52,15 +52,15 @@ def fit(
 ) -> LinearProbe:
     """The probe of [n, d] vectors for [n, k] targets; rows of one group share their fold.
 
-    Targets are numbers, or 1 at the class of each row, which alone a logistic fit takes. Classes
-    that are `balanced` weigh the same, however many rows each has.
+    Targets are numbers, or one-hot classes, which a logistic fit needs. With `balanced` all classes
+    have the same total weight.
     """
-    wide = np.asarray(vectors, dtype=np.float64)
-    mean, scale = wide.mean(axis=0), wide.std(axis=0)
+    doubles = np.asarray(vectors, dtype=np.float64)
+    mean, scale = doubles.mean(axis=0), doubles.std(axis=0)
     scale = np.where(scale > 1e-12 * np.abs(mean).max(initial=1.0), scale, 1.0)
-    design = _design(wide, mean, scale)
-    fold = folds(np.arange(len(wide)) if groups is None else groups)
-    weights = _balance(targets) if balanced else np.ones((len(wide), 1))
+    design = _design(doubles, mean, scale)
+    fold = folds(np.arange(len(doubles)) if groups is None else groups)
+    weights = _balancing_weights(targets) if balanced else np.ones((len(doubles), 1))
     if by == "ridge":
         design, targets = design * np.sqrt(weights), targets * np.sqrt(weights)
     else:
@@ -68,12 +68,12 @@ def fit(
     search = _ridge_search if by == "ridge" else _logistic_search
     losses, solve = search(design, targets, fold, penalties)
     best = int(losses.argmin())
-    solution, loss = solve(penalties[best]), float(losses[best]) / len(wide)
+    solution, loss = solve(penalties[best]), float(losses[best]) / len(doubles)
     return LinearProbe(mean, scale, solution, penalties[best], loss)
 
 
 def folds(groups: Ints) -> Ints:
-    """The fold of each row: that of its group, which depends on the group's number alone."""
+    """The fold of each row, which depends only on the number of its group."""
     names, inverse = np.unique(groups, return_inverse=True)
     fold = np.zeros(len(names), dtype=np.int64)
     fold[np.argsort(mix(root(0, "folds"), names), kind="stable")] = np.arange(len(names)) % FOLDS
@@ -81,8 +81,8 @@ def folds(groups: Ints) -> Ints:
 
 
 def ridge(design: Doubles, targets: Doubles, *, penalty: float) -> Doubles:
-    """The weights of least squares, the penalty for each example on all but the intercept."""
-    return _solved(design.T @ design, design.T @ targets, penalty * len(design))
+    """The weights of ridge regression, with a penalty per example on all but the intercept."""
+    return _solve_ridge(design.T @ design, design.T @ targets, penalty * len(design))
 
 
 def logistic(
@@ -93,9 +93,9 @@ def logistic(
     start: Doubles | None = None,
     gradient: float = _EXACT,
 ) -> Doubles:
-    """The weights of least cross-entropy, fitted until no entry of the gradient is larger.
+    """The weights of logistic regression, fitted until no gradient entry exceeds `gradient`.
 
-    The targets of a row add up to its weight.
+    The targets of a row sum to its weight.
     """
     from scipy import optimize
 
@@ -106,10 +106,10 @@ def logistic(
 
     def value(flat: Doubles) -> tuple[float, Doubles]:
         weights = flat.reshape(shape)
-        likely, entropy = _likelihoods(design @ weights, targets)
-        apart = likely * counts - targets
-        slope = design.T @ apart / len(design) + penalties * weights
-        return entropy / len(design) + float((penalties * weights**2).sum()) / 2, slope.ravel()
+        probabilities, entropy = _softmax_and_entropy(design @ weights, targets)
+        residuals = probabilities * counts - targets
+        derivative = design.T @ residuals / len(design) + penalties * weights
+        return entropy / len(design) + float((penalties * weights**2).sum()) / 2, derivative.ravel()
 
     first = np.zeros(shape) if start is None else start
     options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 20, "gtol": gradient, "ftol": 0.0}
@@ -125,13 +125,13 @@ def _design(vectors: NDArray[Any], mean: Doubles, scale: Doubles) -> Doubles:
     return design
 
 
-def _balance(targets: Doubles) -> Doubles:
-    """[n, 1] weights of 1 on average, that add up to the same for every class there is."""
+def _balancing_weights(targets: Doubles) -> Doubles:
+    """[n, 1] weights with mean 1 that sum to the same for every class present."""
     sizes = targets.sum(axis=0)
     return np.asarray(targets @ (len(targets) / np.maximum(sizes, 1) / (sizes > 0).sum())[:, None])
 
 
-def _solved(gram: Doubles, products: Doubles, penalty: float) -> Doubles:
+def _solve_ridge(gram: Doubles, products: Doubles, penalty: float) -> Doubles:
     from scipy import linalg
 
     penalties = np.full(len(gram), penalty)
@@ -144,7 +144,7 @@ def _solved(gram: Doubles, products: Doubles, penalty: float) -> Doubles:
 def _ridge_search(
     design: Doubles, targets: Doubles, fold: Ints, penalties: Sequence[float]
 ) -> Searched:
-    """The squared errors on folds left out; each fold's products are computed once."""
+    """Search by squared error on held-out folds; each fold's products are computed once."""
     parts = [(design[fold == n], targets[fold == n]) for n in range(int(fold.max()) + 1)]
     grams = [x.T @ x for x, _ in parts]
     products = [x.T @ y for x, y in parts]
@@ -155,34 +155,34 @@ def _ridge_search(
             continue
         others = gram - grams[number], product - products[number]
         for at, penalty in enumerate(penalties):
-            weights = _solved(*others, penalty * (len(design) - len(x)))
+            weights = _solve_ridge(*others, penalty * (len(design) - len(x)))
             losses[at] += ((x @ weights - y) ** 2).sum()
-    return losses, lambda penalty: _solved(gram, product, penalty * len(design))
+    return losses, lambda penalty: _solve_ridge(gram, product, penalty * len(design))
 
 
 def _logistic_search(
     design: Doubles, targets: Doubles, fold: Ints, penalties: Sequence[float]
 ) -> Searched:
-    """The cross-entropies on folds left out; a weaker penalty starts from a stronger one's fit."""
+    """Search by cross-entropy on held-out folds, each fit starting from the next stronger one."""
     losses = np.zeros(len(penalties))
     for number in range(int(fold.max()) + 1):
-        here = fold == number
-        if here.all():
+        held_out = fold == number
+        if held_out.all():
             continue
         weights: Doubles | None = None
         for at in np.argsort(penalties)[::-1]:
             weights = logistic(
-                design[~here],
-                targets[~here],
+                design[~held_out],
+                targets[~held_out],
                 penalty=penalties[at],
                 start=weights,
                 gradient=_ROUGH,
             )
-            losses[at] += _likelihoods(design[here] @ weights, targets[here])[1]
+            losses[at] += _softmax_and_entropy(design[held_out] @ weights, targets[held_out])[1]
     return losses, lambda penalty: logistic(design, targets, penalty=penalty)
 
 
-def _likelihoods(logits: Doubles, targets: Doubles) -> tuple[Doubles, float]:
+def _softmax_and_entropy(logits: Doubles, targets: Doubles) -> tuple[Doubles, float]:
     """Softmax of each row, and the sum of the cross-entropies."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

@@ -52,11 +52,11 @@ NAMED_PAIRS = {
     for (name, title), files in zip(_TITLES.items(), _FILES.values(), strict=True)
 }
 SHARED = {"crows_pairs"}  # scored by the tokens that both texts have (arXiv:2010.00133 §4)
-_PHENOMENA = {"s-selection": "argument_structure"}  # as the paper counts it
+_PHENOMENA = {"s-selection": "argument_structure"}  # grouped as in the paper
 
 
 class MinimalPair(NamedTuple):
-    """Two texts, of which the first should be likelier."""
+    """Two texts, of which the good one should be likelier."""
 
     good: str
     bad: str
@@ -82,15 +82,15 @@ class PairFiles(NamedTuple):
         return {str(file.resolve()): sha256(file) for file in self.files}
 
     def read(self, most: int = 0) -> list[MinimalPair]:
-        """All pairs, or at most so many, chosen by their numbers alone."""
-        pairs = [pair for file in self.files for pair in _read(file, self.columns)]
+        """All pairs, or a sample of `most` that depends only on their number."""
+        pairs = [pair for file in self.files for pair in _read_pairs(file, self.columns)]
         if most:
             order = np.argsort(mix(root_key(0, "pairs"), np.arange(len(pairs))), kind="stable")
             pairs = [pairs[number] for number in np.sort(order[:most])]
         return pairs
 
     def tokens(self, text_scorer: TextScorer, most: int = 0) -> PairTokens:
-        """The pairs as a model reads them."""
+        """The tokenised pairs."""
         from clozelab.scoring.likelihood import read
 
         pairs = self.read(most)
@@ -113,14 +113,14 @@ class PairFiles(NamedTuple):
         device: str | None = None,
         precision: Precision | None = None,
     ) -> Generator[tuple[int, int], None, PairScores]:
-        """Score the pairs, each distinct text once, yielding tokens computed and tokens in all."""
+        """Score the pairs, each distinct text once, yielding tokens done and tokens in all."""
         from clozelab.scoring.likelihood import follow
 
         pairs, texts, pieces = tokens or self.tokens(text_scorer, most)
         likelihoods = yield from follow(text_scorer, pieces, device=device, precision=precision)
         sums = likelihoods.sums[texts]
         if self.shared:
-            sums = np.array([_shared(likelihoods, *both) for both in texts.T.tolist()]).T
+            sums = np.array([_shared_nats(likelihoods, *both) for both in texts.T.tolist()]).T
         return PairScores(self.name, likelihoods.method, pairs, sums[0], sums[1])
 
 
@@ -133,17 +133,17 @@ class PairTokens(NamedTuple):
 
 
 class Accuracy(NamedTuple):
-    """How often the good text was likelier, of 100, with the standard error over items."""
+    """How often the good text was likelier, in per cent, with the standard error over items."""
 
     accuracy: float
-    standard_error: float | None  # None: of one item
+    standard_error: float | None  # None for a single item
     items: int
     ties: int
 
 
 @dataclass(frozen=True)
 class PairScores:
-    """What a model prefers."""
+    """The scores of a model on minimal pairs."""
 
     name: str
     method: str
@@ -159,26 +159,26 @@ class PairScores:
     @property
     def all(self) -> Accuracy:
         """Over all pairs."""
-        return self._of(np.arange(len(self.pairs)))
+        return self._accuracy(np.arange(len(self.pairs)))
 
     @cached_property
     def paradigms(self) -> dict[str, Accuracy]:
         """Of each paradigm, in the order of the files."""
-        return self._by([pair.paradigm for pair in self.pairs])
+        return self._by_group([pair.paradigm for pair in self.pairs])
 
     @cached_property
     def phenomena(self) -> dict[str, Accuracy]:
         """Of each phenomenon, over its pairs."""
-        return self._by([pair.phenomenon for pair in self.pairs])
+        return self._by_group([pair.phenomenon for pair in self.pairs])
 
     @property
     def over_paradigms(self) -> tuple[float, float | None]:
         """The mean of the paradigms' accuracies, and its standard error over paradigms."""
-        values = np.array([one.accuracy for one in self.paradigms.values()])
+        values = np.array([paradigm.accuracy for paradigm in self.paradigms.values()])
         return float(values.mean()), _standard_error(values)
 
     def as_json(self) -> dict[str, Any]:
-        """For a record."""
+        """The JSON values of a record."""
         mean, error = self.over_paradigms
         return {
             "pairs": self.name,
@@ -190,8 +190,8 @@ class PairScores:
                 "standard_error": error,
                 "items": len(self.paradigms),
             },
-            "phenomena": {name: one._asdict() for name, one in self.phenomena.items()},
-            "paradigms": {name: one._asdict() for name, one in self.paradigms.items()},
+            "phenomena": {name: accuracy._asdict() for name, accuracy in self.phenomena.items()},
+            "paradigms": {name: accuracy._asdict() for name, accuracy in self.paradigms.items()},
         }
 
     def items(self) -> Iterator[str]:
@@ -201,13 +201,13 @@ class PairScores:
             line = {**paradigm, "place": pair.place, "good": float(good), "bad": float(bad)}
             yield json.dumps(line, ensure_ascii=False)
 
-    def _by(self, names: Sequence[str]) -> dict[str, Accuracy]:
+    def _by_group(self, names: Sequence[str]) -> dict[str, Accuracy]:
         groups: dict[str, list[int]] = {}
         for number, name in enumerate(names):
             groups.setdefault(name, []).append(number)
-        return {name: self._of(np.array(numbers)) for name, numbers in groups.items() if name}
+        return {name: self._accuracy(np.array(numbers)) for name, numbers in groups.items() if name}
 
-    def _of(self, numbers: Ints) -> Accuracy:
+    def _accuracy(self, numbers: Ints) -> Accuracy:
         outcomes = 100 * self.outcomes[numbers]
         error = _standard_error(outcomes)
         ties = int((outcomes == 50).sum())
@@ -215,36 +215,36 @@ class PairScores:
 
 
 def find_pairs(word: str, *, root: str | None = None, columns: Mapping[str, str]) -> PairFiles:
-    """Pairs by name, under the folder of tasks, or a file of one's own."""
+    """Pairs by the name of a set in the folder of tasks, or by file."""
     if word not in NAMED_PAIRS:
         path = local_file(word)
         if not path.exists() and not path.suffix:
             meant = nearest(word, NAMED_PAIRS)
             hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED_PAIRS)}"
             raise UserError(f"--pairs {word}: is neither a file here nor a known set; {hint}")
-        return PairFiles(str(path), _inside(located(path)), columns)
+        return PairFiles(str(path), _pair_files(located(path)), columns)
     if columns:
         raise UserError(f"--columns is for one's own files, and {word} has its own")
     split = found_in(NAMED_PAIRS[word], root).splits["test"]
     assert isinstance(split.source, Path)
-    return PairFiles(word, _inside(split.source), split.options.columns)
+    return PairFiles(word, _pair_files(split.source), split.options.columns)
 
 
-def _shared(likelihoods: Likelihoods, first: int, second: int) -> tuple[float, float]:
-    """The log-likelihoods of the tokens that two texts have in common."""
-    here, there = (likelihoods.pieces.text(number) for number in (first, second))
+def _shared_nats(likelihoods: Likelihoods, first: int, second: int) -> tuple[float, float]:
+    """The log-likelihoods of two texts over the tokens that they share."""
+    good, bad = (likelihoods.pieces.text(number) for number in (first, second))
     ids = likelihoods.pieces.columns["ids"]
-    matcher = SequenceMatcher(None, ids[here].tolist(), ids[there].tolist(), autojunk=False)
+    matcher = SequenceMatcher(None, ids[good].tolist(), ids[bad].tolist(), autojunk=False)
     nats = np.nan_to_num(likelihoods.nats)
-    one, two = nats[here], nats[there]
+    good_nats, bad_nats = nats[good], nats[bad]
     blocks = matcher.get_matching_blocks()
     return (
-        float(sum(one[block.a : block.a + block.size].sum() for block in blocks)),
-        float(sum(two[block.b : block.b + block.size].sum() for block in blocks)),
+        float(sum(good_nats[block.a : block.a + block.size].sum() for block in blocks)),
+        float(sum(bad_nats[block.b : block.b + block.size].sum() for block in blocks)),
     )
 
 
-def _read(file: Path, named: Mapping[str, str]) -> Iterator[MinimalPair]:
+def _read_pairs(file: Path, named: Mapping[str, str]) -> Iterator[MinimalPair]:
     columns = Columns(file, ReadOptions(columns=named), Counts(), roles=tuple(_COLUMNS))
     good, bad = (columns.find(role, _COLUMNS[role]) for role in ("good", "bad"))
     paradigm, phenomenon = (columns.sought(role, _COLUMNS[role]) for role in list(_COLUMNS)[2:])
@@ -263,8 +263,8 @@ def _read(file: Path, named: Mapping[str, str]) -> Iterator[MinimalPair]:
         )
 
 
-def _inside(path: Path) -> tuple[Path, ...]:
-    """A file, or those of JSON lines in a folder."""
+def _pair_files(path: Path) -> tuple[Path, ...]:
+    """The file itself, or the JSON lines files of a folder."""
     if not path.is_dir():
         return (path,)
     files = tuple(sorted(file for file in path.iterdir() if ".jsonl" in file.suffixes))
@@ -274,5 +274,5 @@ def _inside(path: Path) -> tuple[Path, ...]:
 
 
 def _standard_error(values: Nats) -> float | None:
-    """Of the mean; None for one value."""
+    """The standard error of the mean; None for a single value."""
     return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None

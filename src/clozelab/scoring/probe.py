@@ -20,22 +20,22 @@ from clozelab.scoring.frozen import FrozenEncoder
 from clozelab.scoring.linear import Doubles, Fit, fit
 from clozelab.scoring.probed import Excerpt, ProbeRows, ProbeTask
 
-_PARTS = 50  # of the scored examples: leaving out each in turn shows how far a score is by chance
+_PARTS = 50  # of the scored examples, for the jackknife
 
 
 @dataclass(frozen=True)
 class LayerScores:
-    """What one layer came to."""
+    """The scores of one layer."""
 
     layer: int  # 0 is the embedding
     scores: dict[str, float]
     penalty: float | None = None  # of the fit, chosen by cross-validation
-    loss: float | None = None  # of the fit, on folds of the training part that were left out
+    loss: float | None = None  # of the fit, on held-out folds
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """A task on one model."""
+    """The result of a task on one model."""
 
     task: str
     split: str
@@ -43,35 +43,35 @@ class ProbeResult:
     trained: int  # rows that the probe was fitted on; 0 by cosine
     scored: int  # examples that were scored
     layers: tuple[LayerScores, ...]
-    layer: int  # the one that counts: of least loss in cross-validation; by cosine the last
+    layer: int  # the chosen one: of lowest loss in cross-validation; by cosine the last
     errors: dict[str, float]  # the standard error of its scores over the scored examples
-    right: NDArray[np.bool_] | None = None  # which examples, where the score is how many of them
+    right: NDArray[np.bool_] | None = None  # which examples, if there is an accuracy
 
     @property
     def scores(self) -> dict[str, float]:
-        """The scores of the layer that counts."""
-        return next(one.scores for one in self.layers if one.layer == self.layer)
+        """The scores of the chosen layer."""
+        return next(scored.scores for scored in self.layers if scored.layer == self.layer)
 
     def as_json(self) -> dict[str, Any]:
-        """For a record."""
+        """The JSON values of a record."""
         fields = {name: value for name, value in asdict(self).items() if name != "right"}
         return {**fields, "scores": self.scores}
 
 
 @dataclass(frozen=True)
 class Probes:
-    """What a model's layers hold of some tasks."""
+    """The results of some tasks on one model."""
 
     model: str
     results: tuple[ProbeResult, ...]
 
     def __getitem__(self, task: str) -> ProbeResult:
         """One task's result."""
-        return next(one for one in self.results if one.task == task)
+        return next(result for result in self.results if result.task == task)
 
     def scores(self) -> dict[str, dict[str, float]]:
-        """The scores of every task, at the layer that counts."""
-        return {one.task: one.scores for one in self.results}
+        """The scores of every task, at the chosen layer."""
+        return {result.task: result.scores for result in self.results}
 
 
 def layers_of(encoder: FrozenEncoder, layer: Layer) -> list[int]:
@@ -101,7 +101,7 @@ def follow(
     if training is not None and len({*training.groups.tolist()}) < 2:
         raise UserError(f"{task.name}: a probe needs two training examples or more")
     rows = [scored] if training is None else [training, scored]
-    yield from encoder.follow([excerpt for each in rows for excerpt in each.all()])
+    yield from encoder.follow([excerpt for part in rows for excerpt in part.all()])
     layer_scores: list[LayerScores] = []
     outputs: list[Doubles] = []
     for layer in layers:
@@ -110,7 +110,7 @@ def follow(
             layer_scores.append(LayerScores(layer, _scored(task, scored, outputs[-1])))
         else:
             vectors = _features(encoder, training, layer)
-            # An answer that is always the same has no correlation, however often it is right.
+            # The majority class may have a high accuracy, but has no correlation.
             balanced = "matthews" in task.kind.metrics
             targets, groups = training.targets, training.groups
             probe = fit(vectors, targets, groups=groups, by=by, balanced=balanced)
@@ -120,7 +120,7 @@ def follow(
     encoder.forget(needed)
     best = len(layer_scores) - 1
     if training is not None:
-        best = int(np.argmin([one.loss or 0.0 for one in layer_scores]))
+        best = int(np.argmin([fitted.loss or 0.0 for fitted in layer_scores]))
     return ProbeResult(
         task=task.name,
         split=task.scored,
@@ -135,7 +135,7 @@ def follow(
 
 
 def _features(encoder: FrozenEncoder, rows: ProbeRows, layer: int) -> NDArray[Any]:
-    """[n, d] of single excerpts their vectors, of two what they are together."""
+    """[n, d] the vectors of single excerpts, or the combined features of two."""
     columns = list(zip(*rows.excerpts, strict=True))
     first = encoder.layer(columns[0], layer)
     if len(columns) == 1:
@@ -145,7 +145,7 @@ def _features(encoder: FrozenEncoder, rows: ProbeRows, layer: int) -> NDArray[An
 
 
 def _cosines(encoder: FrozenEncoder, rows: ProbeRows, layer: int) -> Doubles:
-    """[n, 1] the cosine of each pair; of a text without a token 0."""
+    """[n, 1] the cosine of each pair; 0 for a text without tokens."""
     first, second = (
         encoder.layer(column, layer).astype(np.float64)
         for column in zip(*rows.excerpts, strict=True)
@@ -160,7 +160,7 @@ def _scored(task: ProbeTask, rows: ProbeRows, outputs: Doubles) -> dict[str, flo
 
 
 def _right(rows: ProbeRows, outputs: Doubles) -> NDArray[np.bool_]:
-    """Of which examples the likeliest class is the right one."""
+    """[n] whether the best class of each example is the right one."""
     return np.asarray(outputs.argmax(axis=1) == rows.targets.argmax(axis=1))
 
 
@@ -175,10 +175,10 @@ def _errors(task: ProbeTask, rows: ProbeRows, outputs: Doubles) -> dict[str, flo
     without = []
     for number in range(parts):
         rest = np.flatnonzero(part != number).tolist()
-        said, examples = [predictions[n] for n in rest], [rows.examples[n] for n in rest]
-        without.append(task.kind.score(said, examples))
-    spread = {name: np.array([one[name] for one in without]) for name in without[0]}
+        kept, examples = [predictions[n] for n in rest], [rows.examples[n] for n in rest]
+        without.append(task.kind.score(kept, examples))
+    values_of = {name: np.array([scores[name] for scores in without]) for name in without[0]}
     return {
         name: float(np.sqrt((parts - 1) / parts * ((values - values.mean()) ** 2).sum()))
-        for name, values in spread.items()
+        for name, values in values_of.items()
     }

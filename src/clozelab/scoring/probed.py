@@ -28,11 +28,11 @@ from clozelab.keys import mix, root
 from clozelab.nearest import remedy
 from clozelab.scoring.linear import Doubles
 
-_WORDS = 4  # that are as much work to encode as a sentence
+_WORDS_PER_ROW = 4  # count as one row of the training set
 
 
 class Excerpt(NamedTuple):
-    """A text, or the characters of it that a vector stands for."""
+    """A text, or a span of its characters."""
 
     text: str
     span: tuple[int, int] | None = None
@@ -49,28 +49,28 @@ class WordInContext(NamedTuple):
 
 
 def _words_in_context(path: Path, split: str) -> list[WordInContext]:
-    """The same lines that are tuned on, with the characters of the word."""
+    """The examples of fine-tuning, with the characters of the words."""
     return [
         WordInContext(
             str(number),
-            one.first,
-            one.second,
-            one.label,
-            (_word(one.first, one.places[0]), _word(one.second, one.places[1])),
+            pair.first,
+            pair.second,
+            pair.label,
+            (_word_span(pair.first, pair.places[0]), _word_span(pair.second, pair.places[1])),
         )
-        for number, one in enumerate(contrasted_words(path))
+        for number, pair in enumerate(contrasted_words(path))
     ]
 
 
-def _word(sentence: str, number: int) -> tuple[int, int]:
-    """The characters of a word of a sentence whose words have one space between them."""
+def _word_span(sentence: str, number: int) -> tuple[int, int]:
+    """The span of a word in a sentence of words separated by single spaces."""
     words = sentence.split(" ")
     first = sum(len(word) + 1 for word in words[:number])
     return first, first + len(words[number])
 
 
 WIC = replace(NAMED["wic"], read=_words_in_context)
-# Tasks whose score is the correlation of cosines with people's judgement, without any fit.
+# Tasks whose score is the correlation of cosines with human judgements, without any fit.
 COSINE = {
     **{f"sts{year}": (f"sts{year}", "test") for year in range(12, 17)},
     "stsb-cosine": ("stsb", "dev"),
@@ -83,7 +83,7 @@ KINDS = ("classify", "regress", "tag")  # of tasks that can be probed
 class ProbeRows(NamedTuple):
     """Rows of some examples."""
 
-    excerpts: list[tuple[Excerpt, ...]]  # of each row, as many in one as in another
+    excerpts: list[tuple[Excerpt, ...]]  # of each row, all rows of the same size
     targets: Doubles  # [n, 1] numbers, or [n, classes] with 1 at the class
     groups: Ints  # [n] which example each row is of
     examples: list[Any]
@@ -100,11 +100,11 @@ class ProbeTask:
     name: str
     data: Data
     split: str | None = None  # to score on; None: dev
-    _held: dict[str, ProbeRows] = field(default_factory=dict, repr=False, compare=False)
+    _cache: dict[str, ProbeRows] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def named(cls, word: str, *, root: str | None = None, split: str | None = None) -> ProbeTask:
-        """A task by the word for it."""
+        """The task of a name."""
         task, usual = COSINE.get(word, (word, None))
         return cls(word, Data(task, root=root), split or usual)
 
@@ -115,13 +115,13 @@ class ProbeTask:
 
     @cached_property
     def files(self) -> TaskSplits:
-        """The files, known to be there."""
+        """The files of the task, which exist."""
         if self.name == WIC.name:
             return found_in(WIC, self.data.root)
         return self.data.splits()
 
     def check(self) -> None:
-        """Refuse what is not there or cannot be probed, before a model is opened."""
+        """Refuse a task that is missing or cannot be probed, before a model is opened."""
         if self.name == self.data.task and self.name not in known() and not self.data.dev:
             raise UserError(f"{self.name}: is no task to probe; {remedy(self.name, known())}")
         if self.files.kind not in KINDS:
@@ -141,7 +141,7 @@ class ProbeTask:
 
     @cached_property
     def kind(self) -> TaskKind:
-        """Its kind, with the metrics that count."""
+        """The kind of task, with the metrics to report."""
         part: Any = self.files.part
         kind: TaskKind = part(**self.files.settings)
         return replace(kind, metrics=("spearman",)) if self.by_cosine else kind  # type: ignore[type-var]
@@ -156,33 +156,33 @@ class ProbeTask:
 
     def scored_rows(self) -> ProbeRows:
         """The rows that are scored."""
-        if "scored" not in self._held:
+        if "scored" not in self._cache:
             examples = self.files.read(self.scored)
-            self._held["scored"] = self._rows(examples, place=self.scored)
-        return self._held["scored"]
+            self._cache["scored"] = self._rows(examples, place=self.scored)
+        return self._cache["scored"]
 
     def excerpts(self, most: int) -> set[Excerpt]:
-        """All that an encoder is asked for, with `most` rows to fit a probe on."""
+        """All excerpts to encode, with at most `most` training rows."""
         training = [] if self.by_cosine else self.training_rows(most).all()
         return {*training, *self.scored_rows().all()}
 
     def training_rows(self, most: int) -> ProbeRows:
-        """Rows to fit a probe on, at most so many, or four times as many words; 0 for all.
+        """At most `most` rows to fit a probe on, four times as many for words; 0 for all.
 
-        Of more they are chosen by the numbers of their examples alone.
+        A sample depends only on the numbers of the examples.
         """
-        if f"train {most}" not in self._held:
+        if f"train {most}" not in self._cache:
             examples = self.files.read("train")
             order = np.argsort(mix(root(0, "probe"), np.arange(len(examples))), kind="stable")
             sizes = np.cumsum([len(_excerpts(examples[number])) for number in order])
-            rows = most * _WORDS if self.kind.name == "tag" else most
+            rows = most * _WORDS_PER_ROW if self.kind.name == "tag" else most
             fit = int(np.searchsorted(sizes, rows, side="right")) if most else len(examples)
             chosen = [examples[number] for number in np.sort(order[: max(fit, 2)])]
-            self._held[f"train {most}"] = self._rows(chosen, place="train")
-        return self._held[f"train {most}"]
+            self._cache[f"train {most}"] = self._rows(chosen, place="train")
+        return self._cache[f"train {most}"]
 
     def predictions(self, rows: ProbeRows, outputs: Doubles) -> list[Any]:
-        """What a probe's outputs say of each example, as its kind has it."""
+        """The predictions of the task's kind from a probe's outputs, one per example."""
         if self.kind.name == "regress":
             return [Number(float(value)) for value in outputs[:, 0]]
         names = self.kind.label_names
@@ -195,15 +195,15 @@ class ProbeTask:
         ]
 
     def _rows(self, examples: Sequence[Any], *, place: str) -> ProbeRows:
-        labelled = [(one, _answers(one)) for one in examples]
-        known = [(one, answers) for one, answers in labelled if answers is not None]
-        if not known:
+        labelled = [(example, _answers(example)) for example in examples]
+        kept = [(example, answers) for example, answers in labelled if answers is not None]
+        if not kept:
             raise UserError(f"{self.name}: no example of its {place} set has a label to score")
-        excerpts = [_excerpts(one) for one, _ in known]
-        answers = [answer for _, each in known for answer in each]
-        groups = np.repeat(np.arange(len(known)), [len(each) for each in excerpts])
+        excerpts = [_excerpts(example) for example, _ in kept]
+        answers = [answer for _, each in kept for answer in each]
+        groups = np.repeat(np.arange(len(kept)), [len(each) for each in excerpts])
         rows = [row for each in excerpts for row in each]
-        return ProbeRows(rows, self._targets(answers), groups, [one for one, _ in known])
+        return ProbeRows(rows, self._targets(answers), groups, [example for example, _ in kept])
 
     def _targets(self, answers: list[Any]) -> Doubles:
         if self.kind.name == "regress":
@@ -238,13 +238,13 @@ def known() -> dict[str, str]:
 def tasks_of(
     words: Sequence[str], *, root: str | None = None, split: str | None = None
 ) -> list[ProbeTask]:
-    """Tasks by their words, those of a group one by one, each once."""
+    """The tasks of these names and groups, without duplicates."""
     single = [name for word in words for name in GROUPS.get(word, (word,))]
     return [ProbeTask.named(name, root=root, split=split) for name in dict.fromkeys(single)]
 
 
 def _excerpts(example: Any) -> list[tuple[Excerpt, ...]]:
-    """The rows of an example."""
+    """The excerpts of each row of an example."""
     if isinstance(example, Tagged):
         text, first = " ".join(example.words), 0
         rows: list[tuple[Excerpt, ...]] = []
@@ -253,15 +253,15 @@ def _excerpts(example: Any) -> list[tuple[Excerpt, ...]]:
             first += len(word) + 1
         return rows
     if isinstance(example, WordInContext):
-        one, two = example.spans
-        return [(Excerpt(example.first, one), Excerpt(example.second, two))]
+        first_span, second_span = example.spans
+        return [(Excerpt(example.first, first_span), Excerpt(example.second, second_span))]
     assert isinstance(example, Sentences)
     texts = (example.first,) if example.second is None else (example.first, example.second)
     return [tuple(Excerpt(text) for text in texts)]
 
 
 def _answers(example: Any) -> Sequence[Any] | None:
-    """The answer of each row of an example; None where they are not known."""
+    """The answer of each row of an example; None if it has no labels."""
     if isinstance(example, Tagged):
         return example.tags
     return None if example.label is None else [example.label]

@@ -1,4 +1,4 @@
-"""Texts with the likelihoods of their tokens, words and sentences, as a user holds them."""
+"""Texts with the likelihoods of their tokens, words and sentences, for users."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from clozelab.scoring.likelihood import Likelihoods, TextScorer
 
 Unit = Literal["token", "word", "sentence"]
 LEVELS = (0.0, 1.0, 3.0, 5.0, 8.0, 12.0)  # nats, from expected to unexpected: a colour for each
-_ENDS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
+_SEPARATORS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
 
 
 @dataclass(frozen=True)
 class ScoredPiece:
-    """A token or a word; without a likelihood where nothing stands before it."""
+    """A token or a word; without a likelihood if nothing predicts it."""
 
     text: str
     start: int  # its first character in the text
@@ -34,7 +34,7 @@ class ScoredPiece:
 
     @property
     def level(self) -> int:
-        """The last of `LEVELS` that its surprisal has reached."""
+        """The index of the last of `LEVELS` that its surprisal reaches."""
         return max(sum(self.surprisal >= nats for nats in LEVELS) - 1, 0)
 
 
@@ -58,7 +58,7 @@ class ScoredText:
         return _exp(-self.log_likelihood / self.predicted)
 
     def strip(self, by: Unit) -> Iterator[tuple[str, ScoredPiece | None]]:
-        """The whole text in its order: tokens or words, and what stands between them."""
+        """Yield the text in order: tokens or words, and the text between them."""
         end, pieces = 0, {"token": self.tokens, "word": self.words, "sentence": ()}[by]
         for piece in pieces:
             yield self.text[end : max(end, piece.start)], None
@@ -83,7 +83,7 @@ class TextScores(Sequence[ScoredText]):
 
     texts: tuple[ScoredText, ...]
     method: str  # what was computed: see `clozelab.scoring.likelihood`
-    unknown: int  # tokens that stand for characters the tokenizer does not know
+    unknown: int  # the number of unknown tokens
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -111,50 +111,50 @@ class TextScores(Sequence[ScoredText]):
             if as_json:
                 yield json.dumps(text.as_json(), ensure_ascii=False)
             elif by == "sentence":
-                whole = _ENDS.sub(" ", text.text)
-                yield f"{text.log_likelihood:.6f}\t{text.perplexity:.4f}\t{whole}"
+                flat_text = _SEPARATORS.sub(" ", text.text)
+                yield f"{text.log_likelihood:.6f}\t{text.perplexity:.4f}\t{flat_text}"
             else:
                 for piece in text.tokens if by == "token" else text.words:
                     nats = piece.log_likelihood
-                    shown = "" if nats is None else f"{nats:.6f}"
-                    yield f"{number}\t{shown}\t{_ENDS.sub(' ', piece.text)}"
+                    column = "" if nats is None else f"{nats:.6f}"
+                    yield f"{number}\t{column}\t{_SEPARATORS.sub(' ', piece.text)}"
 
 
 def scored(text_scorer: TextScorer, texts: Sequence[str], likelihoods: Likelihoods) -> TextScores:
-    """Texts with what was computed of them."""
+    """The scores of texts from the likelihoods of their tokens."""
     pieces = likelihoods.pieces
     ids = pieces.columns["ids"]
     unknown = text_scorer.model.vocabulary.roles.get("unk")
     if text_scorer.kind == "two_directions":
         unknown = 0
     rows = tuple(
-        _scored(text_scorer, text, likelihoods, number) for number, text in enumerate(texts)
+        _score_text(text_scorer, text, likelihoods, number) for number, text in enumerate(texts)
     )
     count = 0 if unknown is None else int(np.equal(ids, unknown).sum())
     return TextScores(rows, likelihoods.method, count)
 
 
-def _scored(
+def _score_text(
     text_scorer: TextScorer, text: str, likelihoods: Likelihoods, number: int
 ) -> ScoredText:
-    here = likelihoods.pieces.text(number)
-    spans, words = likelihoods.pieces.spans[here].tolist(), likelihoods.pieces.words[here].tolist()
-    nats = [None if math.isnan(value) else value for value in likelihoods.nats[here].tolist()]
-    ids = likelihoods.pieces.columns["ids"][here].tolist()
+    own = likelihoods.pieces.text(number)
+    spans, words = likelihoods.pieces.spans[own].tolist(), likelihoods.pieces.words[own].tolist()
+    nats = [None if math.isnan(value) else value for value in likelihoods.nats[own].tolist()]
+    ids = likelihoods.pieces.columns["ids"][own].tolist()
     tokens = []
-    for (start, stop), number_of, value in zip(spans, ids, nats, strict=True):
+    for (start, stop), token_id, value in zip(spans, ids, nats, strict=True):
         piece = text[start:stop]
-        if not piece:  # some bytes of a character
-            piece = text_scorer.model.tokenizer.id_to_token(number_of) or ""
+        if not piece:  # part of the bytes of a character
+            piece = text_scorer.model.tokenizer.id_to_token(token_id) or ""
         tokens.append(ScoredPiece(piece, start, stop, value))
     starts = [n for n, word in enumerate(words) if n == 0 or word != words[n - 1]]
-    whole = []
+    scored_words = []
     for first, end in zip(starts, [*starts[1:], len(words)], strict=True):
-        known = [value for value in nats[first:end] if value is not None]
+        predicted = [value for value in nats[first:end] if value is not None]
         start, stop = spans[first][0], spans[end - 1][1]
-        total = math.fsum(known) if len(known) == end - first else None
-        whole.append(ScoredPiece(text[start:stop], start, stop, total))
-    return ScoredText(text, tuple(tokens), tuple(whole), float(likelihoods.sums[number]))
+        total = math.fsum(predicted) if len(predicted) == end - first else None
+        scored_words.append(ScoredPiece(text[start:stop], start, stop, total))
+    return ScoredText(text, tuple(tokens), tuple(scored_words), float(likelihoods.sums[number]))
 
 
 def _exp(value: float) -> float:

@@ -1,7 +1,7 @@
-"""Jobs on the cores of a CPU: whole jobs side by side, instead of each operation shared out.
+"""Run jobs in parallel threads, instead of each operation on all cores.
 
-Operations here are short, and one that is shared out ends with the slowest core: where others use
-the machine, too, threads wait for each other most of the time.
+Operations here are short, and an operation on all cores ends with the slowest: on a machine that is
+shared, threads would wait for each other most of the time.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import torch
 J = TypeVar("J")
 R = TypeVar("R")
 
-_MOST = 4  # jobs at a time: what Python does for each is done for one at a time
+_MOST_THREADS = 4  # threads: the Python part of jobs runs in one at a time
 
 
 def side_by_side(work: Callable[[J], R], jobs: Iterable[J], *, device: torch.device) -> Iterator[R]:
-    """What becomes of every job, in their order; on a GPU they follow one another."""
+    """Yield the result of every job in order; on a GPU they run one after another."""
     cores = torch.get_num_threads()
     if device.type != "cpu" or cores == 1:
         yield from map(work, jobs)
         return
-    threads = min(_MOST, cores)
+    threads = min(_MOST_THREADS, cores)
     pending: deque[Future[R]] = deque()
     try:
         with ThreadPoolExecutor(
