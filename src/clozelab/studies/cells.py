@@ -28,14 +28,14 @@ from clozelab.studies.request import Cell, StudyRequest
 
 FAILED = "failed.json"
 TASKS = "tasks"
-LIKE = "like.txt"  # names the variant whose weights a cell has
+LIKE = "like.txt"  # names the variant whose pretraining a cell shares
 PRETRAINING = "pretraining"
-_RECORD = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json")
+_RECORD_FILES = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json")
 
 
 @dataclass(frozen=True)
 class CellJob:
-    """All that a process needs to run a cell, or to continue one."""
+    """The arguments to run or continue a cell, in any process."""
 
     request: StudyRequest
     cell: Cell
@@ -65,7 +65,7 @@ class CellEvent:
 
 
 def run_cell(job: CellJob) -> Iterator[CellEvent]:
-    """Run what is left of a cell; nothing follows an end that was early."""
+    """Run what is left of a cell; a stage that is interrupted ends it."""
     (job.folder / FAILED).unlink(missing_ok=True)
     stages: list[tuple[str, Iterator[Event]]] = [(PRETRAINING, _pretrain(job))]
     stages += [(task, _finetune(job, task)) for task in job.request.tasks()]
@@ -74,7 +74,7 @@ def run_cell(job: CellJob) -> Iterator[CellEvent]:
             yield CellEvent(job.cell.name, stage, event)
             if isinstance(event, Ended) and not event.whole:
                 return
-            if isinstance(event, Ended) and event.signal:  # it came during the last step
+            if isinstance(event, Ended) and event.signal:  # interrupted during the last step
                 raise KeyboardInterrupt(event.signal)
         clear()
     if not _is_measured(job):
@@ -85,20 +85,20 @@ def run_cell(job: CellJob) -> Iterator[CellEvent]:
 
 
 def is_done(job: CellJob) -> bool:
-    """Whether nothing is left of a cell."""
+    """Whether a cell is pretrained, fine-tuned and measured."""
     folder = job.folder
     tasks = [folder / TASKS / task / "result.json" for task in job.request.tasks()]
     return all(file.exists() for file in (folder / "result.json", *tasks)) and _is_measured(job)
 
 
 def _is_measured(job: CellJob) -> bool:
-    """Whether all measures are known, those included that were added later."""
+    """Whether all measures are known, also those added later."""
     values = read_json(job.folder / MEASURED)
     return {*measurable(job.request)} <= {*values.get("measures", values.get("scores", ()))}
 
 
 def model_folder(job: CellJob) -> Path:
-    """The run with the weights of a cell: its own, or that of the variant it shares with."""
+    """The run with the weights of a cell: its own, or that whose pretraining it shares."""
     like = job.folder / LIKE
     if like.exists():
         return job.folder_of(like.read_text(encoding="utf-8").strip())
@@ -106,7 +106,7 @@ def model_folder(job: CellJob) -> Path:
 
 
 def record_failure(job: CellJob, error: BaseException) -> str:
-    """Write why a cell failed, and return it in a line."""
+    """Write why a cell failed, and return the message."""
     message = str(error) or type(error).__name__
     job.folder.mkdir(parents=True, exist_ok=True)
     record = {
@@ -125,7 +125,7 @@ def failure(job: CellJob) -> str | None:
 
 
 def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
-    """The scores and the cost of a cell, as result.json has them."""
+    """The scores and the cost of a cell, for result.json."""
     run, variant = Run(job.folder), job.cell.variant
     result = run.result() or {}
     tokens = result.get("tokens", 0)
@@ -134,7 +134,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
         "variant": variant,
         "seed": job.cell.seed,
         "scores": _scores(job),
-        "constant": _constants(job),
+        "constant": _constant_scores(job),
         "tokens": tokens,
         "steps": result.get("steps", 0),
         "seconds": result.get("seconds", 0.0),
@@ -147,7 +147,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
 
 
 def _scores(job: CellJob) -> dict[str, float]:
-    """By task and metric, then the measures."""
+    """The scores by task and metric, then the measures."""
     scores: dict[str, float] = {}
     for task in job.request.tasks():
         result = Run(job.folder / TASKS / task).result()
@@ -156,8 +156,8 @@ def _scores(job: CellJob) -> dict[str, float]:
     return scores | dict(read_json(job.folder / MEASURED).get("scores", {}))
 
 
-def _constants(job: CellJob) -> dict[str, float]:
-    """What an answer that is always the same scores, by task and metric."""
+def _constant_scores(job: CellJob) -> dict[str, float]:
+    """The score of a constant answer, by task and metric."""
     scores: dict[str, float] = {}
     for task in job.request.tasks():
         result = Run(job.folder / TASKS / task).result() or {}
@@ -166,24 +166,24 @@ def _constants(job: CellJob) -> dict[str, float]:
 
 
 def tunings_of(result: Mapping[str, Any]) -> list[Mapping[str, float]]:
-    """The scores of each tuning; one that diverged scores as one answer to everything would."""
+    """The scores of each fine-tuning; one that diverged scores as a constant answer."""
     cell = result["cells"][0]
-    lost = [result.get("constant", {})] * cell.get("diverged", 0)
-    return [*cell["seeds"].values(), *lost]
+    diverged = [result.get("constant", {})] * cell.get("diverged", 0)
+    return [*cell["seeds"].values(), *diverged]
 
 
 def tuning_scores(
     task: str, tunings: Sequence[Mapping[str, float]], measures: Sequence[str]
 ) -> dict[str, float]:
-    """The mean of each score over the tunings of one encoder, and what measures ask beside it."""
+    """The mean of each score over the fine-tunings of one encoder, and the requested extremes."""
     scores: dict[str, float] = {}
-    for metric in dict.fromkeys(name for one in tunings for name in one):
-        values = [one[metric] for one in tunings if metric in one]
+    for metric in dict.fromkeys(name for tuning in tunings for name in tuning):
+        values = [tuning[metric] for tuning in tunings if metric in tuning]
         name = f"{task}.{metric}"
-        whole = {"": fmean(values)}
+        kinds = {"": fmean(values)}
         if len(values) > 1:
-            whole |= {"best.": max(values), "worst.": min(values), "spread.": stdev(values)}
-        scores |= {f"{k}{name}": v for k, v in whole.items() if not k or f"{k}{name}" in measures}
+            kinds |= {"best.": max(values), "worst.": min(values), "spread.": stdev(values)}
+        scores |= {f"{k}{name}": v for k, v in kinds.items() if not k or f"{k}{name}" in measures}
     return scores
 
 
@@ -195,7 +195,7 @@ def _parameters(run: Run) -> int | None:
 
 
 def _pretrain(job: CellJob) -> Iterator[Event]:
-    """Pretrain, or continue it, or take over the run of a variant with the same pretraining."""
+    """Pretrain, resume, or copy the record of a variant with the same pretraining."""
     folder, request, variant = job.folder, job.request, job.cell.variant
     needed = request.depends_on.get(variant)
     if needed is not None and Run(job.folder_of(needed)).result() is None:
@@ -205,7 +205,7 @@ def _pretrain(job: CellJob) -> Iterator[Event]:
     if (other := request.shares_pretraining_with(variant)) is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / LIKE, f"{other}\n")
-        for name in _RECORD:  # the result comes last: with it the pretraining is done
+        for name in _RECORD_FILES:  # the result last, since it marks the run as done
             with replacing(folder / name) as stream:
                 stream.write((model_folder(job) / name).read_bytes())
         return
@@ -228,16 +228,16 @@ def _finetune(job: CellJob, task: str) -> Iterator[Event]:
     """Fine-tune on a task with the seed of the cell, and drop the weights once scores are known."""
     folder, request, variant = job.folder / TASKS / task, job.request, job.cell.variant
     if Run(folder).result() is None:
-        order = FinetuneRequest(
+        tuning = FinetuneRequest(
             str(model_folder(job)),
             request.tasks()[task],
             protocol=request.protocol(variant),
             settings=request.settings(variant, task),
             seed=request.seed(job.cell) * request.study.tunings,
         )
-        plan = finetune.planned(order, seeds=request.study.tunings)
+        plan = finetune.planned(tuning, seeds=request.study.tunings)
         for happened in finetune.follow(plan, folder, machine=job.machine, saving=SaveOptions()):
             yield happened.event
     if not job.keep_models and Run(folder).result() is not None:
-        for weights in folder.glob("*/checkpoints"):  # those included that a kill left
+        for weights in folder.glob("*/checkpoints"):  # also those that a killed process left
             shutil.rmtree(weights)

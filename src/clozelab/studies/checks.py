@@ -54,7 +54,7 @@ def _check_measure(study: StudySpec, measure: str, tasks: Sequence[str], place: 
 
 
 def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
-    """Before the dot is a task, of this study or another, or the word task itself."""
+    """Refuse TASK.KEY=VALUE with an unknown task; the word `task` itself is allowed."""
     task, dot, _ = word.partition("=")[0].partition(".")
     known = (*tasks, *(name for name in protocols.tasks() if name not in tasks))
     if dot and task not in (*known, "task"):
@@ -62,7 +62,7 @@ def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
 
 
 def _check_teacher(study: StudySpec, variant: Variant, place: str) -> None:
-    """A teacher is another variant, and no variant is its own teacher at any remove."""
+    """Refuse an unknown teacher, and a variant that is its own teacher, also indirectly."""
     seen, teacher = [variant.name], variant.teacher
     while teacher is not None:
         if teacher in seen:

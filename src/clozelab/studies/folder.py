@@ -1,7 +1,7 @@
 """The folder of a study: what it was started with, and the lock on it.
 
 Seeds, variants, tasks and measures may be added, or left out for a time. A variant, a task or a
-corpus that has changed under its name is refused: it would stand for two things on the page.
+corpus that has changed under the same name is refused: results of both would be mixed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from clozelab.studies.scores import named_task
 from clozelab.studies.timing import Pace
 from clozelab.text.store.corpus import open_stores
 
-UNITS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}  # by what a study holds equal
+UNITS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}  # by the study's `equal`
 KIND = "study"  # in the marker of the folder
-_FILE = "file "  # begins the name of a task's file among the fingerprints
+_FILE = "file "  # prefix of the names of task files in the fingerprints
 _OPTIONS = ("size", "data", "task_data", "budget")
-# What all variants have in common and one folder cannot have twice: the word for it, its fields.
+# Settings that must be the same for all cells of a folder: their name in errors, and fields.
 _COMMON = {
     "recipe": ("recipe", "set"),
     "study": ("name", "equal"),
@@ -40,7 +40,7 @@ Prints = Mapping[str, str]
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """What the plan in a folder says, which later cells keep to."""
+    """The saved plan of a folder, which later cells follow."""
 
     unit: str
     amount: float
@@ -70,7 +70,7 @@ def fingerprints(request: StudyRequest) -> dict[str, str]:
 
 
 def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
-    """The plan in a folder, if it is of this study; None where there is none yet."""
+    """The plan in a folder, checked against the request; None if there is none yet."""
     if out is None or not out.exists():
         return None
     if not out.is_dir():
@@ -122,28 +122,28 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
 
 
 def portable(prints: Mapping[str, str]) -> dict[str, str]:
-    """The fingerprints but for the corpora's, by names that are the same on every machine."""
+    """The fingerprints without the corpora's, by names that do not depend on the machine."""
     tasks = {name: one.partition("=")[0] for name, one in prints.items() if name[:5] == "task "}
     rest = {k: v for k, v in prints.items() if k.startswith(("variant ", "protocol of "))}
-    return {**rest, **tasks, **_files(prints)}
+    return {**rest, **tasks, **_digests_by_name(prints)}
 
 
-def _files(prints: Prints) -> dict[str, str]:
-    """The digests of the tasks' files by the ends of their paths."""
+def _digests_by_name(prints: Prints) -> dict[str, str]:
+    """The digests of the tasks' files, by the last two parts of their paths."""
     files = task_files(prints).items()
     return {f"task file {'/'.join(Path(path).parts[-2:])}": digest for path, digest in files}
 
 
 def _moved(option: str, before: tuple[Any, Prints], after: tuple[Any, Prints]) -> bool:
-    """Whether corpora or tasks are in another place, and are what they were."""
+    """Whether corpora or tasks were moved, with the same contents."""
     if option == "data":
-        return _by_digest(*before) == _by_digest(*after)
-    known, now = (_files(prints).items() for _, prints in (before, after))
+        return _with_fingerprints(*before) == _with_fingerprints(*after)
+    known, now = (_digests_by_name(prints).items() for _, prints in (before, after))
     return option == "task_data" and len(now) > 0 and now <= known
 
 
-def _by_digest(words: Sequence[str], prints: Prints) -> list[str]:
-    """DIR, DIR:WEIGHT or NAME=DIR with the fingerprint of the corpus in place of its path."""
+def _with_fingerprints(words: Sequence[str], prints: Prints) -> list[str]:
+    """DIR, DIR:WEIGHT or NAME=DIR with the corpus's fingerprint in place of its path."""
     paths = {name.removeprefix("corpus "): one for name, one in prints.items() if "corpus " in name}
     for path in sorted(paths, key=len, reverse=True):
         words = [word.replace(path, paths[path]) for word in words]
@@ -157,17 +157,17 @@ def task_files(prints: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def locked_folder(out: Path) -> Iterator[None]:
-    """Keep a second study out of the folder; a folder with anything else in it is refused."""
+    """Lock the folder against a second process; a folder with other contents is refused."""
     planned = (out / PLAN).exists() and (out / STUDY).exists()
     if kind_of(out) is None and (planned or _has_only_spec(out)):
-        mark(out, KIND)  # from before there were markers
+        mark(out, KIND)  # a folder from before there were markers
     claim(out, KIND)
     with locked(out, work="study"):
         yield
 
 
 def _has_only_spec(out: Path) -> bool:
-    """Whether a crash at the very start left the study without a plan."""
+    """Whether the folder has a study but no plan, as after a crash at the start."""
     names = {file.name for file in out.iterdir() if not is_own(file)} if out.is_dir() else set()
     return STUDY in names and names <= {STUDY, f".{STUDY}.part", f".{PLAN}.part"}
 

@@ -1,12 +1,12 @@
-"""What a cell is compared by beside its task scores: a registry of measures, by kind.
+"""The measures of a cell beside its task scores, by kind.
 
-`MEASURERS` has one function for each kind (studies/scores.py says what the kinds are). It is given
-a `Cell` to measure and the name after the dot, and returns a `Value`, or None where the model
-cannot be measured so. A new kind is one function and one line in each of the two tables.
+`MEASURERS` has one function for each kind (studies/scores.py lists the kinds). It is given the cell
+as a `Measuring` and the name after the dot, and returns a `Value`, or None if the model cannot be
+measured this way. A new kind is one function and one line in each of the two tables.
 
-Masked tokens are harder to predict under some masks than under others. Where the variants of a
-study mask differently, the masked-LM loss of all is measured under the masks of the base. That
-favours the base: `under.VARIANT` measures all under the masks of another variant.
+Masked tokens are harder to predict under some masks than under others. If the variants of a study
+mask differently, the masked-LM loss of all is measured under the masks of the base. That favours
+the base: `under.VARIANT` measures all under the masks of another variant.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured
 from clozelab.training.world import join
 
-_ASKED = {"next_sentence": "next", "sentence_order": "order"}
-# Not tuned: far above the noise of a step, so that only a setback counts.
-_SPIKE = 0.5  # nats above the mean of the losses before: twenty logged steps
+_PAIR_FORMATS = {"next_sentence": "next", "sentence_order": "order"}
+# Not tuned: far above the noise of single steps.
+_SPIKE = 0.5  # nats above the mean of the last `_WINDOW` logged losses
 _WINDOW = 20
 
 
 @dataclass(frozen=True)
 class Value:
-    """What a measure came to, over how many items, and each item's score where they are few."""
+    """The value of a measure, the number of its items, and their scores if they are few."""
 
     score: float
     size: float | None = None
@@ -65,7 +65,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Measuring:
-    """A cell whose run is done."""
+    """A cell to be measured, whose run is done."""
 
     request: StudyRequest
     cell: Cell
@@ -85,7 +85,7 @@ class Measuring:
 
     @cached_property
     def joint(self) -> JointScores | None:
-        """Two words hidden together in held-out text, if the model sees both sides of them."""
+        """Scores of two words masked together in held-out text, if the model sees both sides."""
         text_scorer = _scorer(self)
         if text_scorer is None or text_scorer.kind not in KINDS:
             return None
@@ -118,44 +118,44 @@ def measured(cell: Measuring) -> dict[str, Any]:
 
 
 def measurable(request: StudyRequest) -> list[str]:
-    """The measures that are taken of a model; others are read off its tunings or its record."""
+    """The measures computed from a model; others come from its fine-tunings or its log."""
     read_off, missing = (*TUNINGS, "run"), unmeasurable(request)
     measures = request.study.measures
     return [m for m in measures if m not in missing and m.partition(".")[0] not in read_off]
 
 
 def unmeasurable(request: StudyRequest) -> dict[str, str]:
-    """The measures that cannot be taken here, and why."""
+    """The measures that cannot be computed here, and why."""
     missing = dict[str, str]()
     for measure in request.study.measures:
         kind, _, name = measure.partition(".")
         try:
             if kind in ("probe", "cls"):
                 ProbeTask.named(name, root=request.task_data).check()
-            elif kind in _FILES:
-                _FILES[kind](name, root=request.task_data, columns={})
+            elif kind in _FINDERS:
+                _FINDERS[kind](name, root=request.task_data, columns={})
         except UserError as error:
             missing[measure] = str(error).split("\n")[0].split(";")[0]
     return missing
 
 
-def _held_out(cell: Measuring, objective: str) -> Value | None:
+def _held_out_loss(cell: Measuring, objective: str) -> Value | None:
     own = (Run(cell.folder).result() or {}).get("held_out", {})
     if objective not in own:
         return None
     if objective == "masked_lm" and _masks_differ(cell.request):
-        # A loss under other masks could not be compared; it is better to have none.
-        return _under_masks(cell, _base(cell.request))
+        # A loss under the variant's own masks could not be compared.
+        return _loss_under_masks(cell, _base(cell.request))
     sums = cell.held_out
     return _loss(sums, objective) if objective in sums else Value(own[objective]["loss"])
 
 
-def _under(cell: Measuring, variant: str) -> Value | None:
-    return _under_masks(cell, cell.request.recipe(variant))
+def _loss_under_variant(cell: Measuring, variant: str) -> Value | None:
+    return _loss_under_masks(cell, cell.request.recipe(variant))
 
 
-def _under_masks(cell: Measuring, masks: Recipe) -> Value | None:
-    """The masked-LM loss under the masks of a recipe; None where they do not fit the model."""
+def _loss_under_masks(cell: Measuring, masks: Recipe) -> Value | None:
+    """The masked-LM loss under the masks of a recipe; None if they do not fit the model."""
     load(str(cell.model))  # an error of the model itself must be reported
     try:
         return _loss(cell.evaluate(masks=masks), "masked_lm")
@@ -163,29 +163,29 @@ def _under_masks(cell: Measuring, masks: Recipe) -> Value | None:
         return None
 
 
-def _pair(cell: Measuring, objective: str) -> Value | None:
-    """The accuracy of the model's pair head, whichever it has, on the pairs of an objective."""
+def _pair_accuracy(cell: Measuring, objective: str) -> Value | None:
+    """The accuracy of the model's pair head on the pairs of an objective, its own or another."""
     if not {*PAIRS} & {*pretrained(load(str(cell.model))).heads}:
         return None
-    sums = cell.evaluate(pairs=_ASKED[objective])
+    sums = cell.evaluate(pairs=_PAIR_FORMATS[objective])
     (head,) = {*PAIRS} & {*sums}
     return Value(100 * means(sums)[head]["accuracy"], sums[head]["count"])
 
 
-def _own(cell: Measuring, name: str) -> Value:
+def _own_measure(cell: Measuring, name: str) -> Value:
     measure = registry.find("measure", name)
     if measure is None:
         raise UserError(f"own.{name}: is not registered; import its module first")
     return Value(float(measure(load(str(cell.model)), cell.corpus)))
 
 
-def _probe(cell: Measuring, task: str, *, pool: Pooling = "mean") -> Value | None:
-    """The score of a probe of the frozen encoder, at the layer that counts."""
+def _probe_score(cell: Measuring, task: str, *, pool: Pooling = "mean") -> Value | None:
+    """The score of a probe of the frozen encoder, at the chosen layer."""
     loaded, probe_task = load(str(cell.model)), ProbeTask.named(task, root=cell.request.task_data)
     if pool == "cls" and loaded.recipe.encoder.layout.summary is None:
         return None
     probe_task = warm.shared((task, _digests(probe_task)), lambda: probe_task)
-    texts = warm.shared(("texts", _reading(loaded)), dict[str, Text])
+    texts = warm.shared(("texts", _tokenisation_key(loaded)), dict[str, Text])
     with join(cell.device) as world:
         loaded.module.to(world.device).eval()
         encoder = FrozenEncoder(loaded, world.device, pool=pool, texts=texts)
@@ -197,30 +197,30 @@ def _probe(cell: Measuring, task: str, *, pool: Pooling = "mean") -> Value | Non
     return Value(score, probed.scored, (100.0 * probed.right).tolist())
 
 
-def _pairs(cell: Measuring, name: str) -> Value | None:
+def _minimal_pairs(cell: Measuring, name: str) -> Value | None:
     """How often the good text of a minimal pair is likelier."""
     pairs, text_scorer = find_pairs(name, root=cell.request.task_data, columns={}), _scorer(cell)
     if text_scorer is None:
         return None
-    key = (name, _digests(pairs), _reading(text_scorer.model))
+    key = (name, _digests(pairs), _tokenisation_key(text_scorer.model))
     tokens = warm.shared(key, lambda: pairs.tokens(text_scorer))
     scores = drained(pairs.follow(text_scorer, tokens=tokens, device=cell.device))
     return Value(scores.all.accuracy, len(scores.pairs), (100 * scores.outcomes).tolist())
 
 
 def _digests(files: ProbeTask | PairFiles) -> tuple[tuple[str, str], ...]:
-    """By which files of the same name are told apart."""
+    """The digests of files, as a cache key."""
     return tuple(sorted(files.digests().items()))
 
 
-def _reading(model: Model) -> str:
-    """By what a model's texts become tokens."""
+def _tokenisation_key(model: Model) -> str:
+    """A cache key of all settings that determine how a model tokenises texts."""
     recipe = model.recipe
     return repr((model.tokenizer.to_str(), recipe.encoder.layout, recipe.blocks.length))
 
 
 def _facts(cell: Measuring, name: str) -> Value | None:
-    """How often the object of a cloze fact is the first of all objects."""
+    """How often the object of a cloze fact is the best candidate."""
     fact_files, text_scorer = (
         find_facts(name, root=cell.request.task_data, columns={}),
         _scorer(cell),
@@ -231,14 +231,14 @@ def _facts(cell: Measuring, name: str) -> Value | None:
     return Value(scores.all.at_1, len(scores.facts), (100 * scores.at_1).tolist())
 
 
-def _joint(cell: Measuring, name: str) -> Value | None:
-    """The loss of two words hidden together: as the model predicts them, or by the chain rule."""
+def _joint_loss(cell: Measuring, name: str) -> Value | None:
+    """The loss of two words masked together: as the model predicts them, or by the chain rule."""
     joint = cell.joint
     return None if joint is None else _mean(-(joint.own if name == "two" else joint.chain))
 
 
-def _gain(cell: Measuring, name: str) -> Value | None:
-    """What the chain rule adds to the likelihood of two independent words."""
+def _chain_gain(cell: Measuring, name: str) -> Value | None:
+    """The gain in likelihood of the chain rule over two independent words."""
     return None if cell.joint is None else _mean(cell.joint.gain)
 
 
@@ -247,7 +247,7 @@ def _mean(items: Nats) -> Value:
 
 
 def _scorer(cell: Measuring) -> TextScorer | None:
-    """How the encoder is asked for tokens; None where a generator would answer in its place."""
+    """The scorer of the encoder; None if a generator predicts tokens in its place."""
     loaded = load(str(cell.model))
     if not encoder_predicts(loaded):
         return None
@@ -255,19 +255,19 @@ def _scorer(cell: Measuring) -> TextScorer | None:
     return scorer(loaded, spelling=Corpus.open(cell.corpus).spelling if words else None)
 
 
-def _log(cell: Measuring, name: str) -> Value | None:
-    """From a run's log: how often its loss jumped, or how far its gradients' tail reaches."""
-    steps = [one for one in Run(cell.folder).events() if one["kind"] == "step"]
+def _log_statistic(cell: Measuring, name: str) -> Value | None:
+    """From a run's log: the number of loss spikes, or the tail ratio of gradient norms."""
+    steps = [event for event in Run(cell.folder).events() if event["kind"] == "step"]
     if name == "gradient_tail":
-        norms = [one["norm"] for one in steps if one.get("norm") is not None]
+        norms = [event["norm"] for event in steps if event.get("norm") is not None]
         if len(norms) < 2:
             return None
         cuts = quantiles(norms, n=100, method="inclusive")
         return Value(cuts[98] / max(cuts[49], 1e-12))
     losses = [
-        next(one[key]["loss"] for key in one if key.endswith("_lm"))
-        for one in steps
-        if any(key.endswith("_lm") for key in one)
+        next(event[key]["loss"] for key in event if key.endswith("_lm"))
+        for event in steps
+        if any(key.endswith("_lm") for key in event)
     ]
     jumps = sum(
         loss > fmean(losses[at : at + _WINDOW]) + _SPIKE for at, loss in enumerate(losses[_WINDOW:])
@@ -279,28 +279,28 @@ def own_files(request: StudyRequest) -> list[Path]:
     """The files of minimal pairs and facts that are no named sets."""
     words = [measure.partition(".") for measure in measurable(request)]
     named = {*NAMED_PAIRS, *NAMED_FACTS}
-    return [local_file(name) for kind, _, name in words if kind in _FILES and name not in named]
+    return [local_file(name) for kind, _, name in words if kind in _FINDERS and name not in named]
 
 
-_FILES: dict[str, Callable[..., Any]] = {"pairs": find_pairs, "facts": find_facts}
-# By kind of measure.
+_FINDERS: dict[str, Callable[..., Any]] = {"pairs": find_pairs, "facts": find_facts}
+# The function of each kind of measure.
 MEASURERS: dict[str, Callable[[Measuring, str], Value | None]] = {
-    "held_out": _held_out,
-    "under": _under,
-    "pair": _pair,
-    "probe": _probe,
-    "cls": partial(_probe, pool="cls"),
-    "pairs": _pairs,
+    "held_out": _held_out_loss,
+    "under": _loss_under_variant,
+    "pair": _pair_accuracy,
+    "probe": _probe_score,
+    "cls": partial(_probe_score, pool="cls"),
+    "pairs": _minimal_pairs,
     "facts": _facts,
-    "joint": _joint,
-    "gain": _gain,
-    "own": _own,
-    "log": _log,
+    "joint": _joint_loss,
+    "gain": _chain_gain,
+    "own": _own_measure,
+    "log": _log_statistic,
 }
 
 
 def plateau_level(request: StudyRequest, variant: str) -> float | None:
-    """The loss of a variant's language model that knows frequencies and copying alone."""
+    """The loss of a variant's unigram plateau: frequencies and copying only."""
     plateau = plateau_of(request.recipe(variant), open_stores(request.stores(variant)))
     return None if plateau is None else plateau.level
 
@@ -319,7 +319,7 @@ def _masks_differ(request: StudyRequest) -> bool:
     base, recipes = _base(request), [request.recipe(one.name) for one in request.study.variants]
     if not any(part.language_model == "masked" for part in base.objectives):
         return False
-    # Copies and redrawn pairs differ by epoch, and held-out text has only one.
+    # Copies and redrawn pairs only matter between epochs; held-out text has one.
     masks = [
         (one.masking, replace(one.corruption, copies=0, redraw="masks"))
         for one in (base, *recipes)

@@ -1,8 +1,8 @@
-"""Studies in several folders as one: their cells were done on other days, or on other machines.
+"""Merge the folders of studies whose cells were run on different days or machines.
 
-Cells of other seeds or variants are joined. What cannot be compared is refused: another recipe,
-fine-tuning, amount of training, size, corpus or task file, and a cell that came out in two ways.
-Paths may differ from machine to machine; corpora and task files are known by their digests.
+Cells of different seeds or variants are joined. What cannot be compared is refused: another recipe,
+fine-tuning, amount of training, size, corpus or task file, and a cell with two different results.
+Paths may differ between machines; corpora and task files are identified by their digests.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from clozelab.studies.request import Cell
 from clozelab.studies.scores import named_task
 from clozelab.studies.spec import Claim, StudySpec, Variant
 
-# What one page cannot have twice, beside the variants: the word for it, the fields of the study.
+# Settings that must be the same in all parts: their name in errors, and fields of the study.
 _COMMON = {
     "study": ("name",),
     "recipe": ("recipe", "set"),
     "finetune": ("finetune", "tunings"),
     "number of held-out blocks": ("blocks",),
 }
-_BY_NAME = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "power", "made")
+_TABLES = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "power", "made")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One of the folders."""
+    """One of the folders to merge."""
 
     record: StudyRecord
     planned: Mapping[Cell, dict[str, Any]]  # as plan.json has them
     results: Mapping[Cell, dict[str, Any]]  # as result.json has them
-    packed: Mapping[str, str]  # the files of its cells that are in one file
+    packed: Mapping[str, str]  # the packed files of its cells
 
     @property
     def folder(self) -> Path:
@@ -57,16 +57,16 @@ class _Part:
 
 
 def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> None:
-    """Join the cells of some studies in a new folder.
+    """Merge the cells of some studies into a new folder.
 
-    `study` is the name or the file of the study: claims that compare variants of two parts are
-    taken from it. Without it they are those of the packaged study of that name, if there is one.
+    `study` is the name or the file of the study, from which claims that compare variants of two
+    parts are taken; by default it is the packaged study of that name, if there is one.
     """
-    parts = [_read(folder) for folder in folders]
+    parts = [_read_part(folder) for folder in folders]
     if len(parts) < 2:
         raise UserError(f"{len(parts)} study is nothing to merge; name two folders or more")
     for first, other in combinations(parts, 2):
-        _refuse_another(first, other)
+        _check_comparable(first, other)
     owners = _owners(parts)
     merged = _merged_spec(parts, len({cell.seed for cell in owners}), study)
     order = [variant.name for variant in merged.variants]
@@ -74,9 +74,9 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
     plans = [part.record.plan for part in parts]
     plan = {
         **plans[0],
-        **{name: _first_of(plan.get(name, {}) for plan in plans) for name in _BY_NAME},
+        **{name: _merge_first(plan.get(name, {}) for plan in plans) for name in _TABLES},
         "cells": [owners[cell].planned[cell] for cell in cells],
-        "parts": [one for part in parts for one in _parts(part, owners)],
+        "parts": [one for part in parts for one in _part_records(part, owners)],
     }
     results = [owners[cell].results[cell] for cell in cells if owners[cell].came(cell)]
     with new_folder(out) as place:
@@ -88,7 +88,7 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
         mark(place, KIND)
 
 
-def _read(folder: Path) -> _Part:
+def _read_part(folder: Path) -> _Part:
     record = read(folder)
     lists = record.plan.get("cells", []), (Run(folder).result() or {}).get("cells", [])
     planned, results = (
@@ -99,7 +99,7 @@ def _read(folder: Path) -> _Part:
     return _Part(record, planned, results, packed_files(folder))
 
 
-def _refuse_another(first: _Part, other: _Part) -> None:
+def _check_comparable(first: _Part, other: _Part) -> None:
     words = [*_differences(first, other)]
     if words:
         raise UserError(
@@ -109,7 +109,7 @@ def _refuse_another(first: _Part, other: _Part) -> None:
 
 
 def _differences(first: _Part, other: _Part) -> Iterator[str]:
-    """In words, what makes the cells of two parts incomparable."""
+    """Yield the names of settings in which two parts differ."""
     studies, plans = (
         (first.record.study, other.record.study),
         (first.record.plan, other.record.plan),
@@ -134,7 +134,7 @@ def _conflicts(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def _corpora(part: _Part) -> Iterator[tuple[str, Any]]:
-    """By the name that variants give to their corpus, the fingerprints that their runs recorded."""
+    """Yield the name of each run's corpus in the study, and its recorded fingerprints."""
     for (variant, _), run in part.record.runs.items():
         if (fingerprint := run.machine.get("fingerprint")) is not None:
             name = part.record.study.variant(variant).data or ""
@@ -142,7 +142,7 @@ def _corpora(part: _Part) -> Iterator[tuple[str, Any]]:
 
 
 def _owners(parts: Sequence[_Part]) -> dict[Cell, _Part]:
-    """The part that each planned cell is taken from: where it is done, or came furthest."""
+    """The part that each planned cell is taken from: the one in which it got furthest."""
     owners: dict[Cell, _Part] = {}
     for part in parts:
         for cell in part.planned:
@@ -161,8 +161,8 @@ def _outcome(part: _Part, cell: Cell) -> list[Any]:
     return [part.results[cell].get(name) for name in ("scores", "steps", "tokens")]
 
 
-def _first_of(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """Tables as one; where several have a name, the first counts."""
+def _merge_first(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """Merge tables; of several entries of a name the first is kept."""
     merged = dict[str, T]()
     for table in tables:
         merged |= {key: value for key, value in table.items() if key not in merged}
@@ -170,46 +170,46 @@ def _first_of(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
 
 
 def _merged_spec(parts: Sequence[_Part], seeds: int, study: str | None) -> StudySpec:
-    """The study of the first part with what the others have beyond it."""
+    """The study of the first part, with the variants, tasks and claims of the others added."""
     studies = [part.record.study for part in parts]
     first = studies[0]
     name = study or (first.name if first.name in spec.names() else None)
     source = [] if name is None else [spec.read(name)]
-    variants = _first_of({one.name: one for one in each.variants} for each in studies)
+    variants = _merge_first({one.name: one for one in each.variants} for each in studies)
     order = dict.fromkeys(one.name for each in (*source, *studies) for one in each.variants)
     tasks = ({named_task(task, place=each.name): task for task in each.tasks} for each in studies)
     merged = replace(
         first,
         seeds=seeds,
         variants=tuple(variants[name] for name in order if name in variants),
-        tasks=tuple(_first_of(tasks).values()),
+        tasks=tuple(_merge_first(tasks).values()),
         measures=tuple(dict.fromkeys(measure for one in studies for measure in one.measures)),
     )
-    claims = _first_of(
+    claims = _merge_first(
         {
             f"{claim.better} {claim.against} {claim.says}": claim
             for claim in each.claims
-            if _fits(claim, each, merged)
+            if _has_variants(claim, each, merged)
         }
         for each in (*studies, *source)
     )
     return replace(merged, claims=tuple(claims.values())).narrowed()
 
 
-def _fits(claim: Claim, study: StudySpec, merged: StudySpec) -> bool:
-    """Whether a claim of a study is about variants that the merged one has unchanged."""
-    known = {variant.name: _bare(variant) for variant in merged.variants}
+def _has_variants(claim: Claim, study: StudySpec, merged: StudySpec) -> bool:
+    """Whether the merged study has the variants of a claim unchanged."""
+    known = {variant.name: _settings_only(variant) for variant in merged.variants}
     sides = [study.variant(side) for side in (claim.better, claim.than) if side]
-    return all(known.get(side.name) == _bare(side) for side in sides)
+    return all(known.get(side.name) == _settings_only(side) for side in sides)
 
 
-def _bare(variant: Variant) -> Variant:
+def _settings_only(variant: Variant) -> Variant:
     words = first_keys(variant.set), first_keys(variant.finetune)
     return replace(variant, says="", paper={}, set=words[0], finetune=words[1])
 
 
-def _parts(part: _Part, owners: Mapping[Cell, _Part]) -> Iterator[dict[str, Any]]:
-    """A folder with the cells taken from it; of one that was merged before, its own parts."""
+def _part_records(part: _Part, owners: Mapping[Cell, _Part]) -> Iterator[dict[str, Any]]:
+    """Yield the record of a part with its cells, or of the parts that it was merged from."""
     own = [cell for cell in part.results if owners.get(cell) is part]
     for earlier in part.record.plan.get("parts", []):
         yield {**earlier, "cells": [c.name for c in own if c.name in earlier["cells"]]}
@@ -219,18 +219,18 @@ def _parts(part: _Part, owners: Mapping[Cell, _Part]) -> Iterator[dict[str, Any]
         machines = [run.machine for run in runs if run is not None]
         yield {
             "folder": part.folder.name,
-            "commit": _values(one.get("commit", one.get("clozelab")) for one in machines),
-            "machine": _values(one.get("gpu") or one.get("platform") for one in machines),
+            "commit": _joined(one.get("commit", one.get("clozelab")) for one in machines),
+            "machine": _joined(one.get("gpu") or one.get("platform") for one in machines),
             "cells": [cell.name for cell in own],
         }
 
 
-def _values(words: Iterable[Any]) -> str:
+def _joined(words: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(word) for word in words if word is not None))
 
 
 def _copy(part: _Part, cell: Cell, out: Path) -> None:
-    """Copy the files of a cell, weights included; packed ones become loose."""
+    """Copy the files of a cell with its weights; packed files are unpacked."""
     place = cell.folder(Path())
     for name, text in part.packed.items():
         if Path(name).is_relative_to(place):

@@ -31,28 +31,28 @@ from clozelab.text.store.corpus import open_stores
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 
-_SHORT = 40.0  # seconds, over all variants; a twentieth of them is spent on timing
-_ROOM = 0.1  # the share of a budget that must be left for pretraining: with less it is a mistake
-_WIDE = 768  # a model of this hidden size has a GPU to itself, which it fills
-_AT_ONCE = 4  # the most cells that share a GPU, each with four cores
+_TIMING_SECONDS = 40.0  # seconds of timing, over all variants
+_LEAST_SHARE = 0.1  # the least share of a budget for pretraining; less is refused
+_FULL_WIDTH = 768  # a model of this hidden size fills a GPU
+_MOST_AT_ONCE = 4  # the most cells that share a GPU, each with four cores
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What every cell does."""
+    """How long every cell trains."""
 
     request: StudyRequest
     unit: str  # of what is equal for all cells: tokens, steps or seconds
     amount: float
     paces: Mapping[str, Pace]
     broken: Mapping[str, str]  # variants that cannot be set up, and why
-    tuning_seconds: Mapping[str, float]  # of a cell's fine-tunings, where they were estimated
+    tuning_seconds: Mapping[str, float]  # of a cell's fine-tunings, if estimated
     fingerprints: Mapping[str, str]  # of the folder's variants, tasks and corpora
     at_once: int = 1
-    # By variant, the loss of one who knows frequencies and copying alone; by task, its dev items.
+    # By variant, the loss of the unigram plateau; by task, the size of its dev set.
     plateau: Mapping[str, float] = field(default_factory=dict)
     items: Mapping[str, int] = field(default_factory=dict)
-    # By claim, what its seeds can decide: stated before they are run, and kept.
+    # By claim, the power of its seeds, as stated before they are run.
     powers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     parts: Sequence[Mapping[str, Any]] = ()  # the studies that the folder was merged from
 
@@ -71,14 +71,14 @@ class StudyPlan:
 
     @property
     def is_paced(self) -> bool:
-        """Whether cells keep their seconds as they go, rather than take so many steps."""
+        """Whether cells train for a time, not for a number of steps."""
         return self.unit == "seconds" and self.at_once == 1
 
     def budget(self, variant: str) -> str:
-        """What a variant's cells are trained for.
+        """The budget of a variant's cells.
 
-        A run that is alone on its machine keeps its seconds by the pace as it goes: the few steps
-        that were timed are off by some per cent, which are worth as much as many a choice.
+        A run that is alone on its machine is given seconds, which it keeps by its own pace: the
+        estimate from a few timed steps is off by some per cent, as much as many an effect.
         """
         steps = self.steps(variant)
         if self.is_paced:
@@ -86,7 +86,7 @@ class StudyPlan:
         return f"{steps}steps"
 
     def seconds(self, variant: str) -> float | None:
-        """About how long a cell of the variant takes; None where nothing was timed."""
+        """About how long a cell of the variant takes; None if it was not timed."""
         pace = self.paces.get(variant)
         if pace is None or pace.seconds_a_step is None:
             return None
@@ -95,7 +95,7 @@ class StudyPlan:
         return pretraining + self.tuning_seconds.get(variant, 0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as plan.json has it."""
+        """The contents of plan.json."""
         request = self.request
         names = [one.name for one in request.study.variants]
         return {
@@ -143,7 +143,7 @@ def make_plan(
 ) -> Generator[Said, None, StudyPlan]:
     """The plan of a request, or the one that is saved in the folder.
 
-    With `timed`, steps are timed even where no budget of time needs it, to say how long it takes.
+    With `timed`, steps are timed even without a budget of time, to estimate the duration.
     """
     if at_once is not None and at_once < 1:
         raise UserError(f"--at-once {at_once}: at least 1")
@@ -151,17 +151,15 @@ def make_plan(
     for variant in request.study.variants:
         open_stores(request.stores(variant.name))
         for task in request.tasks():
-            timing.tuning(
-                request, variant.name, task
-            )  # an error there is reported before anything runs
+            timing.tuning(request, variant.name, task)  # reports its errors before anything runs
     if not request.study.tasks and not request.study.measures:
         yield Said(f"{request.study.name}: has only curves to compare; name tasks by --tasks")
     for measure, why in unmeasurable(request).items():
         yield Said(f"{request.study.name}: {measure} is left out: {why}")
     saved = saved_plan(request, out)
     if saved is not None and saved.unit == "seconds":
-        at_once = _at_once_as_begun(at_once, saved.at_once, place=out)
-    at_once = _side_by_side(request, machine) if at_once is None else at_once
+        at_once = _saved_at_once(at_once, saved.at_once, place=out)
+    at_once = _cells_at_once(request, machine) if at_once is None else at_once
     plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once)
     levels = {one.name: plateau_level(request, one.name) for one in request.study.variants}
     plan = replace(
@@ -172,7 +170,7 @@ def make_plan(
     powers = claim_powers(request.study, sizes=plan.items)
     plan = replace(plan, powers={one.claim.comparison: one.as_json() for one in powers})
     if saved is None:
-        plan = yield from _divided(_with_paces(plan), budget, machine)
+        plan = yield from _divide_budget(_with_paces(plan), budget, machine)
         if timed and any(pace.seconds_a_step is None for pace in plan.paces.values()):
             plan = yield from _timed(plan, machine, list(plan.paces))
             plan = replace(plan, tuning_seconds=_tuning_seconds(plan, machine))
@@ -189,24 +187,24 @@ def make_plan(
         paces=saved.paces,
         tuning_seconds=saved.tuning_seconds,
         fingerprints={**saved.fingerprints, **plan.fingerprints},
-        powers={name: _as_stated(saved, name, power) for name, power in plan.powers.items()},
+        powers={name: _stated_power(saved, name, power) for name, power in plan.powers.items()},
         parts=saved.parts,
     )
     plan = _with_paces(plan)
     if plan.unit == "seconds":
         new = [name for name, pace in plan.paces.items() if pace.seconds_a_step is None]
         plan = yield from _timed(plan, machine, new)
-    return replace(plan, paces={**saved.paces, **plan.paces})  # variants may come back
+    return replace(plan, paces={**saved.paces, **plan.paces})  # keeps variants that may return
 
 
-def _as_stated(saved: SavedPlan, claim: str, power: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A claim's power as it was stated first, unless its seeds have changed since."""
+def _stated_power(saved: SavedPlan, claim: str, power: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A claim's power as first stated, unless its seeds have changed."""
     stated = saved.powers.get(claim, {})
     return stated if stated.get("seeds") == power["seeds"] else power
 
 
-def _at_once_as_begun(at_once: int | None, before: int, *, place: Path | None) -> int:
-    """As many cells at once as a study of equal time was begun with, or refused."""
+def _saved_at_once(at_once: int | None, before: int, *, place: Path | None) -> int:
+    """The number of cells at once that a study of equal time was started with, or refused."""
     if at_once is not None and (at_once == 1) != (before == 1):
         raise UserError(
             f"{place}: was begun with --at-once {before}; go on so: cells that are alone keep to"
@@ -215,11 +213,11 @@ def _at_once_as_begun(at_once: int | None, before: int, *, place: Path | None) -
     return before if at_once is None else at_once
 
 
-def _side_by_side(request: StudyRequest, machine: Machine) -> int:
-    """How many cells a device runs at once: with narrow models a GPU waits for the host."""
+def _cells_at_once(request: StudyRequest, machine: Machine) -> int:
+    """How many cells a device runs at once: several if models are too narrow to fill a GPU."""
     names = [one.name for one in request.study.variants]
-    narrow = all(request.recipe(name).encoder.hidden_size < _WIDE for name in names)
-    return max(1, min(_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1
+    narrow = all(request.recipe(name).encoder.hidden_size < _FULL_WIDTH for name in names)
+    return max(1, min(_MOST_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1
 
 
 def _on_gpu(machine: Machine) -> bool:
@@ -241,10 +239,10 @@ def _with_paces(plan: StudyPlan) -> StudyPlan:
     return replace(plan, paces=paces, broken=broken)
 
 
-def _divided(
+def _divide_budget(
     plan: StudyPlan, budget: Budget | None, machine: Machine
 ) -> Generator[Said, None, StudyPlan]:
-    """The plan with each cell's part of the budget."""
+    """The plan with the budget divided into equal amounts for the cells."""
     study = plan.request.study
     if budget is None:
         if study.equal == "time":
@@ -260,7 +258,7 @@ def _divided(
     plan = yield from _timed(plan, machine, list(plan.paces))
     plan = replace(plan, tuning_seconds=_tuning_seconds(plan, machine))
     left = budget.amount - study.seeds * sum(plan.tuning_seconds.values())
-    if left < _ROOM * budget.amount:
+    if left < _LEAST_SHARE * budget.amount:
         raise UserError(
             f"--budget {plan.request.budget}: fine-tuning alone takes about"
             f" {(budget.amount - left) / 60:,.1f} minutes; give more time, or fewer --seeds or"
@@ -268,7 +266,7 @@ def _divided(
         )
     unit = UNITS[study.equal]
     cost = sum(
-        study.seeds * study.variant(name).share * _cost(pace, unit)
+        study.seeds * study.variant(name).share * _seconds_per_unit(pace, unit)
         for name, pace in plan.paces.items()
         if plan.request.shares_pretraining_with(name) is None
     )
@@ -276,18 +274,18 @@ def _divided(
     if unit == "steps":
         plan = replace(plan, amount=float(max(1, int(plan.amount))))
     for name in plan.paces:
-        plan.steps(name)  # refuses a budget that has no room for one
+        plan.steps(name)  # refuses a budget of less than one step
     return plan
 
 
-def _cost(pace: Pace, unit: str) -> float:
-    """The seconds of a token, of a step or of a second."""
+def _seconds_per_unit(pace: Pace, unit: str) -> float:
+    """The seconds of one unit: a token, a step or a second."""
     seconds = pace.seconds_a_step or 0.0
     return {"tokens": seconds / pace.tokens_a_step, "steps": seconds, "seconds": 1.0}[unit]
 
 
 def _timed(plan: StudyPlan, machine: Machine, names: list[str]) -> Generator[Said, None, StudyPlan]:
-    """The plan with the seconds of a step, each shape timed once."""
+    """The plan with timed steps; variants of one shape are timed once."""
     if not names:
         return plan
     yield Said("timing a few steps of each variant")
@@ -298,7 +296,7 @@ def _timed(plan: StudyPlan, machine: Machine, names: list[str]) -> Generator[Sai
         try:
             if shape not in timed:
                 timed[shape] = timing.seconds_a_step(
-                    plan.request, name, machine, budget=_SHORT / len(names)
+                    plan.request, name, machine, budget=_TIMING_SECONDS / len(names)
                 )
             paces[name] = replace(paces[name], seconds_a_step=timed[shape])
         except UserError as error:

@@ -1,9 +1,8 @@
-"""What a study can decide, before it is run: power, and the minimum detectable effect, by claim.
+"""The power and the minimum detectable effect of each claim, before a study is run.
 
-The noise of a measure over seeds is taken from recorded results (noise.toml, which
-tools/judge_results.py makes of them), unless the study states its own. The power is that of a
-verdict after correction: of each claim as if none of the others were true, so that it is reached
-whatever becomes of them.
+The noise of a measure over seeds is taken from recorded results (noise.toml, written by
+tools/judge_results.py), unless the study states its own. The power is that of a verdict after
+correction for all claims, computed as if no other claim were true: a lower bound.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ from clozelab.statistics import LEVEL, POWER, detectable, power, power_within, t
 from clozelab.studies.scores import is_loss, sampling_variance, unit
 from clozelab.studies.spec import Claim, StudySpec
 
-LOW = 0.5  # of the power: a plan warns below
-_SHARE = (
-    1.5  # degrees of freedom a seed, by simulation: noise is pooled in some studies, not in all
-)
-_AGREE = 0.5  # as in verdicts.py
-_HIDDEN = 18.0  # tokens of a block of 128: 15 % of what is not special
-_USUAL = 60.0  # points: where the error of an evaluation set is taken; 50 to 70 are much the same
+LOW = 0.5  # power below which a plan warns
+_FREEDOM = 1.5  # degrees of freedom per seed, by simulation: only some studies pool noise
+_CORRELATION = 0.5  # as in verdicts.py
+_MASKED_PER_BLOCK = 18.0  # masked tokens of a block of 128: 15 % of the ordinary ones
+_USUAL = 60.0  # points, at which sampling errors are computed; 50 to 70 give much the same
 
 
 @dataclass(frozen=True)
 class ClaimPower:
-    """What a claim's seeds are enough for."""
+    """The power of a claim's seeds."""
 
     claim: Claim
     unit: str
@@ -43,29 +40,29 @@ class ClaimPower:
     unknown: tuple[str, ...] = ()  # measures whose noise is not known
 
     def as_json(self) -> dict[str, float | str | None]:
-        """As plan.json has it, where it stands before anything is run."""
+        """The entry of plan.json, written before anything is run."""
         numbers = {"effect": self.effect, "power": self.at_effect, "at_half": self.at_half}
         return {"seeds": self.seeds, **numbers, "detectable": self.detectable, "unit": self.unit}
 
 
 @cache
 def recorded() -> dict[str, dict[str, float]]:
-    """By measure the deviation over seeds, by task the items, as far as they are recorded."""
+    """The recorded standard deviations over seeds by measure, and numbers of items by task."""
     text = (resources.files("clozelab") / "studies" / "noise.toml").read_text("utf-8")
     tables: dict[str, dict[str, float]] = tomllib.loads(text)
     return tables
 
 
 def known_noise(study: StudySpec) -> dict[str, float]:
-    """The noise of a study's measures: its own word, or as recorded; all masks are alike."""
+    """The noise of a study's measures: stated or recorded; the same under all masks."""
     noise = recorded()["noise"]
     under = {name: noise["held_out.masked_lm"] for name in study.measures if "under." in name}
     return {**noise, **under, **study.noise}
 
 
 def known_sizes(study: StudySpec) -> dict[str, float]:
-    """The items of a study's measures, before its corpus and its tasks are read."""
-    hidden = study.blocks * _HIDDEN
+    """The estimated number of items of a study's measures, without reading its data."""
+    hidden = study.blocks * _MASKED_PER_BLOCK
     losses = {"held_out": hidden, "under": hidden, "pair": 2 * study.blocks}
     items = recorded()["items"]
     probes = {f"{kind}.{task}": size for task, size in items.items() for kind in ("probe", "cls")}
@@ -78,13 +75,13 @@ def claim_powers(
     noise: Mapping[str, float] | None = None,
     sizes: Mapping[str, float] | None = None,
 ) -> list[ClaimPower]:
-    """The power of every claim; of several units, that of the one that is harder to show."""
+    """The power of every claim; of several units, that of the harder one."""
     noise = known_noise(study) if noise is None else noise
     sizes = {**known_sizes(study), **(sizes or {})}
-    return [_power(study, claim, noise, sizes) for claim in study.claims]
+    return [_claim_power(study, claim, noise, sizes) for claim in study.claims]
 
 
-def _power(
+def _claim_power(
     study: StudySpec, claim: Claim, noise: Mapping[str, float], sizes: Mapping[str, float]
 ) -> ClaimPower:
     units = dict.fromkeys(unit(name) for name in claim.on)
@@ -99,7 +96,7 @@ def _power(
             continue
         error, freedom = _error(study, claim, on, noise, sizes)
         full, half = (
-            None if effect is None else _at(study, claim, effect * share, error, freedom)
+            None if effect is None else _power_at(study, claim, effect * share, error, freedom)
             for share in (1.0, 0.5)
         )
         least = detectable(error, freedom, alpha=_alpha(study, claim)) - claim.margin
@@ -110,7 +107,7 @@ def _power(
 
 
 def paper_effect(study: StudySpec, claim: Claim, on: Sequence[str]) -> float | None:
-    """The paper's advantage: as the claim says, or by the numbers of its variants."""
+    """The paper's advantage: as the claim states it, or from the numbers of its variants."""
     if claim.effect is not None:
         return claim.effect
     better = study.variant(claim.better).paper
@@ -121,7 +118,7 @@ def paper_effect(study: StudySpec, claim: Claim, on: Sequence[str]) -> float | N
         for name in on
         if name in better and (name in than or not claim.than)
     ]
-    if not gaps:  # of what is as good as the other, no difference
+    if not gaps:  # a claim of equality predicts no difference
         return 0.0 if claim.margin or claim.kind == "equal" else None
     return fmean(gaps)
 
@@ -135,12 +132,12 @@ def _error(
 ) -> tuple[float, float]:
     """The standard error of the advantage on a mean of measures, and its degrees of freedom."""
     seeds, sides = claim.seeds or study.seeds, 2 if claim.than else 1
-    counted_sides = sides * (1 - _AGREE if sides == 2 and unit(on[0]) == "points" else 1.0)
+    counted_sides = sides * (1 - _CORRELATION if sides == 2 and unit(on[0]) == "points" else 1.0)
     seed = sides * sum(noise[name] ** 2 for name in on) / len(on) ** 2 / seeds
     items = (
         sum(counted_sides * sampling_variance(name, _USUAL, sizes) for name in on) / len(on) ** 2
     )
-    freedom = _SHARE * (seeds - 1)
+    freedom = _FREEDOM * (seeds - 1)
     if seed:
         freedom *= (seed + items) / seed  # as in statistics.py
     return math.sqrt(seed + items), min(freedom, 1e6)
@@ -155,11 +152,11 @@ def _alpha(study: StudySpec, claim: Claim) -> float:
 
 
 def _least_delta(error: float, freedom: float, alpha: float) -> float:
-    """The delta within which two that are equal are shown to be so with a power of 80 %."""
+    """The delta within which equality is shown with a power of 80 %."""
     return error * (t_interval(1 - 2 * alpha, freedom) + t_interval(POWER, freedom))
 
 
-def _at(study: StudySpec, claim: Claim, effect: float, error: float, freedom: float) -> float:
+def _power_at(study: StudySpec, claim: Claim, effect: float, error: float, freedom: float) -> float:
     alpha = _alpha(study, claim)
     if claim.kind == "equal":
         assert claim.delta is not None

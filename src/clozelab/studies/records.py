@@ -1,7 +1,7 @@
-"""The folder of a study, read: what was asked, and what each cell scored and cost.
+"""Read the folder of a study: its plan, and what each cell scored and cost.
 
 A study leaves its cells as loose folders. A recorded study has them packed in one file, which is
-read in their place; a study that is continued is unpacked first.
+read instead; a study that is continued is unpacked first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from clozelab.studies import spec
 from clozelab.studies.scores import is_loss, named_task
 from clozelab.studies.spec import StudySpec, Variant
 
-PACKED = "cells.jsonl"  # the same in one file: a line for each file, {"file": …, "text": …}
+PACKED = "cells.jsonl"  # all cells, a line for each of their files: {"file": …, "text": …}
 COSTS = ("tokens", "steps", "seconds", "flops", "parameters", "tuning_seconds")
 
 
@@ -45,16 +45,16 @@ class CellResult:
     cost: Mapping[str, float]  # by the names of COSTS
     failed: str | None = None
     shared: bool = False  # its pretraining is that of another variant
-    constant: Mapping[str, float] = field(default_factory=dict)  # what one answer for all scores
+    constant: Mapping[str, float] = field(default_factory=dict)  # scores of a constant answer
 
     @property
     def diverged(self) -> bool:
-        """Whether it failed since its loss or a gradient was not finite."""
+        """Whether it failed because its loss or a gradient was not finite."""
         return self.failed is not None and ("diverged" in self.failed or "finite" in self.failed)
 
     @property
     def minutes(self) -> float:
-        """Its time; a shared pretraining counts for the variant that did it."""
+        """Its time; shared pretraining counts only for the variant that did it."""
         own = 0.0 if self.shared else self.cost.get("seconds", 0.0)
         return (own + self.cost.get("tuning_seconds", 0.0)) / 60
 
@@ -109,18 +109,18 @@ class StudyRecord:
         if measure == "run.finished":
             return {cell.seed: 100.0 * (cell.failed is None) for cell in cells}
         if measure == "run.left_plateau":
-            limit, ends = self.plateau(variant), self._ends(variant)
+            limit, ends = self.plateau(variant), self._final_losses(variant)
             known = [cell for cell in cells if limit and (cell.failed or cell.seed in ends)]
-            behind = self.on_plateau(variant)
+            stuck = self.on_plateau(variant)
             return {
-                cell.seed: 100.0 * (cell.seed in ends and cell.seed not in behind) for cell in known
+                cell.seed: 100.0 * (cell.seed in ends and cell.seed not in stuck) for cell in known
             }
         return {cell.seed: cell.scores[measure] for cell in cells if measure in cell.scores}
 
     def items(
         self, variant: str, measure: str, seeds: Iterable[int]
     ) -> dict[int, NDArray[np.float64]]:
-        """The scores of a variant item by item, by seed; none, if those of a seed are missing."""
+        """The scores of a variant's items, by seed; empty if those of a seed are missing."""
         words = {
             seed: self.measured.get((variant, seed), {}).get("items", {}).get(measure)
             for seed in seeds
@@ -131,14 +131,14 @@ class StudyRecord:
 
     @cached_property
     def sizes(self) -> dict[str, float]:
-        """The items that a task or a measure is over."""
+        """The number of items of each task or measure."""
         sizes: dict[str, float] = dict(self.plan.get("items", {}))
-        for one in self.measured.values():
-            sizes |= one.get("sizes", {})
+        for record in self.measured.values():
+            sizes |= record.get("sizes", {})
         return sizes
 
     def plateau(self, variant: str) -> float | None:
-        """The loss of one who knows frequencies and copying alone, where the plan has it."""
+        """The loss of the unigram plateau (frequencies and copying only), if the plan has it."""
         level = self.plan.get("plateau", {}).get(variant)
         return None if level is None else float(level)
 
@@ -147,21 +147,21 @@ class StudyRecord:
         limit = self.plateau(variant)
         if limit is None:
             return {}
-        return {seed: x for seed, x in self._ends(variant).items() if x > LEFT * limit}
+        return {seed: x for seed, x in self._final_losses(variant).items() if x > LEFT * limit}
 
-    def _ends(self, variant: str) -> dict[int, float]:
-        """The losses that a variant's runs ended with, by seed; not of those under way."""
-        over = {cell.seed for cell in self.cells if cell.variant == variant}
-        ends = {seed: run.reached for (name, seed), run in self.runs.items() if name == variant}
-        return {seed: loss for seed, loss in ends.items() if loss is not None and seed in over}
+    def _final_losses(self, variant: str) -> dict[int, float]:
+        """The final losses of a variant's finished runs, by seed."""
+        done = {cell.seed for cell in self.cells if cell.variant == variant}
+        final = {seed: run.reached for (name, seed), run in self.runs.items() if name == variant}
+        return {seed: loss for seed, loss in final.items() if loss is not None and seed in done}
 
     @property
     def constant(self) -> dict[str, float]:
-        """What an answer that is always the same scores, by measure, where that is recorded."""
+        """The scores of a constant answer, by measure, if recorded."""
         return {name: score for cell in self.cells for name, score in cell.constant.items()}
 
     def measures(self) -> list[str]:
-        """Everything that is compared: the scores task by task, then the losses."""
+        """The names of all measures: the scores task by task, then the losses."""
         names = [*self.study.measures]
         names += [name for claim in self.study.claims for name in claim.on]
         names += [name for cell in self.cells for name in cell.scores]
@@ -192,18 +192,18 @@ def read(folder: Path) -> StudyRecord:
         raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
     with recorded():
         study = spec.read(folder / STUDY)
-    cells = _cells(folder)
+    cells = _started_cells(folder)
     order = [variant.name for variant in study.variants]
     runs = {
         (variant, seed): read_run(cells[variant, seed], f"{variant} {seed}")
         for variant in order
         for seed in sorted(seed for name, seed in cells if name == variant)
     }
-    measured = {place: _measured(run) for place, run in cells.items()}
+    measured = {place: _read_measured(run) for place, run in cells.items()}
     base_masks = any(one.get("base_masks") for one in measured.values())
     results = (Run(folder).result() or {}).get("cells", [])
-    done = _results(results)
-    return StudyRecord(folder, study, _plan(folder / PLAN), done, runs, base_masks, measured)
+    done = _cell_results(results)
+    return StudyRecord(folder, study, _read_plan(folder / PLAN), done, runs, base_masks, measured)
 
 
 def parts_line(parts: Sequence[Mapping[str, Any]]) -> str:
@@ -213,14 +213,14 @@ def parts_line(parts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def pack(folder: Path) -> None:
-    """Put the loose cells of a study into one file; what is not text is refused."""
+    """Pack the loose cells of a study into one file; binary files are refused."""
     if not (folder / STUDY).is_file():
         raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
     with locked(folder, work="study"):
         texts = packed_files(folder)
         for file in (folder / CELLS).rglob("*"):
             if file.is_file() and not is_own(file):
-                texts[file.relative_to(folder).as_posix()] = _text(file)
+                texts[file.relative_to(folder).as_posix()] = _read_text(file)
         lines = (
             json.dumps({"file": name, "text": texts[name]}, ensure_ascii=False) + "\n"
             for name in sorted(texts)
@@ -230,7 +230,7 @@ def pack(folder: Path) -> None:
 
 
 def unpack(folder: Path) -> None:
-    """Make the cells of a study loose again; a file that is there already is newer and stays."""
+    """Unpack the cells of a study; files that exist already are newer and stay."""
     for name, text in packed_files(folder).items():
         file = folder / name
         if not file.exists():
@@ -252,7 +252,7 @@ class _PackedRun(Run):
 
 
 def packed_items(items: Sequence[float]) -> str:
-    """Scores by item as a word, at half precision."""
+    """The scores of items at half precision, compressed and in base64."""
     return b64encode(compress(np.asarray(items, np.float16).tobytes())).decode()
 
 
@@ -261,7 +261,7 @@ def unpacked_items(word: str) -> NDArray[np.float64]:
     return np.frombuffer(decompress(b64decode(word)), np.float16).astype(np.float64)
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return file.read_bytes().decode()
     except UnicodeDecodeError:
@@ -286,7 +286,7 @@ def packed_files(folder: Path) -> dict[str, str]:
     return texts
 
 
-def _cells(folder: Path) -> dict[tuple[str, int], Run]:
+def _started_cells(folder: Path) -> dict[tuple[str, int], Run]:
     """The cells that were started, by variant and seed, loose or packed."""
     texts: dict[Path, dict[str, str]] = {}
     for name, text in packed_files(folder).items():
@@ -305,20 +305,20 @@ def _cells(folder: Path) -> dict[tuple[str, int], Run]:
     }
 
 
-def _measured(run: Run) -> dict[str, Any]:
-    """What measured.json says; nothing if there is none, or it was torn."""
+def _read_measured(run: Run) -> dict[str, Any]:
+    """The contents of measured.json; empty if it is missing or incomplete."""
     try:
         return dict(json.loads(run.read(MEASURED)))
     except (FileNotFoundError, ValueError, TypeError):
         return {}
 
 
-def _results(cells: list[dict[str, Any]]) -> tuple[CellResult, ...]:
+def _cell_results(cells: list[dict[str, Any]]) -> tuple[CellResult, ...]:
     return tuple(
         CellResult(
             variant=cell["variant"],
             seed=int(cell["seed"]),
-            # A score that is not finite, as of a run that diverged, counts as not measured.
+            # A score that is not finite, as of a diverged run, counts as not measured.
             scores={k: v for k, v in (cell.get("scores") or {}).items() if v is not None},
             cost={name: float(cell[name]) for name in COSTS if cell.get(name) is not None},
             failed=cell.get("failed"),
@@ -329,7 +329,7 @@ def _results(cells: list[dict[str, Any]]) -> tuple[CellResult, ...]:
     )
 
 
-def _plan(file: Path) -> dict[str, Any]:
+def _read_plan(file: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A study as it is to be run: on which text, how large, on which tasks; and its cells in order."""
+"""A study to be run: its corpora, size, tasks and cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clozelab.runs.directory import CELLS
 from clozelab.studies.scores import named_task
 from clozelab.studies.spec import StudySpec
 
-_AGAIN = 1_000  # from the seeds of a variant to those of one that repeats it
+_REPEAT_OFFSET = 1_000  # the offset of the seeds of a variant that repeats another
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What to run; every path is absolute, so that any process finds it."""
+    """A study and its options; paths are absolute, so that any process finds them."""
 
     study: StudySpec
     data: tuple[str, ...]  # DIR or DIR:WEIGHT, and NAME=DIR for variants with a corpus of their own
@@ -51,7 +51,7 @@ class StudyRequest:
     first_seed: int = 0  # the others follow it
 
     def recorded(self) -> dict[str, Any]:
-        """Its options as a plan has them: URLs without credentials."""
+        """The options as recorded in a plan, with URLs without credentials."""
         data = [without_secrets(word) for word in self.data]
         task_data = None if self.task_data is None else shown(self.task_data)
         return {"size": self.size, "data": data, "task_data": task_data, "budget": self.budget}
@@ -87,15 +87,15 @@ class StudyRequest:
         return {named_task(task, place=name): self._data(task) for task in self.study.tasks}
 
     def settings(self, variant: str, task: str) -> tuple[str, ...]:
-        """What a variant changes in its protocol; TASK.KEY=VALUE is for that task alone."""
+        """The overrides of a variant's protocol for a task; TASK.KEY=VALUE is for that task."""
         tasks, words = {*protocols.tasks(), *self.tasks()}, self._finetune(variant)
         general = [word for word in words if word.partition(".")[0] not in tasks]
         own = [word.removeprefix(f"{task}.") for word in words if word.startswith(f"{task}.")]
-        return _last((*general, *own))
+        return _last_values((*general, *own))
 
     @cached_property
     def depends_on(self) -> dict[str, str]:
-        """The variants that need the run of another: a shared pretraining, or their teacher."""
+        """By variant, the one that must run before it: of shared pretraining, or its teacher."""
         return {
             variant.name: other
             for variant in self.study.variants
@@ -104,7 +104,7 @@ class StudyRequest:
 
     def seed(self, cell: Cell) -> int:
         """The seed of a cell's run: a variant that repeats another has other seeds."""
-        return cell.seed + (_AGAIN if self.study.variant(cell.variant).again else 0)
+        return cell.seed + (_REPEAT_OFFSET if self.study.variant(cell.variant).again else 0)
 
     def shares_pretraining_with(self, variant: str) -> str | None:
         """The first variant with the same pretraining, if it is another."""
@@ -122,7 +122,7 @@ class StudyRequest:
         return sha256(first_names(repr(parts)).encode()).hexdigest()
 
     def cells(self) -> list[Cell]:
-        """Seed by seed, so that a study that ends early compares like with like; teachers first."""
+        """The cells in order: seed by seed, so that partial results compare, and teachers first."""
         return [
             Cell(name, seed)
             for seed in range(self.first_seed, self.first_seed + self.study.seeds)
@@ -134,7 +134,7 @@ class StudyRequest:
 
     @cached_property
     def _pretraining(self) -> dict[str, tuple[object, ...]]:
-        """What decides the pretraining of each variant."""
+        """By variant, all settings that determine its pretraining."""
         return {
             one.name: (
                 *(repr(self.recipe(one.name).tables()), one.data, one.share, one.teacher),
@@ -145,13 +145,13 @@ class StudyRequest:
 
     def _finetune(self, variant: str) -> tuple[str, ...]:
         """The fine-tuning settings of the study and, over them, of a variant."""
-        return _last((*self.study.finetune, *self.study.variant(variant).finetune))
+        return _last_values((*self.study.finetune, *self.study.variant(variant).finetune))
 
     def _data(self, task: str) -> Data:
         kind, sign, folder = task.partition("=")
         if not sign:
             return Data(kind, root=self.task_data)
-        files = {split: _file(Path(folder), split) for split in ("train", "dev")}
+        files = {split: _split_file(Path(folder), split) for split in ("train", "dev")}
         return Data(kind, train=files["train"], dev=files["dev"])
 
 
@@ -177,8 +177,8 @@ def make_request(
     )
 
 
-def _last(words: Sequence[str]) -> tuple[str, ...]:
-    """The last KEY=VALUE for each key; steps take the place of epochs, and the like."""
+def _last_values(words: Sequence[str]) -> tuple[str, ...]:
+    """The last KEY=VALUE of each key; one of two rivals, as steps and epochs, drops the other."""
     last: dict[str, str] = {}
     for word in words:
         key = word.partition("=")[0].strip()
@@ -201,7 +201,7 @@ def _absolute(word: str) -> str:
     return f"{Path(folder).resolve()}:{weight}" if sign and Path(folder).exists() else word
 
 
-def _file(folder: Path, split: str) -> str:
+def _split_file(folder: Path, split: str) -> str:
     files = sorted(folder.glob(f"{split}.*"))
     if len(files) != 1:
         count = "no file" if not files else f"{len(files)} files"

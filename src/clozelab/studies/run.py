@@ -37,10 +37,10 @@ from clozelab.studies.request import Cell
 from clozelab.text.building import cores
 from clozelab.training.world import is_distributed
 
-# What fails one cell and not the others: a user's error, a loss that is not finite, memory or a
-# disk that is full, a step that does not compile.
+# Errors that fail one cell and not the study: a user's error, a loss that is not finite, a full
+# memory or disk, a step that does not compile.
 _FAILURES = (ValueError, RuntimeError, OSError, ArithmeticError, LookupError, TypeError)
-# Curves need ten evaluations; one checkpoint is enough to continue, and for what follows.
+# One checkpoint is enough to resume and to fine-tune.
 SAVE_OPTIONS = SaveOptions(save_every=0, keep=1, max_seconds_between_saves=300)
 
 
@@ -62,7 +62,7 @@ class CellFinished:
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """How a cell in another process ended."""
+    """The outcome of a cell in another process."""
 
     messages: tuple[str, ...]
     failed: str | None
@@ -93,7 +93,7 @@ def follow(
         jobs = _jobs(plan, out, machine=machine, saving=saving, keep_models=keep_models)
         _write_result(plan, jobs, out)
         unfinished = [job for job in jobs if not is_done(job)]
-        with closing(_events(plan, unfinished, on=on)) as events:
+        with closing(_run_cells(plan, unfinished, on=on)) as events:
             for event in events:
                 if isinstance(event, CellFinished):  # the result is written before it is announced
                     _write_result(plan, jobs, out)
@@ -103,32 +103,32 @@ def follow(
                 yield event
 
 
-def _events(
+def _run_cells(
     plan: StudyPlan, jobs: list[CellJob], *, on: str | None
 ) -> Generator[StudyEvent, None, None]:
-    """The events of some cells: on a cluster, in processes side by side, or in this process."""
+    """Run cells and yield their events: on a cluster, in parallel processes, or in this one."""
     at_once = min(plan.at_once, len(jobs))
     if on is not None and jobs:
         device = jobs[0].machine.device
         with cluster.jobs(on, run_apart, share=plan.at_once, device=device) as submit:
-            yield from _side_by_side(jobs, submit, len(jobs))
+            yield from _run_in_parallel(jobs, submit, len(jobs))
     elif plan.at_once > 1 and jobs:
-        each = max(1, cores() // at_once)
+        threads = max(1, cores() // at_once)
         machine = replace(jobs[0].machine, sharers=at_once)
         if machine.workers is None:  # one core of each process is for launching kernels
-            machine = replace(machine, workers=max(1, each - 1))
+            machine = replace(machine, workers=max(1, threads - 1))
         shared = [replace(job, machine=machine) for job in jobs]
-        # A process is kept for cells of the same shape, whose model it has compiled.
-        topics = {v.name: timing.shape(plan.request, v.name) for v in plan.request.study.variants}
-        with workers(threads=each) as processes:
-            yield from _side_by_side(
+        # A process gets cells of one shape, whose model it has compiled.
+        shapes = {v.name: timing.shape(plan.request, v.name) for v in plan.request.study.variants}
+        with workers(threads=threads) as processes:
+            yield from _run_in_parallel(
                 shared,
-                lambda job: processes.submit(run_alone, job, topic=topics[job.cell.variant]),
+                lambda job: processes.submit(run_alone, job, topic=shapes[job.cell.variant]),
                 at_once,
-                later=lambda job: processes.elsewhere(topics[job.cell.variant]),
+                later=lambda job: processes.elsewhere(shapes[job.cell.variant]),
             )
     else:
-        yield from _one_by_one(jobs)
+        yield from _run_sequentially(jobs)
 
 
 def _jobs(
@@ -141,7 +141,7 @@ def _jobs(
 ) -> list[CellJob]:
     """Every cell of a plan as a job."""
     folder = str(out.resolve())
-    if plan.is_paced:  # evaluations would take some variants more of their time than others
+    if plan.is_paced:  # evaluations cost some variants more time than others
         saving = replace(saving, evaluate_every=0)
     return [
         CellJob(plan.request, cell, folder, plan.budget(cell.variant), machine, saving, keep_models)
@@ -163,7 +163,7 @@ def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, 
 
 
 def run_alone(job: CellJob) -> CellOutcome:
-    """One cell in a process of its own; what is no user's error is raised, and ends the process."""
+    """Run one cell in a process of its own; errors other than a user's end the process."""
     messages: list[str] = []
     try:
         with warm.keeping():
@@ -178,15 +178,15 @@ def run_alone(job: CellJob) -> CellOutcome:
 
 
 def run_apart(job: CellJob) -> CellOutcome:
-    """One cell on a cluster, whose own account of an error would say less."""
+    """Run one cell on a cluster, and record any failure here, in more detail than the cluster."""
     try:
         return run_alone(job)
     except _FAILURES as error:
         return CellOutcome((), record_failure(job, error), whole=True)
 
 
-def _one_by_one(jobs: list[CellJob]) -> Iterator[StudyEvent]:
-    """The cells in this process."""
+def _run_sequentially(jobs: list[CellJob]) -> Iterator[StudyEvent]:
+    """Run the cells one by one in this process."""
     with ExitStack() as ends:
         ends.enter_context(warm.keeping())
         ends.callback(warm.forget)
@@ -204,22 +204,22 @@ def _one_by_one(jobs: list[CellJob]) -> Iterator[StudyEvent]:
             yield CellFinished(job.cell, failed, False)
 
 
-def _side_by_side(
+def _run_in_parallel(
     jobs: list[CellJob],
     submit: Submit,
     at_once: int,
     *,
     later: Callable[[CellJob], bool] = lambda job: False,
 ) -> Iterator[StudyEvent]:
-    """Several cells at a time, each when the cell that it depends on is over.
+    """Run several cells at a time, each after the cell that it depends on.
 
-    A cell that had better wait for a busy process comes after those of the next seed.
+    A cell that should wait (`later`) for a busy process comes after those of the next seed.
     """
     running: dict[Future[CellOutcome], CellJob] = {}
     waiting = list(jobs)
     while waiting or running:
         unfinished = {job.cell for job in (*waiting, *running.values())}
-        ready = [job for job in waiting if _needed(job) not in unfinished]
+        ready = [job for job in waiting if _dependency(job) not in unfinished]
         while ready and len(running) < at_once:
             job = min(ready, key=lambda job: job.cell.seed + 1.5 * later(job))
             running[submit(job)] = job
@@ -243,7 +243,7 @@ def _side_by_side(
             yield CellFinished(job.cell, outcome.failed, False)
 
 
-def _needed(job: CellJob) -> Cell | None:
+def _dependency(job: CellJob) -> Cell | None:
     """The cell whose run a cell depends on."""
     variant = job.request.depends_on.get(job.cell.variant)
     return None if variant is None else Cell(variant, job.cell.seed)

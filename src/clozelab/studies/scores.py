@@ -1,7 +1,7 @@
-"""The names of what a study compares: sst2.accuracy, held_out.masked_lm, pair.sentence_order.
+"""The names of scores in a study: sst2.accuracy, held_out.masked_lm, pair.sentence_order.
 
-A score of a task has the names of the task and of one of its metrics. Every other measure is
-KIND.NAME, and `MEASURE_KINDS` has what there is to know of a kind; studies/measures.py takes them.
+A score of a task is TASK.METRIC. Every other measure is KIND.NAME, and `MEASURE_KINDS` describes
+the kinds; studies/measures.py computes them.
 """
 
 from __future__ import annotations
@@ -22,42 +22,42 @@ from clozelab.nearest import listed, remedy
 class MeasureKind:
     """What KIND.NAME means in a study."""
 
-    says: str  # what it is called at the head of a column; {} is the name
-    names: Callable[[], Iterable[str]] | None = None  # that may follow; None: any
+    says: str  # its label in tables; {} is the name
+    names: Callable[[], Iterable[str]] | None = None  # the allowed names; None: any
     unit: str = "points"
     lower: bool = False  # whether lower values are better
-    gated: bool = True  # whether a run on the plateau cannot be compared by it
+    gated: bool = True  # whether runs on the plateau are excluded from it
 
 
-def _named(*names: str) -> Callable[[], Iterable[str]]:
+def _names(*names: str) -> Callable[[], Iterable[str]]:
     return lambda: names
 
 
-# What a run's own log says, at its end or on the way.
+# Measures from a run's own log.
 RUN = ("finished", "left_plateau", "spikes", "gradient_tail")
 MEASURE_KINDS = {
     "held_out": MeasureKind("held-out {} loss", lambda: objectives.PARTS, unit="nats", lower=True),
     "under": MeasureKind("masked-LM loss under the masks of {}", unit="nats", lower=True),
     "joint": MeasureKind(
-        "loss of two words hidden together, {}", _named("two", "chain"), unit="nats", lower=True
+        "loss of two words hidden together, {}", _names("two", "chain"), unit="nats", lower=True
     ),
-    "gain": MeasureKind("gain of the {} rule over independence", _named("chain"), unit="nats"),
+    "gain": MeasureKind("gain of the {} rule over independence", _names("chain"), unit="nats"),
     "pair": MeasureKind("pair {}", lambda: objectives.PAIRS),
     "pairs": MeasureKind("minimal pairs, {}"),
     "probe": MeasureKind("frozen probe, {}"),
     "cls": MeasureKind("frozen probe of [CLS], {}"),
     "facts": MeasureKind("cloze facts, {}"),
-    "run": MeasureKind("share of runs: {}", _named(*RUN[:2]), gated=False),
-    "log": MeasureKind("{} of a run", _named(*RUN[2:]), unit="times", lower=True, gated=False),
+    "run": MeasureKind("share of runs: {}", _names(*RUN[:2]), gated=False),
+    "log": MeasureKind("{} of a run", _names(*RUN[2:]), unit="times", lower=True, gated=False),
     "spread": MeasureKind("deviation over tunings of {}", lower=True),
     "worst": MeasureKind("worst tuning of {}"),
     "best": MeasureKind("best tuning of {}"),
     "own": MeasureKind("own {}"),
 }
-TUNINGS = ("spread", "worst", "best")  # of several tunings of one encoder, by TASK.METRIC
+TUNINGS = ("spread", "worst", "best")  # over several fine-tunings of one encoder, by TASK.METRIC
 
-_TASK = MeasureKind("{}")
-_SIZE = 1_000  # items of an evaluation set whose size is not known
+_TASK_KIND = MeasureKind("{}")
+_DEFAULT_SIZE = 1_000  # items of an evaluation set whose size is not known
 
 # Measures from outside: `measure(model, corpus)` of a loaded model and the folder of the corpus.
 MEASURES: dict[str, Callable[[Any, str], float]] = {}
@@ -87,7 +87,7 @@ def named_task(task: str, *, place: str) -> str:
 
 
 def check_score(score: str, tasks: Iterable[str], *, place: str) -> None:
-    """Refuse a score that does not exist; `tasks` has the user's own."""
+    """Refuse a score that does not exist; `tasks` are those of the study."""
     first, sign, name = score.partition(".")
     if not sign or not name:
         raise UserError(
@@ -111,8 +111,8 @@ def check_score(score: str, tasks: Iterable[str], *, place: str) -> None:
 
 
 def kind_of(measure: str) -> MeasureKind:
-    """What there is to know of a measure; a task's scores are points, higher is better."""
-    return MEASURE_KINDS.get(measure.partition(".")[0], _TASK)
+    """The kind of a measure; a task's scores are points, and higher is better."""
+    return MEASURE_KINDS.get(measure.partition(".")[0], _TASK_KIND)
 
 
 def is_loss(measure: str) -> bool:
@@ -126,7 +126,7 @@ def unit(measure: str) -> str:
 
 
 def label(measure: str) -> str:
-    """A measure in words, as at the head of a column."""
+    """The label of a measure in tables."""
     kind, _, name = measure.partition(".")
     if kind not in MEASURE_KINDS:
         name = measure
@@ -135,22 +135,22 @@ def label(measure: str) -> str:
 
 
 def sampling_variance(measure: str, value: float, sizes: Mapping[str, float]) -> float:
-    """The variance of a score by the choice of the items that it is over.
+    """The variance of a score by the sampling of its items.
 
-    `sizes` are the items by task or kind of measure. A share of right answers has that of a
-    binomial; so, at most, has any mean of numbers between 0 and 1, and nearly a correlation. The
-    losses of two models on one token differ by about a nat (standard deviation), wherefore half of
-    that square is each one's.
+    `sizes` are the numbers of items by task or kind of measure. An accuracy has the variance of a
+    binomial, which bounds that of any mean of numbers between 0 and 1, and nearly that of a
+    correlation. The losses of two models on one token differ by about a nat (standard deviation),
+    of which each model has half the variance.
     """
     first, _, rest = measure.partition(".")
     task = rest.partition(".")[0] if first in TUNINGS else first
-    size = sizes.get(measure) or sizes.get(task) or _SIZE
+    size = sizes.get(measure) or sizes.get(task) or _DEFAULT_SIZE
     if first == "spread" or unit(measure) == "times":
         return 0.0
     if unit(measure) == "nats":
         return 0.5 / size
     share = min(max(value, 0.0), 100.0)
-    share = (share * size / 100 + 1) / (size + 2)  # never none, never all
+    share = (share * size / 100 + 1) / (size + 2)  # keeps it between 0 and 1
     return 1e4 * share * (1 - share) / size
 
 

@@ -30,12 +30,12 @@ from clozelab.studies.scores import TUNINGS, named_task
 _WORDS = ("name", "title", "question")
 _TABLES = ("paper", "base", "variants", "claims")
 names = STUDIES.names
-_LATER = {"later": True}  # written only where it is not the default
+_LATER = {"later": True}  # written only if it is not the default
 
 
 @dataclass(frozen=True)
 class Paper:
-    """The paper whose table a study is."""
+    """The paper whose table a study reproduces."""
 
     name: str
     source: str  # with its version and the number of the table
@@ -51,10 +51,10 @@ class Variant:
     set: tuple[str, ...] = ()  # key=value, over those of the base
     size: str | None = None  # replaces the requested size
     layers: float | None = None  # a multiple of the layers of the requested size
-    hidden_size: float | None = (
-        None  # likewise; heads and the feed-forward layer are scaled with it
-    )
-    again: str = field(default="", metadata=_LATER)  # what it repeats with other seeds: A/A
+    hidden_size: float | None = None  # likewise; heads and feed-forward layer scale with it
+    again: str = field(
+        default="", metadata=_LATER
+    )  # the variant that it repeats with other seeds (A/A)
     share: float = 1.0  # of the tokens (steps, time) of the other variants
     teacher: str | None = None  # the variant that it is distilled from
     data: str | None = None  # the name of its own corpus, given by --data NAME=CORPUS
@@ -92,9 +92,9 @@ class Claim:
     kind: Literal["better", "equal"] = field(default="better", metadata=_LATER)
     margin: float = 0.0  # by how much it may be worse
     delta: float | None = None  # differences below it count as none
-    level: float | None = None  # a number in place of another variant, such as chance
-    ratio: float = field(default=1.0, metadata=_LATER)  # of the other that it is compared with
-    effect: float | None = None  # the paper's advantage, where the variants' numbers lack it
+    level: float | None = None  # a number instead of another variant, such as chance
+    ratio: float = field(default=1.0, metadata=_LATER)  # of the other's score
+    effect: float | None = None  # the paper's advantage, if it has no numbers
     seeds: int | None = None  # None: the study's
     exploratory: bool = field(default=False, metadata=_LATER)  # stated after results were seen
 
@@ -114,12 +114,12 @@ class Claim:
 
     @property
     def against(self) -> str:
-        """What it is compared with, in words."""
+        """The other variant or the level, in words."""
         return self.than or f"{self.level:g}"
 
     @property
     def comparison(self) -> str:
-        """What is compared with what, on what: a plan names a claim by it."""
+        """What is compared with what, on what; the key of a claim in a plan."""
         return f"{self.better} against {self.against} on {', '.join(self.on)}"
 
 
@@ -134,8 +134,8 @@ class Base:
     seeds: int = 3
     equal: Literal["tokens", "steps", "time"] = "tokens"
     finetune: tuple[str, ...] = ()
-    tunings: int = 1  # of each encoder on each task; their mean is its score
-    blocks: int = 8192  # held-out blocks, and twice as many pairs, or all that there are
+    tunings: int = 1  # fine-tunings of each encoder on each task, of which the mean is its score
+    blocks: int = 8192  # held-out blocks to evaluate, and twice as many pairs, if there are so many
     noise: dict[str, float] = field(default_factory=dict)  # deviation over seeds, for the power
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySpec(Base):
-    """A study as its file says; its variants are valid recipes that differ."""
+    """A study as read from its file; its variants are valid and different recipes."""
 
     name: str
     title: str
@@ -168,10 +168,10 @@ class StudySpec(Base):
         if isinstance(variant, str):
             variant = self.variant(variant)
         with recorded():  # of a study that was recorded, or may be
-            return self._read(variant, size)
+            return self._read_recipe(variant, size)
 
     def differs(self, other: StudySpec, names: Iterable[str]) -> bool:
-        """Whether any of those fields is another; a key by its old name is the same key."""
+        """Whether any of those fields differ; old names of a key count as the same."""
         mine, others = (
             {**vars(one), **{name: first_keys(getattr(one, name)) for name in ("set", "finetune")}}
             for one in (self, other)
@@ -179,15 +179,15 @@ class StudySpec(Base):
         return any(mine[name] != others[name] for name in names)
 
     def warn_of_old_names(self) -> None:
-        """Warn of keys in its file and its recipes that have another name today."""
+        """Warn of renamed keys in its file and its recipes."""
         for variant in self.variants:
-            self._read(variant, None)
+            self._read_recipe(variant, None)
         known = [*FinetuneConfig.__dataclass_fields__]
         for word in (*self.finetune, *(word for one in self.variants for word in one.finetune)):
             current(word.partition("=")[0].strip(), known)
 
-    def _read(self, variant: Variant, size: str | None) -> Recipe:
-        changes = [*self._shape(variant, size), *self.set, *variant.set]
+    def _read_recipe(self, variant: Variant, size: str | None) -> Recipe:
+        changes = [*self._shape_overrides(variant, size), *self.set, *variant.set]
         name = variant.recipe or self.recipe
         return recipes.read(name, size=variant.size or size, overrides=changes)
 
@@ -239,8 +239,8 @@ class StudySpec(Base):
         check(study, self.name)
         return study
 
-    def _shape(self, variant: Variant, size: str | None) -> list[str]:
-        """Overrides for a variant's multiples of the size, or its part of a teacher's layers."""
+    def _shape_overrides(self, variant: Variant, size: str | None) -> list[str]:
+        """The overrides that scale a variant's layers and width, or those of a student."""
         name = variant.recipe or self.recipe
         sized = recipes.read(name, size=variant.size or size).encoder
         layers, width = sized.layers, sized.hidden_size
@@ -257,7 +257,7 @@ class StudySpec(Base):
         if (layers, width) == (sized.layers, sized.hidden_size):
             return []
         before, after = plain(sized), plain(sized.resized(layers, width))
-        if width == sized.hidden_size:  # its heads may not be of 64
+        if width == sized.hidden_size:  # keep heads that are not of size 64
             after = {**before, "layers": layers, "groups": after.get("groups")}
         return [
             f"encoder.{key}={written(value)}"
@@ -281,24 +281,24 @@ def read(name_or_path: str | Path) -> StudySpec:
     for word in _WORDS:
         if not isinstance(tables.get(word, ""), str):
             raise UserError(f"{place}: {word} must be a string in quotes")
-    base, paper = _base(tables["base"], place), tables.get("paper")
+    base, paper = _build_base(tables["base"], place), tables.get("paper")
     study = StudySpec(
         name=tables.get("name", Path(place).stem),
         title=tables["title"],
         question=tables["question"],
-        paper=None if paper is None else _one(Paper, paper, place=place, key="paper"),
-        variants=_several(Variant, tables["variants"], place=place, key="variants"),
-        claims=_several(Claim, tables.get("claims", []), place=place, key="claims"),
+        paper=None if paper is None else _build(Paper, paper, place=place, key="paper"),
+        variants=_build_all(Variant, tables["variants"], place=place, key="variants"),
+        claims=_build_all(Claim, tables.get("claims", []), place=place, key="claims"),
         **{name: getattr(base, name) for name in Base.__dataclass_fields__},
     )
-    study = replace(study, variants=tuple(_resolved(one, place) for one in study.variants))
-    study = replace(study, variants=tuple(_repeated(one, study) for one in study.variants))
+    study = replace(study, variants=tuple(_with_recipe_path(one, place) for one in study.variants))
+    study = replace(study, variants=tuple(_with_repeated(one, study) for one in study.variants))
     check(study, place)
     return study
 
 
 def to_toml(study: StudySpec) -> str:
-    """The study written out; it reads back equal."""
+    """The study as TOML, which `read` reads back."""
     return toml.to_toml(
         {
             **{word: getattr(study, word) for word in _WORDS},
@@ -312,60 +312,61 @@ def to_toml(study: StudySpec) -> str:
 
 
 def _modules(study: StudySpec) -> list[str]:
-    """The modules that the study's parts and measures from outside are registered by."""
+    """The modules that register the study's parts and measures from outside."""
     own = [("measure", name.removeprefix("own.")) for name in study.measures]
-    recipes_of = [slots.modules(study.recipe_of(variant)) for variant in study.variants]
-    return sorted({*registry.modules(own), *(module for some in recipes_of for module in some)})
+    in_recipes = [slots.modules(study.recipe_of(variant)) for variant in study.variants]
+    return sorted({*registry.modules(own), *(module for group in in_recipes for module in group)})
 
 
-def _one(part: type, table: Any, *, place: str, key: str) -> Any:
+def _build(part: type, table: Any, *, place: str, key: str) -> Any:
     if not isinstance(table, dict):
         raise UserError(f"{place}: {key} must be a table; write its keys under [{key}]")
     return build(part, table, place=place, key=key)
 
 
-def _several(part: type, tables: Any, *, place: str, key: str) -> tuple[Any, ...]:
+def _build_all(part: type, tables: Any, *, place: str, key: str) -> tuple[Any, ...]:
     if not isinstance(tables, list):
         raise UserError(f"{place}: {key} must be a list; write each under [[{key}]]")
     return tuple(
-        _one(part, table, place=place, key=f"{key}.{number}") for number, table in enumerate(tables)
+        _build(part, table, place=place, key=f"{key}.{number}")
+        for number, table in enumerate(tables)
     )
 
 
-def _base(table: Any, place: str) -> Base:
-    """The base, with paths relative to the file resolved."""
-    base: Base = _one(Base, table, place=place, key="base")
+def _build_base(table: Any, place: str) -> Base:
+    """The base, with its relative paths resolved."""
+    base: Base = _build(Base, table, place=place, key="base")
     tasks = tuple(
-        f"{kind}{sign}{_path(folder, place)}" if sign else kind
+        f"{kind}{sign}{_absolute_path(folder, place)}" if sign else kind
         for kind, sign, folder in (task.partition("=") for task in base.tasks)
     )
-    return replace(base, recipe=_recipe(base.recipe, place), tasks=tasks)
+    return replace(base, recipe=_recipe_path(base.recipe, place), tasks=tasks)
 
 
-def _resolved(variant: Variant, place: str) -> Variant:
+def _with_recipe_path(variant: Variant, place: str) -> Variant:
     name = variant.recipe
-    return variant if name is None else replace(variant, recipe=_recipe(name, place))
+    return variant if name is None else replace(variant, recipe=_recipe_path(name, place))
 
 
-def _repeated(variant: Variant, study: StudySpec) -> Variant:
-    """A variant that repeats another, with all that the other sets; it has nothing of its own."""
+def _with_repeated(variant: Variant, study: StudySpec) -> Variant:
+    """A variant that repeats another, with all settings of the other and none of its own."""
     if not variant.again:
         return variant
-    first, bare = study.variant(variant.again), Variant(variant.name, variant.says)
-    whole = replace(first, name=variant.name, says=variant.says, again=first.name, paper={})
-    if first.again or variant not in (whole, replace(bare, again=first.name)):
+    original, empty = study.variant(variant.again), Variant(variant.name, variant.says)
+    copy = replace(original, name=variant.name, says=variant.says, again=original.name, paper={})
+    if original.again or variant not in (copy, replace(empty, again=original.name)):
         raise UserError(
-            f"{study.name}: variant {variant.name} repeats {first.name}; leave all but says out"
+            f"{study.name}: variant {variant.name} repeats {original.name}; leave all but says out"
         )
-    return whole
+    return copy
 
 
-def _recipe(recipe: str, place: str) -> str:
+def _recipe_path(recipe: str, place: str) -> str:
     """The name of a recipe, or its path resolved from the folder of the study."""
-    return _path(recipe, place) if recipe.endswith(".toml") else recipe
+    return _absolute_path(recipe, place) if recipe.endswith(".toml") else recipe
 
 
-def _path(word: str, place: str) -> str:
+def _absolute_path(word: str, place: str) -> str:
     return str((Path(place).parent / word).resolve())
 
 

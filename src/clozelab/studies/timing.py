@@ -1,4 +1,4 @@
-"""How fast cells train: the tokens and operations of a step, its time, and that of fine-tuning."""
+"""The speed of cells: tokens, operations and time of a step, and the time of fine-tuning."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store, open_stores
 from clozelab.training.world import join
 
-# For an estimate that a plan shows; how these were found is not recorded.
-_SAMPLE = 200  # examples, for the mean length of a task's
-_LEAST = 0.03  # seconds of the shortest step on a GPU
+# For the estimates of a plan; how the values were found is not recorded.
+_SAMPLE = 200  # examples, to estimate a task's mean length
+_LEAST_STEP = 0.03  # seconds of the shortest step on a GPU
 _WINDOWS = 1.5  # tokens read per token of a passage that is longer than a block
 
 
@@ -37,12 +37,12 @@ class Pace:
     """The cost of a step of a variant."""
 
     tokens_a_step: float
-    flops_a_token: float  # its teacher's included
+    flops_a_token: float  # with its teacher's
     seconds_a_step: float | None = None  # None: not timed
 
 
 def pace(request: StudyRequest, variant: str) -> Pace:
-    """The cost of a variant's step, by a sample of its blocks; a teacher reads them, too."""
+    """The cost of a variant's step with that of its teacher, from a sample of blocks."""
     recipe, stores = _fitted(request, variant)
     steps = Steps(recipe, stores, seed=0, tokens=recipe.blocks.length, gpu=False)
     flops = _flops(recipe, steps)
@@ -53,7 +53,7 @@ def pace(request: StudyRequest, variant: str) -> Pace:
 
 
 def _flops(recipe: Recipe, steps: Steps) -> float:
-    """The operations per token of some steps under a recipe's model: the mean over phases."""
+    """The operations per token of a recipe's model in these steps: the mean over phases."""
     schedule = steps.recipe.schedule
     total = tokens = 0.0
     for number, (length, share) in enumerate(schedule.phases or ((recipe.blocks.length, 1.0),)):
@@ -67,7 +67,7 @@ def _flops(recipe: Recipe, steps: Steps) -> float:
 
 
 def shape(request: StudyRequest, variant: str) -> str:
-    """What decides the speed of a variant: variants of one shape are timed once."""
+    """A key of all settings that determine the speed of a variant."""
     tables = request.recipe(variant).tables()
     names = ("tokenizer", "blocks", "encoder", "objectives", "schedule")
     masking = {key: tables["masking"].get(key) for key in ("use", "mask_rate")}
@@ -78,25 +78,25 @@ def shape(request: StudyRequest, variant: str) -> str:
 def seconds_a_step(
     request: StudyRequest, variant: str, machine: Machine, *, budget: float
 ) -> float:
-    """Time a few steps of a variant; the teacher of a student has random weights."""
+    """Time a few steps of a variant, with a teacher of random weights if it has one."""
     recipe, stores = _fitted(request, variant)
     name = request.study.variant(variant).teacher
     teacher = None
     if name is not None:
         other, _ = _fitted(request, name)
         teacher = build(other, other.tokenizer.vocabulary, seed=0)
-    with join(machine.device) as world, _cleared():
+    with join(machine.device) as world, _clear_after():
         trainer = PretrainTrainer(PretrainJob(recipe, stores, teacher=teacher), machine, world)
         while True:
             try:
                 return trainer.seconds_a_step(budget)
             except torch.OutOfMemoryError:
-                pass  # the error holds what filled the memory until it is gone
+                pass  # retry outside of the handler, which keeps tensors alive
             trainer.shrink()
 
 
 def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bool) -> float:
-    """About the seconds of a variant's fine-tunings, at a speed in tokens per second."""
+    """The estimated seconds of a variant's fine-tunings, at a speed in tokens per second."""
     recipe, stores = _fitted(request, variant)
     total = 0.0
     for task, data in request.tasks().items():
@@ -109,12 +109,12 @@ def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bo
         steps = settings.steps or math.ceil((settings.epochs or 1) * len(train) / batch)
         epochs = max(1.0, steps * batch / max(len(train), 1))
         evaluated = epochs * len(dev) * length / 3  # the forward pass alone
-        total += max((steps * batch * length + evaluated) / speed, steps * _LEAST * gpu)
+        total += max((steps * batch * length + evaluated) / speed, steps * _LEAST_STEP * gpu)
     return total * request.study.tunings
 
 
 def tuning(request: StudyRequest, variant: str, task: str) -> FinetuneConfig:
-    """The settings of a variant's fine-tuning on a task: its protocol, and what it changes."""
+    """The fine-tuning settings of a variant on a task: its protocol with overrides."""
     data = request.tasks()[task]
     kind = data.splits().kind
     word, settings = protocols.task_word(data.task, kind), request.settings(variant, task)
@@ -123,13 +123,13 @@ def tuning(request: StudyRequest, variant: str, task: str) -> FinetuneConfig:
 
 
 def _tokens(kind: type[TaskKind], examples: list[Any], corpus: Corpus, *, length: int) -> float:
-    """The mean tokens of an example, by a sample."""
+    """The mean number of tokens of an example, from a sample."""
     sample = examples[:: max(1, len(examples) // _SAMPLE)][:_SAMPLE]
     total = 0.0
     for example in sample:
         sizes = [len(text.ids) for text in corpus.tokenizer.encode_batch(kind.texts(example))]
-        over = _WINDOWS if kind.windows else 0.0
-        total += sum(max(over * size, length) if size > length else size for size in sizes)
+        overlap = _WINDOWS if kind.windows else 0.0
+        total += sum(max(overlap * size, length) if size > length else size for size in sizes)
     return total / max(len(sample), 1)
 
 
@@ -140,7 +140,7 @@ def _fitted(request: StudyRequest, variant: str) -> tuple[Recipe, list[Store]]:
 
 
 @contextmanager
-def _cleared() -> Iterator[None]:
+def _clear_after() -> Iterator[None]:
     """Free the device afterwards."""
     try:
         yield

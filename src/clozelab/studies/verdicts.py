@@ -39,8 +39,8 @@ from clozelab.studies.spec import Claim
 
 Verdict = Literal["confirmed", "refuted", "equal", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-_FEW = 0.2  # of a side's runs: so many may diverge or stay on the plateau, and are left out
-_AGREE = 0.5  # an assumption: the correlation of two models' answers, where items are not recorded
+_MOST_STUCK = 0.2  # the share of a side's runs that may diverge or stay on the plateau
+_CORRELATION = 0.5  # assumed correlation of two models' answers, if items are not recorded
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Finding:
 
     name: str
     unit: str
-    advantage: Estimate | None  # None: there is nothing to compare, as `why` says
+    advantage: Estimate | None  # None: nothing to compare, for the reason `why`
     p: float | None = None  # of a difference, corrected
     verdict: Verdict = "undecided"
     why: str = ""
@@ -68,7 +68,7 @@ class Judgement:
 
 
 def judge(record: StudyRecord) -> list[Judgement]:
-    """The verdicts on all claims; those stated after results were seen are corrected apart."""
+    """The verdicts on all claims; exploratory claims are corrected separately."""
     claims = record.study.claims
     judged: dict[int, Judgement] = {}
     for late in (False, True):
@@ -79,7 +79,7 @@ def judge(record: StudyRecord) -> list[Judgement]:
 
 
 def repeats(record: StudyRecord) -> list[Judgement]:
-    """Each A/A pair on each measure: what differs here differs by chance."""
+    """The verdicts on each A/A pair and measure: differences here are chance."""
     claims = [
         Claim(variant.name, (measure,), "The same variant twice.", than=variant.again)
         for variant in record.variants
@@ -90,7 +90,7 @@ def repeats(record: StudyRecord) -> list[Judgement]:
 
 
 def advantage(record: StudyRecord, one: str, other: str, measure: str) -> Estimate | None:
-    """How much better one variant is than another on a measure, whatever became of their runs."""
+    """How much better one variant is than another on a measure, with all of their runs."""
     claim = Claim(one, (measure,), "", than=other)
     scores = {each.name: _mean_by_seed(record, each.name, [measure]) for each in record.variants}
     items = _item_error(claim, [measure], record, scores)
@@ -98,13 +98,13 @@ def advantage(record: StudyRecord, one: str, other: str, measure: str) -> Estima
 
 
 def judge_claims(claims: Sequence[Claim], record: StudyRecord) -> list[Judgement]:
-    """The verdicts on some claims that are corrected together."""
+    """The verdicts on one family of claims, corrected together."""
     findings = [_findings(claim, record) for claim in claims]
     joint = [
-        _joint([_chances(claim, one) for one in decisive])
+        _joint_p_values([_p_values(claim, one) for one in decisive])
         for claim, (_, decisive) in zip(claims, findings, strict=True)
     ]
-    decided = _decided(claims, joint, benjamini_hochberg)
+    decided = _decide(claims, joint, benjamini_hochberg)
     judgements = []
     for claim, (measures, decisive), decision in zip(claims, findings, decided, strict=True):
         if any(one.verdict == "not tested" for one in decisive):
@@ -119,7 +119,7 @@ def judge_claims(claims: Sequence[Claim], record: StudyRecord) -> list[Judgement
 
 
 def _findings(claim: Claim, record: StudyRecord) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """On each measure, and on the mean of those of a unit."""
+    """The findings on each measure, and on the mean of the measures of each unit."""
     singles = [[name] for name in claim.on]
     units = dict.fromkeys(unit(name) for name in claim.on)
     means = [[name for name in claim.on if unit(name) == kind] for kind in units]
@@ -130,9 +130,9 @@ def _findings(claim: Claim, record: StudyRecord) -> tuple[tuple[Finding, ...], t
 
 
 def _corrected(claim: Claim, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings with a p-value corrected for their number, and the verdict that it allows."""
-    chances = [_chances(claim, one) for one in findings]
-    decided = _decided([claim] * len(chances), chances, holm)
+    """The findings with p-values corrected for their number, and verdicts."""
+    chances = [_p_values(claim, one) for one in findings]
+    decided = _decide([claim] * len(chances), chances, holm)
     return tuple(
         one if one.advantage is None else replace(one, p=decision.p, verdict=decision.verdict)
         for one, decision in zip(findings, decided, strict=True)
@@ -140,7 +140,7 @@ def _corrected(claim: Claim, findings: Sequence[Finding]) -> tuple[Finding, ...]
 
 
 class Chances(NamedTuple):
-    """The p-values that an advantage is above what a claim says, below it, or equal."""
+    """The p-values of an advantage above the claim's bound, below it, and within delta."""
 
     above: float
     below: float
@@ -148,11 +148,11 @@ class Chances(NamedTuple):
 
     @property
     def different(self) -> float:
-        """Two-sided."""
+        """The two-sided p-value."""
         return min(1.0, 2 * min(self.above, self.below))
 
 
-def _chances(claim: Claim, finding: Finding) -> Chances | None:
+def _p_values(claim: Claim, finding: Finding) -> Chances | None:
     estimate, delta = finding.advantage, claim.delta
     if estimate is None:
         return None
@@ -161,8 +161,8 @@ def _chances(claim: Claim, finding: Finding) -> Chances | None:
     return Chances(estimate.p_above(high), estimate.p_below(low), equal)
 
 
-def _joint(chances: Sequence[Chances | None]) -> Chances | None:
-    """Those of a claim on several means, which holds only if it holds on each."""
+def _joint_p_values(chances: Sequence[Chances | None]) -> Chances | None:
+    """The p-values of a claim on several means, all of which must hold."""
     known = [one for one in chances if one is not None]
     if len(known) < len(chances):
         return None
@@ -178,12 +178,12 @@ class _Decision(NamedTuple):
     p_equal: float | None = None
 
 
-def _decided(
+def _decide(
     claims: Sequence[Claim],
     chances: Sequence[Chances | None],
     method: Callable[[Sequence[float]], list[float]],
 ) -> list[_Decision]:
-    """What the p-values allow to be said, once they are corrected together."""
+    """The verdicts from p-values corrected together."""
     differs = iter(method([one.different for one in chances if one is not None]))
     equals = iter(method([one.equal for one in chances if one and one.equal is not None]))
     alpha, decisions = 1 - LEVEL, list[_Decision]()
@@ -224,7 +224,7 @@ def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyReco
     else:
         theirs = {seed: claim.ratio * one for seed, one in scores.get(claim.than, {}).items()}
         if len(ours) > 1 and ours == theirs:
-            # A margin would confirm this, but nothing was tested: runs can be one and the same.
+            # A margin would confirm this, but the runs may be one and the same.
             why = "every seed has the same result, as if they were one run"
             return replace(finding, verdict="not tested", why=why)
         estimate = contrast(
@@ -235,7 +235,7 @@ def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyReco
             items=items,
         )
     if estimate is None:
-        return replace(finding, why=_why_not({side: scores.get(side, {}) for side in sides}))
+        return replace(finding, why=_reason({side: scores.get(side, {}) for side in sides}))
     return replace(finding, advantage=estimate)
 
 
@@ -243,13 +243,13 @@ def stuck(record: StudyRecord, variant: str) -> str | None:
     """Why a variant cannot be compared, if many of its runs diverged or stayed on the plateau."""
     failed = [cell for cell in record.failed if cell.variant == variant and cell.diverged]
     runs = len([cell for cell in record.cells if cell.variant == variant])
-    behind = record.on_plateau(variant)
-    if runs and len(failed) > _FEW * runs:
+    on_plateau = record.on_plateau(variant)
+    if runs and len(failed) > _MOST_STUCK * runs:
         return f"{len(failed)} of {runs} runs of {variant} diverged"
-    if runs and len(behind) > _FEW * runs:
-        losses = [*behind.values()]
+    if runs and len(on_plateau) > _MOST_STUCK * runs:
+        losses = [*on_plateau.values()]
         return (
-            f"{len(behind)} of {runs} runs of {variant} ended on the unigram plateau, at"
+            f"{len(on_plateau)} of {runs} runs of {variant} ended on the unigram plateau, at"
             f" {fmean(losses):.2f} nats, where frequencies and copying alone give"
             f" {record.plateau(variant):.2f}"
         )
@@ -257,24 +257,24 @@ def stuck(record: StudyRecord, variant: str) -> str | None:
 
 
 def _left_plateau(record: StudyRecord, variant: str, values: Values) -> dict[int, float]:
-    """The values of the runs that count; none, where too many of a variant's do not."""
-    behind = record.on_plateau(variant)
-    many = stuck(record, variant) is not None
-    return {} if many else {seed: x for seed, x in values.items() if seed not in behind}
+    """The values of runs that left the plateau; none if too many of a variant's did not."""
+    on_plateau = record.on_plateau(variant)
+    is_stuck = stuck(record, variant) is not None
+    return {} if is_stuck else {seed: x for seed, x in values.items() if seed not in on_plateau}
 
 
 def _item_error(
     claim: Claim, measures: Sequence[str], record: StudyRecord, scores: Mapping[str, Values]
 ) -> ItemError:
-    """The error of an advantage on the mean of measures by the choice of their items."""
-    errors = [error for one in measures for error in _of_items(claim, one, record, scores)]
+    """The sampling error of an advantage on the mean of measures, from their items."""
+    errors = [error for one in measures for error in _item_errors(claim, one, record, scores)]
     return sum_of_items(errors or [NO_ITEMS]).scaled(1 / len(measures))
 
 
-def _of_items(
+def _item_errors(
     claim: Claim, measure: str, record: StudyRecord, scores: Mapping[str, Values]
 ) -> Iterator[ItemError]:
-    """By the items' recorded scores where there are such, else by their number."""
+    """Yield item errors from the recorded scores of items, else from their number."""
     sides = [side for side in (claim.better, claim.than) if side]
     items = [record.items(side, measure, scores.get(side, {})) for side in sides]
     if all(items):
@@ -283,20 +283,20 @@ def _of_items(
             yield item_error(ours)
         elif len({len(row) for side in items for row in side.values()}) == 1:
             yield item_error(ours, theirs)
-        else:  # models with other tokenizers may be asked about other items
+        else:  # models with other tokenizers may have other items
             yield from (item_error(ours), item_error(theirs))
         return
-    agree = claim.than and unit(measure) == "points" and kind_of(measure).gated
+    correlated = claim.than and unit(measure) == "points" and kind_of(measure).gated
     for side in sides:
         values = [*record.scores(side, measure).values()]
         if values:
             sizes = {**record.sizes, "run": len(values)}
             variance = sampling_variance(measure, fmean(values), sizes)
-            yield ItemError((1 - _AGREE if agree else 1.0) * variance)
+            yield ItemError((1 - _CORRELATION if correlated else 1.0) * variance)
 
 
 def _related(record: StudyRecord, one: str, other: str) -> bool:
-    """Whether one variant is taught by the other, or both by the same."""
+    """Whether one variant is the teacher of the other, or both have the same teacher."""
     teachers = [record.study.variant(name).teacher for name in (one, other)]
     return teachers[0] == other or teachers[1] == one or (teachers[0] or "") == teachers[1]
 
@@ -322,7 +322,7 @@ def _mean_label(names: Sequence[str]) -> str:
     return f"the mean of {few if len(names) == 2 else f'these {len(names)}'}"
 
 
-def _why_not(sides: Mapping[str, Mapping[int, float]]) -> str:
+def _reason(sides: Mapping[str, Mapping[int, float]]) -> str:
     """Why two sides cannot be compared."""
     empty = [name for name, values in sides.items() if not values]
     if empty:
