@@ -102,7 +102,7 @@ def architecture(family: Family, task: TaskHead) -> str | None:
 def summary(family: str, kind: str) -> Summary:
     """How a family's class for a kind of task summarises a block, as a head must to be exported.
 
-    If exists is no such class or summary, it is BERT's.
+    If there is no such class or summary, it is BERT's.
     """
     exists = family in FAMILIES and architecture(FAMILIES[family], TaskHead(kind)) is not None
     return FAMILIES[family].summary_of(kind) if exists else Summary()
