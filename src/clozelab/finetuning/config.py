@@ -1,4 +1,4 @@
-"""How a pretrained encoder is fine-tuned: how long, at which learning rates, what is read from it.
+"""The settings of a fine-tuning: its length, learning rates, and the layers that are read.
 
 The papers' settings by system and task are the files of config/protocols/ (BERT A.3, …).
 """
@@ -25,7 +25,7 @@ from clozelab.training.schedule import Schedule
 
 _POSITIVE_SHARE = Range(lambda value: 0 < value <= 1, "must be above 0 and at most 1")
 
-# The layers of an encoder that a head reads where the encoder stays as it is.
+# The layers of a frozen encoder that a head reads.
 Layers = Literal[
     "embeddings",
     "last",
@@ -40,7 +40,7 @@ Layers = Literal[
 
 @dataclass(frozen=True)
 class FinetuneConfig(Checked):
-    """One fine-tuning, but for its data and its seed."""
+    """The settings of a fine-tuning, without its data and its seed."""
 
     learning_rate: float  # of the head and the last layer
     batch_size: PositiveInt  # examples of a step
@@ -56,25 +56,25 @@ class FinetuneConfig(Checked):
     weight_decay: float = 0.01
     decay_all: bool = False
     clip: float = 1.0
-    # A layer has so many times the learning rate of the one above.
+    # The learning rate of a layer is this multiple of that of the layer above.
     layer_decay: Annotated[float, _POSITIVE_SHARE] = 1.0
     head_learning_rate: PositiveFloat | None = None
-    dropout: BelowOne | None = None  # None: as the encoder has it
+    dropout: BelowOne | None = None  # None: the encoder's
     attention_dropout: BelowOne | None = None
     head_dropout: BelowOne = 0.1
-    # "tuned" trains the encoder; the others leave it as it is and read those of its layers.
+    # "tuned" trains the encoder; the others freeze it and read these layers.
     features: Literal["tuned", Layers] = "tuned"
     reader: Literal["linear", "bilstm"] = "linear"  # between vectors and head
-    hidden: PositiveInt = 768  # of the BiLSTM, both directions alike
+    hidden: PositiveInt = 768  # of each direction of the BiLSTM
     head: Literal["span", "beam"] = "span"  # of questions: BERT's or XLNet's
-    lm_weight: NonNegativeFloat = 0.0  # of GPT's language model beside the task
+    lm_weight: NonNegativeFloat = 0.0  # weight of GPT's language model loss beside the task's
     after: str | None = None  # a task to fine-tune on first
     alpha: Share = 0.5  # weight of the labels beside a teacher's answers
     temperature: PositiveFloat = 2.0  # of a teacher's answers
     task: tuple[str, ...] = ()  # settings of the kind of task, as lines of TOML: "stride = 64"
 
     def __post_init__(self) -> None:
-        self.optimiser_part()  # checks what is the optimiser's
+        self.optimiser_part()  # checks the optimiser's settings
         super().__post_init__()
         if self.epochs is None and self.steps is None:
             raise UserError("epochs is missing; give it a number, or give steps")
@@ -92,12 +92,12 @@ class FinetuneConfig(Checked):
                 f"warmup_steps = {self.warmup_steps}: the run has only {steps} steps;"
                 " set warmup = 0.1, a share of them, instead"
             )
-        # A share is cut to whole steps, as in BERT's code and RoBERTa's settings.
+        # A share is rounded down to whole steps, as in BERT's code and RoBERTa's settings.
         warmup = int((self.warmup or 0) * steps) if self.warmup_steps is None else self.warmup_steps
         return Schedule(steps=steps, warmup=warmup, batch_size=self.batch_size, decay=self.shape)
 
     def optimiser_part(self) -> Adamw | BertAdam:
-        """The optimiser; its groups have the rates that `scale` says."""
+        """The optimiser; `scale` gives the learning rates of its groups."""
         part = Adamw if self.optimiser == "adamw" else BertAdam
         shared = ("learning_rate", "betas", "epsilon", "weight_decay", "decay_all", "clip")
         return part(**{name: getattr(self, name) for name in shared})
@@ -105,7 +105,7 @@ class FinetuneConfig(Checked):
     def scale(self, name: str, layers: int, *, shared: bool = False) -> float:
         """A parameter's learning rate by its name, as a multiple of `learning_rate`.
 
-        What several layers share (`shared`) has the rate of the last of them, the encoder's last.
+        A parameter that layers share (`shared`) has the rate of the last layer.
         """
         # Differs from XLNet's code: that scales gradients, which Adam undoes, and no embedding.
         owner, _, rest = name.partition(".")

@@ -1,4 +1,4 @@
-"""Examples through a fine-tuned model: blocks sorted by length, rows back in their order."""
+"""Run a fine-tuned model on examples: blocks sorted by length, predictions in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from clozelab.finetuning.tuned import Tuned
 from clozelab.runs.events import drained
 from clozelab.training.packing import BatchShape, PackedExamples, moved
 
-_UNLIMITED = 1 << 40  # more than there can be
+_UNLIMITED = 1 << 40  # more than any batch has
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,23 @@ class Evaluator:
 
     @classmethod
     def of(cls, kind: TaskKind, examples: Sequence[Any], reader: Reader) -> Evaluator:
-        """The examples as that reader reads them."""
+        """The examples tokenised by a reader."""
         return cls(kind, examples, kind.tokenize(examples, reader))
 
     @cached_property
     def share(self) -> PackedExamples:
-        """The blocks as they are packed."""
+        """The examples as packed blocks."""
         return packed(self.tokenized, self.kind.name)
 
     def predictions(self, model: Tuned, device: torch.device, *, tokens: int) -> list[Any]:
-        """One for each example."""
+        """A prediction for each example."""
         return drained(self.follow(model, device, tokens=tokens))
 
     @torch.inference_mode()
     def follow(
         self, model: Tuned, device: torch.device, *, tokens: int
     ) -> Generator[tuple[int, int], None, list[Any]]:
-        """As `predictions`, yielding how many groups of blocks are done out of how many."""
+        """As `predictions`, yielding how many groups of blocks are done and how many there are."""
         model.eval()
         outputs: dict[int, NDArray[Any]] = {}
         rows = model.head.rows
@@ -55,9 +55,9 @@ class Evaluator:
             share = self.share.select(numbers)
             batch = moved(collated(share, slice(0, len(share))), device)
             output = model.predict(batch).float().cpu().numpy()
-            by = share.targets[self.kind.name].starts if rows == "slots" else share.starts
-            cuts = [0, len(output)] if rows == "group" else by[share.units].tolist()
-            for number, first, stop in zip(numbers.tolist(), cuts[:-1], cuts[1:], strict=True):
+            offsets_of = share.targets[self.kind.name].starts if rows == "slots" else share.starts
+            bounds = [0, len(output)] if rows == "group" else offsets_of[share.units].tolist()
+            for number, first, stop in zip(numbers.tolist(), bounds[:-1], bounds[1:], strict=True):
                 outputs[number] = output[first:stop]
             yield len(outputs), len(self.tokenized.owners)
         ordered = [outputs[number] for number in range(len(outputs))]
@@ -65,7 +65,7 @@ class Evaluator:
 
 
 def packed(tokenized: TokenizedExamples, name: str) -> PackedExamples:
-    """Tokenized examples as blocks to pack."""
+    """Tokenised examples as packed blocks."""
     lengths = np.diff(tokenized.starts)
     positions = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
     columns: dict[str, Array] = {**tokenized.columns, "position_ids": positions.astype(np.int32)}
@@ -74,7 +74,7 @@ def packed(tokenized: TokenizedExamples, name: str) -> PackedExamples:
 
 
 def batched(share: PackedExamples, tokens: int, *, alone: bool = False) -> Iterator[Ints]:
-    """Groups in batches of at most so many tokens and padding, neighbours alike in length."""
+    """Yield batches of groups of similar length, with at most `tokens` tokens and padding."""
     units = share.units
     if len(units) == 1:
         return
@@ -91,7 +91,7 @@ def batched(share: PackedExamples, tokens: int, *, alone: bool = False) -> Itera
 
 
 def collated(share: PackedExamples, part: slice) -> Batch:
-    """Some blocks as a batch without dummies, its rows no longer than its longest block."""
+    """Some blocks as a batch without dummies, padded at most to its longest block."""
     lengths = np.diff(share.starts)[part]
     slots = dict.fromkeys(share.targets, _UNLIMITED)
     longest = max(int(lengths.max(initial=0)), 1)

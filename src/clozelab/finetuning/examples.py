@@ -1,6 +1,4 @@
-"""Labelled examples, what a fine-tuned model says of them, and examples in tokens: the values of
-each kind of task.
-"""
+"""The values of each kind of task: labelled examples, predictions, and tokenised examples."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ class Tagged(NamedTuple):
 
 
 class GoldAnswer(NamedTuple):
-    """A stretch of a passage: its text, and the character it begins at."""
+    """A span of a passage: its text, and the character it begins at."""
 
     text: str
     start: int
@@ -61,7 +59,7 @@ class Choice(NamedTuple):
 
 
 class Mention(NamedTuple):
-    """A stretch of a document's words, both ends included."""
+    """A span of a document's words, both ends included."""
 
     first: int
     last: int
@@ -91,7 +89,7 @@ Floats = NDArray[np.floating]
 
 
 class Class(NamedTuple):
-    """The likeliest label, and how likely each is."""
+    """The most probable label, and the probability of each."""
 
     label: str
     probabilities: dict[str, float]
@@ -104,27 +102,27 @@ class Number(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """The likeliest continuation, counted from 0, and how likely each is."""
+    """The most probable continuation, counted from 0, and the probability of each."""
 
     label: int
     probabilities: tuple[float, ...]
 
 
 class Tags(NamedTuple):
-    """A tag for each word, and how likely it is; 0 for a word that the tokenizer left out."""
+    """A tag for each word, and its probability; 0 for a word without tokens."""
 
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
 
 
 class Clusters(NamedTuple):
-    """The mentions of each thing that a document mentions more than once."""
+    """The mentions of each entity that a document mentions more than once."""
 
     clusters: tuple[tuple[Mention, ...], ...]
 
 
 class Candidate(NamedTuple):
-    """A possible answer: how likely it is among its rivals, and the character it begins at."""
+    """A possible answer: its probability among all, and the character it begins at."""
 
     text: str
     probability: float
@@ -132,12 +130,12 @@ class Candidate(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A stretch of a passage, or none: an empty text."""
+    """An answer: a span of a passage, or an empty text for none."""
 
     text: str
-    score: float  # of the best candidate, whether it is given as the answer or not
-    null: float | None  # over the task's threshold there is no answer; None: there always is one
-    best: tuple[Candidate, ...]  # the likeliest first
+    score: float  # of the best candidate, even if there is no answer
+    null: float | None  # above the threshold there is no answer; None: there always is one
+    best: tuple[Candidate, ...]  # the most probable first
 
 
 def likelihoods(logits: Floats) -> NDArray[np.float64]:
@@ -149,10 +147,10 @@ def likelihoods(logits: Floats) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class TokenizedExamples:
-    """Examples as packed blocks with what is to be predicted in them.
+    """Examples as packed blocks with their targets.
 
-    A group is what is judged together and drawn together: the choices of a question, the segments
-    of a document, and otherwise one block.
+    A group is sampled and predicted together: the choices of a question, the segments of a
+    document, and otherwise a single block.
     """
 
     columns: Mapping[str, Array]  # [N] what the encoder reads
@@ -160,18 +158,18 @@ class TokenizedExamples:
     targets: Targets
     groups: Ints  # [G + 1] first block of each group
     owners: Ints  # [G] the example that each group was made of
-    token_facts: Mapping[str, Array] = field(default_factory=dict)  # [N] for decoding alone
-    counts: Counts = field(default_factory=Counts)  # what was cut or left out
+    token_facts: Mapping[str, Array] = field(default_factory=dict)  # [N] only for decoding
+    counts: Counts = field(default_factory=Counts)  # what was truncated or left out
 
 
 def joined(tables: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """Tables of the same columns, one under another."""
+    """Concatenate tables of the same columns."""
     names = tables[0] if tables else {}
     return {name: np.concatenate([table[name] for table in tables]) for name in names}
 
 
 def slots(tables: Sequence[Mapping[str, Any]]) -> Targets:
-    """Targets by what each block has in its slots, in columns."""
+    """The targets of blocks from a table of slots for each block."""
     return Targets(offsets([len(table["labels"]) for table in tables]), joined(tables))
 
 
@@ -184,7 +182,7 @@ def stacked(
     token_facts: Mapping[str, Array] | None = None,
     counts: Counts | None = None,
 ) -> TokenizedExamples:
-    """Rows one after another; unless told otherwise, each is a group and an example of its own."""
+    """Concatenate rows to blocks; by default each is a group and an example of its own."""
     groups = np.arange(len(rows) + 1) if groups is None else groups
     return TokenizedExamples(
         columns=joined([row.columns for row in rows]),

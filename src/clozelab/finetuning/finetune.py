@@ -1,8 +1,8 @@
 """Fine-tune: a model, a task and a protocol → runs by seed and grid cell, and the best of them.
 
-A folder of fine-tunings has plan.json (what they have in common), a run in each folder below it,
-and, when all are done, result.json with every score and the name of the best. What is done is never
-done again; what was interrupted goes on.
+A folder of fine-tunings has plan.json (their common settings), a run in each subfolder, and, when
+all are done, result.json with every score and the name of the best. Finished trials are not run
+again; interrupted ones are resumed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from clozelab.training.checkpoint import newest, tidy
 from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, is_distributed, join
 
-_KIND = "fine-tuning"  # by its marker
+_KIND = "fine-tuning"  # in the marker of the folder
 
 
 @dataclass(frozen=True)
 class FinetunePlan:
-    """What to fine-tune: one order for each cell of the grid and each seed."""
+    """What to fine-tune: one request for each cell of the grid and each seed."""
 
     order: FinetuneRequest
     cells: tuple[Mapping[str, Any], ...] = ({},)
@@ -85,66 +85,66 @@ def follow(
         raise UserError(f"--at-once {at_once}: at least 1")
     try:
         if at_once > 1:
-            yield from _side_by_side(plan, out, machine, saving, at_once)
+            yield from _run_in_parallel(plan, out, machine, saving, at_once)
         else:
-            yield from _one_by_one(plan, out, machine, saving)
+            yield from _run_sequentially(plan, out, machine, saving)
     finally:
         forget()
 
 
-def _one_by_one(
+def _run_sequentially(
     plan: FinetunePlan, out: Path, machine: Machine, saving: SaveOptions
 ) -> Iterator[Happened]:
-    """The trials in this process, or in all of torchrun's; the first of them writes."""
-    with join(machine.device) as world, _held(out) if world.is_main else nullcontext():
+    """Run the trials in this process, or in all of torchrun's, of which the first one writes."""
+    with join(machine.device) as world, _locked(out) if world.is_main else nullcontext():
         if world.is_main:
-            yield from _begin(plan, out)
+            yield from _write_plan(plan, out)
         world.barrier()
-        sign = 0
-        for order in _left(plan, out):
-            if sign:  # it came while the last step of the one before was taken
-                raise KeyboardInterrupt(sign)
+        signal = 0
+        for order in _unfinished(plan, out):
+            if signal:  # interrupted during the last step of the trial before
+                raise KeyboardInterrupt(signal)
             place = out / order.name
             for event in trial(inputs_for(order), place, machine, saving, world):
                 yield Happened(f"{place.parent.name}/{place.name}", event)
                 if isinstance(event, Ended):
-                    sign = event.signal
+                    signal = event.signal
                     if not event.whole:
                         return
         if world.is_main:
-            _finish(plan, out)
+            _write_summary(plan, out)
         world.barrier()
 
 
-def _left(plan: FinetunePlan, out: Path) -> list[FinetuneRequest]:
-    """What is not done yet."""
+def _unfinished(plan: FinetunePlan, out: Path) -> list[FinetuneRequest]:
+    """The requests of the trials that are not done yet."""
     return [order for order in plan.orders() if Run(out / order.name).result() is None]
 
 
-def _finish(plan: FinetunePlan, out: Path) -> None:
-    if not _left(plan, out):
+def _write_summary(plan: FinetunePlan, out: Path) -> None:
+    if not _unfinished(plan, out):
         Run(out).write_result(summary(out, plan.order.data.task, cells=plan.cells))
 
 
 def trial(
     inputs: FinetuneInputs, place: Path, machine: Machine, saving: SaveOptions, world: World
 ) -> Iterator[Event]:
-    """One fine-tuning from where it stands."""
+    """Start or resume one fine-tuning."""
     run = Run(place)
-    if run.recipe_file.exists():  # it goes on with the machine that it had
+    if run.recipe_file.exists():  # it is resumed with the same machine settings
         facts, recipe = run.machine(), inputs.recipe
         machine = machine.recalled(facts, world.device, recipe=recipe, processes=world.size)
     work = Trial(inputs, machine, world)
     often = work.sampler.epoch if saving.evaluate_every is None else saving.evaluate_every
     saving = replace(saving, evaluate_every=often, save_every=saving.save_every or 0, keep=1)
     session = Session(work, run, saving, again="the same finetune command")
-    # A process may outlive the one that holds the whole folder by a few seconds.
+    # A process may outlive the one that locks the folder by a few seconds.
     with run.writing() if world.is_main else nullcontext():
-        yield from _resumed(session, work)
+        yield from _start_or_resume(session, work)
 
 
-def _resumed(session: Session, work: Trial) -> Iterator[Event]:
-    """Begin a trial, or go on with it, in a folder that is ours alone."""
+def _start_or_resume(session: Session, work: Trial) -> Iterator[Event]:
+    """Start or resume a trial in a locked folder."""
     run, world, inputs = session.run, work.world, work.inputs
     started = run.recipe_file.exists()
     if world.is_main:
@@ -168,7 +168,7 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
     world.barrier()
     try:
         yield from session.go(first, cursor)
-    except DivergedError as error:  # one cell of a grid may, and the others go on
+    except DivergedError as error:  # the other cells of a grid go on
         if world.is_main:
             run.write_result({"diverged": str(error)})
         yield Said(str(error))
@@ -182,14 +182,14 @@ def planned(
     seeds: int = 1,
     out: Path | None = None,
 ) -> FinetunePlan:
-    """The plan of an order; `grid` may be empty, which is the protocol's own.
+    """The plan of a request; an empty `grid` is that of the protocol.
 
-    What was started in `out` keeps its protocol, unless the order names one. Wrong settings
-    are refused here, before anything is written.
+    What was started in `out` keeps its protocol, unless the request names one. Wrong settings are
+    refused here, before anything is written.
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: at least 1")
-    forget()  # what was opened for an earlier plan: files may have changed since
+    forget()  # caches of an earlier plan: files may have changed
     protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
     protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
     digests = order.data.digests(splits_of)
@@ -206,23 +206,23 @@ def planned(
 
 
 @contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """The folder for these fine-tunings alone; one with anything else in it is refused."""
+def _locked(out: Path) -> Iterator[None]:
+    """Lock the folder; one with other contents is refused."""
     if kind_of(out) is None and {"model", "data"} <= read_json(out / PLAN).keys():
-        mark(out, _KIND)  # made before there were markers
+        mark(out, _KIND)  # a folder from before there were markers
     claim(out, _KIND)
     with locked(out, work="fine-tuning"):
         yield
 
 
-def _begin(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
-    """Write the plan, or check that the folder has this one."""
+def _write_plan(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
+    """Write the plan, or check it against that of the folder."""
     now = asdict(settled(replace(plan.order, seed=0, name="")))
     now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
     text = json.dumps(now, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     file = out / PLAN
     if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was started
-        before, now = _planned_before(file), json.loads(text)
+        before, now = _saved_plan(file), json.loads(text)
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
         if changed:
             raise UserError(
@@ -240,7 +240,7 @@ def _begin(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
     write_text(file, text)
 
 
-def _planned_before(file: Path) -> dict[str, Any]:
+def _saved_plan(file: Path) -> dict[str, Any]:
     try:
         plan = dict(json.loads(file.read_text(encoding="utf-8")))
         with recorded():
@@ -251,15 +251,15 @@ def _planned_before(file: Path) -> dict[str, Any]:
         raise UserError(f"{file}: cannot be read; name another folder by --out") from None
 
 
-def _side_by_side(
+def _run_in_parallel(
     plan: FinetunePlan, out: Path, machine: Machine, saving: SaveOptions, at_once: int
 ) -> Iterator[Happened]:
-    """Several trials at a time on one device, each in a process of its own."""
+    """Run several trials at a time on one device, each in its own process."""
     if is_distributed():
         raise UserError("--at-once is for one process: leave it out under torchrun")
-    with _held(out):
-        yield from _begin(plan, out)
-        orders = _left(plan, out)
+    with _locked(out):
+        yield from _write_plan(plan, out)
+        orders = _unfinished(plan, out)
         count = max(1, min(at_once, len(orders)))
         shared = replace(machine, sharers=count)
         running: dict[Future[list[Event]], str] = {}
@@ -267,19 +267,19 @@ def _side_by_side(
             while orders or running:
                 while orders and len(running) < count:
                     order = orders.pop(0)
-                    started = processes.submit(_alone, order, out / order.name, shared, saving)
+                    started = processes.submit(_run_alone, order, out / order.name, shared, saving)
                     running[started] = order.name
                 for done in first_done(running):
                     name = running.pop(done)
                     for event in done.result():
                         yield Happened(name, event)
-        _finish(plan, out)
+        _write_summary(plan, out)
 
 
-def _alone(
+def _run_alone(
     order: FinetuneRequest, place: Path, machine: Machine, saving: SaveOptions
 ) -> list[Event]:
-    """One trial in a process of its own; what was said is told, and how it ended."""
+    """Run one trial in its own process, and return its messages and its end."""
     with join(machine.device) as world:
         events = trial(inputs_for(order), place, machine, saving, world)
         return [event for event in events if isinstance(event, Said | Ended)]
@@ -288,14 +288,14 @@ def _alone(
 def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Every score of every trial in the folder, a summary over seeds, and the best trial.
 
-    `cells` are those of the grid that was asked for last; others keep their place.
+    `cells` are those of the last grid; cells of earlier grids are kept.
     """
     before = (Run(out).result() or {}).get("cells", [])
     settings = {cell["name"]: cell["settings"] for cell in before}
     settings |= {protocols.named(cell) if cell else "": dict(cell) for cell in cells}
     records: list[dict[str, Any]] = []
     best, selected = "", -math.inf
-    constant: dict[str, float] = {}  # what an answer scores that is always the same
+    constant: dict[str, float] = {}  # scores of a constant answer
     for name, cell in settings.items():
         files = (out / name).glob("seed-*/result.json")
         seeds = {int(file.parent.name.removeprefix("seed-")): Run(file.parent) for file in files}

@@ -1,4 +1,4 @@
-"""From a model's place and a task's files to what a trial needs: examples and weights."""
+"""Read a model and a task's files: the examples and weights of a trial."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from clozelab.training.packing import PackedExamples
 
 @dataclass(frozen=True)
 class FinetuneInputs:
-    """What to fine-tune, and on what."""
+    """The inputs of a trial: task, model, examples and weights."""
 
     task: TunedTask
     recipe: Recipe
     tokenizer: Tokenizer
     share: PackedExamples  # the training examples
-    dev: Mapping[str, Evaluator]  # the first selects
-    start: Mapping[str, Tensor]  # weights to begin with, by name; others are fresh
+    dev: Mapping[str, Evaluator]  # the first selects the best model
+    start: Mapping[str, Tensor]  # initial weights by name; others are initialised anew
     seed: int
-    origin: str | None  # where they came from
-    origin_task: str | None = None  # what that model was tuned on, if on anything
+    origin: str | None  # where the weights are from
+    origin_task: str | None = None  # what that model was fine-tuned on, if it was
     teacher: Tuned | None = None
     teacher_origin: str | None = None
     digests: Mapping[str, str] = field(default_factory=dict)  # of the files with its examples
@@ -54,51 +54,51 @@ class FinetuneInputs:
 
 
 def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
-    """All that a trial needs; models and examples are kept for the next order like this one."""
+    """The inputs of a request; models and examples are cached for the next one like it."""
     model = opened(order.model)
     tuning = tuning_of(order, model)
     digests = order.data.digests(splits_of)
-    if order.digests is not None:  # hours may have passed since
+    if order.digests is not None:  # files may have changed since the request
         refuse_changed(order.digests, digests, since="the first of these runs began")
     splits = splits_of(order.data)
-    splits.read("train")  # what is missing is said before anything is made of the rest
+    splits.read("train")  # reports missing files first
     notes = list(model.notes)
     length = model.block_length(tuning.length)
     if length != tuning.length:
         notes.append(f"blocks of {length} tokens: the encoder was trained on no longer ones")
-    kind: Any = kind_for(model, splits, tuning)  # as a key of what is kept
-    share, dev, counted = _examples(order.model, order.data, kind, length)
+    kind: Any = kind_for(model, splits, tuning)  # Any, since it is a key of a cache
+    share, dev, counted = _tokenized_examples(order.model, order.data, kind, length)
     return FinetuneInputs(
         task=TunedTask(order.data.task, kind, tuning, order.data.columns),
         recipe=model.recipe,
         tokenizer=model.tokenizer,
         share=_with_language_model(share) if tuning.lm_weight else share,
         dev=dev,
-        start={} if order.fresh else _start(model, kind, tuning),
+        start={} if order.fresh else _initial_weights(model, kind, tuning),
         seed=order.seed,
         origin=None if order.fresh else absolute(order.model),
         origin_task=None if order.fresh or model.task is None else model.task.name,
         teacher=_teacher(order, model, kind),
         teacher_origin=absolute(order.teacher),
         digests=digests,
-        notes=(*notes, *counted, *_chained(order, model, tuning)),
+        notes=(*notes, *counted, *_order_notes(order, model, tuning)),
     )
 
 
 @lru_cache(maxsize=2)
 def opened(place: str) -> Model:
-    """The model at a place, which several orders begin from."""
+    """The model at a place, cached for several requests."""
     return load(place)
 
 
 def forget() -> None:
-    """Let go of the models and examples that were kept: their files may change."""
-    for cached in (opened, splits_of, _examples):
+    """Clear the caches of models and examples, whose files may change."""
+    for cached in (opened, splits_of, _tokenized_examples):
         cached.cache_clear()
 
 
 def tuning_of(order: FinetuneRequest, model: Model) -> FinetuneConfig:
-    """The protocol's settings for the task, with the user's own over them."""
+    """The protocol's settings for the task, with the user's overrides."""
     kind = splits_of(order.data).kind
     protocol = order.protocol or protocols.protocol_for(model.recipe)
     task = protocols.task_word(order.data.task, kind)
@@ -107,17 +107,17 @@ def tuning_of(order: FinetuneRequest, model: Model) -> FinetuneConfig:
 
 @lru_cache(maxsize=4)
 def splits_of(data: Data) -> TaskSplits:
-    """The examples of a task, read once for all orders."""
+    """The splits of a task, cached for several requests."""
     return data.splits()
 
 
 @lru_cache(maxsize=1)
-def _examples(
+def _tokenized_examples(
     place: str, data: Data, kind: TaskKind, length: int
 ) -> tuple[PackedExamples, dict[str, Evaluator], list[str]]:
-    """The examples to train on, the dev sets, and notes: as the encoder will read them.
+    """The tokenised training examples, the dev sets, and notes.
 
-    Rates and the like do not change that.
+    Cached, since they do not depend on learning rates and the like.
     """
     model, splits = opened(place), splits_of(data)
     reader = TaskReader(model.recipe, model.tokenizer, length)
@@ -128,34 +128,34 @@ def _examples(
         )
     tokenized = kind.tokenize(splits.read("train"), reader, training=True)
     evaluators = {name: Evaluator.of(kind, splits.read(name), reader) for name in names}
-    notes = [*splits.notes, *_counted(splits.counts), *_counted(tokenized.counts)]
+    notes = [*splits.notes, *_count_notes(splits.counts), *_count_notes(tokenized.counts)]
     for name, evaluator in evaluators.items():
-        notes += [f"{name}: {line}" for line in _counted(evaluator.tokenized.counts)]
+        notes += [f"{name}: {line}" for line in _count_notes(evaluator.tokenized.counts)]
     return packed(tokenized, kind.name), evaluators, notes
 
 
 def kind_for(model: Model, splits: TaskSplits, tuning: FinetuneConfig) -> TaskKind:
-    """The task's kind with a head that the encoder's class in transformers has too.
+    """The task's kind with the head that the encoder's class in transformers has.
 
-    What the protocol or the user sets of it overrides that.
+    Settings of the protocol or the user override that.
     """
     names = {field.name for field in fields(splits.part)}  # type: ignore[arg-type]
     settings: dict[str, Any] = dict(splits.settings)
     for name, source in splits.part.from_tuning.items():
         if name in names:
             settings[name] = getattr(tuning, source)
-    usual = _usual_head(model, splits.kind)
+    usual = _default_head(model, splits.kind)
     settings |= {name: value for name, value in usual.items() if name in names}
     place = splits.kind if splits.name == "own" else splits.name
     return protocols.kind_with(settings, tuning.task, splits.kind, place=place)
 
 
-def _usual_head(model: Model, kind: str) -> dict[str, Any]:
-    """Settings of the head that the encoder's class in transformers has."""
+def _default_head(model: Model, kind: str) -> dict[str, Any]:
+    """The settings of the head that the encoder's class in transformers has."""
     encoder = model.recipe.encoder
     if encoder.layout.summary is None:
         return {"pool": "mean", "summary": "none"}
-    # By the recipe: a model that was tuned on a task before has lost the heads of its pretraining.
+    # From the recipe, since a fine-tuned model no longer has the heads of its pretraining.
     heads = frozenset(slots.use("objectives", part) for part in model.recipe.objectives)
     family = model.origin.family if model.origin else family_for(encoder, heads, model.vocabulary)
     usual = summary(family, kind)
@@ -163,13 +163,13 @@ def _usual_head(model: Model, kind: str) -> dict[str, Any]:
     return settings | {"transform": transforms(family, kind)}
 
 
-def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
-    """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
+def _initial_weights(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
+    """The initial weights: the encoder's, and the pooler's if pretraining and the head have one.
 
-    A head that was tuned on another task is left behind, and so is a pooler where the head reads
-    something else than the last states that it was trained on. An imported pooler of no head is
-    used where the class of transformers would use it, which RoBERTa's do not but for choices. A
-    transform begins as that of the masked language model, whose names it has in transformers.
+    A head that was tuned on another task is dropped, and so is a pooler if the head does not read
+    the last states, which it was trained on. An imported pooler without a head is used if the class
+    of transformers uses it; RoBERTa's do only for choices. A transform is initialised with that of
+    the masked language model, as in transformers.
     """
     weights = weights_of(model.module)
     start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
@@ -183,9 +183,9 @@ def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Te
     if last_states and getattr(kind, "transform", False):
         trained = {n: w for n, w in weights.items() if n.startswith("heads.masked_lm.")}
         width, dense = model.recipe.encoder.hidden_size, trained.get("heads.masked_lm.dense.weight")
-        # One to another width, or with biases, is another.
-        same = dense is not None and dense.shape == (width, width)
-        for name in ("dense", "norm") if same and not model.recipe.encoder.bias else ():
+        # A transform of another width, or with biases, does not fit.
+        fits = dense is not None and dense.shape == (width, width)
+        for name in ("dense", "norm") if fits and not model.recipe.encoder.bias else ():
             place = f"heads.{kind.name}.transform.{name}.weight"
             start[place] = trained[f"heads.masked_lm.{name}.weight"]
     if tuning.lm_weight:
@@ -194,7 +194,7 @@ def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Te
 
 
 def _teacher(order: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | None:
-    """The teacher, which must have been tuned on the same task."""
+    """The teacher, which must have been fine-tuned on the same task."""
     if order.teacher is None:
         return None
     teacher = load(order.teacher)
@@ -205,15 +205,15 @@ def _teacher(order: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | No
         )
     if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
         raise UserError(f"{order.teacher}: its vocabulary is not that of {order.model}; it must be")
-    alike = ("name", *kind.outputs)
-    theirs = [getattr(teacher.task.kind, name, None) for name in alike]
-    if theirs != [getattr(kind, name) for name in alike]:
+    compared = ("name", *kind.outputs)
+    theirs = [getattr(teacher.task.kind, name, None) for name in compared]
+    if theirs != [getattr(kind, name) for name in compared]:
         raise UserError(f"{order.teacher}: was tuned on another task than {order.data.task}")
     return teacher.module
 
 
-def _chained(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -> list[str]:
-    """What to say where the protocol goes on from another task's model and this is none."""
+def _order_notes(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -> list[str]:
+    """A note if the protocol starts from a model of another task and this is none."""
     before = model.task.name if model.task is not None else None
     if order.fresh or tuning.after in (None, before):
         return []
@@ -223,7 +223,7 @@ def _chained(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -> li
     ]
 
 
-def _counted(counts: Counts) -> list[str]:
+def _count_notes(counts: Counts) -> list[str]:
     return [
         f"{what}: {number:,}"
         + (f" (the first: {counts.places[what]})" if counts.places[what] else "")
@@ -232,7 +232,7 @@ def _counted(counts: Counts) -> list[str]:
 
 
 def _with_language_model(share: PackedExamples) -> PackedExamples:
-    """The blocks with the next token to predict as well, as GPT is fine-tuned (§3.2)."""
+    """The blocks with targets of GPT's auxiliary language model added (GPT §3.2)."""
     zeros = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
     blocks = Blocks(
         ids=share.columns["ids"].astype(np.int32),

@@ -1,6 +1,6 @@
-"""What opening, exporting and importing a fine-tuned model asks of fine-tuning.
+"""The functions of fine-tuning that opening, exporting and importing a fine-tuned model needs.
 
-The one door by which `models` comes in here, and only for a model that has a task.
+The only module of fine-tuning that `models` imports, and only for a model that has a task.
 """
 
 from clozelab.finetuning.predict import predict, reader_of

@@ -1,4 +1,4 @@
-"""Apply a fine-tuned model: texts, or a file of them, → what it says of each."""
+"""Apply a fine-tuned model to texts, or to a file of them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from clozelab.remote.cache import local_file
 from clozelab.runs.events import drained
 from clozelab.training.world import join
 
-_TOKENS = 16_384  # at a time; not tuned: enough to fill a device
+_TOKENS = 16_384  # of a batch; not tuned: enough to fill a device
 
 
 def predict(loaded: Model, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
-    """What the model says of each input.
+    """The prediction for each input.
 
     An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
     question and its passage (answer), a text and its continuations (choose), or a document in
@@ -38,7 +38,7 @@ def predict(loaded: Model, inputs: Sequence[Any], *, device: str | None = None) 
 def follow(
     loaded: Model, examples: Sequence[Any], *, device: str | None = None
 ) -> Generator[tuple[int, int], None, list[Any]]:
-    """As `predict`, of examples, yielding how much is done out of how much."""
+    """As `predict` for examples, yielding how much is done and how much there is."""
     task, model = fine_tuned(loaded)
     kind = task.kind.suited(examples, imported=task.imported)
     evaluator = Evaluator.of(kind, examples, reader_of(loaded, task))
@@ -93,7 +93,7 @@ def data_of(
     columns: Sequence[str] = (),
     part: str = "dev",
 ) -> Data:
-    """Where the examples are that `score` reads of a known task, or of a labelled file."""
+    """The data that `score` reads: those of a known task, or a labelled file."""
     task, _ = fine_tuned(loaded)
     if what in NAMED:
         return Data(what, root=root)
@@ -105,20 +105,20 @@ def data_of(
 
 
 def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
-    """The examples of a table, whose labels need not be there; its columns as in `score`."""
+    """The examples of a table, with or without labels; `columns` as in `score`."""
     task, _ = fine_tuned(loaded)
     columns = tuple(columns) or task.columns
     return Data(_word(task, file, columns), test=file, columns=columns).splits().read("test")
 
 
 def _word(task: TunedTask, file: str, columns: Sequence[str]) -> str:
-    """What a task of one's own files is called."""
+    """The word for the task of a user's own file."""
     options = ReadOptions(columns=columns_of(columns))
     return task.kind.word(local_file(file), options, imported=task.imported)
 
 
 def fine_tuned(loaded: Model) -> tuple[TunedTask, Tuned]:
-    """The task and the model; refused if it was never tuned on one."""
+    """The task and the model; one that was not fine-tuned is refused."""
     if loaded.task is None or not isinstance(loaded.module, Tuned):
         raise UserError(
             f"{loaded.place}: was not fine-tuned, so there is nothing it can say of a text; use"
@@ -133,7 +133,7 @@ def reader_of(loaded: Model, task: TunedTask) -> TaskReader:
 
 
 def example(kind: TaskKind, value: Any, number: int) -> Any:
-    """An input as an example of that kind, its label not known."""
+    """An input as an unlabelled example of that kind."""
     try:
         return kind.example(value, str(number))
     except (TypeError, ValueError, AttributeError):

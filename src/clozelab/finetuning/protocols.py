@@ -1,10 +1,10 @@
 """Protocols: how each paper tunes its encoder to each task, as TOML files.
 
-[default] is complete; [kinds.answer] overrides it for a kind of task, [tasks.cola] both,
-key by key. [grid] lists the values a paper tries, [grids.cola] those for one task or kind in its
-place. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of task
-itself. [suits] has the recipes that a packaged protocol is for: the values of parts that set them
-apart from BERT's, and a rank, the lowest first where several suit. All of a file is checked when it
+[default] is complete; [kinds.answer] overrides it for a kind of task, and [tasks.cola] overrides
+both, key by key. [grid] lists the values a paper tries, [grids.cola] those for one task or kind
+instead. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of
+task itself. [suits] describes the recipes that a packaged protocol is for: the values of parts that
+distinguish them from BERT's, and a rank, of which the lowest wins. All of a file is checked when it
 is read.
 """
 
@@ -35,15 +35,15 @@ names = PROTOCOLS.names
 
 _NESTED = ("kinds", "tasks", "grids")  # tables of tables
 _WORDS = ("suits", "default", "grid", *_NESTED)
-_MARKED = ("encoder", "masking", "objectives")  # parts of a recipe that protocols know it by
-_USUAL = "bert"  # of a recipe that no protocol says it suits
-_SMALL = 768  # a narrower encoder learns faster than the papers' settings were made for
-_TASK = "task."  # what the settings of a kind of task begin with
+_COMPARED = ("encoder", "masking", "objectives")  # parts by which a protocol is chosen
+_DEFAULT = "bert"  # the protocol of a recipe that suits no other
+_SMALL = 768  # narrower encoders need other settings than the papers'
+_TASK = "task."  # prefix of the settings of a kind of task
 _FIELDS = [field.name for field in fields(FinetuneConfig)]
-# Settings of which one takes the place of the other.
+# Settings that exclude each other.
 RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
-# To try one value upon.
-_LEAST: Table = {"learning_rate": 1e-5, "batch_size": 1, "length": 1, "steps": 1}
+# A minimal config, to check single values.
+_MINIMAL: Table = {"learning_rate": 1e-5, "batch_size": 1, "length": 1, "steps": 1}
 
 
 def tasks() -> dict[str, str]:
@@ -53,7 +53,7 @@ def tasks() -> dict[str, str]:
 
 
 def task_word(task: str, kind: str) -> str:
-    """What protocols know a task by: its name, that of the task it is a part of, or its kind."""
+    """The key of a task in protocols: its name, that of the task it is a part of, or its kind."""
     word = NAMED[task].protocol or task if task in NAMED else task
     return word if word in tasks() else kind
 
@@ -61,15 +61,15 @@ def task_word(task: str, kind: str) -> str:
 def protocol_for(recipe: Recipe, *, base: Recipe | None = None) -> str:
     """The protocol of the paper that a recipe is nearest to by its parts; for a small encoder ours.
 
-    `base` is what a study's variant changes: all variants of it are tuned by its protocol. One that
-    leaves the encoder as it is, as ELMo's does, is kept at every size.
+    `base` is the recipe that a study's variant changes; its protocol is that of all variants. A
+    protocol that freezes the encoder, as ELMo's does, is kept at every size.
     """
     suited = [
         (tables["suits"]["rank"], name)
         for name, tables in _packaged().items()
         if _suits(base or recipe, tables.get("suits", {}))
     ]
-    protocol = min(suited)[1] if suited else _USUAL
+    protocol = min(suited)[1] if suited else _DEFAULT
     trains = _packaged()[protocol]["default"].get("features", "tuned") == "tuned"
     return OURS if trains and recipe.encoder.hidden_size < _SMALL else protocol
 
@@ -80,11 +80,11 @@ def _packaged() -> dict[str, Table]:
 
 
 def _suits(recipe: Recipe, marks: Table) -> bool:
-    """Whether a recipe has one of the marks of a protocol: a value of a part, `true` for any.
+    """Whether a recipe has one of the `suits` values of a protocol; `true` is for any value.
 
-    A name is no mark, nor is the tokenizer: any recipe may meet a corpus that has another.
+    Names and tokenizers do not count: any recipe may be used with another tokenizer.
     """
-    facts = ((slot, *mark) for slot in _MARKED for mark in marks.get(slot, {}).items())
+    facts = ((slot, *mark) for slot in _COMPARED for mark in marks.get(slot, {}).items())
     for slot, name, values in facts:
         parts = getattr(recipe, slot)
         for part in parts if slot == "objectives" else (parts,):
@@ -97,27 +97,27 @@ def _suits(recipe: Recipe, marks: Table) -> bool:
 def read(
     protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str] = ()
 ) -> FinetuneConfig:
-    """The settings for a task, with `key=value` overrides; one's own goes by its kind."""
-    tables, place = _tables(PROTOCOLS.find(protocol))
-    _known(task, (*tasks(), *own_words()), f"{place}: task {task}")
-    _known(kind, KINDS, f"{place}: kind {kind}")
-    settings = _over(_layered(tables, task, kind, place=place), _changes(overrides))
-    return _config(settings, place=place, key=task, task=task, kind=kind)
+    """The settings for a task, with `key=value` overrides; a user's own task goes by its kind."""
+    tables, place = _read_tables(PROTOCOLS.find(protocol))
+    _check_known(task, (*tasks(), *own_words()), f"{place}: task {task}")
+    _check_known(kind, KINDS, f"{place}: kind {kind}")
+    settings = _merge(_merge_layers(tables, task, kind, place=place), _parse_overrides(overrides))
+    return _build_config(settings, place=place, key=task, task=task, kind=kind)
 
 
 def grid(protocol: str | Path, task: str) -> dict[str, list[Any]]:
-    """The values that a protocol tries for a task, or else for its kind, or else for any."""
-    tables, place = _tables(PROTOCOLS.find(protocol))
-    _known(task, (*tasks(), *own_words()), f"{place}: task {task}")
-    kind = _kind(task)
+    """The grid of a protocol for a task, or else for its kind, or else for any."""
+    tables, place = _read_tables(PROTOCOLS.find(protocol))
+    _check_known(task, (*tasks(), *own_words()), f"{place}: task {task}")
+    kind = _kind_of(task)
     for key in (task, kind):
         if key in tables["grids"]:
-            return _lists(tables["grids"][key], place=place, key=f"grids.{key}", kind=kind)
+            return _value_lists(tables["grids"][key], place=place, key=f"grids.{key}", kind=kind)
     if not tables["grid"]:
         raise UserError(
             f"{place} has no grid for {task}; give one, as in --grid learning_rate=1e-5,2e-5"
         )
-    return _lists(tables["grid"], place=place, key="grid", kind=None)
+    return _value_lists(tables["grid"], place=place, key="grid", kind=None)
 
 
 def cells(
@@ -125,8 +125,8 @@ def cells(
 ) -> list[Table]:
     """Every combination of a grid's values, or of those that words like batch_size=16,32 list.
 
-    In the order of the settings, so that the same cell has the same name however it was asked for.
-    `kind` is the kind of task, without which none of its own settings (task.stride) can be tried.
+    Settings have a fixed order, so that a cell always has the same name. `kind` is the kind of
+    task, needed to check its own settings (task.stride).
     """
     chosen: Table = {}
     for word in overrides:
@@ -134,13 +134,13 @@ def cells(
         if key in chosen:
             raise UserError(f"grid: {key} = {text} is not its only list; list its values once")
         chosen[key] = setting.values(text)
-    lists = _lists(chosen or grid, place="grid", key="grid", kind=kind)
+    lists = _value_lists(chosen or grid, place="grid", key="grid", kind=kind)
     return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
 
 
 def named(cell: Mapping[str, Any]) -> str:
     """A short name for a cell, fit for a folder: learning_rate-2e-05-batch_size-32."""
-    return "-".join(f"{key}-{_short(cell[key])}" for key in sorted(cell, key=_place))
+    return "-".join(f"{key}-{_value_name(cell[key])}" for key in sorted(cell, key=_sort_key))
 
 
 def changes(cell: Mapping[str, Any]) -> list[str]:
@@ -149,16 +149,16 @@ def changes(cell: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def _tables(source: Source) -> tuple[Table, str]:
-    """The tables of a protocol, each of them tried, and what to call it.
+def _read_tables(source: Source) -> tuple[Table, str]:
+    """The tables of a protocol, all checked, and its name in errors.
 
-    They are tried once for each text: a study asks for every variant and task.
+    Cached, since a study reads them for every variant and task.
     """
     tables, place = source.tables(), source.place
     for word, table in tables.items():
-        _known(word, _WORDS, f"{place}: {word}")
+        _check_known(word, _WORDS, f"{place}: {word}")
         inner = table.values() if word in _NESTED and isinstance(table, dict) else ()
-        if not all(isinstance(each, dict) for each in (table, *inner)):
+        if not all(isinstance(entry, dict) for entry in (table, *inner)):
             head = word if word not in _NESTED else f"{word}.{'tag' if word == 'kinds' else 'cola'}"
             raise UserError(f"{place}: {word} has keys outside a table; write them under [{head}]")
     if "default" not in tables:
@@ -166,46 +166,46 @@ def _tables(source: Source) -> tuple[Table, str]:
             f"{place}: table default is missing; give it, with learning_rate, batch_size and epochs"
         )
     tables = {word: tables.get(word, {}) for word in _WORDS}
-    _check(tables, place)
+    _check_tables(tables, place)
     return tables, place
 
 
-def _check(tables: Table, place: str) -> None:
-    """Try every table, whichever task is asked for."""
-    _layered(tables, None, None, place=place)
+def _check_tables(tables: Table, place: str) -> None:
+    """Check every table, whatever the task."""
+    _merge_layers(tables, None, None, place=place)
     for kind in tables["kinds"]:
-        _known(kind, KINDS, f"{place}: kinds.{kind}")
-        _layered(tables, None, kind, place=place)
+        _check_known(kind, KINDS, f"{place}: kinds.{kind}")
+        _merge_layers(tables, None, kind, place=place)
     for task in tables["tasks"]:
-        _known(task, tasks(), f"{place}: tasks.{task}")
-        _layered(tables, task, tasks()[task], place=place)
-    _lists(tables["grid"], place=place, key="grid", kind=None)
+        _check_known(task, tasks(), f"{place}: tasks.{task}")
+        _merge_layers(tables, task, tasks()[task], place=place)
+    _value_lists(tables["grid"], place=place, key="grid", kind=None)
     for key, table in tables["grids"].items():
-        _known(key, (*tasks(), *KINDS), f"{place}: grids.{key}")
-        _lists(table, place=place, key=f"grids.{key}", kind=_kind(key))
+        _check_known(key, (*tasks(), *KINDS), f"{place}: grids.{key}")
+        _value_lists(table, place=place, key=f"grids.{key}", kind=_kind_of(key))
 
 
-def _layered(tables: Table, task: str | None, kind: str | None, *, place: str) -> Table:
-    """The layers for a task one over another; each is tried, so that an error names its layer."""
+def _merge_layers(tables: Table, task: str | None, kind: str | None, *, place: str) -> Table:
+    """The merged settings for a task; each layer is checked, so that an error names it."""
     layers = {"default": tables["default"]}
     for word, name in (("kinds", kind), ("tasks", task)):
         if name in tables[word]:
             layers[f"{word}.{name}"] = tables[word][name]
     settings: Table = {}
     for key, layer in layers.items():
-        settings = _over(settings, _flat(layer, place=place, key=key))
-        _config(settings, place=place, key=key, task=task, kind=kind)
+        settings = _merge(settings, _flatten(layer, place=place, key=key))
+        _build_config(settings, place=place, key=key, task=task, kind=kind)
     return settings
 
 
-def _over(below: Table, above: Table) -> Table:
-    """One table over another; steps take the place of epochs, and the like."""
-    gone = {RIVALS[key] for key in above if key in RIVALS}
-    return {key: value for key, value in below.items() if key not in gone} | above
+def _merge(below: Table, above: Table) -> Table:
+    """Merge a table over another; a key also removes its rival, as steps do epochs."""
+    replaced = {RIVALS[key] for key in above if key in RIVALS}
+    return {key: value for key, value in below.items() if key not in replaced} | above
 
 
-def _flat(table: Mapping[str, Any], *, place: str, key: str) -> Table:
-    """The table with the settings of the kind of task beside the others, as task.stride."""
+def _flatten(table: Mapping[str, Any], *, place: str, key: str) -> Table:
+    """The table with the settings of the kind of task flattened, as task.stride."""
     task = table.get("task", {})
     if not isinstance(task, dict):
         raise UserError(f"{place}: {key}.task must be a table; write what it sets, as task.stride")
@@ -216,7 +216,7 @@ def _flat(table: Mapping[str, Any], *, place: str, key: str) -> Table:
     }
 
 
-def _config(
+def _build_config(
     table: Table, *, place: str, key: str, task: str | None, kind: str | None
 ) -> FinetuneConfig:
     own = {name: value for name, value in table.items() if not name.startswith(_TASK)}
@@ -224,7 +224,7 @@ def _config(
     own["task"] = _task_lines(chosen, kind, place=place, key=f"{key}.task")
     tuning: FinetuneConfig = build(FinetuneConfig, own, place=place, key=key)
     if tuning.after is not None:
-        _known(tuning.after, tasks(), f'{place}: {key}.after = "{tuning.after}"')
+        _check_known(tuning.after, tasks(), f'{place}: {key}.after = "{tuning.after}"')
         if tuning.after == task:
             raise UserError(f"{place}: {key}.after names {task} itself; name an earlier task")
     return tuning
@@ -233,16 +233,16 @@ def _config(
 def kind_with(
     settings: Mapping[str, Any], lines: tuple[str, ...], kind: str, *, place: str
 ) -> TaskKind:
-    """The kind by its examples, and by the lines of a `FinetuneConfig.task` over that."""
+    """The kind with its examples' settings, overridden by lines of `FinetuneConfig.task`."""
     table = {**settings, **tomllib.loads("\n".join(lines))}
     part: TaskKind = build(KINDS[kind], table, place=place, key="task")
     return part
 
 
 def _task_lines(table: Table, kind: str | None, *, place: str, key: str) -> tuple[str, ...]:
-    """The settings of a kind of task as lines of TOML, each tried upon the kind that it is for.
+    """The settings of a kind of task as lines of TOML, checked against the kind.
 
-    Lines have an order, and can be compared and hashed.
+    Lines are ordered, and can be compared and hashed.
     """
     if not table:
         return ()
@@ -260,20 +260,20 @@ def _task_lines(table: Table, kind: str | None, *, place: str, key: str) -> tupl
     return tuple(f"{name} = {written(values[name])}" for name in sorted({*table} & {*values}))
 
 
-def _lists(
+def _value_lists(
     table: Mapping[str, Any], *, place: str, key: str, kind: str | None
 ) -> dict[str, list[Any]]:
-    """Lists of values in the order of the settings, each value tried."""
+    """The lists of values in the order of the settings, each value checked."""
     lists: dict[str, list[Any]] = {}
-    flat = _flat(table, place=place, key=key)
-    for name in sorted(flat, key=_place):
+    flat = _flatten(table, place=place, key=key)
+    for name in sorted(flat, key=_sort_key):
         values = flat[name]
         if not isinstance(values, list) or not values:
             raise UserError(f"{place}: {key}.{name} must be a list of values, as in [16, 32]")
         lists[name] = []
         for value in values:
-            settings = _over(_LEAST, {name: value})
-            config = _config(settings, place=place, key=key, task=None, kind=kind)
+            settings = _merge(_MINIMAL, {name: value})
+            config = _build_config(settings, place=place, key=key, task=None, kind=kind)
             own = tuple(value) if isinstance(value, list) else value  # of the kind of task
             lists[name].append(getattr(config, name, own))
         if len({*lists[name]}) < len(values):
@@ -284,7 +284,7 @@ def _lists(
     return lists
 
 
-def _changes(overrides: Iterable[str]) -> Table:
+def _parse_overrides(overrides: Iterable[str]) -> Table:
     settings: Table = {}
     for change in overrides:
         key, text = setting.split(change, example="learning_rate=2e-5", place="protocol")
@@ -300,27 +300,27 @@ def _changes(overrides: Iterable[str]) -> Table:
     return settings
 
 
-def _kind(task: str) -> str:
+def _kind_of(task: str) -> str:
     """The kind of a task, which may go by that word itself."""
     return tasks().get(task) or own_words()[task][0]
 
 
-def _place(name: str) -> tuple[int, str]:
-    """Where a setting stands among others: as in `FinetuneConfig`, then those of the kind."""
+def _sort_key(name: str) -> tuple[int, str]:
+    """The sort key of a setting: the order of `FinetuneConfig`, then settings of the kind."""
     with recorded():
         today = current(name, _FIELDS)
     return _FIELDS.index(today) if today in _FIELDS else len(_FIELDS), name
 
 
-def _short(value: Any) -> str:
-    """A value in a name: a whole number has no point, a pair no brackets."""
+def _value_name(value: Any) -> str:
+    """A value as part of a name, without a decimal point or brackets."""
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     if isinstance(value, tuple):
-        return "+".join(_short(item) for item in value)
+        return "+".join(_value_name(item) for item in value)
     return str(value).lower()
 
 
-def _known(word: str, allowed: Collection[str], what: str) -> None:
+def _check_known(word: str, allowed: Collection[str], what: str) -> None:
     if word not in allowed:
         raise UserError(f"{what} is unknown; {remedy(word, allowed)}")

@@ -1,4 +1,4 @@
-"""A fine-tuning in words: the model, where the task's examples are, the protocol, the seed."""
+"""A request for a fine-tuning: the model, the task's data, the protocol, the seed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Data:
     train: str | None = None
     dev: str | None = None
     test: str | None = None
-    columns: tuple[str, ...] = ()  # role=column, where the columns have unusual names
-    labels: tuple[str, ...] = ()  # those there are; none: those of the training file
+    columns: tuple[str, ...] = ()  # role=column, if the columns have unusual names
+    labels: tuple[str, ...] = ()  # by default those of the training file
 
     @property
     def files(self) -> dict[str, str]:
@@ -41,7 +41,7 @@ class Data:
         return {split: file for split, file in files.items() if file}
 
     def splits(self) -> TaskSplits:
-        """The files, each known to be there."""
+        """The splits of the task, whose files exist."""
         if self.files:
             return own(
                 self.task, **self.files, columns=columns_of(self.columns), labels=self.labels
@@ -53,7 +53,7 @@ class Data:
         return find(self.task, self.root)
 
     def check(self) -> None:
-        """Refuse what is not there, before anything is read."""
+        """Refuse missing files, before anything is read."""
         for file in self.files.values():
             if not is_hub(file):
                 located(local_file(file))
@@ -63,10 +63,10 @@ class Data:
     def digests(
         self, read: Callable[[Data], TaskSplits] | None = None, *, part: str | None = None
     ) -> dict[str, str]:
-        """The sha256 of all there is to learn from or to choose the best by, or of a `part` alone.
+        """The sha256 of all training and dev data, or of one `part`.
 
-        Files go by their whole paths. Datasets of the hub go by their names and splits, and theirs
-        is that of the rows as they were read, by `read` where they are kept.
+        Files are named by absolute paths. Datasets of the hub are named by name and split, and
+        hashed by their rows as read, by `read` if that caches them.
         """
 
         def wanted(split: str) -> bool:
@@ -75,7 +75,7 @@ class Data:
         if not self.files:
             splits = self.splits().splits
             sources = [splits[name].source for name in splits if wanted(name)]
-            # By the name in the folder: a link there may lead to another file the next time.
+            # Links are not resolved: they may point to another file the next time.
             paths = [s.parent.resolve() / s.name for s in sources if isinstance(s, Path)]
             paths += [gold for path in paths for gold in gold_beside(path)]
             return {str(path): _digest(path) for path in paths}
@@ -94,21 +94,21 @@ class Data:
 
 @dataclass(frozen=True)
 class FinetuneRequest:
-    """One fine-tuning, in words: what a process needs to know to do it."""
+    """The description of one fine-tuning, from which any process can run it."""
 
     model: str
     data: Data
     protocol: str | None = None  # None: that of the model's recipe
     settings: tuple[str, ...] = ()  # key=value over the protocol's
     seed: int = 0
-    fresh: bool = False  # random weights in the model's place
+    fresh: bool = False  # random weights instead of the model's
     teacher: str | None = None
     name: str = "seed-0"  # of its folder
     digests: Mapping[str, str] | None = None  # of its data; None: not known
 
 
 def settled(order: FinetuneRequest) -> FinetuneRequest:
-    """The order with its places as they are seen from anywhere."""
+    """The request with absolute paths."""
     names = ("root", "train", "dev", "test")
     places: dict[str, Any] = {name: absolute(getattr(order.data, name)) for name in names}
     model = absolute(order.model) or order.model
@@ -117,31 +117,31 @@ def settled(order: FinetuneRequest) -> FinetuneRequest:
 
 
 def absolute(place: str | None) -> str | None:
-    """A path in full; a hub's name as it is, a URL without credentials."""
+    """The absolute path; a hub's name unchanged, a URL without credentials."""
     if place and is_url(place):
         return shown(place)
     return str(Path(place).resolve()) if place and Path(place).exists() else place
 
 
 def refuse_changed(before: Mapping[str, str], now: Mapping[str, str], *, since: str) -> None:
-    """Refuse files that are not what they were: scores on two of them are no one's mean."""
+    """Refuse files that have changed, since scores on different data cannot be averaged."""
     changed = [file for file, digest in before.items() if now.get(file, digest) != digest]
     if changed:
-        files, have = ", ".join(map(_near, changed)), "has" if len(changed) == 1 else "have"
+        files, have = ", ".join(map(_relative, changed)), "has" if len(changed) == 1 else "have"
         raise UserError(
             f"{files} {have} changed since {since}; put back what was there, or name another"
             " folder by --out"
         )
 
 
-def _near(file: str) -> str:
-    """A path as it is seen from here."""
+def _relative(file: str) -> str:
+    """A path relative to the current folder, if it is below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
 def _digest(path: Path) -> str:
-    """A file's sha256; of a folder that of its files' names and digests."""
+    """The sha256 of a file, or of the names and digests of a folder's files."""
     if not path.is_dir():
         return sha256(path)
     inside = sorted(file for file in path.rglob("*") if file.is_file())
@@ -150,7 +150,7 @@ def _digest(path: Path) -> str:
 
 
 def _rows_digest(source: Source) -> str:
-    """That of a dataset's rows in their order, each as JSON; what JSON has not goes by its type."""
+    """The sha256 of a dataset's rows as JSON; values that JSON lacks count by their type."""
     assert isinstance(source, Table)
     digest = hashlib.sha256()
     for row in source.rows:
@@ -160,7 +160,7 @@ def _rows_digest(source: Source) -> str:
 
 
 def with_settings(order: FinetuneRequest, cell: Mapping[str, Any]) -> FinetuneRequest:
-    """The order with a grid's cell over its settings."""
+    """The request with the settings of a grid's cell added."""
     return replace(order, settings=(*order.settings, *protocols.changes(cell)))
 
 

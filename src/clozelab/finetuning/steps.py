@@ -1,7 +1,7 @@
 """Which examples make a step of a fine-tuning: a pure function of seed and step.
 
-Every epoch has an order of its own. What has to be judged together stays together, and the blocks
-of a step are collated sorted by length, or in one shape for a model that is compiled.
+Every epoch has its own permutation. Groups stay together, and the blocks of a step are collated
+sorted by length, or in one shape for a compiled model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clozelab.keys import key, mix
 from clozelab.packed import sums
 from clozelab.training.packing import BatchShape, PackedExamples, batch_shape
 
-_SAMPLE = 512  # groups that show how long examples are: their mean to a few per cent
+_SAMPLE = 512  # groups, enough for the mean length to a few per cent
 
 
 class StepSampler:
@@ -37,7 +37,7 @@ class StepSampler:
     ) -> None:
         self.share, self.sequences, self.seed = share, sequences, seed
         self.alone, self.rank, self.ranks = alone, rank, ranks
-        # What has no label (an answer that cannot be found) is nothing to learn from.
+        # Groups without a label (an answer that was not found) are left out.
         labels = share.targets[task]
         labelled = sums(labels.columns["labels"] != Targets.IGNORED, labels.starts)
         self.numbers = np.flatnonzero(sums(labelled, share.units))
@@ -45,23 +45,23 @@ class StepSampler:
             raise UserError(f"{task}: no training example has a label; give some")
         self.epoch = -(-len(self.numbers) // sequences)  # steps
         self.longest = int(np.diff(share.starts).max())
-        self._last: tuple[int, Ints] | None = None
+        self._cached_order: tuple[int, Ints] | None = None
 
     def take(self, step: int) -> PackedExamples:
-        """This process's part of a step."""
+        """The examples of a step for this process."""
         epoch, index = divmod(step, self.epoch)
         drawn = self._order(epoch)[index * self.sequences : (index + 1) * self.sequences]
         first, stop = (len(drawn) * rank // self.ranks for rank in (self.rank, self.rank + 1))
         return self.share.select(drawn[first:stop])
 
     def batches(self, share: PackedExamples, *, tokens: int) -> list[Batch]:
-        """A part collated without dummies, so many tokens and padding at a time."""
+        """The micro-batches of some examples without dummies, each of at most `tokens` tokens."""
         lengths = sums(np.diff(share.starts), share.units)
         share = share.select(np.argsort(-lengths, kind="stable"))
-        return [collated(share, part) for part in self._parts(share, tokens)]
+        return [collated(share, part) for part in self._micro_batches(share, tokens)]
 
     def shape(self, *, tokens: int) -> BatchShape:
-        """Micro-batches of one shape, by a sample of the examples, the same for every seed."""
+        """A constant shape of micro-batches, from a sample that does not depend on the seed."""
         sample = self.share.select(self.numbers[:: -(-len(self.numbers) // _SAMPLE)])
         mean = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
         blocks = -(-int(self.sequences * mean) // self.ranks)
@@ -70,14 +70,14 @@ class StepSampler:
         )
 
     def _order(self, epoch: int) -> Ints:
-        last = self._last  # several threads may ask: what each has read is whole
-        if last is None or last[0] != epoch:
+        cached = self._cached_order  # read once, since several threads may replace it
+        if cached is None or cached[0] != epoch:
             drawn = mix(key(self.seed, "order", epoch), self.numbers)
-            last = self._last = (epoch, self.numbers[np.argsort(drawn, kind="stable")])
-        return last[1]
+            cached = self._cached_order = (epoch, self.numbers[np.argsort(drawn, kind="stable")])
+        return cached[1]
 
-    def _parts(self, share: PackedExamples, tokens: int) -> Sequence[slice]:
-        """Which blocks go together."""
+    def _micro_batches(self, share: PackedExamples, tokens: int) -> Sequence[slice]:
+        """The blocks of each micro-batch."""
         units = share.units.tolist()
         lengths = np.diff(share.starts)
         parts, first, longest = [], 0, 0

@@ -1,7 +1,7 @@
 """A fine-tuned task: task.toml, which goes with a checkpoint, and its head in transformers.
 
-What their configs have no word for (pairs, metrics, windows, the null threshold of SQuAD 2.0) goes
-along under a key of ours; a model that comes without it gets what is usual.
+Settings that their configs have no key for (pairs, metrics, windows, the null threshold of SQuAD
+2.0) are stored under a key of ours; an imported model without it gets defaults.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from clozelab.nearest import remedy
 class TunedTask:
     """A task by its name, its kind with all settings, and its tuning."""
 
-    name: str  # "sst2", or the kind where the data are the user's own
+    name: str  # "sst2", or the kind if the data are the user's own
     kind: TaskKind
     tuning: FinetuneConfig
     columns: tuple[str, ...] = ()  # role=column of the files that it was tuned on
-    marked: bool = True  # whether marks stand around its texts, which GPT-2 of others has not
+    marked: bool = True  # whether its texts get special tokens; not for an imported GPT-2
 
     @property
     def imported(self) -> bool:
-        """Whether it came without a name; whether its texts are pairs is then not known."""
+        """Whether it was imported without a name; then it is not known whether texts are pairs."""
         return self.name == IMPORTED
 
     @property
     def called(self) -> str:
-        """Its name, or its kind where it came without one."""
+        """Its name, or its kind if it has none."""
         return self.kind.name if self.imported else self.name
 
 
 def to_toml(task: TunedTask) -> str:
-    """The whole of it as text; it reads back equal."""
+    """The text of task.toml, which `parse` reads back."""
     return toml.to_toml(
         {
             "name": task.name,
@@ -59,7 +59,7 @@ def to_toml(task: TunedTask) -> str:
 
 
 def parse(text: str, place: str) -> TunedTask:
-    """The assignment that a text holds; `place` is what errors call it."""
+    """The task from the text of task.toml; `place` names it in errors."""
     try:
         tables: dict[str, Any] = tomllib.loads(text)
         task = dict(tables["task"])
@@ -80,40 +80,40 @@ def parse(text: str, place: str) -> TunedTask:
     return TunedTask(name, kind, config, columns, marked)
 
 
-# BERT's (A.3): how a model of another library was tuned is not known.
-_TUNED: dict[str, Any] = {"learning_rate": 2e-5, "batch_size": 32, "epochs": 3.0}
+# BERT's (A.3), since it is not known how an imported model was tuned.
+_DEFAULT_TUNING: dict[str, Any] = {"learning_rate": 2e-5, "batch_size": 32, "epochs": 3.0}
 _SUMMARY = ("summary", "drop_first", "bias")
-# Settings that a head has under our names.
-_ALIKE = ("pool", "head", "beams", "transform", "dropout")
+# Settings with the same names in `TaskHead`.
+_SAME_NAMES = ("pool", "head", "beams", "transform", "dropout")
 
 
 def outward(task: TunedTask, *, length: int) -> TaskHead:
     """The head, for blocks of at most `length` tokens."""
     settings, name = plain(task.kind), task.kind.name
     labels = settings.pop(task.kind.label_field or "", [])
-    summed = [settings.pop(field) for field in _SUMMARY if field in settings]
-    alike = {field: settings.pop(field) for field in _ALIKE if field in settings}
+    summary_values = [settings.pop(field) for field in _SUMMARY if field in settings]
+    same = {field: settings.pop(field) for field in _SAME_NAMES if field in settings}
     return TaskHead(
         name,
         labels=tuple(labels),
-        summary=Summary(*summed),
+        summary=Summary(*summary_values),
         impossible=settings.get("impossible", False),
         vectors=_vectors(task.tuning),
         marked=task.marked,
         extra={"task": task.name, "kind": name, "length": length, **settings}
         | ({} if task.marked else {MARKS_KEY: False}),
-        **alike,
+        **same,
     )
 
 
 def inward(head: TaskHead, *, place: str, length: int) -> TunedTask:
-    """The task of a head that came from `place`, for blocks of at most `length` tokens."""
-    # A head of another kind may have been put in the place of the one that this is of.
+    """The task of a head imported from `place`, for blocks of at most `length` tokens."""
+    # The head may have been replaced by one of another kind since.
     extra = dict(head.extra) if head.extra.get("kind") == head.kind else {}
     part = KINDS[head.kind]
     names = {field.name for field in fields(part)}  # type: ignore[arg-type]
     settings = {name: value for name, value in extra.items() if name in names}
-    settings |= {name: getattr(head, name) for name in _ALIKE if name in names}
+    settings |= {name: getattr(head, name) for name in _SAME_NAMES if name in names}
     if names.issuperset(_SUMMARY):
         settings |= dict(zip(_SUMMARY, head.summary, strict=True))
     if part.label_field is not None:
@@ -122,7 +122,7 @@ def inward(head: TaskHead, *, place: str, length: int) -> TunedTask:
         settings["impossible"] = head.impossible
     file = f"{place}/config.json"
     kind: TaskKind = build(part, settings, place=file, key=EXTRA_KEY)
-    tuning = {**_TUNED, "length": extra.get("length", length)}
+    tuning = {**_DEFAULT_TUNING, "length": extra.get("length", length)}
     tuning |= {other: getattr(kind, name) for name, other in part.from_tuning.items()}
     return TunedTask(
         str(extra.get("task", IMPORTED)),
@@ -133,7 +133,7 @@ def inward(head: TaskHead, *, place: str, length: int) -> TunedTask:
 
 
 def _vectors(tuning: FinetuneConfig) -> str:
-    """What the head stands on, by name."""
+    """The name of the vectors that the head reads."""
     if tuning.reader != "linear":
         return tuning.reader
     return "last" if tuning.features == "tuned" else tuning.features

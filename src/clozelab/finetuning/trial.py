@@ -1,6 +1,6 @@
-"""One fine-tuning in one process: the model on its device, the feed, the best weights so far.
+"""One fine-tuning in one process: the model on its device, its steps, the best weights so far.
 
-The model that is kept is the one whose score on the dev set was best, by the task's official
+The best weights are those with the highest score on the dev set, by the task's official
 metrics.
 """
 
@@ -34,9 +34,9 @@ from clozelab.training.loop import Prepared, Step, TrainState
 from clozelab.training.packing import pinned
 from clozelab.training.world import World, full_tensor
 
-# Steps × layers from which compiling pays: it takes 20 s and saves 2 ms a step and layer where
-# launching a kernel is slow (benchmarks/results/finetune.json), some 0.6 ms elsewhere.
-_PAYS = 18_000
+# Steps × layers from which compiling pays: it takes 20 s and saves 2 ms per step and layer if
+# kernel launches are slow (benchmarks/results/finetune.json), some 0.6 ms otherwise.
+_COMPILE_FROM = 18_000
 _BEST = "best/"
 
 
@@ -64,7 +64,7 @@ class Trial:
         self.tuning, self.kind = inputs.task.tuning, inputs.task.kind
         self.precision = machine.precision_on(world.device)
         self.tokens = machine.tokens(world.device, inputs.recipe)
-        self.model = self._model()
+        self.model = self._build_model()
         self.sampler = StepSampler(
             inputs.share,
             self.kind.name,
@@ -81,11 +81,11 @@ class Trial:
         self.best: Best | None = None
 
     def start(self) -> Cursor:
-        """Where a run begins."""
+        """The cursor of the first step."""
         return Cursor(0, ((0, 0),))
 
     def began(self, first: int) -> Began:
-        """What the run will do."""
+        """The event that a run begins with."""
         share, device = self.inputs.share, self.world.device
         length = share.tokens / max(len(share), 1)
         recipe = self.inputs.recipe
@@ -105,16 +105,16 @@ class Trial:
         )
 
     def notes(self) -> list[str]:
-        """What a user would want to know before the first step."""
+        """Notes for the user before the first step."""
         return list(self.inputs.notes)
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
-        """From a step on: each job prepares one step."""
+        """Yield, from step `first` on, a job that prepares each step."""
         for step in range(first, self.schedule.total):
             yield partial(self.prepare, step)
 
     def prepare(self, step: int) -> Prepared:
-        """One process's part of a step."""
+        """The micro-batches of a step for this process."""
         share = self.sampler.take(step)
         if self.shape is not None:
             batches, blank = self.shape.batches(share), self.shape.collate(share, slice(0, 0))
@@ -134,7 +134,7 @@ class Trial:
         )
 
     def shrink(self) -> str:
-        """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
+        """Halve the micro-batch after running out of memory, or refuse if it is too small."""
         if self.tokens < 2 * self.sampler.longest or self.world.size > 1:
             raise UserError(
                 f"{self.world.device}: out of memory with {self.tokens:,} tokens at a time;"
@@ -156,22 +156,22 @@ class Trial:
             assert isinstance(model, Tuned)
             for place, (name, evaluator) in enumerate(self.inputs.dev.items()):
                 predictions = evaluator.predictions(model, self.world.device, tokens=self.tokens)
-                if not place:  # the first dev set is also what a threshold is chosen on
+                if not place:  # the first dev set also calibrates the threshold
                     task = replace(task, kind=task.kind.calibrated(predictions, evaluator.examples))
                 scored = task.kind.score(task.kind.decided(predictions), evaluator.examples)
                 value = value if place else task.kind.selects(scored)
-                scores |= {_called(what, name): score for what, score in scored.items()}
+                scores |= {_score_name(what, name): score for what, score in scored.items()}
         if self.best is None or value > self.best.value:
-            weights = self._weights() if self.world.is_main else {}
+            weights = self._copy_weights() if self.world.is_main else {}
             self.best = Best(value, number, scores, task, weights)
         best = self.best
         yield Scored(number, scores, best.step, best.scores, best.value, self.constant)
 
     @cached_property
     def constant(self) -> dict[str, float]:
-        """What an answer that is the same for all scores on the dev sets."""
+        """The scores of a constant answer on the dev sets."""
         return {
-            _called(metric, name): score
+            _score_name(metric, name): score
             for name, evaluator in self.inputs.dev.items()
             for metric, score in evaluator.kind.constant(evaluator.examples).items()
         }
@@ -179,7 +179,7 @@ class Trial:
     def save(
         self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
     ) -> Path | None:
-        """At the end the best weights alone; before, all that the run needs to go on."""
+        """Write a checkpoint: at the end only the best weights, before that all to resume from."""
         best = self.best
         state = {"seed": self.inputs.seed, "best": best.state() if best else None, **state}
         if ends:
@@ -202,18 +202,18 @@ class Trial:
         )
 
     def recall(self, checkpoint: Checkpoint) -> Cursor:
-        """Go on from a checkpoint: the weights, the moments, and the best so far."""
+        """Restore a checkpoint: the weights, the optimiser's moments, and the best so far."""
         if state := checkpoint.state()["best"]:
             tensors = checkpoint.tensors().items()
             weights = {n.removeprefix(_BEST): t for n, t in tensors if n.startswith(_BEST)}
             task = parse(state["task"], str(checkpoint.path))
             self.best = Best(state["value"], state["step"], state["scores"], task, weights)
         if checkpoint.step == self.schedule.total:
-            return self.start()  # it has the best weights alone: only their result is to be written
+            return self.start()  # only the result is still to be written
         return restore(checkpoint, self.train_state, self.world)
 
     def chosen(self) -> dict[str, Any]:
-        """What a result says of the best so far."""
+        """The entries of the result for the best weights so far."""
         if self.best is None:
             return {}
         scores = {"step": self.best.step, **self.best.scores}
@@ -243,15 +243,15 @@ class Trial:
         }
 
     def _compiles(self) -> bool:
-        """As the user says, or on a GPU where a run is long and its model makes one graph."""
+        """Whether to compile: as the user says, or on a GPU if it pays and gives one graph."""
         if self.machine.compile is not None:
             return self.machine.compile
         recurrent = self.inputs.recipe.encoder.recurrent or self.tuning.reader != "linear"
-        pays = self.schedule.total * self.inputs.recipe.encoder.layers >= _PAYS
-        able = self.world.device.type == "cuda" and self.kind.one_graph and not recurrent
-        return able and pays
+        is_long = self.schedule.total * self.inputs.recipe.encoder.layers >= _COMPILE_FROM
+        is_possible = self.world.device.type == "cuda" and self.kind.one_graph and not recurrent
+        return is_possible and is_long
 
-    def _model(self) -> Tuned:
+    def _build_model(self) -> Tuned:
         model = build(self.inputs.recipe, self.kind, self.tuning, seed=self.inputs.seed)
         begin_with(model, self.inputs.start)
         if self.inputs.teacher is not None:
@@ -262,7 +262,7 @@ class Trial:
     def _train_state(self) -> TrainState:
         model, device = self.model, self.world.device
         self.machine.place((model, *model.teacher), device, compiled=self.compiled)
-        # A step is so short that launching its kernels takes longer than running them.
+        # Steps are so short that launching kernels takes longer than running them.
         recipe = self.inputs.recipe
         replays = self.machine.replays(device, recipe, compiled=self.compiled, usual=True)
         if self.compiled:
@@ -275,12 +275,12 @@ class Trial:
         return TrainState(wrapped, optimisers, clip, seed, scaler=scaler, replays=replays)
 
     def _scale(self, name: str) -> float:
-        """A parameter's rate, by whether layers share that half of a layer."""
+        """A parameter's multiple of the learning rate."""
         shape = self.inputs.recipe.encoder
         shared = name.split(".")[1] in shape.shared_modules
         return self.tuning.scale(name, shape.layers, shared=shared)
 
-    def _weights(self) -> dict[str, Tensor]:
+    def _copy_weights(self) -> dict[str, Tensor]:
         parameters = bare(self.train_state.model).named_parameters()
         return {name: full_tensor(value.detach()).cpu().clone() for name, value in parameters}
 
@@ -292,6 +292,6 @@ class Trial:
         }
 
 
-def _called(metric: str, split: str) -> str:
-    """A metric of the first dev set by its name, of another with that beside it."""
+def _score_name(metric: str, split: str) -> str:
+    """The name of a metric, with the dev set's name unless it is the first."""
     return metric if split == "dev" else f"{metric}_{split.removeprefix('dev_')}"

@@ -1,6 +1,6 @@
-"""An encoder with the head of a task: what fine-tuning trains, and what predicts.
+"""An encoder with the head of a task, as fine-tuning trains it.
 
-The encoder learns with the head, or stays as it is and lends its layers (BERT §5.3, ELMo §3.2).
+The encoder is trained with the head, or frozen and only its layers are read (BERT §5.3, ELMo §3.2).
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ from clozelab.keys import root
 
 
 class Tuned(nn.Module):
-    """`forward(batch)` gives the task's sums, and GPT's language model's beside them."""
+    """`forward(batch)` gives the sums of the task and of GPT's auxiliary language model."""
 
     def __init__(self, encoder: nn.Module, task: str, heads: dict[str, nn.Module]) -> None:
         super().__init__()
         self.encoder = encoder
         self.task = task
         self.heads = nn.ModuleDict(heads)
-        self.pooler: nn.Module | None = None  # of an imported model, where the head has it not
-        self.features = nn.ModuleDict()  # what stands between a frozen encoder and the head
+        self.pooler: nn.Module | None = None  # of an imported model, if the head does not use it
+        self.features = nn.ModuleDict()  # layers between a frozen encoder and the head
         self.frozen = False
-        # In a tuple, so that the teacher's weights are none of the student's.
+        # In a tuple, so that the teacher is not registered as a submodule of the student.
         self.teacher: tuple[Tuned, ...] = ()
-        self.softness = (0.5, 2.0)  # the share of the true labels, and the temperature
+        self.softness = (0.5, 2.0)  # the weight of the true labels, and the temperature
 
     @property
     def head(self) -> Any:
-        """The task's own."""
+        """The head of the task."""
         return self.heads[self.task]
 
     def forward(self, batch: Batch) -> tuple[dict[str, Sums], None]:
-        """The sums over one micro-batch."""
+        """The sums over one micro-batch, by head."""
         encoded, targets = self.vectors(batch.input), batch.targets[self.task]
         logits = self.head.logits(encoded, batch.input, targets)
         sums: Sums = self.head.loss(logits, targets)
         if self.teacher and self.training:
-            sums = self._distilled(logits, sums, batch)
+            sums = self._distillation_sums(logits, sums, batch)
         others = (name for name in batch.targets if name != self.task)
         by_head = {name: self.heads[name](encoded, batch.targets[name]) for name in others}
         return {self.task: sums, **by_head}, None
 
     def encode(self, inputs: Input, *, keep: bool = False) -> Encoded:
-        """The encoder alone."""
+        """Run the encoder without the head."""
         encoded: Encoded = self.encoder(inputs, keep=keep)
         return encoded
 
     def vectors(self, inputs: Input) -> Encoded:
-        """What the head works on."""
+        """The vectors that the head reads."""
         mixes = "mix" in self.features
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             encoded = self.encode(inputs, keep=mixes)
@@ -75,14 +75,14 @@ class Tuned(nn.Module):
         return rows
 
     def train(self, mode: bool = True) -> Tuned:
-        """As any module, but a frozen encoder never drops anything out."""
+        """Set the mode; a frozen encoder never uses dropout."""
         super().train(mode)
         if self.frozen:
             self.encoder.eval()
         return self
 
-    def _distilled(self, logits: tuple[Tensor, ...], sums: Sums, batch: Batch) -> Sums:
-        """The loss on the labels and the distance from the teacher, weighed."""
+    def _distillation_sums(self, logits: tuple[Tensor, ...], sums: Sums, batch: Batch) -> Sums:
+        """The weighted sum of the loss on the labels and the divergence from the teacher."""
         (teacher,), (share, temperature) = self.teacher, self.softness
         targets = batch.targets[self.task]
         with torch.no_grad():
@@ -92,12 +92,12 @@ class Tuned(nn.Module):
 
 
 def build(recipe: Recipe, kind: TaskKind, tuning: FinetuneConfig, *, seed: int) -> Tuned:
-    """The model with fresh weights, the same for the same seed whatever was drawn before."""
+    """The model with newly initialised weights, which depend only on its settings and the seed."""
     encoder: Any = recipe.encoder
     size = recipe.tokenizer.vocabulary
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(root(seed, "weights") >> 1)
-        body = _dropping(encoder, tuning).build(size)
+        body = _with_dropout(encoder, tuning).build(size)
         features, width = _features(encoder, tuning)
         model = Tuned(body, kind.name, {kind.name: kind.build(width)})
         if tuning.lm_weight:
@@ -111,15 +111,15 @@ def build(recipe: Recipe, kind: TaskKind, tuning: FinetuneConfig, *, seed: int) 
     return model
 
 
-def _dropping(encoder: Any, tuning: FinetuneConfig) -> Any:
-    """The encoder with the dropout that it is fine-tuned with."""
+def _with_dropout(encoder: Any, tuning: FinetuneConfig) -> Any:
+    """The encoder with the dropout rates of the fine-tuning."""
     rates = {"dropout": tuning.dropout, "attention_dropout": tuning.attention_dropout}
     changed = {n: rate for n, rate in rates.items() if rate is not None and hasattr(encoder, n)}
     return replace(encoder, **changed)
 
 
 def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module], int]:
-    """What stands between encoder and head, and how wide its vectors are."""
+    """The layers between encoder and head, and the width of their vectors."""
     width = encoder.vector_width
     modules: dict[str, nn.Module] = {}
     if tuning.features != "tuned":
@@ -132,7 +132,7 @@ def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module
 
 
 def _language_model(recipe: Recipe, tuning: FinetuneConfig) -> Any:
-    """The objective that stays beside the task."""
+    """The auxiliary language model objective beside the task."""
     for part in recipe.objectives:
         if part.language_model == "causal" and recipe.encoder.causal:
             return part

@@ -26,11 +26,11 @@ def choices(
 ) -> list[Choice]:
     """The examples of a file, or of a folder in RACE's layout."""
     if isinstance(source, Path) and source.is_dir():
-        examples = list(_race(_articles(source, options.level), options))
+        examples = list(_read_race(_articles(source, options.level), options))
     else:
         columns = Columns(source, options, Counts() if counts is None else counts, roles=_ROLES)
         is_race = {"article", "questions", "options"} <= set(columns.names)
-        examples = list(_race(columns.rows, options) if is_race else _rows(columns))
+        examples = list(_read_race(columns.rows, options) if is_race else _read_rows(columns))
     if not examples:
         name = source.name if isinstance(source, Table) else source
         raise UserError(f"{name} has no question: write examples into it, or name another")
@@ -38,7 +38,7 @@ def choices(
 
 
 def joined(question: str, choice: str) -> str:
-    """A question with a choice in the place of its blank, or behind it (ALBERT, XLNet: RACE)."""
+    """A question with a choice in its blank, or after it (ALBERT, XLNet: RACE)."""
     # Differs from ALBERT's code: a run of underscores is one blank, not one for each.
     if "_" in question:
         return re.sub("_+", lambda _: choice, question)
@@ -46,7 +46,7 @@ def joined(question: str, choice: str) -> str:
 
 
 def _articles(folder: Path, level: str) -> Iterator[Record]:
-    """RACE as it is given out: a file an article, in folders middle and high."""
+    """Yield the articles of RACE as published: a file each, in folders middle and high."""
     files = [file for file in folder.rglob("*.txt") if level in ("", file.parent.name)]
     if not files:
         raise UserError(f"{folder} has no article: RACE keeps them as middle/*.txt and high/*.txt")
@@ -58,7 +58,7 @@ def _articles(folder: Path, level: str) -> Iterator[Record]:
         yield Record(f"{file}:1", {"id": f"{level}{file.name}", **article, "level": level})
 
 
-def _race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Choice]:
+def _read_race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Choice]:
     for place, article in articles:
         name = str(article.get("id", place))
         if not str(article.get("level") or name).startswith(options.level):
@@ -66,11 +66,11 @@ def _race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Choice]:
         questions: Any = article.get("questions")
         lists: Any = article.get("options")
         answers: Any = article.get("answers")
-        if not _alike(questions, lists):
+        if not _same_length(questions, lists):
             raise UserError(f"{place} needs as many options as questions: fix the article")
         if answers is None and not options.labelled:
             answers = [None] * len(questions)
-        if not _alike(questions, answers):
+        if not _same_length(questions, answers):
             raise UserError(f"{place} needs as many answers as questions: fix the article")
         rows = zip(questions, lists, answers, strict=True)
         for number, (question, texts, answer) in enumerate(rows):
@@ -79,24 +79,24 @@ def _race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Choice]:
                     f"{place} has a question that is no text, or no two texts as its options: fix"
                     " the article"
                 )
-            label = _right(answer, texts, place, labelled=options.labelled)
+            label = _right_choice(answer, texts, place, labelled=options.labelled)
             seconds = tuple(joined(question.strip(), text.strip()) for text in texts)
             yield Choice(f"{name}-{number}", str(article.get("article")), seconds, label)
 
 
-def _alike(first: Any, second: Any) -> bool:
+def _same_length(first: Any, second: Any) -> bool:
     """Whether both are lists of one length."""
     return isinstance(first, list) and isinstance(second, list) and len(first) == len(second)
 
 
 def _are_texts(value: Any) -> bool:
-    """Whether these are two texts or more, in a list."""
+    """Whether a value is a list of two or more texts."""
     return (
         isinstance(value, list) and len(value) > 1 and all(isinstance(text, str) for text in value)
     )
 
 
-def _rows(columns: Columns) -> Iterator[Choice]:
+def _read_rows(columns: Columns) -> Iterator[Choice]:
     first, question = columns.sought("first", _FIRST), columns.sought("question", _QUESTION)
     if first is None and question is None:
         raise columns.missing("first", (*_FIRST, *_QUESTION))
@@ -107,10 +107,10 @@ def _rows(columns: Columns) -> Iterator[Choice]:
     label = columns.labels("label", _LABEL)
     labelled = columns.options.labelled
     for number, row in enumerate(columns.rows):
-        texts = _texts(row, listed) if listed else [text_of(row, name) for name in numbered]
+        texts = _choice_texts(row, listed) if listed else [text_of(row, name) for name in numbered]
         answer = row.values.get(label) if label else None
-        names = _names(row.values.get(listed)) if listed else []
-        right = _right(
+        names = _choice_names(row.values.get(listed)) if listed else []
+        right = _right_choice(
             answer, texts, row.place, labelled=labelled, counted=label == "label", names=names
         )
         before = text_of(row, question) if question else ""
@@ -120,15 +120,15 @@ def _rows(columns: Columns) -> Iterator[Choice]:
 
 
 def _number(name: str) -> int:
-    """The place of a numbered column among the others: ending2, choice B."""
+    """The number of a numbered column, such as ending2 or choice B."""
     match = _NUMBERED.fullmatch(name)
     assert match is not None
     word = match[2]
     return int(word) if word.isdecimal() else ord(word.upper()) - ord("A")
 
 
-def _names(value: Any) -> list[str]:
-    """What the choices of a row are called there, as in ARC: A to D, or 1 to 4."""
+def _choice_names(value: Any) -> list[str]:
+    """The names of the choices in a row, as in ARC: A to D, or 1 to 4."""
     if isinstance(value, Mapping):
         names = value.get("label")
     else:
@@ -138,7 +138,7 @@ def _names(value: Any) -> list[str]:
     return [] if None in names else [str(name).strip() for name in names]
 
 
-def _texts(row: Record, column: str) -> list[str]:
+def _choice_texts(row: Record, column: str) -> list[str]:
     """The choices of a row: a list of texts or of records, or a list of texts by name."""
     value = row.values.get(column)
     if isinstance(value, Mapping):
@@ -150,7 +150,7 @@ def _texts(row: Record, column: str) -> list[str]:
     raise UserError(f"{row.place} has no two choices in {column!r}: write a list of texts there")
 
 
-def _right(
+def _right_choice(
     value: Any,
     texts: list[str],
     place: str,
@@ -159,9 +159,9 @@ def _right(
     counted: bool = False,
     names: Sequence[str] = (),
 ) -> int | None:
-    """Which choice is right: by its name in the file, its number, its text or its letter.
+    """The index of the right choice: by its name in the file, number, text or letter.
 
-    `counted`: a text of digits is its number before it is its text.
+    With `counted`, a text of digits is read as a number first.
     """
     if value is None or value == "" or value == -1:
         if labelled:

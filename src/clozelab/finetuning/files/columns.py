@@ -1,4 +1,4 @@
-"""Which column of a table is what: as the user says, or by the names such columns usually have."""
+"""The roles of a table's columns: given by the user, or by their usual names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from clozelab.nearest import nearest, remedy
 
 _ID = ("id", "idx", "index", "guid", "uid", "ind", "qid", "pairID", "doc_key", "ID")
 
-_CALLED = {"first": "first text", "second": "second text"}  # in messages
+_ROLE_NAMES = {"first": "first text", "second": "second text"}  # in messages
 
 Source = Path | Table  # where examples are read from
 
@@ -24,8 +24,8 @@ Source = Path | Table  # where examples are read from
 class ReadOptions:
     """How a file is to be read."""
 
-    columns: Mapping[str, str] = field(default_factory=dict)  # what → its name, or its number
-    labels: tuple[str, ...] = ()  # those there are; empty: any
+    columns: Mapping[str, str] = field(default_factory=dict)  # role → name or number
+    labels: tuple[str, ...] = ()  # the allowed labels; empty: any
     labelled: bool = True  # whether labels must be there
     undecided: tuple[str, ...] = ()  # labels that mean the annotators did not agree: skipped
     skips: bool = False  # whether rows cut short are skipped, as GLUE's own reader does
@@ -55,7 +55,7 @@ class Columns:
         self._id = self.sought("id", _ID)
 
     def sought(self, role: str, usual: Sequence[str]) -> str | None:
-        """The column that plays a role, where there is one; one that the user named must exist."""
+        """The column of a role, or None; one that the user named must exist."""
         named = self.options.columns.get(role)
         lower = {name.lower(): name for name in reversed(self.names)}
         for name in usual if named is None else (named,):
@@ -68,41 +68,41 @@ class Columns:
         return None
 
     def find(self, role: str, usual: Sequence[str]) -> str:
-        """The column that plays a role; refused where there is none."""
+        """The column of a role; refused if there is none."""
         column = self.sought(role, usual)
         if column is None:
             raise self.missing(role, usual)
         return column
 
     def labels(self, role: str, usual: Sequence[str]) -> str | None:
-        """The column of the labels, which must exist only where labels must."""
+        """The column of the labels, which must exist if labels are required."""
         return self.find(role, usual) if self.options.labelled else self.sought(role, usual)
 
     def missing(self, role: str, sought: Sequence[str]) -> UserError:
-        """What is said where no column plays a role."""
+        """The error that no column has a role."""
         meant = nearest(sought[0], self.names) or "NAME"
         numbered = "" if self.names[:1] == ("0",) else " (by number where there is no header line)"
         return UserError(
-            f"{self.table.name} has no column for the {_CALLED.get(role, role)}: looked for"
-            f" {', '.join(sought)}, found {', '.join(self.names)}; {self._parted()}"
+            f"{self.table.name} has no column for the {_ROLE_NAMES.get(role, role)}: looked for"
+            f" {', '.join(sought)}, found {', '.join(self.names)}; {self._separator_hint()}"
             f"say --columns {role}={meant}{numbered}"
         )
 
-    def _parted(self) -> str:
-        """A hint where the one column that there is seems to be several."""
+    def _separator_hint(self) -> str:
+        """A hint if a single column seems to hold several."""
         (name, *others) = self.names
-        sign = next((each for each in ";|\t," if each in name and not others), "")
+        sign = next((mark for mark in ";|\t," if mark in name and not others), "")
         return f"if {sign!r} parts columns, write commas (.csv) or tabs (.tsv); " if sign else ""
 
     def id(self, row: Record, number: int) -> str:
-        """What the row calls itself, or its number, counted from 0."""
+        """The id of a row, or its number from 0."""
         value = None if self._id is None else row.values.get(self._id)
-        return str(number) if value is None or value == "" else _plain(value)
+        return str(number) if value is None or value == "" else _cell_text(value)
 
     def label(self, row: Record, column: str | None) -> str | None:
-        """The class of a row, one of those there are; None where it is not known."""
+        """The class of a row, checked; None if it is not known."""
         value = None if column is None else row.values.get(column)
-        label = "" if value is None else _plain(value)
+        label = "" if value is None else _cell_text(value)
         if label:
             known = label in self.options.undecided
             return label if known else checked_label(label, row.place, self.options.labels)
@@ -115,7 +115,7 @@ class Columns:
         return None
 
     def number(self, row: Record, column: str | None) -> float | None:
-        """The number of a row; None where it is not known."""
+        """The number of a row; None if it is not known."""
         value = None if column is None else row.values.get(column)
         if value is None or value == "":
             if self.options.labelled:
@@ -135,11 +135,11 @@ def text_of(row: Record, column: str) -> str:
     value = row.values.get(column)
     if value is None or isinstance(value, (list, dict)):
         raise UserError(f"{row.place} has no text in the column {column!r}: write one there")
-    return _plain(value)
+    return _cell_text(value)
 
 
 def checked_label(label: str, place: str, labels: Sequence[str], *, what: str = "label") -> str:
-    """The label itself; refused where it is none of `labels`."""
+    """The label itself; refused if it is not one of `labels`."""
     if labels and label not in labels:
         shown = ", ".join(labels[:20]) + (", …" if len(labels) > 20 else "")
         raise UserError(
@@ -149,8 +149,8 @@ def checked_label(label: str, place: str, labels: Sequence[str], *, what: str = 
     return label
 
 
-def _plain(value: Any) -> str:
-    """A cell as it would be written: true, 3 (also for 3.0), or the text itself."""
+def _cell_text(value: Any) -> str:
+    """A cell as text: true, 3 (also for 3.0), or the text itself."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():

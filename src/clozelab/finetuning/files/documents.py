@@ -1,6 +1,6 @@
 """Documents with the mentions of each entity: CoNLL-2012's columns, JSON lines, LitBank, GAP.
 
-GAP (Webster et al. 2018) has a pronoun and two names in a text, which is cut into words and
+GAP (Webster et al. 2018) has a pronoun and two names in a text, which is split into words and
 sentences here.
 """
 
@@ -28,7 +28,7 @@ _GAP_WORD = re.compile(
     r"n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?=n't\b)|\w+(?:\*\w+)*|-{2,}|[^\w\s]", re.IGNORECASE
 )  # in GAP's files a letter that is not ASCII is a star
 _STOP = re.compile(r"[.!?]+['\"”’)\]]*\s+(?=[\"'“‘(]*[A-Z0-9])")
-_SHORT = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Capt|Lt|vs|No)\.\s+$")
+_ABBREV = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Capt|Lt|vs|No)\.\s+$")
 
 
 def documents(source: Source, options: ReadOptions = DEFAULTS, **_: object) -> list[Document]:
@@ -36,7 +36,7 @@ def documents(source: Source, options: ReadOptions = DEFAULTS, **_: object) -> l
     if isinstance(source, Path):
         source = located(source)
         if suffix(source) not in (*JSON, ".parquet"):
-            return list(_columns(source, options))
+            return list(_read_columns(source, options))
     return list(_rows(Columns(source, options, Counts(), roles=("sentences", "clusters", "id"))))
 
 
@@ -49,7 +49,7 @@ def litbank(path: Path, split: str) -> list[Document]:
 
 @dataclass
 class _Reading:
-    """A document as far as it has been read."""
+    """A document that is being read."""
 
     id: str
     sentences: list[list[str]] = field(default_factory=lambda: [[]])
@@ -58,7 +58,7 @@ class _Reading:
     unclosed: list[tuple[int, int, str]] = field(default_factory=list)  # entity, first word, place
 
     def add(self, word: str, brackets: str, *, place: str) -> None:
-        """Take in a word, and what opens and closes at it."""
+        """Add a word, and open and close mentions at it."""
         for piece in brackets.split("|") if brackets not in ("-", "_", "") else ():
             match = _BRACKET.fullmatch(piece)
             if match is None or not (match[1] or match[3]):
@@ -73,7 +73,7 @@ class _Reading:
         self.words += 1
 
     def close(self, entity: int, place: str) -> None:
-        """End the mention of an entity that was opened last."""
+        """Close the last opened mention of an entity."""
         for at in reversed(range(len(self.unclosed))):
             if self.unclosed[at][0] == entity:
                 first = self.unclosed.pop(at)[1]
@@ -82,7 +82,7 @@ class _Reading:
         raise UserError(f"{place} closes {entity}), which is not open: write ({entity} before it")
 
     def finish(self) -> Iterator[Document]:
-        """The document, read whole; none where nothing was read."""
+        """Yield the document, unless nothing was read."""
         if self.unclosed:
             entity, _, place = self.unclosed[0]
             raise UserError(f"{place} opens ({entity}, which nothing closes: write {entity}) after")
@@ -92,7 +92,7 @@ class _Reading:
             yield Document(self.id, sentences, clusters)
 
 
-def _columns(path: Path, options: ReadOptions) -> Iterator[Document]:
+def _read_columns(path: Path, options: ReadOptions) -> Iterator[Document]:
     column = options.columns.get("sentences", str(_WORD))
     if not re.fullmatch(r"\d+", column):
         raise UserError(
@@ -135,8 +135,8 @@ def _rows(columns: Columns) -> Iterator[Document]:
 
 def _listed_sentences(row: Record, column: str) -> tuple[tuple[str, ...], ...]:
     value = row.values.get(column)
-    whole = isinstance(value, list) and all(isinstance(words, list) and words for words in value)
-    if not value or not whole:
+    valid = isinstance(value, list) and all(isinstance(words, list) and words for words in value)
+    if not value or not valid:
         raise UserError(f"{row.place} needs a list of lists of words in {column!r}: write [[…], …]")
     return tuple(tuple(str(word) for word in words) for words in value)
 
@@ -158,7 +158,7 @@ def _clusters(row: Record, value: object, size: int) -> tuple[tuple[Mention, ...
 
 
 def gap(path: Path, split: str = "") -> list[Document]:
-    """The documents of a file of GAP, with what is asked of each.
+    """The documents of a file of GAP, with their pronouns.
 
     A document has one cluster, the pronoun and the name it stands for, or none.
     """
@@ -167,15 +167,15 @@ def gap(path: Path, split: str = "") -> list[Document]:
         raise UserError(
             f"{path} has no column {absent[0]}: GAP's files have {', '.join(_GAP_COLUMNS)}"
         )
-    return [_example(row) for row in records.rows]
+    return [_gap_document(row) for row in records.rows]
 
 
-def _example(row: Record) -> Document:
+def _gap_document(row: Record) -> Document:
     text = str(row.values["Text"])
-    spans = [_span(row, text, name) for name in ("Pronoun", "A", "B")]
-    starts = _words(text, cuts={end for span in spans for end in span})
-    pronoun, a, b = (_mention(starts, span) for span in spans)
-    is_a, is_b = (_truth(row, name) for name in ("A-coref", "B-coref"))
+    spans = [_character_span(row, text, name) for name in ("Pronoun", "A", "B")]
+    starts = _split_words(text, cuts={end for span in spans for end in span})
+    pronoun, a, b = (_word_span(starts, span) for span in spans)
+    is_a, is_b = (_read_flag(row, name) for name in ("A-coref", "B-coref"))
     clusters: tuple[tuple[Mention, ...], ...] | None = None
     if is_a is not None and is_b is not None:
         names = [name for name, true in ((a, is_a), (b, is_b)) if true]
@@ -184,7 +184,7 @@ def _example(row: Record) -> Document:
     return Document(str(row.values["ID"]), _sentences(text, starts, spans), clusters, question)
 
 
-def _span(row: Record, text: str, name: str) -> tuple[int, int]:
+def _character_span(row: Record, text: str, name: str) -> tuple[int, int]:
     words, offset = str(row.values[name]), str(row.values[f"{name}-offset"])
     start = int(offset) if offset.isdecimal() else len(text)
     if not words or not text.startswith(words, start):
@@ -192,15 +192,15 @@ def _span(row: Record, text: str, name: str) -> tuple[int, int]:
     return start, start + len(words)
 
 
-def _truth(row: Record, name: str) -> bool | None:
+def _read_flag(row: Record, name: str) -> bool | None:
     value = str(row.values.get(name, "")).strip().lower()
     if value not in ("true", "false", ""):
         raise UserError(f"{row.place} has {value!r} as {name}: write TRUE or FALSE")
     return None if not value else value == "true"
 
 
-def _words(text: str, *, cuts: Iterable[int]) -> list[tuple[int, int]]:
-    """The characters of each word; none reaches over a cut."""
+def _split_words(text: str, *, cuts: Iterable[int]) -> list[tuple[int, int]]:
+    """The characters of each word; words are split at `cuts`."""
     words: list[tuple[int, int]] = []
     for match in _GAP_WORD.finditer(text):
         inside = sorted(cut for cut in cuts if match.start() < cut < match.end())
@@ -208,7 +208,7 @@ def _words(text: str, *, cuts: Iterable[int]) -> list[tuple[int, int]]:
     return words
 
 
-def _mention(words: list[tuple[int, int]], span: tuple[int, int]) -> Mention:
+def _word_span(words: list[tuple[int, int]], span: tuple[int, int]) -> Mention:
     inside = [at for at, (start, end) in enumerate(words) if span[0] <= start and end <= span[1]]
     return Mention(inside[0], inside[-1])
 
@@ -216,12 +216,12 @@ def _mention(words: list[tuple[int, int]], span: tuple[int, int]) -> Mention:
 def _sentences(
     text: str, words: list[tuple[int, int]], spans: list[tuple[int, int]]
 ) -> tuple[tuple[str, ...], ...]:
-    """The words, parted where a stop and a capital meet; no mention is parted."""
+    """The words by sentence, split at a stop before a capital, but not inside a mention."""
     ends = [
         match.end()
         for match in _STOP.finditer(text)
-        if not _SHORT.search(text, 0, match.end())
+        if not _ABBREV.search(text, 0, match.end())
         and not any(start < match.end() < end for start, end in spans)
     ]
     by_sentence = groupby(words, key=lambda word: bisect_right(ends, word[0]))
-    return tuple(tuple(text[start:end] for start, end in some) for _, some in by_sentence)
+    return tuple(tuple(text[start:end] for start, end in sentence) for _, sentence in by_sentence)

@@ -1,4 +1,4 @@
-"""A dataset of the Hugging Face hub as a table, where `datasets` is installed."""
+"""A dataset of the Hugging Face hub as a table, if `datasets` is installed."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from clozelab.finetuning.files.tables import PACKINGS, Record, Table, existing
 from clozelab.remote.access import is_url
 
 _HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
-_BARE = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_OWNER_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _FILES = (".tsv", ".csv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".conll", *PACKINGS)
-_SPLITS = {"dev": "validation"}  # what the hub calls ours
+_SPLITS = {"dev": "validation"}  # our split: the hub's name
 
 
 def is_hub(name: str) -> bool:
-    """Whether a name means a dataset: hf:… does, owner/name does where no such file can be."""
+    """Whether a name is a dataset: hf:…, or owner/name if no such file can exist."""
     path = Path(name)
     if is_url(name):
         return False
     if name.startswith("hf:"):
         return True
-    bare = _BARE.fullmatch(name) is not None and path.suffix.lower() not in _FILES
+    bare = _OWNER_NAME.fullmatch(name) is not None and path.suffix.lower() not in _FILES
     return bare and not path.parent.exists() and existing(path) is None
 
 
 def hub(name: str, split: str) -> Table:
-    """The rows of a dataset, hf:owner/name/subset:split; classes go by their names."""
+    """The rows of a dataset, hf:owner/name/subset:split, with classes by name."""
     name = name if name.startswith("hf:") else f"hf:{name}"
     match = _HUB.fullmatch(name)
     if match is None:
@@ -52,7 +52,7 @@ def hub(name: str, split: str) -> Table:
         ) from None
     classes = {column: _classes(feature) for column, feature in data.features.items()}
     rows = [
-        Record(f"{name}:{number}", {key: _named(row[key], classes[key]) for key in row})
+        Record(f"{name}:{number}", {key: _class_name(row[key], classes[key]) for key in row})
         for number, row in enumerate(data, 1)
     ]
     if not rows:
@@ -61,15 +61,15 @@ def hub(name: str, split: str) -> Table:
 
 
 def _classes(feature: Any) -> list[str] | None:
-    """The names of a column's classes, or of the classes its lists hold."""
+    """The names of the classes of a column or of its lists."""
     inner = getattr(feature, "feature", None)
     names = getattr(feature, "names", None) or getattr(inner, "names", None)
     return list(names) if names else None
 
 
-def _named(value: Any, classes: list[str] | None) -> Any:
+def _class_name(value: Any, classes: list[str] | None) -> Any:
     if classes is None or isinstance(value, str):
         return value
     if isinstance(value, list):
-        return [_named(item, classes) for item in value]
+        return [_class_name(item, classes) for item in value]
     return None if value is None or value < 0 else classes[value]  # -1: not known

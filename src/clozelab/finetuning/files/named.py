@@ -1,6 +1,6 @@
-"""The tasks that go by name: what kind each is, where its files usually lie, how it is sent in.
+"""The named tasks: their kinds, the usual layout of their files, and their submissions.
 
-They are the tables of tasks.toml, which says what its keys mean.
+They are the tables of tasks.toml, which explains its keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Setting = str | int | float | bool | tuple[str, ...]
 ELSEWHERE = {"xnli": "classify", "ontonotes": "coreference"}
 
 
-# How files are read that have a way of their own, of a file and a split.
+# Readers of files with a format of their own.
 READERS: dict[str, FileReader] = {
     "gap": gap,
     "litbank": litbank,
@@ -34,11 +34,11 @@ READERS: dict[str, FileReader] = {
 
 
 class File(NamedTuple):
-    """A file that a split may lie in."""
+    """A file that may hold a split."""
 
     name: str
-    columns: Mapping[str, str] = {}  # those that do not go by their usual names, or numbers
-    note: str = ""  # what whoever reads it should know
+    columns: Mapping[str, str] = {}  # those without usual names
+    note: str = ""  # for the user
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,21 @@ class Named:
     title: str
     kind: str
     folders: tuple[str, ...]
-    splits: Mapping[str, tuple[File, ...]]  # the first of these that is there
+    splits: Mapping[str, tuple[File, ...]]  # the first of these that exists
     settings: Mapping[str, Setting] = field(default_factory=dict)
     submission: Mapping[str, str] = field(default_factory=dict)  # split → name of the file to send
     undecided: tuple[str, ...] = ()  # labels of rows that are skipped
     skips: bool = False  # whether the published files have rows cut short
     level: str = ""  # of RACE
     note: str = ""
-    protocol: str = ""  # what protocols know it by; empty: by its name
-    scores: tuple[str, ...] = ()  # where they are not those of the metrics
+    protocol: str = ""  # its key in protocols; empty: its name
+    scores: tuple[str, ...] = ()  # if they are not those of the metrics
     scale: tuple[float, ...] = ()  # of the numbers in a submission
-    letters: bool = False  # whether a submission calls choices by letters
-    read: FileReader | None = None  # of a file and a split, if its own way
+    letters: bool = False  # whether a submission names choices by letters
+    read: FileReader | None = None  # if it has its own format
 
     def spelled(self, prediction: tuple[Any, ...]) -> str:
-        """A prediction as a submission has it: its first field."""
+        """The first field of a prediction, as text of a submission."""
         label = prediction[0]
         if self.scale:
             return f"{min(max(label, self.scale[0]), self.scale[1]):.3f}"

@@ -24,9 +24,9 @@ def questions(
 ) -> list[Question]:
     """The examples of a file.
 
-    An answer that is not where its file says is looked for in the passage, nearest first. One that
-    is nowhere still counts as right when predictions are scored: it comes last, and begins where
-    the passage ends. A question without any other is left out of training, as BERT's code does.
+    An answer that is not where its file says is searched in the passage, nearest first. One that is
+    not found still counts as right when predictions are scored: it comes last, and begins where the
+    passage ends. A question without any other is left out of training, as in BERT's code.
     """
     counts = Counts() if counts is None else counts
     examples: list[Question] = []
@@ -38,7 +38,7 @@ def questions(
         if question.answers is None and options.labelled:
             raise UserError(f"{place} has no answers: write them, or leave the question out")
         if question.answers:
-            answers = _located(question.passage, question.answers, place, counts)
+            answers = _relocate(question.passage, question.answers, place, counts)
             if options.training:
                 answers = [answer for answer in answers if answer.start < len(question.passage)]
                 if not answers:
@@ -51,48 +51,48 @@ def questions(
     return examples
 
 
-def _located(
+def _relocate(
     passage: str, answers: tuple[GoldAnswer, ...], place: str, counts: Counts
 ) -> list[GoldAnswer]:
-    """The answers with the places where they really begin; those that do nowhere come last."""
-    here, nowhere = [], []
+    """The answers with corrected starts; those that are not found come last."""
+    found, not_found = [], []
     for answer in answers:
         if passage.startswith(answer.text, answer.start) and answer.start >= 0:
-            here.append(answer)
+            found.append(answer)
             continue
         # A lookahead, so that occurrences may overlap.
         starts = [m.start() for m in re.finditer(f"(?={re.escape(answer.text)})", passage)]
         if starts:
             counts.add(RELOCATED, place)
             nearest = min(starts, key=lambda start: abs(start - answer.start))
-            here.append(GoldAnswer(answer.text, nearest))
+            found.append(GoldAnswer(answer.text, nearest))
         else:
             counts.add(NOT_FOUND, place)
-            nowhere.append(GoldAnswer(answer.text, len(passage)))
-    return here + nowhere
+            not_found.append(GoldAnswer(answer.text, len(passage)))
+    return found + not_found
 
 
 def _read(source: Source, options: ReadOptions, counts: Counts) -> Iterator[tuple[str, Question]]:
     if isinstance(source, Path):
         source = located(source)
-        whole = text(source) if suffix(source) == ".json" else ""
-        if whole.lstrip().startswith("{") and '"paragraphs"' in whole:
-            yield from _squad(parsed(whole, source), str(source))
+        content = text(source) if suffix(source) == ".json" else ""
+        if content.lstrip().startswith("{") and '"paragraphs"' in content:
+            yield from _read_squad(parsed(content, source), str(source))
             return
-        if suffix(source) == ".json" and not whole.strip():
+        if suffix(source) == ".json" and not content.strip():
             raise empty(source)
-    yield from _rows(Columns(source, options, counts, roles=_ROLES))
+    yield from _read_table(Columns(source, options, counts, roles=_ROLES))
 
 
-def _squad(value: Any, name: str) -> Iterator[tuple[str, Question]]:
-    """The questions of SQuAD's nested JSON; their place is their id, for it is all on one line."""
+def _read_squad(value: Any, name: str) -> Iterator[tuple[str, Question]]:
+    """Yield the questions of SQuAD's nested JSON, located by id, since it is all on one line."""
     try:
         for article in value["data"]:
             for paragraph in article["paragraphs"]:
                 context = str(paragraph["context"])
                 for asks in paragraph["qas"]:
                     place, question = f"{name}: question {asks['id']}", asks["question"].strip()
-                    gold = _answers(asks, context)
+                    gold = _read_answers(asks, context)
                     yield place, Question(str(asks["id"]), question, context, gold)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
@@ -101,7 +101,7 @@ def _squad(value: Any, name: str) -> Iterator[tuple[str, Question]]:
         ) from None
 
 
-def _rows(columns: Columns) -> Iterator[tuple[str, Question]]:
+def _read_table(columns: Columns) -> Iterator[tuple[str, Question]]:
     question = columns.find("question", ("question", "query"))
     passage = columns.find("passage", ("context", "passage", "paragraph"))
     answers = columns.labels("answers", ("answers", "answer", "answer_text"))
@@ -110,7 +110,7 @@ def _rows(columns: Columns) -> Iterator[tuple[str, Question]]:
         if not isinstance(context, str):
             raise UserError(f"{row.place} has no text in the column {passage!r}: write one there")
         try:
-            gold = _answers(row.values, context, column=answers)
+            gold = _read_answers(row.values, context, column=answers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
                 f"{row.place} has answers that cannot be read ({error}): write"
@@ -120,12 +120,12 @@ def _rows(columns: Columns) -> Iterator[tuple[str, Question]]:
         yield row.place, Question(name, text_of(row, question), context, gold)
 
 
-def _answers(
+def _read_answers(
     record: Mapping[str, Any], passage: str, *, column: str | None = "answers"
 ) -> tuple[GoldAnswer, ...] | None:
-    """Answers as files write them: records, texts, one text, or a list of texts and one of starts.
+    """Read answers: records, texts, one text, or a list of texts and one of starts.
 
-    A text without its start is taken where the passage first has it.
+    A text without a start begins where it first occurs in the passage.
     """
     if record.get("is_impossible") in (True, "true", "True", "1"):
         return ()

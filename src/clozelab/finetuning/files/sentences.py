@@ -11,7 +11,7 @@ from clozelab.finetuning.examples import Sentences
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
 from clozelab.finetuning.files.tables import lines, located, table
 
-_DATA, _GOLD = ".data.txt", ".gold.txt"  # of WiC, one beside the other
+_DATA, _GOLD = ".data.txt", ".gold.txt"  # suffixes of WiC's files
 UNDECIDED = "examples skipped whose label the annotators did not agree on"
 _ROLES = ("first", "second", "label", "id")
 _LABEL = (
@@ -45,7 +45,7 @@ def sentences(
     """The examples of a file; `numeric` labels are numbers, others are classes."""
     counts = Counts() if counts is None else counts
     columns = Columns(source, options, counts, roles=_ROLES)
-    first, second = _texts(columns) if pair else (columns.find("first", _SINGLE), None)
+    first, second = _pair_columns(columns) if pair else (columns.find("first", _SINGLE), None)
     labels = columns.labels("label", _NUMBER if numeric else _LABEL)
     read = columns.number if numeric else columns.label
     examples = []
@@ -77,7 +77,7 @@ class ContrastedWord(NamedTuple):
 
 
 def gold_beside(path: Path) -> list[Path]:
-    """The file with the labels of another, where they are not in it."""
+    """The file with the labels of another, if they are separate."""
     split, sign, _ = path.name.partition(_DATA)
     return [located(path.with_name(split + _GOLD))] if sign else []
 
@@ -94,28 +94,28 @@ def contrasted_words(path: Path) -> list[ContrastedWord]:
     for number, (line, label) in enumerate(zip(data, labels, strict=True)):
         try:
             word, _, places, first, second = line.split("\t")
-            one, two = (int(place) for place in places.split("-"))
-            if max(one - len(first.split(" ")), two - len(second.split(" "))) >= 0:
+            at, other = (int(place) for place in places.split("-"))
+            if max(at - len(first.split(" ")), other - len(second.split(" "))) >= 0:
                 raise IndexError
         except (ValueError, IndexError):
             raise UserError(
                 f"{path}:{number + 1} is not a line of WiC: word, part of speech, places as 2-1,"
                 " two sentences, with tabs between them"
             ) from None
-        words.append(ContrastedWord(word, (one, two), first, second, label.strip()))
+        words.append(ContrastedWord(word, (at, other), first, second, label.strip()))
     return words
 
 
 def wic(path: Path, split: str) -> list[Sentences]:
     """WiC as pairs of sentences, the word in question before the first."""
     return [
-        Sentences(str(number), f"{one.word}: {one.first}", one.second, one.label)
-        for number, one in enumerate(contrasted_words(path))
+        Sentences(str(number), f"{pair.word}: {pair.first}", pair.second, pair.label)
+        for number, pair in enumerate(contrasted_words(path))
     ]
 
 
 def sts(path: Path, split: str, *, year: int) -> list[Sentences]:
-    """One year of SemEval's similarity of texts."""
+    """The examples of one year of SemEval's text similarity."""
     rows = [row.values for row in table(path).rows if row.values["year"] == str(year)]
     return [
         Sentences(f"{row['file']} {n}", row["sentence1"], row["sentence2"], float(row["score"]))
@@ -123,8 +123,8 @@ def sts(path: Path, split: str, *, year: int) -> list[Sentences]:
     ]
 
 
-def _texts(columns: Columns) -> tuple[str, str]:
-    """The columns of two texts; of the usual pairs the first that is there whole."""
+def _pair_columns(columns: Columns) -> tuple[str, str]:
+    """The columns of two texts; by default the first complete usual pair."""
     for usual in _PAIRS:
         first, second = columns.sought("first", usual[:1]), columns.sought("second", usual[1:])
         if first and second and first != second:
@@ -134,7 +134,7 @@ def _texts(columns: Columns) -> tuple[str, str]:
 
 
 def has_pair(source: Source, options: ReadOptions) -> bool:
-    """Whether a file has two texts a row: by what the user says, or by its columns."""
+    """Whether a file has two texts per row: by the user's columns, or by its own."""
     names = Columns(source, options, Counts(), roles=_ROLES).names
     lower = {name.lower() for name in names}
     usual = any({first.lower(), second.lower()} <= lower for first, second in _PAIRS)

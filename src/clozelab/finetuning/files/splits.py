@@ -1,4 +1,4 @@
-"""Where the splits of a task lie, reading them, and writing predictions for them.
+"""Find and read the splits of a task, and write predictions for them.
 
 `find` is for a task by name, `own` for the user's files.
 """
@@ -24,12 +24,12 @@ from clozelab.remote.access import shown
 from clozelab.remote.cache import local_file, local_folder
 
 VARIABLE = "CLOZELAB_DATA"
-_INSIDE = ("", "glue", "GLUE", "glue_data")  # folders of folders
+_PARENTS = ("", "glue", "GLUE", "glue_data")  # parent folders of tasks
 
 
 @dataclass(frozen=True)
 class Split:
-    """A file or a table, and how it is to be read."""
+    """A file or a table, and how to read it."""
 
     source: Source
     options: ReadOptions
@@ -37,17 +37,19 @@ class Split:
 
 @dataclass(frozen=True)
 class TaskSplits:
-    """A task whose files are there; `settings` are the fields of its kind of task."""
+    """A task whose files exist; `settings` are the fields of its kind of task."""
 
     name: str
     kind: str
     settings: Mapping[str, Setting]
     splits: Mapping[str, Split]
     notes: tuple[str, ...] = ()
-    layout: str = ""  # what should be there, for whoever asks for what is not
-    counts: Counts = field(default_factory=Counts)  # what was skipped or fixed in what was read
+    layout: str = ""  # the expected layout, for errors
+    counts: Counts = field(default_factory=Counts)  # what was skipped or fixed
     named: Named | None = None
-    examples: dict[str, list[Any]] = field(default_factory=dict, repr=False)  # of splits once read
+    examples: dict[str, list[Any]] = field(
+        default_factory=dict, repr=False
+    )  # of splits already read
 
     @property
     def part(self) -> type[TaskKind]:
@@ -56,12 +58,12 @@ class TaskSplits:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of its labels; none where it has none."""
+        """The names of its labels; empty if it has none."""
         labels = self.settings.get(self.part.label_field or "", ())
         return labels if isinstance(labels, tuple) else ()
 
     def read(self, split: str) -> list[Any]:
-        """The examples of a split; read once."""
+        """The examples of a split, cached."""
         if split not in self.splits:
             has = ", ".join(self.splits)
             raise UserError(f"{self.name} has no {split} split here, only {has}{self.layout}")
@@ -82,7 +84,7 @@ class TaskSplits:
 
 
 def find(name: str, root: str | Path | None) -> TaskSplits:
-    """A task by name, under a folder of tasks, perhaps at a URL, or the environment's."""
+    """A named task in a folder of tasks or at a URL, by default that of the environment."""
     if name not in NAMED:
         meant = nearest(name, NAMED, alike=0.4)
         hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED)}"
@@ -91,7 +93,7 @@ def find(name: str, root: str | Path | None) -> TaskSplits:
 
 
 def found_in(named: Named, root: str | Path | None) -> TaskSplits:
-    """The same of a task whose layout is known."""
+    """As `find`, for a task whose layout is given."""
     name = named.name
     root = str(root or os.environ.get(VARIABLE, ""))
     if not root:
@@ -124,12 +126,12 @@ def found_in(named: Named, root: str | Path | None) -> TaskSplits:
 
 
 def for_split(options: ReadOptions, split: str) -> ReadOptions:
-    """The same for a split: a test set may have no labels, and only training skips examples."""
+    """The options for a split: a test set may lack labels, and only training skips examples."""
     return replace(options, labelled=not split.startswith("test"), training=split == "train")
 
 
 def _local(named: Named, root: str) -> Path:
-    """The folder of tasks on this machine; of one at a URL, all that may be of the task."""
+    """The local folder of tasks; from a URL, only files of the task are fetched."""
     home = Path("/") / Path(shown(root)).name
     places = [folder.relative_to(home) for folder in _folders(named, home)]
     return local_folder(
@@ -138,14 +140,14 @@ def _local(named: Named, root: str) -> Path:
 
 
 def _folders(named: Named, root: Path) -> list[Path]:
-    """Where the task may lie: as published, then in part, then at the root itself."""
+    """The possible folders of a task: as published, then a subset, then the root itself."""
     names = (*named.folders, f"{named.name}_subset")
-    folders = [root / inside / name for name in names for inside in _INSIDE]
+    folders = [root / inside / name for name in names for inside in _PARENTS]
     return [*folders, root] if root.name in names else folders
 
 
 def _files(named: Named, folder: Path) -> dict[str, tuple[File, Path]]:
-    """Of each split the first file that is there."""
+    """The first file of each split that exists."""
     files: dict[str, tuple[File, Path]] = {}
     for split, choices in named.splits.items():
         for file in reversed(choices):
@@ -155,7 +157,7 @@ def _files(named: Named, folder: Path) -> dict[str, tuple[File, Path]]:
 
 
 def _layout(named: Named) -> str:
-    """The end of an error: what should be there, as a small tree."""
+    """The expected layout as a small tree, for the end of an error."""
     names = [" or ".join(file.name for file in files) for files in named.splits.values()]
     rows = "".join(f"\n    {row}" for row in dict.fromkeys(names))
     return f"; expected, plain or packed as .xz or .gz:\n  DIR/{named.folders[0]}/{rows}"
@@ -170,10 +172,10 @@ def own(
     columns: Mapping[str, str] | None = None,
     labels: Sequence[str] = (),
 ) -> TaskSplits:
-    """The user's files as a task, all read at once, so that what is wrong shows before training.
+    """The user's files as a task, all read at once, so that errors are found before training.
 
-    `word` is a kind of task or another word for one. `labels` are those there are; without them,
-    those of `train` are. A test file may lack them.
+    `word` is a kind of task or another word for one. `labels` are the allowed ones, by default
+    those of `train`. A test file may lack them.
     """
     if word not in own_words():
         raise UserError(f"there is no kind of task {word!r}: say {', '.join(own_words())}")
@@ -185,10 +187,10 @@ def own(
     }
     if not sources:
         raise UserError("no file is named: say --train FILE --dev FILE")
-    name, meant = own_words()[word]
+    name, implied = own_words()[word]
     kind = KINDS[name]
     options = ReadOptions(columns=columns or {}, labels=tuple(labels))
-    settings = {**meant, **kind.file_settings(next(iter(sources.values())), options)}
+    settings = {**implied, **kind.file_settings(next(iter(sources.values())), options)}
     layout = ": name its file by --train, --dev or --test"
     splits: dict[str, Split] = {}
     task = TaskSplits("own", name, settings, splits, layout=layout)
@@ -202,13 +204,13 @@ def own(
             f"{train}: has only the class {', '.join(options.labels) or 'none'}; a classifier needs"
             " examples of two or more"
         )
-    every = [example for examples in task.examples.values() for example in examples]
-    settings |= kind.derive(every, labels=options.labels)
+    all_examples = [example for examples in task.examples.values() for example in examples]
+    settings |= kind.derive(all_examples, labels=options.labels)
     return replace(task, notes=kind.notes(settings))
 
 
 def check_submission(task: TaskSplits, split: str, *, folder: Path, overwrite: bool) -> None:
-    """Refuse, before anything is predicted, a folder where the file must not be written."""
+    """Refuse a folder where the file must not be written, before anything is predicted."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file; name the folder of the submission")
     for name in (task.submission(split), *task.part.beside):
@@ -219,7 +221,7 @@ def check_submission(task: TaskSplits, split: str, *, folder: Path, overwrite: b
 def write_submission(
     task: TaskSplits, split: str, *, predictions: Sequence[Any], folder: Path
 ) -> Path:
-    """Write the predictions for a split, in the order of its examples; where they were written."""
+    """Write the predictions for a split, in the order of its examples, and return the file."""
     examples = task.read(split)
     if len(examples) != len(predictions):
         raise UserError(

@@ -1,6 +1,6 @@
-"""A file of records → its rows, each with its place: TSV as GLUE writes it, CSV, JSON, Parquet.
+"""Read a file of records, each with its line: TSV as in GLUE, CSV, JSON, Parquet.
 
-A file may be plain, or packed as .xz or .gz: it is found by its name with or without that.
+A file may be compressed as .xz or .gz, and is found by its name with or without that suffix.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def existing(path: Path) -> Path | None:
-    """The file of that name, or the packed one; None where there is neither."""
+    """The file of that name, or the compressed one; None if there is neither."""
     candidates = (path, *(path.parent / f"{path.name}{packing}" for packing in PACKINGS))
     return next((candidate for candidate in candidates if candidate.exists()), None)
 
 
 def located(path: Path) -> Path:
-    """The file of that name, or the packed one; refused where there is neither."""
+    """The file of that name, or the compressed one; refused if there is neither."""
     if (file := existing(path)) is not None:
         return file
     folder = path.parent
@@ -47,13 +47,13 @@ def located(path: Path) -> Path:
 
 
 def suffix(path: Path) -> str:
-    """How the name ends without its packing, in small letters: ".tsv" of a.TSV.xz."""
+    """The suffix without compression, in lower case: ".tsv" of a.TSV.xz."""
     name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
     return name.suffix.lower()
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, unpacked."""
+    """The bytes of a file, decompressed."""
     packing = path.suffix.lower()
     try:
         packed = path.read_bytes()
@@ -69,14 +69,14 @@ def content(path: Path) -> bytes:
 
 
 def text(path: Path) -> str:
-    """The text of a file, without its byte order mark; ends of lines are made "\\n"."""
-    whole = content(path)
+    """The text of a file without byte order mark, with line ends "\\n"."""
+    encoded = content(path)
     try:
-        decoded = whole.decode("utf-8-sig")
+        decoded = encoded.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        number = whole.count(b"\n", 0, error.start) + 1
+        number = encoded.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"{path}:{number} is not UTF-8 (byte 0x{whole[error.start]:02X}):"
+            f"{path}:{number} is not UTF-8 (byte 0x{encoded[error.start]:02X}):"
             " save the file as UTF-8"
         ) from None
     return decoded.replace("\r\n", "\n")
@@ -91,12 +91,12 @@ def lines(path: Path) -> list[str]:
 
 
 def parsed(source: str, path: Path, *, line: int = 1) -> Any:
-    """What JSON that begins on that line of a file says."""
+    """The value of JSON text; `line` is its first line in the file, for errors."""
     try:
         value = json.loads(source)
     except (ValueError, RecursionError) as error:
-        raise _broken(error, path, before=line - 1) from None
-    return _whole(value) if _ESCAPED_HALF.search(source) else value
+        raise _json_error(error, path, before=line - 1) from None
+    return _repaired(value) if _ESCAPED_HALF.search(source) else value
 
 
 def elements(source: str, path: Path) -> Iterator[tuple[int, Any]]:
@@ -113,24 +113,24 @@ def elements(source: str, path: Path) -> Iterator[tuple[int, Any]]:
         try:
             value, at = decoder.raw_decode(source, at)
         except (ValueError, RecursionError) as error:
-            raise _broken(error, path) from None
-        yield line, _whole(value) if _ESCAPED_HALF.search(source, counted, at) else value
+            raise _json_error(error, path) from None
+        yield line, _repaired(value) if _ESCAPED_HALF.search(source, counted, at) else value
 
 
-def _broken(error: Exception, path: Path, *, before: int = 0) -> UserError:
+def _json_error(error: Exception, path: Path, *, before: int = 0) -> UserError:
     line = before + (error.lineno if isinstance(error, json.JSONDecodeError) else 1)
     reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
     return UserError(f"{path}:{line} is not JSON ({reason}): fix it, or fetch the file again")
 
 
-def _whole(value: Any) -> Any:
-    """The value with every half of a surrogate pair, which JSON may hold alone, made U+FFFD."""
+def _repaired(value: Any) -> Any:
+    """The value with U+FFFD for each half of a surrogate pair that stands alone."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_whole(entry) for entry in value]
+        return [_repaired(entry) for entry in value]
     if isinstance(value, dict):
-        return {_whole(key): _whole(entry) for key, entry in value.items()}
+        return {_repaired(key): _repaired(entry) for key, entry in value.items()}
     return value
 
 
@@ -143,7 +143,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Records under one another; without a header line, columns go by number: "0", "1", …"""
+    """Records of a file; without a header line, columns are named "0", "1", …"""
 
     name: str
     columns: tuple[str, ...]
@@ -151,20 +151,20 @@ class Table:
 
 
 def table(path: Path, *, header: bool = True, skips: Counts | None = None) -> Table:
-    """The records of a file, by what its name says it holds; TSV where that says nothing.
+    """The records of a file, whose format is told by its suffix, by default TSV.
 
     A row with too many or too few cells is refused, or, with `skips`, left out and counted.
     """
     kind = suffix(path)
     if kind == ".parquet":
-        return _parquet(path)
+        return _read_parquet(path)
     if kind in JSON:
-        return _json(path)
-    separated = _csv(path) if kind == ".csv" else _tsv(path)
-    return _separated(path, separated, header=header, skips=skips)
+        return _read_json(path)
+    separated = _read_csv(path) if kind == ".csv" else _read_tsv(path)
+    return _build_table(path, separated, header=header, skips=skips)
 
 
-def _json(path: Path) -> Table:
+def _read_json(path: Path) -> Table:
     """The records of a file of JSON lines, or of one array."""
     source = text(path)
     if source.lstrip().startswith("["):
@@ -187,17 +187,17 @@ def _json(path: Path) -> Table:
 
 
 def empty(path: Path) -> UserError:
-    """What is said of a file with nothing in it."""
+    """The error for an empty file."""
     return UserError(f"{path} is empty: write examples into it, or name another file")
 
 
-def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     # No quoting: in GLUE's files a quotation mark is a character, and often stands alone.
     for number, line in enumerate(lines(path), 1):
         yield number, line.split("\t")
 
 
-def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a field may hold an article
     reader = csv.reader(io.StringIO(text(path), newline=""), strict=True)
     number = 1
@@ -212,7 +212,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         ) from None
 
 
-def _separated(
+def _build_table(
     path: Path, separated: Iterator[tuple[int, list[str]]], *, header: bool, skips: Counts | None
 ) -> Table:
     cells = list(separated)
@@ -237,7 +237,7 @@ def _separated(
     return Table(str(path), names, rows)
 
 
-def _parquet(path: Path) -> Table:
+def _read_parquet(path: Path) -> Table:
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     try:
         read = parquet.read_table(arrow.BufferReader(content(path)))

@@ -14,7 +14,7 @@ from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located
 
 _WORDS = ("tokens", "words", "token", "text", "characters")
 _TAGS = ("tags", "ner_tags", "labels", "label", "ner", "pos_tags", "chunk_tags")
-# Only CoNLL's own marks: a line that begins with "#" is mostly a hashtag.
+# Only CoNLL's own comments: another line that begins with "#" is mostly a hashtag.
 _COMMENT = re.compile(r"-DOCSTART-|#(begin|end) document\b|# (id|text|sent_id|newdoc|newpar)\b")
 
 
@@ -23,29 +23,29 @@ def tagged(source: Source, options: ReadOptions = DEFAULTS, **_: object) -> list
     if isinstance(source, Path):
         source = located(source)
         if suffix(source) not in (*JSON, ".parquet"):
-            return _columns(source, options)
-    return _rows(Columns(source, options, Counts(), roles=("words", "tags", "id")))
+            return _read_columns(source, options)
+    return _read_rows(Columns(source, options, Counts(), roles=("words", "tags", "id")))
 
 
 def cells(line: str) -> list[str]:
-    """The columns of a line, parted by tabs where it has any, otherwise by spaces.
+    """The columns of a line, separated by tabs if it has any, otherwise by spaces.
 
-    Only plain spaces part them: Chinese text has words that are a wide space.
+    Only plain spaces separate: Chinese text has words that are a wide space.
     """
     return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
 
 
-def _columns(path: Path, options: ReadOptions) -> list[Tagged]:
-    runs = _runs(path)
+def _read_columns(path: Path, options: ReadOptions) -> list[Tagged]:
+    runs = _sentence_lines(path)
     if not runs:
         raise empty(path)
     first, opening = runs[0]
     width = len(cells(opening[0]))
-    word, tag = _number(options, "words", 0, width=width), _number(options, "tags", -1, width=width)
+    word, tag = _column(options, "words", 0, width=width), _column(options, "tags", -1, width=width)
     has_tags = options.labelled or width > 1
     if has_tags and width == 1:
         raise UserError(f"{path}:{first} has a word and no tag: write one, a tab between them")
-    checked: dict[str, str] = {}  # each tag once, so that millions share a few
+    checked: dict[str, str] = {}  # interned, so that millions of tags share a few strings
     examples: list[Tagged] = []
     for first, run in runs:
         words, tags = [], []
@@ -66,7 +66,7 @@ def _columns(path: Path, options: ReadOptions) -> list[Tagged]:
     return examples
 
 
-def _number(options: ReadOptions, role: str, usual: int, *, width: int) -> int:
+def _column(options: ReadOptions, role: str, usual: int, *, width: int) -> int:
     column = options.columns.get(role, str(usual))
     if not re.fullmatch(r"-?\d+", column) or not -width <= int(column) < width:
         raise UserError(
@@ -76,22 +76,22 @@ def _number(options: ReadOptions, role: str, usual: int, *, width: int) -> int:
     return int(column)
 
 
-def _runs(path: Path) -> list[tuple[int, list[str]]]:
-    """The lines of each sentence, and the number of the first: what lies between blank lines."""
+def _sentence_lines(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines of each sentence, between blank lines, and the number of the first."""
     rows = lines(path)
     breaks = [at for at, line in enumerate(rows) if not line.strip() or _COMMENT.match(line)]
     ends = pairwise([-1, *breaks, len(rows)])
     return [(begin + 2, rows[begin + 1 : end]) for begin, end in ends if begin + 1 < end]
 
 
-def _rows(columns: Columns) -> list[Tagged]:
+def _read_rows(columns: Columns) -> list[Tagged]:
     word, tag = columns.find("words", _WORDS), columns.labels("tags", _TAGS)
     options = columns.options
     examples = []
     for number, row in enumerate(columns.rows):
-        words, tags = _list(row, word), None
+        words, tags = _read_list(row, word), None
         if tag is not None and (options.labelled or row.values.get(tag) is not None):
-            tags = _list(row, tag)
+            tags = _read_list(row, tag)
             for label in tags:
                 checked_label(label, row.place, options.labels, what="tag")
             if len(tags) != len(words):
@@ -103,9 +103,9 @@ def _rows(columns: Columns) -> list[Tagged]:
     return examples
 
 
-def _list(row: Record, column: str) -> tuple[str, ...]:
+def _read_list(row: Record, column: str) -> tuple[str, ...]:
     value = row.values.get(column)
-    if isinstance(value, str):  # words apart by spaces
+    if isinstance(value, str):  # words separated by spaces
         value = value.split()
     if not isinstance(value, list) or not value:
         raise UserError(f"{row.place} has no list in the column {column!r}: write words there")

@@ -1,6 +1,6 @@
-"""The two ends of an answer: a score of every token (BERT §4.2), or beams (XLNet's, ALBERT's code).
+"""The ends of an answer: scores of every token (BERT §4.2), or beams (XLNet's, ALBERT's code).
 
-With beams a window has two slots: the mark with the answer's ends, then that with the passage's.
+With beams a window has two slots: the first has the answer's ends, the second the passage's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SpanHead(Head):
     def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:
         """Sums over the windows whose answer is known."""
         losses, right = both_ends(logits[0], logits[1], targets)
-        return _summed(losses, right, self.labelled(targets))
+        return _masked_sums(losses, right, self.labelled(targets))
 
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """[N, 2] each token's score as the first of the answer and as its last."""
@@ -58,14 +58,14 @@ class WindowRows(NamedTuple):
     """The windows of a batch as rows that begin at their marks."""
 
     tokens: Tensor  # [P, L]
-    legal: Tensor  # [P, L] the mark, and the tokens of the passage
+    legal: Tensor  # [P, L] true for the mark and the tokens of the passage
     states: Tensor  # [P, L, W]
-    near: Tensor  # [P, L, W] what each token itself adds to its being the end
+    near: Tensor  # [P, L, W] each token's own part of the end layer
     start: Tensor  # [P, L] logits
 
 
 class BeamHead(Head):
-    """Start scores, end scores for a start, and where `impossible` the answerability."""
+    """Start scores, end scores given a start, and with `impossible` the answerability."""
 
     def __init__(self, width: int, *, beams: int, impossible: bool, dropout: float) -> None:
         super().__init__()
@@ -81,17 +81,17 @@ class BeamHead(Head):
         initialise(self, width)
 
     def logits(self, encoded: Encoded, inputs: Input, targets: Columns) -> tuple[Tensor, ...]:
-        """[P, L] of starts and of ends given the right start; [P, 2]: there is an answer, or not.
+        """[P, L] of starts, and of ends given the right start; [P, 2] of answer and no answer.
 
-        Rows as `around` has them, one a window; the third only where `impossible`.
+        Rows are those of `around`, one per window; the third only with `impossible`.
         """
-        rows = self._rows(encoded, inputs, targets)
+        rows = self._window_rows(encoded, inputs, targets)
         window = _slot(targets, 0)
-        end = self._ends(rows, encoded.hidden_states.index_select(0, window["left"]))
+        end = self._end_logits(rows, encoded.hidden_states.index_select(0, window["left"]))
         if not self.impossible:
             return rows.start, end
         score = self._unanswerable(rows)
-        # One logit as two: their softmax is its sigmoid, and can be distilled like the others.
+        # As two logits, whose softmax is the sigmoid, so that it is distilled like the others.
         return rows.start, end, torch.stack([torch.zeros_like(score), score], dim=1)
 
     def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:
@@ -101,7 +101,7 @@ class BeamHead(Head):
         if self.impossible:
             missing = (window["labels"] == 0).long()
             losses = losses + functional.cross_entropy(logits[2], missing, reduction="none") / 2
-        return _summed(losses, right, self.labelled(targets))
+        return _masked_sums(losses, right, self.labelled(targets))
 
     def labelled(self, targets: Columns) -> Tensor:
         """[P] which rows are windows whose answer is known."""
@@ -110,22 +110,22 @@ class BeamHead(Head):
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """[K, 2b + 2b² + 1] for b beams; a window's row is that of its first slot.
 
-        In it are log p of the b best starts, their places in the block, log p of the b best ends
-        of the first start, then of the second, …, the places of those, and the logit of there
-        being no answer (0 where there always is one).
+        It has log p of the b best starts, their positions in the block, log p of the b best ends of
+        the first start, then of the second, …, their positions, and the logit of no answer (0 if
+        there always is one).
         """
-        rows = self._rows(encoded, inputs, targets)
+        rows = self._window_rows(encoded, inputs, targets)
         at = _slot(targets, 0)["at"]
         start = rows.start.log_softmax(1).topk(self.beams)
         tokens = rows.tokens.gather(1, start.indices)
         ends = [
-            self._ends(rows, encoded.hidden_states.index_select(0, token))
+            self._end_logits(rows, encoded.hidden_states.index_select(0, token))
             .log_softmax(1)
             .topk(self.beams)
             for token in tokens.unbind(1)
         ]
         end_places = torch.cat([end.indices for end in ends], dim=1)
-        # A cell that is no token has the place that would be its, beyond the block's end.
+        # A cell of padding gets a position beyond the end of the block.
         shift, columns = inputs.position_ids.index_select(0, at)[:, None], rows.start.shape[1]
         score = self._unanswerable(rows) if self.impossible else torch.zeros_like(rows.start[:, 0])
         row = torch.cat(
@@ -141,8 +141,8 @@ class BeamHead(Head):
         both = row.repeat_interleave(2, dim=0)
         return functional.pad(both, (0, 0, 0, len(targets["at"]) - len(both)))
 
-    def _rows(self, encoded: Encoded, inputs: Input, targets: Columns) -> WindowRows:
-        """The rectangle; what needs no start is computed on the packed tokens."""
+    def _window_rows(self, encoded: Encoded, inputs: Input, targets: Columns) -> WindowRows:
+        """The windows as padded rows; what does not depend on a start is computed packed."""
         window, passage = _slot(targets, 0), _slot(targets, 1)
         tokens, exists = around(inputs, window["at"], max(inputs.max_seqlen, self.beams))
         legal = (tokens >= passage["left"][:, None]) & (tokens <= passage["right"][:, None])
@@ -159,7 +159,7 @@ class BeamHead(Head):
             start.masked_fill(~legal, ABSENT),
         )
 
-    def _ends(self, rows: WindowRows, starts: Tensor) -> Tensor:
+    def _end_logits(self, rows: WindowRows, starts: Tensor) -> Tensor:
         """[P, L] the logits of being the end, given the vectors [P, W] of the starts."""
         weight, bias = self.end_dense.weight[:, self.width :], self.end_dense.bias
         far = functional.linear(starts, weight.to(starts.dtype), bias.to(starts.dtype))
@@ -167,7 +167,7 @@ class BeamHead(Head):
         return upcast(self.end_scores(hidden)).squeeze(-1).masked_fill(~rows.legal, ABSENT)
 
     def _unanswerable(self, rows: WindowRows) -> Tensor:
-        """[P] from the mark and the mean of all vectors, each as likely as it is the start.
+        """[P] from the mark and the mean of all vectors, weighted by their start probabilities.
 
         The library that took over XLNet's code trains on the right start's vector instead, which
         says whether there is an answer.
@@ -179,17 +179,17 @@ class BeamHead(Head):
 
 
 def around(inputs: Input, at: Tensor, columns: int) -> tuple[Tensor, Tensor]:
-    """The block of each slot as a row: [K, columns] tokens, and which of these cells are any.
+    """The block of each slot as a row: [K, columns] tokens, and which of these cells are tokens.
 
-    A row begins at the slot's own token, goes on to the block's end and then around from its
-    beginning, so that a place in it is a distance from that token, modulo the columns.
+    A row begins at the slot's own token, continues to the end of the block and wraps around to its
+    beginning, so that a column is a distance from that token, modulo the columns.
     """
     starts = inputs.cu_seqlens.long()
     block = block_of(inputs, at)
     first, length = starts[block], starts.diff()[block]
-    place = ((at - first)[:, None] + torch.arange(columns, device=at.device)) % columns
-    tokens = (first[:, None] + place).clamp(max=len(inputs.ids) - 1)
-    return tokens, place < length[:, None]
+    position = ((at - first)[:, None] + torch.arange(columns, device=at.device)) % columns
+    tokens = (first[:, None] + position).clamp(max=len(inputs.ids) - 1)
+    return tokens, position < length[:, None]
 
 
 def both_ends(start: Tensor, end: Tensor, targets: Columns) -> tuple[Tensor, Tensor]:
@@ -202,7 +202,7 @@ def both_ends(start: Tensor, end: Tensor, targets: Columns) -> tuple[Tensor, Ten
     return losses / 2, (start.argmax(1) == first) & (end.argmax(1) == last)
 
 
-def _summed(losses: Tensor, right: Tensor, labelled: Tensor) -> Sums:
+def _masked_sums(losses: Tensor, right: Tensor, labelled: Tensor) -> Sums:
     return {
         "loss": losses.where(labelled, 0.0).sum(),
         "count": labelled.sum(),
@@ -211,7 +211,7 @@ def _summed(losses: Tensor, right: Tensor, labelled: Tensor) -> Sums:
 
 
 def _slot(targets: Columns, number: int) -> Columns:
-    """The first or the second slot of every window; an odd one left over is idle."""
+    """The first or the second slot of every window; an odd one left over is a dummy."""
     return {
         name: values[: len(values) // 2 * 2].view(-1, 2)[:, number].contiguous()
         for name, values in targets.items()

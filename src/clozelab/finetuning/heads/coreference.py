@@ -1,8 +1,8 @@
 """Ranking the antecedents of spans, coarse to fine, with higher-order refinement: the model that
-SpanBERT §4.2 puts over its encoder. Shapes follow the document, so it is never compiled.
+SpanBERT §4.2 puts over its encoder. Shapes depend on the document, so it is never compiled.
 
-A span's vector is its first and last piece, and a sum of its pieces by attention. A softmax over
-pieces is one over words once each word has the vector and the weight of its own pieces together.
+A span's vector is its first and last piece, and a sum of its pieces by attention. The softmax over
+pieces is computed over words, each with the combined vector and weight of its pieces.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DISTANCES = 10  # buckets of distances between spans
 
 
 class BatchWords(NamedTuple):
-    """Where the words of a document lie in a batch, n of them with T pieces."""
+    """The positions in a batch of a document's n words with T pieces."""
 
     numbers: Tensor  # [n] in the document
     sentences: Tensor  # [n]
@@ -35,12 +35,12 @@ class BatchWords(NamedTuple):
     firsts: Tensor  # [n] first piece, counted over the T
     lasts: Tensor  # [n] last piece
     owners: Tensor  # [T] the word of each piece
-    places: Tensor  # [T] where each piece lies in the batch
-    again: Tensor  # [T] where it does in the second pass, or else in the first
+    places: Tensor  # [T] the position of each piece in the batch
+    again: Tensor  # [T] its position in the second pass, or else in the first
 
 
 class Spans(NamedTuple):
-    """Stretches of words inside a sentence, both ends included, in the order of the document."""
+    """Spans of words inside a sentence, both ends included, in document order."""
 
     first: Tensor  # [C]
     last: Tensor  # [C]
@@ -52,9 +52,9 @@ class Spans(NamedTuple):
 
 
 class Scorer(nn.Module):
-    """One hidden layer over several vectors side by side, and a score.
+    """One hidden layer over several concatenated vectors, and a score.
 
-    The layer's product with each vector is the caller's to take, where there are fewest of it.
+    The caller multiplies each vector by its part of the layer, before rows are repeated.
     """
 
     def __init__(self, sizes: tuple[int, ...], hidden: int) -> None:
@@ -71,7 +71,7 @@ class Scorer(nn.Module):
 
 
 class ClustersHead(Head):
-    """For each span kept of one document, a score for every antecedent it may have.
+    """For each span kept of one document, a score for each candidate antecedent.
 
     Logits are [S, 1 + A] (the first for no antecedent, always 0), [S, A] the rows of the
     antecedents, and [S, 2] the words of the document that the spans begin and end with.
@@ -101,13 +101,13 @@ class ClustersHead(Head):
         self, encoded: Encoded, inputs: Input, targets: Columns
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, antecedents and spans: see the class."""
-        # Scores of a softmax over a whole document, in full precision: little is gained by less.
+        # Full precision, for softmaxes over a whole document: half would gain little.
         states = upcast(encoded.hidden_states)
         words = placed(inputs, targets)
         count = len(words.numbers)
         if not count:
             nothing = targets["at"][:0, None]
-            # A process without a document has a gradient for every weight all the same.
+            # A process without a document still needs a gradient for every weight.
             touched = torch.stack([parameter.sum() for parameter in self.parameters()]).sum()
             return states[:0, :1] + 0 * touched, nothing[:, :0], nothing.expand(0, 2)
         pieces = states[words.places]
@@ -119,21 +119,21 @@ class ClustersHead(Head):
         scores, inside = gathered(pieces, attention, words.owners, count=count)
         vectors = pieces[words.firsts], pieces[words.lasts], inside
         spans = candidates(words.sentences, widest=self.task.widest)
-        mention = self._mentions(spans, vectors, scores)
+        mention = self._mention_scores(spans, vectors, scores)
         chosen = uncrossed(spans, mention.detach(), most=max(1, int(self.task.ratio * count)))
         spans, mention = Spans(spans.first[chosen], spans.last[chosen]), mention[chosen]
         ranked, antecedents = self._ranked(
-            self._vectors(spans, vectors, scores), mention, words.segments[spans.first]
+            self._span_vectors(spans, vectors, scores), mention, words.segments[spans.first]
         )
         ends = torch.stack([words.numbers[spans.first], words.numbers[spans.last]], dim=1)
         return ranked, antecedents, ends
 
     def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:
-        """Minus the log of the share that right antecedents have, or "none" where there is none."""
+        """Minus the log of the probability of all right antecedents, or of "none"."""
         scores, antecedents, ends = logits
         documents = (targets["labels"] != Targets.IGNORED).sum()
         assert int(documents) <= 1, "a batch of this head is one document"
-        clusters = _clusters(ends, targets)
+        clusters = _gold_clusters(ends, targets)
         own, other = clusters[:, None], clusters[antecedents]
         before = antecedents < torch.arange(len(scores), device=scores.device)[:, None]
         right = (own == other) & (own > 0) & before
@@ -145,7 +145,7 @@ class ClustersHead(Head):
         return {"loss": loss, "count": documents, "correct": hits * documents}
 
     def labelled(self, targets: Columns) -> Tensor:
-        """No rows are the same for two models: each keeps spans of its own."""
+        """Refuse distillation: every model keeps other spans."""
         raise UserError(
             "coreference: a student keeps other spans than its teacher, so it cannot be distilled;"
             " distil the encoder and fine-tune it"
@@ -160,10 +160,10 @@ class ClustersHead(Head):
         best = torch.cat([none, antecedents], dim=1).gather(1, scores.argmax(dim=1, keepdim=True))
         return torch.cat([ends, best], dim=1).to(scores.dtype)
 
-    def _mentions(self, spans: Spans, vectors: tuple[Tensor, ...], scores: Tensor) -> Tensor:
-        """[C] how likely a mention each span is."""
+    def _mention_scores(self, spans: Spans, vectors: tuple[Tensor, ...], scores: Tensor) -> Tensor:
+        """[C] the mention score of each span."""
         first, last, inside, width = self.mention.inner
-        # A feature is dropped for a whole document: its products are taken row by row of the table.
+        # Dropout applies to the table, so that a feature is dropped for the whole document.
         widths = self._drop(self.widths.weight.to(scores.dtype))
         added = first(vectors[0])[spans.first] + last(vectors[1])[spans.last]
         added = added + averaged(inside(vectors[2]), scores, spans) + width(widths)[spans.width]
@@ -171,15 +171,15 @@ class ClustersHead(Head):
         out: Tensor = self.mention(added, self.task.dropout) + prior.to(scores.dtype)
         return out
 
-    def _vectors(self, spans: Spans, vectors: tuple[Tensor, ...], scores: Tensor) -> Tensor:
-        """[S, span] both ends, the words by attention, the width."""
+    def _span_vectors(self, spans: Spans, vectors: tuple[Tensor, ...], scores: Tensor) -> Tensor:
+        """[S, span] vectors: both ends, the words by attention, the width."""
         width = self._drop(self.widths(spans.width).to(scores.dtype))
         inside = averaged(vectors[2], scores, spans)
         return torch.cat([vectors[0][spans.first], vectors[1][spans.last], inside, width], dim=1)
 
     def _ranked(self, vectors: Tensor, mention: Tensor, segments: Tensor) -> tuple[Tensor, Tensor]:
-        """[S, 1 + A] scores and [S, A] which antecedents they are of."""
-        fast, antecedents = self._pruned(vectors, mention)
+        """[S, 1 + A] scores and [S, A] their antecedents."""
+        fast, antecedents = self._coarse_scores(vectors, mention)
         number = torch.arange(len(vectors), device=vectors.device)[:, None]
         near = _bucket(number - antecedents)
         far = (segments[:, None] - segments[antecedents]).clamp(0, self.task.train_segments - 1)
@@ -188,10 +188,10 @@ class ClustersHead(Head):
             slow = self._compared(vectors, antecedents, near, far)
             scores = torch.cat([none, (fast + slow).clamp(min=ABSENT)], dim=1)
             if self.gate is not None and turn + 1 < self.task.rounds:
-                vectors = self._refined(vectors, scores, antecedents)
+                vectors = self._refine(vectors, scores, antecedents)
         return scores, antecedents
 
-    def _pruned(self, vectors: Tensor, mention: Tensor) -> tuple[Tensor, Tensor]:
+    def _coarse_scores(self, vectors: Tensor, mention: Tensor) -> tuple[Tensor, Tensor]:
         """[S, A] coarse scores of the best antecedents, and which they are."""
         # Differs from SpanBERT's code: scaled as attention is, so that scores start small.
         source = self._drop(self.coarse(vectors))
@@ -205,7 +205,7 @@ class ClustersHead(Head):
         return best, which
 
     def _compared(self, vectors: Tensor, antecedents: Tensor, near: Tensor, far: Tensor) -> Tensor:
-        """[S, A] how well each span and antecedent go together."""
+        """[S, A] the fine score of each span and antecedent."""
         own, other, product, distance, segment = self.antecedent.inner
         distances = self._drop(self.distances.weight.to(vectors.dtype))
         segments = self._drop(self.segments.weight.to(vectors.dtype))
@@ -215,8 +215,8 @@ class ClustersHead(Head):
         out: Tensor = self.antecedent(added, self.task.dropout)
         return out
 
-    def _refined(self, vectors: Tensor, scores: Tensor, antecedents: Tensor) -> Tensor:
-        """Spans moved towards the antecedents they expect, as far as a gate lets them."""
+    def _refine(self, vectors: Tensor, scores: Tensor, antecedents: Tensor) -> Tensor:
+        """The span vectors moved by a gate towards their expected antecedents."""
         assert self.gate is not None
         share = scores.softmax(dim=1)
         expected = torch.einsum("sa,saw->sw", share[:, 1:], vectors[antecedents])
@@ -229,7 +229,7 @@ class ClustersHead(Head):
 
 
 def placed(inputs: Input, targets: Columns) -> BatchWords:
-    """The words that the rows of a document name."""
+    """The words of a document from the rows of its targets."""
     first_pass, second_pass = targets["kind"] == WORD, targets["kind"] == AGAIN
     at, numbers = targets["at"][first_pass], targets["word"][first_pass]
     sizes = targets["right"][first_pass] - at + 1
@@ -262,7 +262,7 @@ def candidates(sentences: Tensor, *, widest: int) -> Spans:
 def gathered(
     pieces: Tensor, scores: Tensor, owners: Tensor, *, count: int
 ) -> tuple[Tensor, Tensor]:
-    """[n] the weight of each word's pieces together, as a score, and [n, W] their weighted mean."""
+    """[n] the combined score of each word's pieces, and [n, W] their weighted mean."""
     most = scores.new_full((count,), -torch.inf).scatter_reduce(0, owners, scores, "amax").detach()
     weights = (scores - most[owners]).exp()
     total = scores.new_zeros(count).index_add(0, owners, weights)
@@ -277,7 +277,7 @@ def averaged(vectors: Tensor, scores: Tensor, spans: Spans) -> Tensor:
     words = (spans.first[:, None] + steps).clamp(max=len(scores) - 1)
     inside = steps <= spans.width[:, None]
     weights = scores[words].masked_fill(~inside, -torch.inf).softmax(dim=1)
-    # Only the words inside are read, and no span's rows are ever copied out.
+    # Only the words inside are read, without a copy for each span.
     return functional.embedding_bag(
         words[inside],
         vectors,
@@ -288,9 +288,9 @@ def averaged(vectors: Tensor, scores: Tensor, spans: Spans) -> Tensor:
 
 
 def uncrossed(spans: Spans, scores: Tensor, *, most: int) -> Tensor:
-    """The best spans of which no two cross, `most` of them if there are, in document order.
+    """At most `most` of the best spans of which no two cross, in document order.
 
-    The better ones come first; one that crosses a span already chosen is passed over.
+    Spans are chosen by score; one that crosses a chosen span is skipped.
     """
     first, last = spans.first.tolist(), spans.last.tolist()
     farthest: dict[int, int] = {}  # by its first word, the last word of the longest span chosen
@@ -310,13 +310,13 @@ def uncrossed(spans: Spans, scores: Tensor, *, most: int) -> Tensor:
 
 
 def _bucket(distance: Tensor) -> Tensor:
-    """0 to 4 as they are, then up to 7, 15, 31, 63 and all above."""
+    """The bucket of a distance: 0 to 4 one each, then up to 7, 15, 31, 63 and above."""
     bounds = torch.tensor([1, 2, 3, 4, 5, 8, 16, 32, 64], device=distance.device)
     return torch.bucketize(distance, bounds, right=True)
 
 
-def _clusters(ends: Tensor, targets: Columns) -> Tensor:
-    """[S] the cluster of each span; 0 is none."""
+def _gold_clusters(ends: Tensor, targets: Columns) -> Tensor:
+    """[S] the gold cluster of each span; 0 is none."""
     gold = targets["kind"] == MENTION
     if not gold.any():
         return ends.new_zeros(len(ends))

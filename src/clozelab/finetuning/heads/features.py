@@ -1,4 +1,4 @@
-"""What stands between a frozen encoder and a head: layers chosen or mixed, and a BiLSTM over them.
+"""The layers between a frozen encoder and a head: a selection or mix of layers, and a BiLSTM.
 
 BERT §5.3 compares layers; the weighted sum, γ Σ softmax(w)ⱼ hⱼ, is ELMo's (§3.2), without its norm.
 """
@@ -15,18 +15,18 @@ from clozelab.finetuning.heads.head import blocks
 
 
 class Mix(nn.Module):
-    """Some of an encoder's layers, by name, → other states, of its `width` or several times that.
+    """Some of an encoder's layers, by name, → mixed states, of its `width` or a multiple of it.
 
-    The last four are layers, never the embedding's output: an encoder of fewer gives those it has.
-    Below the last of one layer lies the embedding's output. All are the embedding's output and
-    every layer, as in ELMo.
+    The last four never include the embedding's output; an encoder with fewer layers gives all of
+    its layers. The second to last of a single layer is the embedding's output. "All" are the
+    embedding's output and every layer, as in ELMo.
     """
 
     # Differs from BERT §5.3: there all 12 layers are summed without the embedding's output.
 
     def __init__(self, chosen: Layers, *, layers: int, width: int) -> None:
         super().__init__()
-        self.numbers, self.layers = _numbers(chosen, layers), layers
+        self.numbers, self.layers = _layer_numbers(chosen, layers), layers
         self.concat = chosen == "concat_last_four"
         self.width = width * len(self.numbers) if self.concat else width
         weighted = chosen.startswith("weighted")
@@ -34,7 +34,7 @@ class Mix(nn.Module):
         self.scale = nn.Parameter(torch.ones(1)) if weighted else None
 
     def forward(self, encoded: Encoded) -> Encoded:
-        """What was encoded, with the mixed states; the encoder must have kept its layers."""
+        """The encoded input with the mixed states; the encoder must have kept its layers."""
         assert len(encoded.layers) == self.layers + 1, "mixing takes every layer of its encoder"
         states = [encoded.layers[number] for number in self.numbers]
         if self.concat:
@@ -45,8 +45,8 @@ class Mix(nn.Module):
         return encoded._replace(hidden_states=sum(states[1:], states[0]))
 
 
-def _numbers(chosen: Layers, layers: int) -> range:
-    """The layers that are taken; the embedding's output is number 0."""
+def _layer_numbers(chosen: Layers, layers: int) -> range:
+    """The numbers of the chosen layers; the embedding's output is 0."""
     first, last = {
         "embeddings": (0, 0),
         "last": (layers, layers),
@@ -58,7 +58,7 @@ def _numbers(chosen: Layers, layers: int) -> range:
 
 
 class Recurrent(nn.Module):
-    """Reads each block in both directions, none of another; in its weights' own precision.
+    """A BiLSTM over each block separately, in the precision of its weights.
 
     It is not compiled: the lengths of the blocks are read on the CPU.
     """
@@ -71,10 +71,10 @@ class Recurrent(nn.Module):
         self.lstm = nn.LSTM(width, hidden, layers, bidirectional=True, batch_first=True)
 
     def forward(self, encoded: Encoded, inputs: Input) -> Encoded:
-        """What was encoded, with the states of both directions, [N, 2 · hidden]."""
+        """The encoded input with the states of both directions, [N, 2 · hidden]."""
         states = encoded.hidden_states
         rows = self._padded(states.to(next(self.lstm.parameters()).dtype), inputs)
-        # An empty block is read as one token, which is then nobody's.
+        # An empty block is read as one token, whose state is not used.
         lengths = inputs.cu_seqlens.diff().clamp(min=1).cpu().long()
         packed = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
         read, _ = self.lstm(packed)
@@ -84,7 +84,7 @@ class Recurrent(nn.Module):
         return encoded._replace(hidden_states=flat.to(states.dtype))
 
     def _padded(self, states: Tensor, inputs: Input) -> Tensor:
-        """[B, L, W] the blocks as rows; what lies beyond a block's end is never read."""
+        """[B, L, W] the blocks as padded rows; padding is never read."""
         columns = torch.arange(inputs.max_seqlen, device=states.device)
         cells = (inputs.cu_seqlens[:-1, None] + columns).clamp(max=len(states) - 1)
         return states.index_select(0, cells.flatten()).view(*cells.shape, -1)

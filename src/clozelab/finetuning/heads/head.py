@@ -1,4 +1,4 @@
-"""What every head of a task is (vectors → logits → sums), and what heads share."""
+"""The base class of heads of tasks (vectors → logits → sums), and functions that heads share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from clozelab.layers import Linear, Norm, activate
 
 Columns = dict[str, Tensor]  # the targets of a batch: a row a slot
 RowsOf = Literal["slots", "tokens", "group"]
-ABSENT = -1e9  # the logit of what does not exist: finite, so that divergences are
+ABSENT = -1e9  # the logit of padding: finite, so that divergences are finite
 
 
 class Head(nn.Module):
-    """The head of a task: it has `predict`, and its own `logits` and `loss` where they differ."""
+    """The head of a task: it defines `predict`, and `logits` and `loss` if they differ."""
 
-    # What `predict` has a row for: a slot of the targets, a token, or anything of a whole group.
+    # What a row of `predict` is for: a slot of the targets, a token, or anything in a group.
     rows: ClassVar[RowsOf] = "slots"
 
     def forward(self, encoded: Encoded, inputs: Input, targets: Columns) -> Sums:
@@ -27,11 +27,11 @@ class Head(nn.Module):
         return self.loss(self.logits(encoded, inputs, targets), targets)
 
     def logits(self, encoded: Encoded, inputs: Input, targets: Columns) -> tuple[Tensor, ...]:
-        """What the loss is of, and what a teacher is compared by: distributions as rows."""
+        """The logits of the loss and of distillation, a distribution in each row."""
         return (self.predict(encoded, inputs, targets),)
 
     def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:
-        """The loss, how many rows have a label, and how many were right: here cross-entropy."""
+        """The sums of loss, labelled rows and correct ones; by default of cross-entropy."""
         return classified(logits[0], targets["labels"])
 
     def labelled(self, targets: Columns) -> Tensor:
@@ -39,12 +39,12 @@ class Head(nn.Module):
         return targets["labels"] != Targets.IGNORED
 
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
-        """The rows that the kind of task makes predictions of."""
+        """The rows from which the kind of task makes predictions."""
         raise NotImplementedError
 
 
 class Transform(nn.Module):
-    """A dense layer, gelu and a norm, as before a table of words; none of them has a bias.
+    """A dense layer, gelu and a norm without biases, as in a head over the vocabulary.
 
     ModernBERT's heads begin so (arXiv:2412.13663, its released code), those of tasks too.
     """
@@ -55,7 +55,7 @@ class Transform(nn.Module):
         self.norm = Norm(width, eps=1e-5, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of vectors that stand anywhere."""
+        """Transform vectors of any leading shape."""
         transformed: Tensor = self.norm(activate(self.dense(x), "gelu"))
         return transformed
 
@@ -66,7 +66,7 @@ def upcast(x: Tensor) -> Tensor:
 
 
 def classified(logits: Tensor, labels: Tensor) -> Sums:
-    """Cross-entropy and hits over the labels that count."""
+    """Cross-entropy and correct predictions over the labelled rows."""
     ignored = Targets.IGNORED
     loss = functional.cross_entropy(upcast(logits), labels, ignore_index=ignored, reduction="sum")
     right = logits.argmax(-1) == labels
@@ -74,7 +74,7 @@ def classified(logits: Tensor, labels: Tensor) -> Sums:
 
 
 def squared_errors(values: Tensor, labels: Tensor) -> Sums:
-    """Squared errors over the labels that count; of a number nothing is said to be right."""
+    """Squared errors over the labelled rows, without correct predictions."""
     x, labelled = upcast(values), labels != Targets.IGNORED
     errors = (x - labels.to(x.dtype)).where(labelled, 0.0)
     return {"loss": errors.square().sum(), "count": labelled.sum()}
@@ -89,8 +89,8 @@ def softened(
 ) -> Tensor:
     """T² · KL(teacher ‖ student) at temperature T, summed over the labelled rows (DistilBERT §4.1).
 
-    Several tensors, like the start and the end of an answer, are averaged. One column is a number
-    and not a distribution: it is held to the teacher's by the squared error.
+    Several tensors, like the start and the end of an answer, are averaged. A single column is a
+    number, not a distribution: its loss is the squared error.
     """
 
     def distances(logits: Tensor, target: Tensor) -> Tensor:
@@ -108,24 +108,24 @@ def softened(
     return torch.stack(sums).mean()
 
 
-# No shape below hangs on the data, so dummies and empty blocks are rows like any other.
+# No shape below depends on the data: dummies and empty blocks are rows like any other.
 
 
 def blocks(inputs: Input) -> Tensor:
-    """[N] the block that each token is in: how many have ended where it stands."""
-    # No searchsorted: the compiler has none for a part of a tensor.
+    """[N] the block of each token: the number of blocks that end before it."""
+    # No searchsorted, which does not compile for a part of a tensor.
     ends = inputs.cu_seqlens[1:].long()
     ended = ends.new_zeros(len(inputs.ids) + 1).index_add(0, ends, torch.ones_like(ends))
     return ended.cumsum(0)[:-1]
 
 
 def block_of(inputs: Input, tokens: Tensor) -> Tensor:
-    """The block of some tokens, by their place in the batch."""
+    """The block of some tokens, by their positions in the batch."""
     return blocks(inputs).index_select(0, tokens)
 
 
 def block_means(states: Tensor, inputs: Input) -> Tensor:
-    """[B, W] the mean vector of each block; nothing for an empty one."""
+    """[B, W] the mean vector of each block; zero for an empty one."""
     x = upcast(states)
     lengths = inputs.cu_seqlens.diff()
     if inputs.attention_mask is not None:

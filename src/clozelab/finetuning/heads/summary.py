@@ -1,6 +1,6 @@
-"""One vector a block, a dense layer and a classifier: the head of classify, regress and choose.
+"""One vector per block, a dense layer and a classifier: the head of classify, regress and choose.
 
-And its like for tags, a linear layer on the vector of each word's first piece.
+And the head of tag, a linear layer on the vector of each word's first piece.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 class SummaryHead(Head):
-    """A logit for each label at each slot, or one where there are no labels: a number, or the
-    score of a choice; then `choices` slots are one choice between them.
+    """A logit for each label at each slot; without labels one, a number or the score of a choice,
+    of which `choices` slots make one distribution.
     """
 
     def __init__(self, kind: SummaryKind, width: int) -> None:
@@ -41,7 +41,7 @@ class SummaryHead(Head):
         initialise(self, width)
 
     def logits(self, encoded: Encoded, inputs: Input, targets: Columns) -> tuple[Tensor, ...]:
-        """[K, outputs], or [K / choices, choices]: a choice that is not there is never taken."""
+        """[K, outputs], or [K / choices, choices] with missing choices masked."""
         scores = self.predict(encoded, inputs, targets)
         if not self.choices:
             return (scores,)
@@ -49,7 +49,7 @@ class SummaryHead(Head):
         return (self._grouped(scores[:, 0]).where(exists, ABSENT),)
 
     def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:
-        """Cross-entropy, or of numbers the squared error."""
+        """The sums of cross-entropy, or of squared errors for numbers."""
         if self.kind.numeric:
             return squared_errors(logits[0][:, 0], targets["labels"])
         return classified(logits[0], self._labels(targets))
@@ -71,12 +71,12 @@ class SummaryHead(Head):
         return upcast(self.classifier(drop(self.transform(x), kind.dropout, self.training)))
 
     def _labels(self, targets: Columns) -> Tensor:
-        """The label of each row of the logits; a group's stands at its first slot."""
+        """The label of each row of the logits; that of a group is at its first slot."""
         labels = targets["labels"]
         return self._grouped(labels)[:, 0] if self.choices else labels
 
     def _grouped(self, slots: Tensor) -> Tensor:
-        """[K / choices, choices]; idle slots at the end may not fill a group."""
+        """[K / choices, choices] the slots by group; dummies at the end may not fill one."""
         groups = len(slots) // self.choices
         return slots[: groups * self.choices].view(groups, self.choices)
 

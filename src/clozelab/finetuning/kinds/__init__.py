@@ -1,6 +1,6 @@
 """Kinds of tasks: examples, settings, head, metrics and output of each.
 
-`TaskKind` says what a kind is asked for. One from outside joins `KINDS` by
+`TaskKind` is the interface of a kind. One from outside joins `KINDS` by
 `clozelab.register("task", name, kind)`.
 """
 
@@ -27,7 +27,7 @@ registry.opened("task", KINDS)
 
 
 def own_words() -> dict[str, tuple[str, Mapping[str, Setting]]]:
-    """What a task of the user's own files may be called: its kind, and the settings that means."""
+    """The words for tasks of a user's own files: the kind of each, and its settings."""
     registry.load_given()
     words: dict[str, tuple[str, Mapping[str, Setting]]] = {name: (name, {}) for name in KINDS}
     for name, kind in KINDS.items():

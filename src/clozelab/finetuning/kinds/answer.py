@@ -1,4 +1,4 @@
-"""The answer to a question, as a stretch of a passage (BERT §4.2, §4.3; XLNet's code)."""
+"""The answer to a question, as a span of a passage (BERT §4.2, §4.3; XLNet's code)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from clozelab.ranges import BelowOne, PositiveInt
 
 @dataclass(frozen=True)
 class Answer(TaskKind):
-    """Questions to which there is an answer, or where `impossible` there may be none (SQuAD 2.0).
+    """Questions with an answer, or with `impossible` perhaps without one (SQuAD 2.0).
 
-    A question never takes more than half a block; windows begin oftener than `stride` says where
-    blocks are short.
+    A question takes at most half a block; in short blocks the stride of windows is shorter than
+    `stride`.
     """
 
     name: ClassVar[str] = "answer"
@@ -42,17 +42,17 @@ class Answer(TaskKind):
 
     impossible: bool = False
     head: Literal["span", "beam"] = "span"
-    question_limit: PositiveInt = 64  # tokens of a question, its first
+    question_limit: PositiveInt = 64  # the first tokens of a question that are kept
     stride: PositiveInt = 128  # tokens of the passage from one window to the next
     longest: PositiveInt = 30  # tokens of an answer (XLNet: 64)
-    best: PositiveInt = 20  # starts and ends that are looked at
-    beams: PositiveInt = 5  # starts, and ends of each, that are looked at with the beam head
-    threshold: float = 0.0  # an answer is withdrawn where the null score is over it
+    best: PositiveInt = 20  # starts and ends that are considered
+    beams: PositiveInt = 5  # starts, and ends of each, of the beam head
+    threshold: float = 0.0  # an answer is withdrawn if the null score is above it
     language: Literal["english", "chinese"] = "english"
     metrics: tuple[str, ...] = ("exact", "f1")
     # A dense layer, gelu and a norm before the scores of a span (ModernBERT).
     transform: bool = False
-    dropout: BelowOne = 0.1  # on the vectors, or with beams on what judges answerability alone
+    dropout: BelowOne = 0.1  # on the vectors; with beams only on the answerability
 
     read = staticmethod(questions)
 
@@ -67,14 +67,14 @@ class Answer(TaskKind):
         """Whether a question has no answer, and whether passages are in Chinese."""
         impossible = any(example.answers == () for example in examples)
         text = "".join(example.passage for example in examples[:100])
-        # Where words have no spaces between them, scores go by characters.
+        # Without spaces between words, scores are by characters.
         is_chinese = len(re.findall(f"[{chinese.HAN}]", text)) * 3 > len(text)
         return {"impossible": impossible, "language": "chinese" if is_chinese else "english"}
 
     def tokenize(
         self, examples: Sequence[Question], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
-        """A group a window."""
+        """Examples as windows, a group each."""
         return windows.tokenize(self, examples, reader)
 
     def build(self, width: int) -> Any:
@@ -93,11 +93,11 @@ class Answer(TaskKind):
         for window, owner in enumerate(tokenized.owners.tolist()):
             tokens = decoding.window_tokens(tokenized, window)
             by_question[owner].append(self._scores(outputs[window], tokens))
-        return [self._answer(*pair) for pair in zip(by_question, examples, strict=True)]
+        return [self._best_answer(*pair) for pair in zip(by_question, examples, strict=True)]
 
     def score(self, predictions: Sequence[Span], examples: Sequence[Question]) -> dict[str, float]:
-        """Exact match and F1; where `impossible` also apart for those with and without answer."""
-        gold, spans = self._known(predictions, examples)
+        """Exact match and F1; with `impossible` also for questions with and without answers."""
+        gold, spans = self._known_answers(predictions, examples)
         texts = [span.text for span in spans]
         if self.impossible:
             return answers.squad2(gold, texts, self._rules)
@@ -108,18 +108,18 @@ class Answer(TaskKind):
         return scores["f1"]
 
     def calibrated(self, predictions: Sequence[Span], examples: Sequence[Question]) -> Answer:
-        """The same with the threshold that gives these predictions the best F1."""
+        """The kind with the threshold that gives these predictions the best F1."""
         if not self.impossible:
             return self
-        gold, spans = self._known(predictions, examples)
+        gold, spans = self._known_answers(predictions, examples)
         texts = [span.best[0].text if span.best else "" for span in spans]
         nulls = [span.null or 0.0 for span in spans]
         best = answers.best_threshold(gold, texts, nulls, self._rules)
         return replace(self, threshold=best["best_f1_thresh"])
 
     def decided(self, predictions: list[Span]) -> list[Span]:
-        """Predictions with this threshold in place of the one they were made with."""
-        return [span._replace(text=self._text(span)) for span in predictions]
+        """The predictions with the threshold of this kind applied."""
+        return [span._replace(text=self._answer_text(span)) for span in predictions]
 
     @classmethod
     def fields(cls, example: Question, prediction: Span) -> list[str]:
@@ -130,7 +130,7 @@ class Answer(TaskKind):
     def submission(
         cls, examples: Sequence[Question], predictions: Sequence[Span], **_: object
     ) -> dict[str, str]:
-        """SQuAD's {id: text}; where questions may have no answer, also how likely that is."""
+        """SQuAD's {id: text}, and the null scores if questions may have no answer."""
         spans = {example.id: span for example, span in zip(examples, predictions, strict=True)}
         texts = {name: span.text for name, span in spans.items()}
         nulls = {name: span.null for name, span in spans.items() if span.null is not None}
@@ -141,28 +141,28 @@ class Answer(TaskKind):
     def _rules(self) -> answers.Rules:
         return CHINESE if self.language == "chinese" else answers.ENGLISH
 
-    def _known(
+    def _known_answers(
         self, predictions: Sequence[Span], examples: Sequence[Question]
     ) -> tuple[list[list[str]], list[Span]]:
-        """The texts of the answers that are known, and the predictions for those questions."""
+        """The texts of the known answers, and the predictions for their questions."""
         known = self.known(predictions, examples)
         return [[answer.text for answer in gold] for gold, _ in known], [span for _, span in known]
 
-    def _text(self, span: Span) -> str:
-        """The answer that is given: the best, unless the null score is over the threshold."""
+    def _answer_text(self, span: Span) -> str:
+        """The text of the best answer, empty if the null score is above the threshold."""
         withdrawn = span.null is not None and span.null > self.threshold
         return span.best[0].text if span.best and not withdrawn else ""
 
     def _scores(self, output: Floats, tokens: decoding.WindowTokens) -> decoding.WindowScores:
-        """What one window says."""
+        """The scores of one window."""
         if self.head == "span":
             return decoding.read_scores(output, tokens, best=self.best, longest=self.longest)
         return decoding.read_beams(output[0], tokens, beams=self.beams, longest=self.longest)
 
-    def _answer(self, windows: list[decoding.WindowScores], example: Question) -> Span:
-        """The answer from all windows; the null score is that of the one surest of an answer.
+    def _best_answer(self, windows: list[decoding.WindowScores], example: Question) -> Span:
+        """The answer from all windows; the null score is the lowest of the windows.
 
-        BERT compares it with the best answer's score; XLNet's answerability stands for itself.
+        BERT subtracts the best answer's score from it; XLNet uses its answerability as it is.
         """
         best, score = decoding.candidates(windows, example.passage, best=self.best)
         null = None
@@ -170,4 +170,4 @@ class Answer(TaskKind):
             null = min(window.null for window in windows)
             null = null - score if self.head == "span" else null
         span = Span("", score, null, best)
-        return span._replace(text=self._text(span))
+        return span._replace(text=self._answer_text(span))

@@ -30,10 +30,10 @@ from clozelab.ranges import at_least
 
 @dataclass(frozen=True)
 class Choose(SummaryKind):
-    """Continuations of a text, each scored beside it by itself.
+    """Continuations of a text, each scored together with it in a block of its own.
 
-    A continuation keeps its last `limit` tokens, for that is where RACE's answers are; the first
-    text keeps what then fits of its beginning.
+    A continuation keeps its last `limit` tokens, since RACE's answers are there; the first text
+    keeps as much of its beginning as then fits.
     """
 
     name: ClassVar[str] = "choose"
@@ -43,7 +43,7 @@ class Choose(SummaryKind):
     reads_folders: ClassVar[bool] = True  # RACE's
     known_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    choices: Annotated[int, at_least(2)] = 4  # at most in an example: SWAG's and RACE's
+    choices: Annotated[int, at_least(2)] = 4  # the most of an example; 4 in SWAG and RACE
     metrics: tuple[str, ...] = ("accuracy",)
     limit: Annotated[int, at_least(1, "must be at least 1, for instance 128")] = 128
 
@@ -63,35 +63,35 @@ class Choose(SummaryKind):
 
     @classmethod
     def derive(cls, examples: Sequence[Choice], *, labels: tuple[str, ...]) -> dict[str, Setting]:
-        """As many choices as the example with the most has."""
+        """The largest number of choices of an example."""
         return {"choices": max(len(example.seconds) for example in examples)}
 
     def suited(self, examples: Sequence[Choice], *, imported: bool = False) -> Choose:
-        """With as many choices as these examples have."""
+        """The kind with as many choices as these examples have."""
         most = max([self.choices, *(len(example.seconds) for example in examples)])
         return replace(self, choices=most)
 
     def tokenize(
         self, examples: Sequence[Choice], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
-        """A group an example: a block and a slot for each continuation.
+        """Examples as groups of blocks, with a block and a slot for each continuation.
 
-        The last block has the slots of the continuations that are missing, so that a group always
-        has `choices`; its first slot has the label.
+        The last block also has the slots of missing continuations, so that a group always has
+        `choices` slots; the first slot has the label.
         """
-        groups = offsets([self._checked(example) for example in examples])
+        groups = offsets([self._count_choices(example) for example in examples])
         first = reader.pieces([example.first for example in examples])
         second = reader.pieces([text for example in examples for text in example.seconds])
         room = space(reader, 2)
         rows: list[Row] = []
         counts = Counts()
         for number, example in enumerate(examples):
-            whole = first.text(number)
+            full = first.text(number)
             texts = [second.text(text) for text in range(groups[number], groups[number + 1])]
-            cuts = [self._cut(whole, text, room) for text in texts]
-            short = [text != b for text, (_, b) in zip(texts, cuts, strict=True)]
-            counts.add(CUT, example.id, int(any(a != whole for a, _ in cuts)))
-            counts.add("choices cut to fit", example.id, sum(short))
+            cuts = [self._truncate(full, text, room) for text in texts]
+            shortened = [text != b for text, (_, b) in zip(texts, cuts, strict=True)]
+            counts.add(CUT, example.id, int(any(a != full for a, _ in cuts)))
+            counts.add("choices cut to fit", example.id, sum(shortened))
             rows += [reader.lay(first.part(a), second.part(b)) for a, b in cuts]
         sizes = np.ones(len(rows), dtype=np.int64)
         sizes[groups[1:] - 1] += self.choices - np.diff(groups)
@@ -121,7 +121,7 @@ class Choose(SummaryKind):
         return accuracy(gold, predicted)
 
     def constant(self, examples: Sequence[Choice]) -> dict[str, float]:
-        """A guess among the continuations."""
+        """The expected score of guessing."""
         known = [len(example.seconds) for example in examples if example.label is not None]
         guess = 100 * fmean(1 / count for count in known) if known else None
         return {} if guess is None else dict.fromkeys(self.metrics, guess)
@@ -137,14 +137,14 @@ class Choose(SummaryKind):
         """The text with each of its continuations."""
         return [f"{example.first} {second}" for second in example.seconds]
 
-    def _cut(self, first: slice, second: slice, room: int) -> tuple[slice, slice]:
-        """The tokens of a text and of its continuation that fit."""
+    def _truncate(self, first: slice, second: slice, room: int) -> tuple[slice, slice]:
+        """A text and its continuation truncated to `room` tokens."""
         begin = max(second.start, second.stop - min(self.limit, room))
         rest = room - (second.stop - begin)
         return slice(first.start, min(first.stop, first.start + rest)), slice(begin, second.stop)
 
-    def _checked(self, example: Choice) -> int:
-        """How many continuations an example has, if that and its label are possible."""
+    def _count_choices(self, example: Choice) -> int:
+        """The number of continuations of an example; impossible numbers and labels are refused."""
         count = len(example.seconds)
         if not 1 <= count <= self.choices:
             raise UserError(

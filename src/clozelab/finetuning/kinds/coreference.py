@@ -1,5 +1,5 @@
-"""Which stretches of a document speak of the same thing: end-to-end ranking of antecedents over
-segments, as SpanBERT §4.2 evaluates encoders (the model is the higher-order one it takes over).
+"""Which spans of a document refer to the same entity: end-to-end ranking of antecedents over
+segments, as SpanBERT §4.2 evaluates encoders (with the higher-order model that it adopts).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ METRICS = ("conll", "muc_f1", "b_cubed_f1", "ceaf_f1", "mentions_f1")
 
 @dataclass(frozen=True)
 class Coreference(TaskKind):
-    """Clusters of mentions: each likely span is given its likeliest antecedent, or none."""
+    """Clusters of mentions: each likely span gets its most probable antecedent, or none."""
 
     # Differs from SpanBERT §4.2: there are no features of speakers and genres, which only OntoNotes
     # has, and the hidden layers have 1000 units instead of 3000.
@@ -53,7 +53,7 @@ class Coreference(TaskKind):
     suffix: ClassVar[str] = "jsonl"
     known_metrics: ClassVar[tuple[str, ...]] = METRICS
 
-    segment: PositiveInt = 384  # tokens, marks included; fewer where the encoder reads fewer
+    segment: PositiveInt = 384  # tokens with special ones, or as many as the encoder reads
     overlap: bool = False  # a second pass over the document, shifted by half a segment
     widest: PositiveInt = 30  # words of a span, all of one sentence
     ratio: Annotated[float, above(0, "must be above 0, for instance 0.4")] = 0.4  # spans a word
@@ -90,8 +90,8 @@ class Coreference(TaskKind):
 
         For `training` a document of more than `train_segments` segments is several groups.
         """
-        # Differs from SpanBERT's code: it draws a stretch of a long document anew at every visit;
-        # here all its stretches are documents of their own.
+        # Differs from SpanBERT's code: it samples a part of a long document at every visit; here
+        # all its parts are documents of their own.
         room = min(self.segment, reader.length) - reader.marks(1)
         if room < 1:
             raise UserError(
@@ -103,7 +103,7 @@ class Coreference(TaskKind):
         sizes, owners, counts = [], [], Counts()
         for owner, document in enumerate(examples):
             words = segments.spelled(document, reader, most=room)
-            self._count(document, words, counts)
+            self._count_unreachable(document, words, counts)
             cut = segments.stretches(words, 0, len(words.numbers), room=room)
             most = self.train_segments if training else len(cut)
             for part in (cut[at : at + most] for at in range(0, len(cut), most)):
@@ -124,11 +124,11 @@ class Coreference(TaskKind):
         reader: Reader,
         room: int,
     ) -> list[tuple[Row, dict[str, Array]]]:
-        """The blocks of some stretches and their slots; mentions go with the first."""
+        """The blocks of some word ranges and their slots; mentions are in the first block."""
         begin, end = part[0][0], part[-1][1]
-        again = segments.shifted(words, begin, end, room=room) if self.overlap else []
+        second_pass = segments.shifted(words, begin, end, room=room) if self.overlap else []
         passes = [(stretch, segments.WORD) for stretch in part]
-        passes += [(stretch, segments.AGAIN) for stretch in again]
+        passes += [(stretch, segments.AGAIN) for stretch in second_pass]
         group = [segments.block(words, stretch, reader, kind=kind) for stretch, kind in passes]
         row, table = group[0]
         if document.clusters is not None:
@@ -136,8 +136,8 @@ class Coreference(TaskKind):
         group[0] = row, joined([table, segments.mentions(document, words, begin, end)])
         return group
 
-    def _count(self, document: Document, words: DocumentWords, counts: Counts) -> None:
-        """Count the mentions that no span can be."""
+    def _count_unreachable(self, document: Document, words: DocumentWords, counts: Counts) -> None:
+        """Count the mentions that no candidate span can match."""
         sentence = dict(zip(words.numbers.tolist(), words.sentences.tolist(), strict=True))
         for mention in (mention for cluster in document.clusters or () for mention in cluster):
             ends = sentence.get(mention.first), sentence.get(mention.last)
@@ -163,7 +163,7 @@ class Coreference(TaskKind):
 
     @classmethod
     def score_names(cls, metrics: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """All that `score` computes; `metrics` say which select."""
+        """All scores of `score`; `metrics` are those that select."""
         return cls.known_metrics
 
     def score(
@@ -171,9 +171,9 @@ class Coreference(TaskKind):
     ) -> dict[str, float]:
         """MUC, B³, CEAF-φ4 and their mean over the documents whose clusters are known.
 
-        What is mentioned once is left out, predicted or not: a span without antecedent and without
-        a span that takes it for one is no mention to this model, nor is it to OntoNotes. Where a
-        document asks for a pronoun (GAP), the scores go by the pronouns alone.
+        Singletons are left out, in gold and predictions: neither this model nor OntoNotes has
+        clusters of one mention. If documents ask for a pronoun (GAP), only the pronouns are
+        scored.
         """
         known = self.known(predictions, examples)
         if any(document.pronoun for document in examples):
@@ -181,11 +181,11 @@ class Coreference(TaskKind):
             return gap(
                 [answered(p, d.pronoun) for p, d in pairs if d.pronoun and d.clusters is not None]
             )
-        gold = [_several(clusters) for clusters, _ in known]
-        return scored(gold, [_several(predicted.clusters) for _, predicted in known])
+        gold = [_without_singletons(clusters) for clusters, _ in known]
+        return scored(gold, [_without_singletons(predicted.clusters) for _, predicted in known])
 
     def selects(self, scores: Mapping[str, float]) -> float:
-        """The mean of the official metrics, or of GAP its F1."""
+        """The mean of the official metrics, or GAP's F1."""
         return scores["f1"] if "bias" in scores else super().selects(scores)
 
     @classmethod
@@ -215,7 +215,7 @@ class Coreference(TaskKind):
 
 
 def linked(rows: Floats) -> list[tuple[Mention, ...]]:
-    """The clusters of two mentions or more that a head's rows make: see its `predict`."""
+    """The clusters of two or more mentions, from the rows of the head's `predict`."""
     clusters: list[list[Mention]] = []
     member: list[list[Mention]] = []
     for first, last, antecedent in rows.astype(np.int64).tolist():
@@ -223,13 +223,13 @@ def linked(rows: Floats) -> list[tuple[Mention, ...]]:
             clusters.append([])
         member.append(clusters[-1] if antecedent < 0 else member[antecedent])
         member[-1].append(Mention(first, last))
-    return _several(clusters)
+    return _without_singletons(clusters)
 
 
 def answered(predicted: Clusters, pronoun: Pronoun) -> PronounAnswer:
-    """Which of its two names a pronoun means (GAP), by the clusters of its document.
+    """Which of its two names a pronoun refers to (GAP), by the clusters of its document.
 
-    It means one where a cluster has the pronoun itself and a mention that ends where the name ends:
+    It refers to a name if a cluster has the pronoun and a mention that ends where the name ends:
     the name, its surname, or the name with a title, but not "Ellen's brother" for Ellen.
     """
     clusters = [cluster for cluster in predicted.clusters if pronoun.mention in cluster]
@@ -238,6 +238,6 @@ def answered(predicted: Clusters, pronoun: Pronoun) -> PronounAnswer:
     return PronounAnswer(pronoun.word, gold, (pronoun.a.last in ends, pronoun.b.last in ends))
 
 
-def _several(clusters: Sequence[Sequence[Mention]]) -> list[tuple[Mention, ...]]:
-    """Those with two mentions or more."""
+def _without_singletons(clusters: Sequence[Sequence[Mention]]) -> list[tuple[Mention, ...]]:
+    """The clusters without singletons."""
     return [tuple(cluster) for cluster in clusters if len(cluster) > 1]

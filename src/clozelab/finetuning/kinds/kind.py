@@ -1,6 +1,6 @@
-"""What a kind of task is: all that fine-tuning, predicting and studies ask of one.
+"""The interface of a kind of task, as fine-tuning, predicting and studies use it.
 
-A kind is a frozen dataclass that inherits from `TaskKind`. Its fields are what task.toml holds:
+A kind is a frozen dataclass that inherits from `TaskKind`. Its fields are stored in task.toml:
 numbers, words and tuples of them. It must have `read`, `example`, `tokenize`, `build`, `decode`,
 and `measure` or `score`; the rest has a default that suits most kinds. `KINDS` names it.
 """
@@ -37,29 +37,29 @@ class Texts(NamedTuple):
 class TaskKind(Checked, ABC):
     """A kind of task. An example is a NamedTuple with an `id`; so is a prediction, without one."""
 
-    # What it is called.
+    # Its name.
     name: ClassVar[str]
-    # Other words for it where the files are the user's own, and the settings each means.
+    # Other words for it with a user's own files, and the settings of each.
     words: ClassVar[Mapping[str, Settings]] = {}
 
-    # Which of its fields come from where.
+    # The sources of its fields.
     label_field: ClassVar[str | None] = None  # the names of its labels
-    from_examples: ClassVar[tuple[str, ...]] = ()  # what the examples decide: no protocol sets it
-    from_tuning: ClassVar[Mapping[str, str]] = {"dropout": "head_dropout"}  # ← that of the tuning
+    from_examples: ClassVar[tuple[str, ...]] = ()  # fields that the examples decide, not a protocol
+    from_tuning: ClassVar[Mapping[str, str]] = {"dropout": "head_dropout"}  # ← of the fine-tuning
     scoring: ClassVar[tuple[str, ...]] = ("metrics",)  # how predictions are scored
-    outputs: ClassVar[tuple[str, ...]] = ()  # what the logits are of: a teacher has the same
+    outputs: ClassVar[tuple[str, ...]] = ()  # fields that must be equal in a teacher
 
-    # What the wiring must know of it.
+    # Its properties.
     inputs: ClassVar[Texts] = Texts(1, 1, "one text")  # the texts of an example
-    gold: ClassVar[tuple[str, ...]] = ("label",)  # fields of an example that no prediction sees
+    gold: ClassVar[tuple[str, ...]] = ("label",)  # fields of an example that hold its label
     reads_folders: ClassVar[bool] = False  # whether a folder may hold its examples
-    windows: ClassVar[bool] = False  # whether a long text is read in several blocks, not cut
+    windows: ClassVar[bool] = False  # whether a long text is read in several blocks, not truncated
     one_graph: ClassVar[bool] = True  # whether its head compiles as one graph
     answers_questions: ClassVar[bool] = False  # whether an example is a question and its passage
     suffix: ClassVar[str] = "tsv"  # of the file of predictions that benchmarks take
     beside: ClassVar[tuple[str, ...]] = ()  # other files that go with it
 
-    # Which metrics are computed, a field of every kind, and which it knows (none: any may be).
+    # The metrics to compute, a field of every kind, and those it knows (empty: any).
     metrics: tuple[str, ...]
     known_metrics: ClassVar[tuple[str, ...]] = ()
 
@@ -79,16 +79,16 @@ class TaskKind(Checked, ABC):
     def read(
         cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
     ) -> list[Any]:
-        """The examples of a file; `counts` takes what was skipped or fixed."""
+        """The examples of a file; what was skipped or fixed is added to `counts`."""
 
     @classmethod
     @abstractmethod
     def example(cls, value: Any, name: str) -> Any:
-        """An input from Python as an example whose label is not known."""
+        """An input from Python as an unlabelled example."""
 
     @classmethod
     def unlabelled(cls, example: Any) -> Any:
-        """An example without what a file may say of it."""
+        """An example without its labels."""
         return example._replace(**dict.fromkeys(cls.gold))
 
     def takes(self, *, imported: bool = False) -> Texts:
@@ -98,19 +98,19 @@ class TaskKind(Checked, ABC):
     @classmethod
     def rows(cls, text: str) -> list[list[str]]:
         """The texts of each example of a text file: an example a line, tabs between its texts."""
-        # Not splitlines: U+2028 and its like stand inside a text.
+        # Not splitlines, which also splits at U+2028 and the like.
         return [line.split("\t") for line in text.removesuffix("\n").split("\n")]
 
     @classmethod
     def joined(cls, texts: Sequence[str]) -> Any:
-        """The texts of a command or of a line as `example` takes them."""
+        """The texts of a command or a line as the argument of `example`."""
         return texts[0] if len(texts) == 1 else tuple(texts)
 
     # From examples to settings.
 
     @classmethod
     def file_settings(cls, source: Source, options: ReadOptions) -> dict[str, Setting]:
-        """What the columns of a file say before it is read."""
+        """The settings that the columns of a file imply."""
         return {}
 
     @classmethod
@@ -120,25 +120,25 @@ class TaskKind(Checked, ABC):
 
     @classmethod
     def derive(cls, examples: Sequence[Any], *, labels: tuple[str, ...]) -> dict[str, Setting]:
-        """What a user's own examples say of the settings."""
+        """The settings that a user's own examples imply."""
         return {} if cls.label_field is None else {cls.label_field: labels}
 
     @classmethod
     def notes(cls, settings: Settings) -> tuple[str, ...]:
-        """What a user should know of the settings that were derived."""
+        """Notes for the user on the derived settings."""
         return ()
 
     @classmethod
     def stand_in(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Values for fields without a default, to try the settings of a protocol upon."""
+        """Values for fields without a default, to check the settings of a protocol."""
         return {}
 
     def suited(self, examples: Sequence[Any], *, imported: bool = False) -> Self:
-        """The kind for some examples, where no weight depends on the difference."""
+        """The kind adapted to some examples, in settings that do not affect weights."""
         return self
 
     def word(self, file: Path, options: ReadOptions, *, imported: bool = False) -> str:
-        """What a task of such a file is called: `name`, or one of `words`."""
+        """The word for a task of such a file: `name`, or one of `words`."""
         return self.name
 
     # From examples to tensors, and back.
@@ -154,7 +154,7 @@ class TaskKind(Checked, ABC):
 
     @abstractmethod
     def build(self, width: int) -> Any:
-        """The head with fresh weights over vectors of that width; torch is imported only here."""
+        """The initialised head over vectors of that width; only here torch is imported."""
 
     @abstractmethod
     def decode(
@@ -171,13 +171,13 @@ class TaskKind(Checked, ABC):
         return usual if metrics is None else metrics
 
     def score(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """The official scores, of 100, over the examples whose label is known."""
+        """The official scores, in per cent, over the labelled examples."""
         known = self.known(predictions, examples)
         gold, predicted = [label for label, _ in known], [prediction[0] for _, prediction in known]
         return {name: self.measure(name, gold, predicted) for name in self.metrics}
 
     def known(self, predictions: Sequence[Any], examples: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """The labels that are known, the first of `gold`, each with what was predicted."""
+        """The known labels (the first of `gold`), each with its prediction."""
         pairs = zip(examples, predictions, strict=True)
         labels = ((getattr(example, self.gold[0]), prediction) for example, prediction in pairs)
         known = [(label, prediction) for label, prediction in labels if label is not None]
@@ -188,30 +188,30 @@ class TaskKind(Checked, ABC):
         return known
 
     def measure(self, metric: str, gold: list[Any], predicted: list[Any]) -> float:
-        """One of the metrics, of labels and the first fields of the predictions of them."""
+        """One of the metrics, from labels and the first fields of their predictions."""
         raise NotImplementedError(f"{self.name} has neither measure() nor score()")
 
     def constant(self, examples: Sequence[Any]) -> dict[str, float]:
-        """What an answer scores that is the same for all; nothing where there is no such answer."""
+        """The scores of a constant answer; empty if there is no such answer."""
         return {}
 
     def selects(self, scores: Mapping[str, float]) -> float:
-        """The number that chooses the best model, larger being better: the mean of the metrics."""
+        """The number that selects the best model, larger is better: the mean of the metrics."""
         return fmean(scores[name] for name in self.metrics)
 
     def calibrated(self, predictions: Sequence[Any], examples: Sequence[Any]) -> Self:
-        """The kind with what is chosen on the dev set, such as a threshold."""
+        """The kind with settings chosen on the dev set, such as a threshold."""
         return self
 
     def decided(self, predictions: list[Any]) -> list[Any]:
-        """Predictions by what was chosen so, in place of what they were made with."""
+        """The predictions with these calibrated settings applied."""
         return predictions
 
     # From predictions to text.
 
     @classmethod
     def fields(cls, example: Any, prediction: Any) -> list[str]:
-        """A line of output: the prediction first, then what it is of."""
+        """A line of output: the prediction, then the texts of the example."""
         return [cls.spelled(prediction), *cls.texts(example)]
 
     @classmethod
@@ -221,7 +221,7 @@ class TaskKind(Checked, ABC):
 
     @classmethod
     def spelled(cls, prediction: Any) -> str:
-        """A prediction as a table of them has it: its first field."""
+        """A prediction in a table of predictions: its first field."""
         return str(prediction[0])
 
     @classmethod
@@ -232,32 +232,32 @@ class TaskKind(Checked, ABC):
         *,
         spelled: Callable[[Any], str] | None = None,
     ) -> dict[str, str]:
-        """The file to send in, as "", and those `beside` it; a task may spell predictions its way.
+        """The contents of the submission file, as "", and of those `beside` it.
 
-        Unless the kind has a format of its own: a table of ids and predictions.
+        By default a table of ids and predictions, which a task may spell in its own way.
         """
         spelled = spelled or cls.spelled
         pairs = zip(examples, predictions, strict=True)
         rows = [f"{example.id}\t{spelled(prediction)}\n" for example, prediction in pairs]
         return {"": "index\tprediction\n" + "".join(rows)}
 
-    # What it costs, and how it leaves.
+    # For estimates of time, and for exports.
 
     @classmethod
     def texts(cls, example: Any) -> list[str]:
-        """What the encoder reads of an example, a text a block: its fields that are text."""
+        """The texts that the encoder reads of an example, one per block."""
         fields = example._asdict().items()
         hidden = {"id", *cls.gold}
         return [" ".join(v for name, v in fields if name not in hidden and isinstance(v, str))]
 
     @property
     def two_texts(self) -> bool:
-        """Whether a block holds two texts, so that marks between them matter to an export."""
+        """Whether a block holds two texts, so that an export depends on their separators."""
         return self.takes().least > 1
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The names of the labels, in the order of the logits; none where there are none."""
+        """The names of the labels, in the order of the logits; empty if it has none."""
         return getattr(self, self.label_field) if self.label_field else ()
 
 
@@ -274,7 +274,7 @@ class SummaryKind(TaskKind):
 
     # After the dense layer; none: no such layer.
     summary: Literal["tanh", "relu", "gelu", "none"] = "tanh"
-    pool: Literal["mark", "mean"] = "mark"  # which vector stands for a block
+    pool: Literal["mark", "mean"] = "mark"  # the vector of a block
     drop_first: bool = False  # drop out before the dense layer as well as after it
     bias: bool = True
     transform: bool = False  # a dense layer, gelu and a norm before the classifier
@@ -288,7 +288,7 @@ class SummaryKind(TaskKind):
 
 
 def space(reader: Reader, texts: int) -> int:
-    """The tokens of a block that one text has, or two together."""
+    """The tokens of a block without special tokens, for one text or two."""
     marks = reader.marks(texts)
     if reader.length < marks + texts:
         what = "a text" if texts == 1 else "two texts"
@@ -300,14 +300,14 @@ def space(reader: Reader, texts: int) -> int:
 
 
 def strings(values: Any) -> tuple[str, ...]:
-    """Several texts: a single one is refused, whose characters are none, and what is no text."""
-    if isinstance(values, str | Mapping) or not all(isinstance(each, str) for each in values):
+    """A sequence of texts as a tuple; a single string and other values are refused."""
+    if isinstance(values, str | Mapping) or not all(isinstance(value, str) for value in values):
         raise TypeError
     return tuple(values)
 
 
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:
-    """Labels in order; whole numbers by size, and "O", which tags no name, first."""
+    """The distinct labels in order; whole numbers by size, and "O" first."""
     distinct = set(labels)
     if all(label.removeprefix("-").isdecimal() for label in distinct):
         return tuple(sorted(distinct, key=lambda label: (int(label), label)))  # 1, then 01

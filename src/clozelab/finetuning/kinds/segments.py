@@ -1,5 +1,5 @@
-"""A document → segments an encoder can read, ending at sentence ends if possible (SpanBERT §4.2),
-with a row for each word and each mention in them.
+"""A document → segments that an encoder can read, ending at sentence ends if possible (SpanBERT
+§4.2), with a row for each word and each mention in them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class DocumentWords(NamedTuple):
 
     columns: Mapping[str, Array]  # a row a token
     starts: Ints  # [n + 1] first token of each word
-    numbers: Ints  # [n] which word of the document it is
-    sentences: Ints  # [n] which sentence it is in
+    numbers: Ints  # [n] its index in the document
+    sentences: Ints  # [n] the index of its sentence
 
 
 def spelled(document: Document, reader: Reader, *, most: int) -> DocumentWords:
-    """A document's words in tokens; of a word longer than `most` tokens its first ones."""
+    """The tokens of a document's words, each word truncated to `most` tokens."""
     pieces = reader.words(document.sentences)
     sentence = np.repeat(np.arange(len(document.sentences)), np.diff(pieces.starts))
     number = offsets([len(words) for words in document.sentences])[sentence] + pieces.words
@@ -42,26 +42,26 @@ def spelled(document: Document, reader: Reader, *, most: int) -> DocumentWords:
 
 
 def stretches(words: DocumentWords, begin: int, end: int, *, room: int) -> list[tuple[int, int]]:
-    """Words `begin` to `end` cut into stretches of at most `room` tokens.
+    """The words `begin` to `end` split into ranges of at most `room` tokens.
 
-    Each ends at the last sentence end there is room for; a sentence longer than that is cut.
+    Each ends at the last sentence end that fits; a longer sentence is split.
     """
     ends = np.flatnonzero(np.diff(words.sentences[:end], append=-1)) + 1
     cuts = []
     while begin < end:
         reach = int(np.searchsorted(words.starts, words.starts[begin] + room, side="right")) - 1
         reach = min(max(reach, begin + 1), end)
-        whole = ends[(ends > begin) & (ends <= reach)]
-        stop = int(whole[-1]) if len(whole) else reach
+        sentence_ends = ends[(ends > begin) & (ends <= reach)]
+        stop = int(sentence_ends[-1]) if len(sentence_ends) else reach
         cuts.append((begin, stop))
         begin = stop
     return cuts or [(begin, begin)]
 
 
 def shifted(words: DocumentWords, begin: int, end: int, *, room: int) -> list[tuple[int, int]]:
-    """The second pass: as `stretches`, from the middle of the first one on.
+    """The ranges of the second pass: as `stretches`, from the middle of the first range on.
 
-    What fits one stretch has none, nor has the half that comes before: nothing would change there.
+    There are none if all fits one range, and none for the first half, where nothing would change.
     """
     if words.starts[end] - words.starts[begin] <= room:
         return []
@@ -72,21 +72,21 @@ def shifted(words: DocumentWords, begin: int, end: int, *, room: int) -> list[tu
 def block(
     words: DocumentWords, stretch: tuple[int, int], reader: Reader, *, kind: int
 ) -> tuple[Row, dict[str, Array]]:
-    """A stretch as a block, and a slot for each of its words."""
+    """A range of words as a block, and a slot for each word."""
     begin, stop = stretch
     tokens = slice(int(words.starts[begin]), int(words.starts[stop]))
     row = reader.lay({name: values[tokens] for name, values in words.columns.items()})
-    places = words.starts[begin : stop + 1] - tokens.start + row.first.start
-    none = np.zeros(stop - begin, dtype=np.int64)
+    positions = words.starts[begin : stop + 1] - tokens.start + row.first.start
+    zeros = np.zeros(stop - begin, dtype=np.int64)
     return row, {
-        "kind": none + kind,
-        "at": places[:-1],
-        "right": places[1:] - 1,
+        "kind": zeros + kind,
+        "at": positions[:-1],
+        "right": positions[1:] - 1,
         "word": words.numbers[begin:stop],
-        "last": none,
+        "last": zeros,
         "sentence": words.sentences[begin:stop],
-        "cluster": none,
-        "labels": none + Targets.IGNORED,
+        "cluster": zeros,
+        "labels": zeros + Targets.IGNORED,
     }
 
 

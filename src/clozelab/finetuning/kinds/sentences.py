@@ -67,7 +67,7 @@ class SentenceKind(SummaryKind):
         return Texts(2, 2, "two texts") if self.pair else self.inputs
 
     def suited(self, examples: Sequence[Sentences], *, imported: bool = False) -> Self:
-        """Of an imported model, pairs where the examples are."""
+        """The kind with pairs if the examples have them, for an imported model."""
         if not imported:
             return self
         return replace(self, pair=any(example.second is not None for example in examples))
@@ -75,7 +75,7 @@ class SentenceKind(SummaryKind):
     def tokenize(
         self, examples: Sequence[Sentences], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
-        """One block and one slot an example."""
+        """One block and one slot for each example."""
         rows, counts = self._rows(examples, reader)
         labels = [
             Targets.IGNORED if example.label is None else self.target(example)
@@ -89,10 +89,10 @@ class SentenceKind(SummaryKind):
 
     @abstractmethod
     def target(self, example: Sentences) -> float:
-        """The label of an example as the head learns it."""
+        """The label of an example as a target of the head."""
 
     def _rows(self, examples: Sequence[Sentences], reader: Reader) -> tuple[list[Row], Counts]:
-        """One text a block, or two, cut at their ends where they are too long."""
+        """A block for each example of one text or two, truncated at their ends."""
         for example in examples:
             if (example.second is not None) != self.pair:
                 has, takes = ("one text", "two") if self.pair else ("two texts", "one")
@@ -108,7 +108,7 @@ class SentenceKind(SummaryKind):
         for number, example in enumerate(examples):
             parts = [pieces.text(number) for pieces in texts]
             sizes = [part.stop - part.start for part in parts]
-            fit = _trimmed(sizes, room)
+            fit = _truncated_sizes(sizes, room)
             counts.add(CUT, example.id, int(fit != sizes))
             cut = zip(texts, parts, fit, strict=True)
             rows.append(reader.lay(*[p.part(slice(s.start, s.start + n)) for p, s, n in cut]))
@@ -122,7 +122,7 @@ class SentenceKind(SummaryKind):
 
 @dataclass(frozen=True)
 class Classify(SentenceKind):
-    """Classes by name; `positive` is the one whose F1 is meant."""
+    """Classes by name; `positive` is the one whose F1 is computed."""
 
     name: ClassVar[str] = "classify"
     words: ClassVar[Mapping[str, Settings]] = {"classify": {"pair": False}, "pairs": {"pair": True}}
@@ -172,13 +172,13 @@ class Classify(SentenceKind):
     def decode(
         self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Sentences]
     ) -> list[Class]:
-        """The likeliest class of each example."""
+        """The most probable class of each example."""
         likely = [likelihoods(rows[0]).tolist() for rows in outputs]
         by_name = [dict(zip(self.labels, row, strict=True)) for row in likely]
         return [Class(max(row, key=row.__getitem__), row) for row in by_name]
 
     def measure(self, metric: str, gold: list[str], predicted: list[str]) -> float:
-        """By name, but for the F1 of the positive class."""
+        """The metric of that name; F1 is that of the positive class."""
         if metric == "f1":
             return classes.f1(gold, predicted, positive=str(self.positive))
         score: float = getattr(classes, metric)(gold, predicted)
@@ -219,7 +219,7 @@ class Regress(SentenceKind):
         if not isinstance(example.label, int | float) or not isfinite(example.label):
             raise UserError(f"example {example.id}: {example.label!r} is not a number; give one")
         if example.label == Targets.IGNORED:
-            # That value says that there is none: its neighbour in single precision stands for it.
+            # That value marks a missing label; the next float32 is used instead.
             return float(np.nextafter(np.float32(Targets.IGNORED), np.float32(0)))
         return float(example.label)
 
@@ -244,17 +244,17 @@ class Regress(SentenceKind):
         return [f"{prediction.value:.4f}", cls.shown(example)]
 
 
-def _trimmed(sizes: list[int], room: int) -> list[int]:
+def _truncated_sizes(sizes: list[int], room: int) -> list[int]:
     """How much of one text or two to keep: the longer loses its last tokens, then both in turn.
 
-    So does BERT's code, where the second one loses the first of those.
+    As in BERT's code, the second text loses the first of those.
     """
     if len(sizes) == 1:
         return [min(sizes[0], room)]
     first, second = sizes
-    over = max(0, first + second - room)
-    most = min(over, abs(first - second))
-    rest = over - most
-    first -= most * (first > second) + rest // 2
-    second -= most * (second > first) + (rest + 1) // 2
+    excess = max(0, first + second - room)
+    from_longer = min(excess, abs(first - second))
+    rest = excess - from_longer
+    first -= from_longer * (first > second) + rest // 2
+    second -= from_longer * (second > first) + (rest + 1) // 2
     return [max(first, 0), max(second, 0)]

@@ -33,9 +33,9 @@ OUTSIDE = "O"
 
 @dataclass(frozen=True)
 class Tag(TaskKind):
-    """Tags by name; `scheme` says how they spell entities, None that `conlleval` shall read them.
+    """Tags by name; `scheme` says how they encode entities, None reads them as `conlleval` does.
 
-    By a scheme, what breaks it is no entity. Of tags that name none, "accuracy" is the metric.
+    Tags that break a scheme are no entity. The metric of tags without entities is "accuracy".
 
     A sentence longer than the encoder reads is split into several blocks, so every word has a tag.
     """
@@ -73,13 +73,13 @@ class Tag(TaskKind):
 
     @classmethod
     def derive(cls, examples: Sequence[Tagged], *, labels: tuple[str, ...]) -> dict[str, Setting]:
-        """The tags; accuracy is the metric of those that name no entities."""
+        """The tags, and accuracy as the metric if they name no entities."""
         plain = any(not is_entity(tag) for tag in labels)
         return {"tags": labels, **({"metrics": ("accuracy",)} if plain else {})}
 
     @classmethod
     def notes(cls, settings: Settings) -> tuple[str, ...]:
-        """That accuracy is."""
+        """A note that accuracy is the metric."""
         tags = settings["tags"]
         if "metrics" not in settings or not isinstance(tags, tuple):
             return ()
@@ -94,10 +94,10 @@ class Tag(TaskKind):
     def tokenize(
         self, examples: Sequence[Tagged], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
-        """A group a block, and a slot for each word that has a token there."""
+        """A block or several for each sentence, with a slot for each word that has a token."""
         scores_entities = self.metrics != ("accuracy",)
         if scores_entities and any(example.tags for example in examples):
-            entities.spans(self.tags, self.scheme)  # refuses tags that cannot be scored so
+            entities.spans(self.tags, self.scheme)  # refuses tags that cannot be scored
         pieces = reader.words([example.words for example in examples])
         room = space(reader, 1)
         rows: list[Row] = []
@@ -107,7 +107,7 @@ class Tag(TaskKind):
             labels = self._labels(example)
             if scores_entities and self.scheme and illegal(example.tags or (), self.scheme):
                 counts.add(f"sentences whose tags break {self.scheme}", example.id)
-            parts = _parts(pieces, number, room)
+            parts = _split_sentence(pieces, number, room)
             counts.add("sentences split to fit", example.id, int(len(parts) > 1))
             for part in parts:
                 fit = slice(part.start, min(part.stop, part.start + room))
@@ -115,7 +115,7 @@ class Tag(TaskKind):
                 row = reader.lay(pieces.part(fit))
                 begins, numbers = np.flatnonzero(pieces.begins[fit]), pieces.words[fit]
                 words = np.zeros(len(row.columns["ids"]), dtype=np.int64)
-                words[row.first] = numbers  # of marks nobody asks
+                words[row.first] = numbers  # special tokens keep 0, which is not read
                 rows.append(row)
                 owners.append(number)
                 tag_slots.append(
@@ -139,7 +139,7 @@ class Tag(TaskKind):
     def decode(
         self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Tagged]
     ) -> list[Tags]:
-        """A tag for each word; one that has no token is outside of everything."""
+        """A tag for each word; a word without tokens is tagged O."""
         tags = [[OUTSIDE] * len(example.words) for example in examples]
         probabilities = [[0.0] * len(example.words) for example in examples]
         starts = tokenized.targets.starts
@@ -210,13 +210,13 @@ class Tag(TaskKind):
         return np.array([self.tags.index(tag) for tag in example.tags], dtype=np.int64)
 
 
-def _parts(pieces: Pieces, number: int, room: int) -> list[slice]:
-    """A sentence's tokens in runs that fit, cut between words; a word that does not is a run."""
-    whole = pieces.text(number)
-    begins = [*(np.flatnonzero(pieces.begins[whole]) + whole.start).tolist(), whole.stop]
-    parts, first = [], whole.start
+def _split_sentence(pieces: Pieces, number: int, room: int) -> list[slice]:
+    """The ranges of a sentence's tokens that fit, split between words; a longer word is one."""
+    sentence = pieces.text(number)
+    begins = [*(np.flatnonzero(pieces.begins[sentence]) + sentence.start).tolist(), sentence.stop]
+    parts, first = [], sentence.start
     for begin, end in pairwise(begins):
         if end - first > room and begin > first:
             parts.append(slice(first, begin))
             first = begin
-    return [*parts, slice(first, whole.stop)]
+    return [*parts, slice(first, sentence.stop)]

@@ -19,17 +19,17 @@ Cuts = tuple[tuple[int, int], ...]  # where windows over a passage begin and end
 
 
 class WindowGold(NamedTuple):
-    """What is known of the answer in a window."""
+    """The gold answer in a window."""
 
-    label: int  # 1: the answer is inside, 0: it is not, IGNORED: nobody knows
+    label: int  # 1: the answer is inside, 0: it is not, IGNORED: not known
     first: int = 0  # its first and last token, counted in the window
     last: int = 0
 
 
 def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> TokenizedExamples:
-    """Windows over every example's passage, with the first answer listed as what is right.
+    """Windows over every example's passage, with the first listed answer as the target.
 
-    One slot a window; for the beam head a second one says where its passage lies.
+    A window has one slot, for the beam head a second one with the bounds of the passage.
 
     Differs from BERT's code: in short blocks windows come closer than `stride`, so that an answer
     of `longest` tokens is whole in one of them, or one of half a window where that is less.
@@ -39,7 +39,7 @@ def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> Toke
     numbers = {text: number for number, text in enumerate(distinct)}
     questions = reader.pieces([example.question for example in examples])
     passages = reader.pieces([*numbers])
-    limit = min(kind.question_limit, _half(reader))
+    limit = min(kind.question_limit, _question_limit(reader))
     rows: list[Row] = []
     owners, gold_slots, token_facts = [], [], []
     for owner, example in enumerate(examples):
@@ -52,7 +52,7 @@ def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> Toke
         step = min(kind.stride, max(room - kind.longest, (room + 1) // 2))
         cuts = windows_over(passage.stop - passage.start, room, step)
         most = most_context(cuts)
-        gold = _gold(example, passages.spans[passage], cuts, counts)
+        gold = _window_gold(example, passages.spans[passage], cuts, counts)
         for number, (begin, end) in enumerate(cuts):
             inside = slice(passage.start + begin, passage.start + end)
             texts = questions.part(question), passages.part(inside)
@@ -74,7 +74,7 @@ def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> Toke
 
 @lru_cache(maxsize=1 << 16)
 def windows_over(tokens: int, room: int, stride: int) -> Cuts:
-    """Where windows of at most `room` begin and end: at 0, stride, … until the end is covered."""
+    """The bounds of windows of at most `room` tokens: from 0, stride, … until the end."""
     cuts = [(0, min(room, tokens))]
     while cuts[-1][1] < tokens:
         begin = cuts[-1][0] + min(stride, room)
@@ -84,15 +84,15 @@ def windows_over(tokens: int, room: int, stride: int) -> Cuts:
 
 @lru_cache(maxsize=1 << 12)
 def most_context(windows: Cuts) -> Ints:
-    """The window in which each token has most to its shorter side; long ones, then early ones win.
+    """The window in which each token has most context on its shorter side; ties: long, then early.
 
-    BERT's score min(left, right) + 0.01 · length, a hundredfold so that ties are exact.
+    BERT's score min(left, right) + 0.01 · length, times 100 so that ties are exact.
     """
-    place = np.arange(windows[-1][1])
+    position = np.arange(windows[-1][1])
     scores = [
         np.where(
-            (place >= begin) & (place < end),
-            100 * np.minimum(place - begin, end - 1 - place) + end - begin,
+            (position >= begin) & (position < end),
+            100 * np.minimum(position - begin, end - 1 - position) + end - begin,
             -1,
         )
         for begin, end in windows
@@ -111,13 +111,13 @@ def located(example: Question, spans: Ints) -> tuple[int, int] | None:
     return (first, last) if first <= last else None
 
 
-def _half(reader: Reader) -> int:
-    """The most that a question may take of a block, so that a passage has room beside it."""
+def _question_limit(reader: Reader) -> int:
+    """The most tokens of a question: half of a block."""
     return space(reader, 2) // 2
 
 
-def _gold(example: Question, spans: Ints, cuts: Cuts, counts: Counts) -> list[WindowGold]:
-    """For each window its label, and where the answer is if it is whole inside."""
+def _window_gold(example: Question, spans: Ints, cuts: Cuts, counts: Counts) -> list[WindowGold]:
+    """The label of each window, and the answer's position if it is completely inside."""
     if not example.answers:
         label = Targets.IGNORED if example.answers is None else 0
         return [WindowGold(label)] * len(cuts)
@@ -129,15 +129,15 @@ def _gold(example: Question, spans: Ints, cuts: Cuts, counts: Counts) -> list[Wi
     inside = [begin <= first and last < end for begin, end in cuts]
     counts.add("answers that no window holds whole", example.id, int(not any(inside)))
     return [
-        WindowGold(1, first - begin, last - begin) if whole else WindowGold(0)
-        for whole, (begin, _) in zip(inside, cuts, strict=True)
+        WindowGold(1, first - begin, last - begin) if is_inside else WindowGold(0)
+        for is_inside, (begin, _) in zip(inside, cuts, strict=True)
     ]
 
 
 def _slots(mark: int, text: slice, gold: WindowGold, *, bounds: bool) -> dict[str, Sequence[int]]:
-    """Where the answer is in a window, and the mark where it is not.
+    """The slot of a window: the ends of the answer, or the mark if there is none.
 
-    With `bounds`, then where the passage is, in a slot that has no label.
+    With `bounds`, a second, unlabelled slot has the ends of the passage.
     """
     ends = (text.start + gold.first, text.start + gold.last) if gold.label == 1 else (mark, mark)
     table = [(mark, *ends, gold.label)]
@@ -148,7 +148,7 @@ def _slots(mark: int, text: slice, gold: WindowGold, *, bounds: bool) -> dict[st
 
 
 def _token_facts(row: Row, text: slice, *, most: Bools, spans: Ints) -> dict[str, Array]:
-    """For every token: is it the passage's, has it most context here, which characters is it."""
+    """For every token: if it is the passage's and has most context here, and its characters."""
     size = len(row.columns["ids"])
     passage, best = np.zeros((2, size), dtype=bool)
     begin, end = np.zeros((2, size), dtype=np.int64)

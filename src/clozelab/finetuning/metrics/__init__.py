@@ -1,1 +1,1 @@
-"""Predictions and what is right → numbers, as the official scorers count."""
+"""Scores of predictions against gold labels, as the official scorers compute them."""

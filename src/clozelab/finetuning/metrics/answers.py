@@ -1,6 +1,6 @@
 """Scores of answers in English: SQuAD 1.1 (arXiv:1606.05250 §6.1) and 2.0 (arXiv:1806.03822).
 
-They count what the official scripts count, and go by the names those print.
+They agree with the official scripts, and have the same names.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Rules(NamedTuple):
     overlap: Compare
 
     def overlap_or_none(self, gold: str, predicted: str) -> float:
-        """`overlap` as SQuAD 2.0 has it: two answers without words agree."""
+        """`overlap` as in SQuAD 2.0, where two answers without words agree."""
         by = self.overlap if self.normalise(gold) else self.exact
         return by(gold, predicted)
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation and then without articles, words one space apart."""
+    """Lower case without punctuation and articles, words separated by one space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -47,7 +47,7 @@ def exact(gold: str, predicted: str) -> float:
 
 
 def overlap(gold: str, predicted: str) -> float:
-    """F1 of the words of two answers as bags, from 0 to 1; 0 where either has none."""
+    """F1 of two answers as bags of words, from 0 to 1; 0 if either has none."""
     golds, guesses = normalise(gold).split(), normalise(predicted).split()
     shared = (Counter(golds) & Counter(guesses)).total()
     # Divided as the official scripts do it, to agree in the last digit.
@@ -61,7 +61,7 @@ ENGLISH = Rules(normalise, exact, overlap)
 
 
 def best(golds: Sequence[str], predicted: str, *, by: Compare) -> float:
-    """How well a prediction agrees with the gold answer that it agrees with most."""
+    """The score of a prediction against the gold answer that it agrees with most."""
     return max((by(gold, predicted) for gold in golds), default=0.0)
 
 
@@ -73,7 +73,7 @@ def squad1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str,
 def mean_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[str], **compare: Compare
 ) -> dict[str, float]:
-    """The mean of each comparison, of 100, with the gold answer that agrees most."""
+    """The mean of each comparison, in per cent, with the gold answer that agrees most."""
     pairs = list(zip(gold, predicted, strict=True))
     sums = {name: sum(best(*pair, by=by) for pair in pairs) for name, by in compare.items()}
     return {name: percent(total, len(pairs)) for name, total in sums.items()}
@@ -88,7 +88,7 @@ def squad2(
     questions that there are none of are left out.
     """
     answered = np.array([bool(golds) for golds in gold], dtype=np.bool_)
-    exacts, overlaps = _each(gold, predicted, rules)
+    exacts, overlaps = _question_scores(gold, predicted, rules)
     kinds = {"": np.ones_like(answered), "HasAns_": answered, "NoAns_": ~answered}
     return {
         f"{kind}{name}": percent(float(values[which].sum()), int(which.sum()))
@@ -104,9 +104,9 @@ def best_threshold(
     nulls: Sequence[float] | Floats,
     rules: Rules = ENGLISH,
 ) -> dict[str, float]:
-    """The thresholds that score best when an answer whose null score is above them is withdrawn.
+    """The best thresholds of the null score, above which an answer is withdrawn.
 
-    `predicted` is the best answer to each question, nowhere withdrawn. Gives best_exact,
+    `predicted` is the best answer to each question, none withdrawn. Gives best_exact,
     best_exact_thresh, best_f1 and best_f1_thresh; of equal thresholds, the lowest.
     """
     # Differs from the SQuAD 2.0 script: a threshold gives the very score that is named with it.
@@ -116,32 +116,32 @@ def best_threshold(
     scores = np.asarray(nulls, dtype=np.float64)
     if len(scores) != len(gold):
         raise ValueError(f"{len(gold)} questions and {len(scores)} null scores")
-    names, answered = ("exact", "f1"), _each(gold, predicted, rules)
-    withdrawn = _each(gold, [""] * len(gold), rules)
+    names, answered = ("exact", "f1"), _question_scores(gold, predicted, rules)
+    withdrawn = _question_scores(gold, [""] * len(gold), rules)
     best_of: dict[str, float] = {}
     for name, answers, without in zip(names, answered, withdrawn, strict=True):
-        total, threshold = _swept(answers - without, scores, start=without.sum())
+        total, threshold = _best_cut(answers - without, scores, start=without.sum())
         best_of |= {f"best_{name}": percent(total, len(gold)), f"best_{name}_thresh": threshold}
     return best_of
 
 
-def _swept(gains: Floats, nulls: Floats, *, start: float) -> tuple[float, float]:
-    """The best total over thresholds: all answers withdrawn, then one after another kept."""
+def _best_cut(gains: Floats, nulls: Floats, *, start: float) -> tuple[float, float]:
+    """The best total and threshold, from all answers withdrawn to all kept."""
     order = np.argsort(nulls, kind="stable")
-    ladder = nulls[order]
+    ascending = nulls[order]
     totals = np.cumsum(np.concatenate([[start], gains[order]]))
     below = 0.0
-    if len(ladder):
-        below = min(0.0, float(np.nextafter(ladder[0], -np.inf)))
-        totals[1:-1][ladder[:-1] == ladder[1:]] = -1.0
+    if len(ascending):
+        below = min(0.0, float(np.nextafter(ascending[0], -np.inf)))
+        totals[1:-1][ascending[:-1] == ascending[1:]] = -1.0
     at = int(totals.argmax())
-    return float(totals[at]), float(ladder[at - 1]) if at else below
+    return float(totals[at]), float(ascending[at - 1]) if at else below
 
 
-def _each(
+def _question_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[str], rules: Rules
 ) -> tuple[Floats, Floats]:
-    """Exact match and F1 of every question by the rules of 2.0."""
+    """Exact match and F1 of every question by the rules of SQuAD 2.0."""
     exacts, overlaps = np.zeros(len(gold)), np.zeros(len(gold))
     for number, (golds, guess) in enumerate(zip(gold, predicted, strict=True)):
         # An answer of articles and punctuation alone is none, unless there is no other.

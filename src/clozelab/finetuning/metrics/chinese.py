@@ -8,13 +8,13 @@ from difflib import SequenceMatcher
 
 from clozelab.finetuning.metrics.answers import Rules, mean_scores
 
-# The marks that CMRC's script takes out, and no others: commas, full stops, quotation marks and
+# The punctuation that CMRC's script removes, and no other: commas, full stops, quotation marks and
 # brackets of ASCII stay, as do … ‘ 【 】.
 _MARKS = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 
-# Differs from CMRC's script: what stands between Chinese characters is cut by a rule of ours in
-# the manner of the Penn Treebank, not by NLTK: brackets, quotes, dashes and signs alone, a comma
-# unless a digit follows it, a full stop at the end of a stretch, the rest between spaces whole.
+# Differs from CMRC's script: text between Chinese characters is tokenised by a rule of ours in the
+# manner of the Penn Treebank, not by NLTK: brackets, quotes, dashes and signs singly, a comma
+# unless a digit follows it, a full stop at the end of such text, all else between spaces as one.
 HAN = r"\u4e00-\u9fa5"
 _SIGNS = r"""\[\](){}<>?!"@#$%&;–—"""
 _STOP = rf",(?!\d)|\.{{2,}}|\.(?=\s*(?:[{HAN}]|$))"
@@ -22,12 +22,12 @@ _SEGMENTS = re.compile(rf"[{HAN}{_SIGNS}]|{_STOP}|(?:(?!{_STOP})[^\s{HAN}{_SIGNS
 
 
 def normalise(text: str) -> str:
-    """Lower case, without marks."""
+    """Lower case without punctuation."""
     return text.lower().strip().translate(_MARKS)
 
 
 def segments(text: str) -> list[str]:
-    """Every Chinese character, and the words between them, without marks."""
+    """Every Chinese character, and the words between them, without punctuation."""
     return _SEGMENTS.findall(normalise(text))
 
 
@@ -37,7 +37,7 @@ def exact(gold: str, predicted: str) -> float:
 
 
 def overlap(gold: str, predicted: str) -> float:
-    """F1 of the longest stretch of segments that two answers share, from 0 to 1."""
+    """F1 of the longest common run of segments of two answers, from 0 to 1."""
     golds, guesses = segments(gold), segments(predicted)
     shared = SequenceMatcher(None, golds, guesses, autojunk=False).find_longest_match().size
     return 2 * shared / (len(golds) + len(guesses)) if shared else 0.0

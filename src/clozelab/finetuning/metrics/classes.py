@@ -14,7 +14,7 @@ from operator import add
 
 @dataclass(frozen=True)
 class Tally:
-    """What recall and precision are made of; nothing to find, or nothing found, gives 0."""
+    """The counts of recall and precision, which are 0 if there is nothing to divide by."""
 
     recalled: float = 0.0  # of `gold`
     gold: float = 0.0
@@ -26,33 +26,33 @@ class Tally:
 
     @property
     def recall(self) -> float:
-        """How much of the gold was found, of 100."""
+        """The share of the gold that was found, in per cent."""
         return percent(self.recalled, self.gold)
 
     @property
     def precision(self) -> float:
-        """How much of what was found is right, of 100."""
+        """The share of the predictions that are right, in per cent."""
         return percent(self.precise, self.predicted)
 
     @property
     def f1(self) -> float:
-        """Their harmonic mean."""
+        """The harmonic mean of recall and precision."""
         both = self.recall + self.precision
         return 2 * self.recall * self.precision / both if both else 0.0
 
 
 def percent(part: float, whole: float) -> float:
-    """A part of a whole, of 100; a part of nothing is 0."""
+    """A part of a whole in per cent; 0 if the whole is 0."""
     return 100 * part / whole if whole else 0.0
 
 
 def accuracy(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> float:
-    """How many are right, of 100."""
+    """The share of right predictions, in per cent."""
     return percent(_right(gold, predicted), len(gold))
 
 
 def f1(gold: Sequence[str], predicted: Sequence[str], *, positive: str) -> float:
-    """F1 of one class; 0 where it is nowhere, in gold or prediction."""
+    """F1 of one class; 0 if it occurs neither in gold nor in predictions."""
     right = sum(a == b == positive for a, b in zip(gold, predicted, strict=True))
     return Tally(right, [*gold].count(positive), right, [*predicted].count(positive)).f1
 
@@ -65,14 +65,14 @@ def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
 
 
 def matthews(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    """Matthews' correlation, for any number of classes (R_K); one that is constant gives 0."""
+    """Matthews' correlation for any number of classes (R_K); 0 if either side is constant."""
     count = len(gold)
     right = _right(gold, predicted)
     golds, guesses = Counter(gold), Counter(predicted)
-    # Whole numbers until the root: a constant then gives 0, not a rounding error over another.
-    together = right * count - sum(golds[label] * guesses[label] for label in golds)
-    spread = [count**2 - sum(n**2 for n in counts.values()) for counts in (golds, guesses)]
-    return percent(together, sqrt(spread[0]) * sqrt(spread[1]))
+    # Whole numbers until the root, so that a constant gives exactly 0.
+    covariance = right * count - sum(golds[label] * guesses[label] for label in golds)
+    variances = [count**2 - sum(n**2 for n in counts.values()) for counts in (golds, guesses)]
+    return percent(covariance, sqrt(variances[0]) * sqrt(variances[1]))
 
 
 def _right(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> int:

@@ -1,9 +1,9 @@
 """Scores of coreference clusters: MUC, B³ and CEAF-φ4 and their mean (ACL P14-2006 §3).
 
-They follow version 8 of the CoNLL reference scorer: nothing is added or dropped, so a cluster of
-one mention counts in B³ and CEAF wherever it is given (MUC counts links, of which it has none).
-Whoever predicts for data without such clusters leaves them out. As there, a mention given twice
-stays in the first of its clusters. And the scores of GAP (arXiv:1810.05201): F1 of names found for
+They follow version 8 of the CoNLL reference scorer: nothing is added or dropped, so a singleton
+counts in B³ and CEAF wherever it is given (MUC counts links, of which it has none); predictions for
+data without singletons must leave them out. As there, a mention in two clusters stays in the
+first. And the scores of GAP (arXiv:1810.05201): F1 of names found for
 pronouns, by gender, and bias.
 """
 
@@ -39,7 +39,7 @@ def scored(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> dict[str,
 
 
 def distinct(clusters: Clusters) -> list[list[Hashable]]:
-    """The clusters with every mention once, in the first that has it; empty ones left out."""
+    """The clusters with every mention only in the first that has it, without empty ones."""
     first: dict[Hashable, int] = {}
     for number, cluster in enumerate(clusters):
         for mention in cluster:
@@ -52,31 +52,31 @@ def distinct(clusters: Clusters) -> list[list[Hashable]]:
 
 
 def mentions(gold: Clusters, predicted: Clusters) -> Tally:
-    """Mentions found, whatever their clusters."""
-    golds, guesses = set(_owners(gold)), set(_owners(predicted))
+    """Count the mentions found, whatever their clusters."""
+    golds, guesses = set(_cluster_of(gold)), set(_cluster_of(predicted))
     right = len(golds & guesses)
     return Tally(right, len(golds), right, len(guesses))
 
 
 def muc(gold: Clusters, predicted: Clusters) -> Tally:
-    """Links: a cluster of n has n - 1, and loses one for each part but one it is broken into.
+    """Count links: a cluster of n mentions has n - 1, less one for each split by the other side.
 
-    A mention that the other side has not is a part by itself: MUC-6, ACL M95-1005.
+    A mention that the other side lacks is a part by itself: MUC-6, ACL M95-1005.
     """
-    return Tally(*_links(gold, predicted), *_links(predicted, gold))
+    return Tally(*_count_links(gold, predicted), *_count_links(predicted, gold))
 
 
 def b_cubed(gold: Clusters, predicted: Clusters) -> Tally:
-    """Of each mention's cluster, the part that its cluster on the other side shares."""
-    return Tally(*_shares(gold, predicted), *_shares(predicted, gold))
+    """Sum, over mentions, the share of its cluster that its cluster on the other side has."""
+    return Tally(*_sum_shares(gold, predicted), *_sum_shares(predicted, gold))
 
 
 def ceaf(gold: Clusters, predicted: Clusters) -> Tally:
-    """The likeness φ4 = 2·shared / (both sizes) of clusters, paired so that its sum is highest."""
+    """The similarity φ4 = 2·shared / (sum of sizes) of clusters, in the best one-to-one pairing."""
     from scipy.optimize import linear_sum_assignment  # type: ignore[attr-defined]
 
     likeness = np.zeros((len(gold), len(predicted)))
-    for row, shares in enumerate(_shared(gold, predicted)):
+    for row, shares in enumerate(_overlaps(gold, predicted)):
         for column, shared in shares.items():
             likeness[row, column] = 2 * shared / (len(gold[row]) + len(predicted[column]))
     total = float(likeness[linear_sum_assignment(likeness, maximize=True)].sum())
@@ -86,27 +86,27 @@ def ceaf(gold: Clusters, predicted: Clusters) -> Tally:
 METRICS: dict[str, Metric] = {"muc": muc, "b_cubed": b_cubed, "ceaf": ceaf, "mentions": mentions}
 
 
-def _owners(clusters: Clusters) -> dict[Hashable, int]:
+def _cluster_of(clusters: Clusters) -> dict[Hashable, int]:
     return {mention: number for number, cluster in enumerate(clusters) for mention in cluster}
 
 
-def _shared(clusters: Clusters, others: Clusters) -> list[Counter[int]]:
+def _overlaps(clusters: Clusters, others: Clusters) -> list[Counter[int]]:
     """How many mentions each cluster shares with each of the others."""
-    owners = _owners(others)
+    owners = _cluster_of(others)
     return [
         Counter(owners[mention] for mention in cluster if mention in owners) for cluster in clusters
     ]
 
 
-def _links(clusters: Clusters, others: Clusters) -> tuple[int, int]:
-    shared = _shared(clusters, others)
-    # n mentions, less the parts: one for each cluster met and one for each mention met nowhere.
+def _count_links(clusters: Clusters, others: Clusters) -> tuple[int, int]:
+    shared = _overlaps(clusters, others)
+    # n mentions less the parts: one per cluster met, and one per mention met nowhere.
     unbroken = sum(shares.total() - len(shares) for shares in shared)
     return unbroken, sum(len(cluster) - 1 for cluster in clusters)
 
 
-def _shares(clusters: Clusters, others: Clusters) -> tuple[float, int]:
-    shared = _shared(clusters, others)
+def _sum_shares(clusters: Clusters, others: Clusters) -> tuple[float, int]:
+    shared = _overlaps(clusters, others)
     total = sum(
         sum(number**2 for number in shares.values()) / len(cluster)
         for cluster, shares in zip(clusters, shared, strict=True)
@@ -131,8 +131,8 @@ class PronounAnswer(NamedTuple):
 def gap(answers: Sequence[PronounAnswer]) -> dict[str, float]:
     """`f1`, `masculine_f1` and `feminine_f1` with recalls and precisions, and `bias`.
 
-    The bias is the ratio of the F1s, feminine to masculine: no percentage, 1 where both are equal,
-    and 0 where either is 0, so that every run has it.
+    The bias is the ratio of the F1s, feminine to masculine: not in per cent, 1 if both are equal,
+    and 0 if either is 0, so that every run has it.
     """
     tallies = {"": Tally(), "masculine_": Tally(), "feminine_": Tally()}
     for pronoun, gold, predicted in answers:

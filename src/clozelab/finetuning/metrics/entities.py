@@ -21,7 +21,7 @@ Scheme = Literal["iob1", "iob2", "bioes"]
 
 
 class ParsedTag(NamedTuple):
-    """A tag taken apart: "B-PER" is role B of type PER."""
+    """A parsed tag: "B-PER" is role B of type PER."""
 
     role: str
     type: str
@@ -31,14 +31,14 @@ OUTSIDE = ParsedTag("O", "_")
 
 
 class Illegal(NamedTuple):
-    """The first tag that cannot be where it is."""
+    """The first tag that breaks a scheme."""
 
     place: int
     problem: str
 
 
 class _Pairs(NamedTuple):
-    """Pairs of roles, one after the other: whatever the types, of one type, or of two."""
+    """Pairs of successive roles: of any types, of the same type, or of two types."""
 
     any: frozenset[str] = frozenset()
     same: frozenset[str] = frozenset()
@@ -53,10 +53,10 @@ def _pairs(any: str = "", same: str = "", other: str = "") -> _Pairs:
     return _Pairs(*(frozenset(words.split()) for words in (any, same, other)))
 
 
-# What begins, goes on with and ends an entity when read strictly, as seqeval does. Its IOB1 has
-# corners: an I after a B that began nothing begins an entity, and one that ends before a B of
+# The pairs that begin, continue and end an entity when read strictly, as seqeval does. Its IOB1 has
+# corner cases: an I after a B that began nothing begins an entity, and one that ends before a B of
 # another type right after its own B is lost.
-_READ: dict[Scheme, tuple[_Pairs, _Pairs, _Pairs]] = {
+_STRICT_PAIRS: dict[Scheme, tuple[_Pairs, _Pairs, _Pairs]] = {
     "iob1": (
         _pairs("OI BI", same="IB BB", other="II"),
         _pairs(same="BI II"),
@@ -73,8 +73,8 @@ _READ: dict[Scheme, tuple[_Pairs, _Pairs, _Pairs]] = {
         _pairs("SO SB SI SE SS EO EB EI EE ES"),
     ),
 }
-# Which tags may follow which in text without an error.
-_LEGAL: dict[Scheme, _Pairs] = {
+# The legal pairs of successive tags.
+_LEGAL_PAIRS: dict[Scheme, _Pairs] = {
     "iob1": _pairs("OO IO BO OI", same="II BI IB BB", other="II BI"),
     "iob2": _pairs("OO IO BO OB IB BB", same="BI II"),
     "bioes": _pairs("OO EO SO OB EB SB OS ES SS", same="BI BE II IE"),
@@ -94,22 +94,22 @@ def parse(tag: str) -> ParsedTag:
 
 
 def is_entity(tag: str) -> bool:
-    """Whether a tag is of those that name entities, and not a part of speech or the like."""
+    """Whether a tag is one of entities, not a part of speech or the like."""
     return tag == "O" or tag.partition("-")[0] in ("B", "I", "E", "S")
 
 
 def write(tag: ParsedTag) -> str:
-    """The tag as files have it."""
+    """The tag as text."""
     return tag.role if tag.type == "_" else f"{tag.role}-{tag.type}"
 
 
 def illegal(tags: Sequence[str], scheme: Scheme) -> Illegal | None:
-    """Where the tags of a sentence first break a scheme, counted from 0, and how."""
+    """The first tag of a sentence that breaks a scheme, or None."""
     before = OUTSIDE
     for place, tag in enumerate(map(parse, tags)):
         if tag.role not in _ROLES[scheme]:
             return Illegal(place, f"{scheme} has no {tag.role}")
-        if not _LEGAL[scheme].hold(before, tag):
+        if not _LEGAL_PAIRS[scheme].hold(before, tag):
             where = f"after {write(before)}" if place else "at the begin"
             return Illegal(place, f"{write(tag)} cannot stand {where} in {scheme}")
         before = tag
@@ -119,7 +119,7 @@ def illegal(tags: Sequence[str], scheme: Scheme) -> Illegal | None:
 
 
 class Entity(NamedTuple):
-    """A stretch of words, both ends included; the type of tags without one is "_"."""
+    """A span of words, both ends included; the type is "_" if tags have none."""
 
     type: str
     first: int
@@ -127,7 +127,7 @@ class Entity(NamedTuple):
 
 
 def spans(tags: Sequence[str], scheme: Scheme | None = None) -> list[Entity]:
-    """The entities that the tags of a sentence say, in order."""
+    """The entities of the tags of a sentence, in order."""
     parsed = [parse(tag) for tag in tags]
     return _strict(parsed, scheme) if scheme else _lenient(parsed)
 
@@ -149,7 +149,7 @@ def by_type(
     *,
     scheme: Scheme | None = None,
 ) -> dict[str, Tally]:
-    """What was there, found and right of each type; types in alphabetical order."""
+    """The counts of each type; types in alphabetical order."""
     tallies: defaultdict[str, Tally] = defaultdict(Tally)
     for number, (golds, guesses) in enumerate(zip(gold, predicted, strict=True)):
         if len(golds) != len(guesses):
@@ -166,7 +166,7 @@ def by_type(
 
 
 def _lenient(tags: Sequence[ParsedTag]) -> list[Entity]:
-    """One that is neither outside nor goes on with the entity before it begins another."""
+    """The entities by `conlleval`: any tag but O that does not continue one begins one."""
     entities: list[Entity] = []
     before = OUTSIDE
     for place, tag in enumerate(tags):
@@ -179,14 +179,14 @@ def _lenient(tags: Sequence[ParsedTag]) -> list[Entity]:
 
 
 def _strict(tags: Sequence[ParsedTag], scheme: Scheme) -> list[Entity]:
-    """Only what begins, goes on and ends by the rules of the scheme, which must know all roles."""
+    """The entities by the rules of a scheme; tags of other roles are refused."""
     for place, tag in enumerate(tags):
         if tag.role not in _ROLES[scheme]:
             raise UserError(
                 f"tag {place + 1}, {write(tag)!r}, is not of {scheme}, which has only"
                 f" {', '.join(_ROLES[scheme])}: name the scheme the tags are in"
             )
-    begins, goes_on, ends = _READ[scheme]
+    begins, goes_on, ends = _STRICT_PAIRS[scheme]
     entities, place = [], 0
     walk = [OUTSIDE, *tags, OUTSIDE]
     while place < len(tags):
