@@ -1,4 +1,4 @@
-"""The page of an adaptation: gain and forgetting on one picture, and all that was measured."""
+"""The page of an adaptation: gain and forgetting in one figure, and all measures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMES = {"held_out": "new text", "general": "general text"}
 
 
 def page(adapted: AdaptationRecord, run: RunRecord) -> Page:
-    """What came out, and below it the run as any other."""
+    """The page: the results of the adaptation, then those of its run."""
     opening = "Losses are in nats, on held-out text with the same masks every time."
     sections = [Section("Before and after", [*_parts(adapted, run)]), *pages.sections([run], [])]
     title = f"{run.name}: {Path(adapted.texts['held_out']).name}"

@@ -1,4 +1,4 @@
-"""The board: what recorded encoders learned in minutes on one GPU, and where a run would stand.
+"""The board of recorded encoders trained for minutes on one GPU, and where a run ranks.
 
 `board.json` is made of results/board by tools/board.py.
 """
@@ -11,9 +11,9 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-OURS = "swift"  # the recipe that is told why it cannot be compared
-MASKS, BLOCKS = "roberta", 4096  # of the loss
-_SLACK = 1.02  # a run may take a little longer than one that it is compared with
+OURS = "swift"  # the recipe whose runs are told why they cannot be compared
+MASKS, BLOCKS = "roberta", 4096  # with which the loss is measured
+_SLACK = 1.02  # an entry may have taken this much longer than the run
 
 
 class BoardEntry(NamedTuple):
@@ -32,13 +32,13 @@ class BoardEntry(NamedTuple):
 
 @cache
 def board() -> tuple[BoardEntry, ...]:
-    """The entries when this version was made."""
+    """The entries at the release of this version."""
     text = (resources.files(__package__) / "board.json").read_text(encoding="utf-8")
     return tuple(BoardEntry(**entry) for entry in json.loads(text)["entries"])
 
 
 def concerns(recipe: str, machine: Mapping[str, Any]) -> bool:
-    """Whether a run is one that the board is about: a budget of time on one GPU."""
+    """Whether a run may be compared with the board: a budget of time on one GPU."""
     texts = [[entry.fingerprint] for entry in board() if entry.fingerprint]
     timed = bool(machine.get("budget_seconds")) and bool(machine.get("gpu"))
     return timed and (recipe == OURS or machine.get("fingerprint") in texts)
@@ -79,7 +79,7 @@ def rivals(
 
 
 def standing(loss: float, minutes: float, fair: Sequence[BoardEntry]) -> list[str]:
-    """Where a run would stand among entries, in lines."""
+    """The lines of a table that ranks a run among entries."""
     place = 1 + sum(entry.scores["own"] <= loss for entry in fair)
     head = f"board: {loss:.3f} nats under {MASKS}'s masks after {minutes:.1f} minutes"
     rows = [

@@ -1,4 +1,4 @@
-"""Curves with their axes: drawn as SVG, and as the data that static/figures.js draws anew."""
+"""Curves with their axes: drawn as SVG, and as data for static/figures.js."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ POINTS = 240  # of a line, at most
 
 
 class Chart(NamedTuple):
-    """Curves with what their axes are; as `drawn`, or as the data of the same figure."""
+    """Curves and their axes, as SVG (`drawn`) or as `data`."""
 
     title: str
     lines: Sequence[Line]
     across: str
     up: str
     whole: bool = False
-    base: str = ""  # what x counts: tokens, or steps; nothing where there is no other axis
-    marks: Mapping[str, float] = {}  # values to compare with, as of chance, by name
+    base: str = ""  # the unit of x, tokens or steps; empty if x cannot be changed
+    marks: Mapping[str, float] = {}  # horizontal lines to compare with, by name
     note: str = ""  # below the title
 
     @property
     def drawn(self) -> str:
-        """As SVG, for who has no script."""
+        """The figure as SVG, for readers without JavaScript."""
         return curves(
             self.lines, across=self.across, up=self.up, whole=self.whole, marks=self.marks
         )
 
     def data(self, clocks: list[Sequence[Moment]]) -> dict[str, Any]:
-        """For figures.js; clocks that are not among those of the page are added to them."""
+        """The data for figures.js; new clocks are added to those of the page."""
         words: dict[str, Any] = {"title": self.title, "up": self.up, "across": self.across}
-        words["lines"] = [_data(line, self.base, clocks) for line in self.lines]
+        words["lines"] = [_line_data(line, self.base, clocks) for line in self.lines]
         if self.note:
             words["note"] = self.note
         if self.base:
@@ -47,17 +47,17 @@ class Chart(NamedTuple):
 
 
 def clock_data(clock: Sequence[Moment]) -> dict[str, list[float | None]]:
-    """The moments of a run, fewer of them, for figures.js."""
-    some = thinned(clock, POINTS)
+    """The moments of a run, thinned, for figures.js."""
+    moments = thinned(clock, POINTS)
     return {
-        "steps": [one.step for one in some],
-        "tokens": [one.tokens for one in some],
-        "seconds": [_rounded(one.seconds) for one in some],
+        "steps": [moment.step for moment in moments],
+        "tokens": [moment.tokens for moment in moments],
+        "seconds": [_rounded(moment.seconds) for moment in moments],
     }
 
 
-def _data(line: Line, base: str, clocks: list[Sequence[Moment]]) -> dict[str, Any]:
-    """A line; the places of its points are left out where they are the moments of its clock."""
+def _line_data(line: Line, base: str, clocks: list[Sequence[Moment]]) -> dict[str, Any]:
+    """The data of a line, without x values if these are the moments of its clock."""
     words: dict[str, Any] = {"name": line.name, "colour": line.colour}
     points = thinned(line.points, POINTS)
     at_moments = False
@@ -65,7 +65,7 @@ def _data(line: Line, base: str, clocks: list[Sequence[Moment]]) -> dict[str, An
         if not any(line.clock is clock for clock in clocks):
             clocks.append(line.clock)
         words["clock"] = next(n for n, clock in enumerate(clocks) if clock is line.clock)
-        moments = [one.tokens if base == "tokens" else one.step for one in line.clock]
+        moments = [moment.tokens if base == "tokens" else moment.step for moment in line.clock]
         at_moments = moments == [x for x, _ in line.points]
     if not at_moments:
         words["x"] = [_rounded(x, 7) for x, _ in points]
@@ -80,7 +80,7 @@ def _data(line: Line, base: str, clocks: list[Sequence[Moment]]) -> dict[str, An
 
 
 def _rounded(value: float | None, digits: int = 4) -> float | None:
-    """A number of a few digits, whole where it is; None where it is not finite."""
+    """A number rounded to a few digits, an int if it is whole; None if it is not finite."""
     if value is None or not isfinite(value):
         return None
     short = float(f"{value:.{digits}g}")

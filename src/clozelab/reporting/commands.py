@@ -12,7 +12,7 @@ from clozelab.runs.record import RunRecord
 
 
 def pretrain(run: RunRecord) -> str:
-    """The resolved recipe, with its steps, on the same data with the same seed."""
+    """The command that pretrains with the resolved recipe, the same data and seed."""
     data = run.machine.get("data") or ["CORPUS"]
     words = ["clozelab", "pretrain", str(run.folder / "recipe.toml"), *_each("--data", data)]
     if begun := run.machine.get("from"):
@@ -28,12 +28,12 @@ def finetune(record: FinetuneRecord) -> Iterator[str]:
     for cell in record.cells:
         grids.setdefault(tuple(cell["settings"]), []).append(cell)
     for cells in grids.values():
-        words = [*_ordered(record.order), *_grid(cells), *_seeds(record, cells)]
+        words = [*_request_words(record.order), *_grid(cells), *_seeds(record, cells)]
         yield shlex.join([*words, "--out", f"again/{record.name}"])
 
 
-def _ordered(order: dict[str, Any]) -> Iterator[str]:
-    """What all runs have in common."""
+def _request_words(order: dict[str, Any]) -> Iterator[str]:
+    """The words of the command that all runs have in common."""
     data = order["data"]
     yield from ("clozelab", "finetune", order["model"], data["task"])
     options = {
@@ -53,14 +53,14 @@ def _ordered(order: dict[str, Any]) -> Iterator[str]:
 
 
 def _grid(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Every value that has a result; one with which all seeds diverged has none."""
+    """The options of the grid: every value with a result, so not all seeds diverged."""
     for number, key in enumerate(cells[0]["settings"]):
         values = dict.fromkeys(written(cell["settings"][key]) for cell in cells)
         yield from (*(["--grid"] if not number else []), f"{key}={','.join(values)}")
 
 
 def _seeds(record: FinetuneRecord, cells: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """From the first seed to the last, those that diverged included."""
+    """The options of the seeds, from first to last, including diverged ones."""
     seeds = {seed for cell in cells for seed in record.seconds[cell["name"]]}
     seeds |= {int(seed) for cell in cells for seed in cell["seeds"]}
     yield from ("--seed", str(min(seeds)), "--seeds", str(max(seeds) - min(seeds) + 1))

@@ -1,4 +1,4 @@
-"""A page of sections: one file without a link to anything, or the same as Markdown."""
+"""A page of sections: one self-contained HTML file, or the same as Markdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clozelab.reporting.charts import Chart, clock_data
 from clozelab.reporting.static import script, text_of
 from clozelab.runs.record import Moment
 
-GENERATOR = f"clozelab {clozelab.__version__}"  # marks a page as ours
+GENERATOR = f"clozelab {clozelab.__version__}"  # identifies our pages
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Page:
             body.append(_html(("note", f"As of {now}; the page reloads every {refresh} s.")))
         charts: list[Chart] = []
         for section in self.sections:
-            body += [f"<h2>{escape(section.title)}</h2>", *_in_rows(section.parts, charts)]
+            body += [f"<h2>{escape(section.title)}</h2>", *_html_parts(section.parts, charts)]
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta name="generator" content="{GENERATOR}">\n'
@@ -88,7 +88,7 @@ class Page:
             f"{reload}<title>{escape(self.title)}</title>\n"
             f"<style>\n{style}</style>\n</head>\n<body>\n"
             + "\n".join(body)
-            + f"\n{_data(charts)}{_scripts(charts)}</body>\n</html>\n"
+            + f"\n{_chart_data(charts)}{_scripts(charts)}</body>\n</html>\n"
         )
 
     def markdown(self) -> str:
@@ -117,14 +117,14 @@ def number(value: float, form: str = ".1f") -> NumberCell:
     return NumberCell(format(int(value) if "d" in form else value, form), float(value))
 
 
-def _in_rows(parts: Sequence[Part], charts: list[Chart]) -> Iterator[str]:
-    """The parts of a section; curves one after another stand side by side where there is room."""
-    for together, some in groupby(parts, key=lambda part: isinstance(part, Chart)):
-        if not together:
-            yield from map(_html, some)
+def _html_parts(parts: Sequence[Part], charts: list[Chart]) -> Iterator[str]:
+    """Yield the HTML of a section's parts; successive charts are side by side."""
+    for is_chart, group in groupby(parts, key=lambda part: isinstance(part, Chart)):
+        if not is_chart:
+            yield from map(_html, group)
             continue
         figures = []
-        for chart in some:
+        for chart in group:
             assert isinstance(chart, Chart)
             if drawn := chart.drawn:
                 note = _html(("note", chart.note)) if chart.note else ""
@@ -137,20 +137,20 @@ def _in_rows(parts: Sequence[Part], charts: list[Chart]) -> Iterator[str]:
             yield f'<div class="figures">{"".join(figures)}</div>'
 
 
-def _data(charts: Sequence[Chart]) -> str:
-    """The numbers of the curves, for the script that draws them anew."""
+def _chart_data(charts: Sequence[Chart]) -> str:
+    """The data of the charts, for the script that draws them."""
     if not charts:
         return ""
     clocks: list[Sequence[Moment]] = []
     data: dict[str, Any] = {"charts": [chart.data(clocks) for chart in charts]}
     data["clocks"] = [clock_data(clock) for clock in clocks]
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    text = text.replace("<", "\\u003c")  # nothing in it can end the element
+    text = text.replace("<", "\\u003c")  # so that nothing in it ends the element
     return f'<script type="application/json" id="charts">{text}</script>\n'
 
 
 def _scripts(charts: Sequence[Chart]) -> str:
-    """The page's own script, and that of figures where there are any."""
+    """The page's scripts, with those of figures if there are any."""
     names = [*(("figures.js", "charts.js") if charts else ()), "tables.js", "page.js"]
     return f'<script type="module">\n{"".join(map(script, names))}</script>\n'
 
@@ -159,7 +159,7 @@ def _html(part: Part) -> str:
     if isinstance(part, PageTable):
         return _html_table(part)
     if isinstance(part, Chart):
-        return "".join(_in_rows([part], []))
+        return "".join(_html_parts([part], []))
     if isinstance(part, str):
         return f"<p>{escape(part)}</p>"
     kind, content = part

@@ -16,11 +16,11 @@ from clozelab.runs.record import Moment
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
 SERIES = 8  # colours
-APART = 4  # successive colours that colour-blind readers can tell apart; the next are dashed
+APART = 4  # successive colours that colour-blind readers distinguish; the next are dashed
 DASHES = 4  # line styles of one colour
-NAME = 46  # characters beside a row of dots
+NAME = 46  # the most characters of a name beside a row of dots
 POINTS = 100  # of a line, at most
-KEPT = 0.9  # of the mean, from one point to the next: how smooth a noisy line is at first
+KEPT = 0.9  # the decay of the moving average of noisy lines
 LETTER = 6.7  # the width of a letter, about
 _NAMESPACE = "http://www.w3.org/2000/svg"
 
@@ -33,8 +33,8 @@ class Line(NamedTuple):
     colour: int
     faint: bool = False
     band: Sequence[tuple[float, float, float]] = ()
-    clock: Sequence[Moment] = ()  # of its run, by which it may be drawn over steps or time
-    noisy: bool = False  # is shown smoothed, by as much as the reader likes
+    clock: Sequence[Moment] = ()  # of its run, to draw it over steps or time
+    noisy: bool = False  # is smoothed, adjustably
 
 
 class DotRow(NamedTuple):
@@ -55,17 +55,17 @@ def curves(
     whole: bool = False,
     marks: Mapping[str, float] | None = None,
 ) -> str:
-    """Lines over a common axis, with a legend; `whole` shows their beginnings in full, too."""
+    """Lines over a common axis, with a legend; `whole` does not clip their beginnings."""
     lines = [line._replace(points=smooth(line.points)) if line.noisy else line for line in lines]
     every = [point for line in lines for point in line.points]
     if not every:
         return ""
     marks = marks or {}
     right = max(x for x, _ in every) or 1.0
-    # The first steps are far above the rest, and would flatten the curves.
+    # The first steps are far above the rest and would flatten the curves.
     ends = [(x, y) for line in lines for x, *both in line.band for y in both]
     seen = [y for x, y in [*every, *ends] if whole or x >= 0.05 * right]
-    bottom, top = _widened([*seen, *marks.values()])
+    bottom, top = _range_with_margin([*seen, *marks.values()])
     x_of = _scale(0.0, right, LEFT, WIDTH - RIGHT)
     y_of = _scale(top, bottom, TOP, HEIGHT - BOTTOM)
 
@@ -75,13 +75,13 @@ def curves(
     parts = []
     for tick in _ticks(bottom, top):
         parts.append(_line("grid", LEFT, y_of(tick), WIDTH - RIGHT, y_of(tick)))
-        parts.append(_text("tick", LEFT - 6, y_of(tick) + 4, _short(tick), anchor="end"))
-    least = 1.0 if all(x == int(x) for x, _ in every) else 0.0  # no layer is between two
+        parts.append(_text("tick", LEFT - 6, y_of(tick) + 4, _tick_text(tick), anchor="end"))
+    least = 1.0 if all(x == int(x) for x, _ in every) else 0.0  # whole ticks
     across_ticks = _ticks(0.0, right, least)
-    parts += [_text("tick", x_of(x), HEIGHT - BOTTOM + 15, _short(x)) for x in across_ticks]
+    parts += [_text("tick", x_of(x), HEIGHT - BOTTOM + 15, _tick_text(x)) for x in across_ticks]
     parts.append(_text("tick", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, escape(across)))
-    turn = f"translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"
-    parts.append(f'<g transform="{turn}">{_text("tick", 0, 0, escape(up))}</g>')
+    rotation = f"translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"
+    parts.append(f'<g transform="{rotation}">{_text("tick", 0, 0, escape(up))}</g>')
     for name, y in marks.items():
         parts.append(_line("chance", LEFT, y_of(y), WIDTH - RIGHT, y_of(y)))
         parts.append(_text("tick", LEFT + 6, y_of(y) - 5, escape(name), anchor="start"))
@@ -91,7 +91,7 @@ def curves(
             kind = f"band c{line.colour % SERIES}"
             parts.append(f'<polygon class="{kind}" points="{path(edge)}"/>')
     for line in sorted(lines, key=lambda line: not line.faint):
-        kind = f"{'faint' if line.faint else 'line'} {_look(line.colour)}"
+        kind = f"{'faint' if line.faint else 'line'} {_line_classes(line.colour)}"
         parts.append(f'<polyline class="{kind}" points="{path(thinned(line.points))}"/>')
         if not line.faint:
             x, y = line.points[-1]
@@ -111,25 +111,25 @@ def dots(
 
     `chance` is what a constant answer scores.
     """
-    left, step = _beside([row.name for row in rows]), 26
+    left, step = _name_width([row.name for row in rows]), 26
     bottom = TOP + step * len(rows)
     ends = [v for row in rows for v in (*row.values, row.low, row.high) if v is not None]
-    low, high = _widened([*ends, *marks, *([] if chance is None else [chance])])
+    low, high = _range_with_margin([*ends, *marks, *([] if chance is None else [chance])])
     x_of = _scale(low, high, left, WIDTH - RIGHT)
     parts = []
     for tick in _ticks(low, high):
         parts.append(_line("grid", x_of(tick), TOP, x_of(tick), bottom))
-        parts.append(_text("tick", x_of(tick), bottom + 15, _short(tick)))
+        parts.append(_text("tick", x_of(tick), bottom + 15, _tick_text(tick)))
     parts += [_line("mark", x_of(mark), TOP, x_of(mark), bottom) for mark in dict.fromkeys(marks)]
     if chance is not None:
         parts.append(_line("chance", x_of(chance), TOP, x_of(chance), bottom))
     for number, row in enumerate(rows):
         y = TOP + step * (number + 0.5)
-        parts.append(_text("name", left - 10, y + 4, _cut(row.name), anchor="end"))
+        parts.append(_text("name", left - 10, y + 4, _trim(row.name), anchor="end"))
         if row.low is not None and row.high is not None:
             parts.append(_line(f"bar c{row.colour % SERIES}", x_of(row.low), y, x_of(row.high), y))
         parts += [_dot(row.colour, x_of(v), y, 4, f"<title>{v:.2f}</title>") for v in row.values]
-    lines = _folded(across)
+    lines = _wrap(across)
     for number, line in enumerate(lines):
         half = LETTER * len(line) / 2
         middle = max(min((left + WIDTH - RIGHT) / 2, WIDTH - half), half)
@@ -144,16 +144,16 @@ def heat_map(
     *,
     across: str,
 ) -> str:
-    """Numbers in a grid; the darker a cell, the smaller its number is among those of its column.
+    """Numbers in a grid; the darker a cell, the smaller its number within its column.
 
-    Columns have scales of their own: one may be harder than another for everybody.
+    Each column has its own scale, since some may be harder than others.
     """
-    left, top, step = _beside(rows), 44, 30
+    left, top, step = _name_width(rows), 44, 30
     width = (WIDTH - left - RIGHT) / max(len(columns), 1)
     parts = [_text("tick", (left + WIDTH - RIGHT) / 2, 14, escape(across))]
     for at, name in enumerate(columns):
         x = left + at * width
-        parts.append(_text("name", x + width / 2, top - 8, _cut(name)))
+        parts.append(_text("name", x + width / 2, top - 8, _trim(name)))
         column = [row[at] for row in values]
         known = [value for value in column if value is not None]
         least, most = min(known, default=0.0), max(known, default=0.0)
@@ -168,12 +168,12 @@ def heat_map(
             word = "–" if value is None else f"{value:.2f}"
             parts.append(_text("", x + width / 2, y + 19, word))
     for number, name in enumerate(rows):
-        parts.append(_text("name", left - 10, top + step * number + 19, _cut(name), anchor="end"))
+        parts.append(_text("name", left - 10, top + step * number + 19, _trim(name), anchor="end"))
     return _svg(parts, top + step * len(rows) + 10, across)
 
 
 def as_file(drawn: str) -> str:
-    """A figure as an SVG file of its own: with its style, and its legend below it."""
+    """A figure as a standalone SVG file, with its style and its legend."""
     figure, _, below = drawn.partition("</svg>")
     height = float(re.search(r'viewBox="0 0 \d+ ([\d.]+)"', figure)[1])  # type: ignore[index]
     names = re.findall(r'class="line ([^"]+)"[^>]*/></svg>(.*?)</span>', below)
@@ -191,23 +191,23 @@ def as_file(drawn: str) -> str:
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:
-    """Names, each with a piece of its line."""
+    """The names, each with a sample of its line."""
     items = (
-        f'<span><svg class="key" viewBox="0 0 26 10"><line class="line {_look(colour)}"'
+        f'<span><svg class="key" viewBox="0 0 26 10"><line class="line {_line_classes(colour)}"'
         f' x1="0" x2="26" y1="5" y2="5"/></svg>{escape(name)}</span>'
         for name, colour in names
     )
     return f'<p class="legend">{" ".join(items)}</p>'
 
 
-def _look(colour: int) -> str:
-    """The CSS classes of a line: its colour and, where that is not enough, its dashes."""
+def _line_classes(colour: int) -> str:
+    """The CSS classes of a line: its colour and, if that is not enough, its dashes."""
     dash = (colour // APART + colour // (APART * DASHES)) % DASHES
     return f"c{colour % SERIES}" + (f" d{dash}" if dash else "")
 
 
-def _cut(name: str) -> str:
-    """A name, without its middle where it is too long: cells of a grid differ at their ends."""
+def _trim(name: str) -> str:
+    """A name, shortened in its middle, since cells of a grid differ at their ends."""
     if len(name) <= NAME:
         return escape(name)
     half = (NAME - 1) // 2
@@ -233,8 +233,8 @@ def _svg(parts: Sequence[str], height: float, says: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height}" {name}>{"".join(parts)}</svg>'
 
 
-def _folded(text: str) -> list[str]:
-    """A text in as many lines as it needs, broken between its clauses."""
+def _wrap(text: str) -> list[str]:
+    """A text wrapped into lines between its clauses."""
     lines = [""]
     for clause in text.split("; "):
         longer = f"{lines[-1]}; {clause}" if lines[-1] else clause
@@ -245,12 +245,12 @@ def _folded(text: str) -> list[str]:
     return lines
 
 
-def _beside(names: Sequence[str]) -> float:
-    """The width that names beside a figure take."""
+def _name_width(names: Sequence[str]) -> float:
+    """The width of the names beside a figure."""
     return 20 + LETTER * max(min(len(name), NAME) for name in names)
 
 
-def _widened(values: Sequence[float]) -> tuple[float, float]:
+def _range_with_margin(values: Sequence[float]) -> tuple[float, float]:
     """The least and the greatest of some values, with a margin."""
     low, high = min(values), max(values)
     margin = 0.06 * (high - low or 1.0)
@@ -258,12 +258,12 @@ def _widened(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """From values between two bounds to places between two others."""
+    """A linear function from the range low to high to the range start to end."""
     return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
 def _ticks(low: float, high: float, least: float = 0.0) -> list[float]:
-    """A few round numbers between two, at least so far apart."""
+    """A few round numbers between two, at least `least` apart."""
     rough = max((high - low) / 5, least)
     size = 10 ** floor(log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
@@ -271,7 +271,7 @@ def _ticks(low: float, high: float, least: float = 0.0) -> list[float]:
     return [round(number * step, 10) for number in range(first, floor(high / step) + 1)]
 
 
-def _short(value: float) -> str:
+def _tick_text(value: float) -> str:
     """A number in few characters, with a true minus sign."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -283,14 +283,14 @@ T = TypeVar("T")
 
 
 def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
-    """About so many points at most, the last included."""
-    every = max(1, -(-len(points) // most))
-    some = list(points[::every])
-    return some if not some or some[-1] is points[-1] else [*some, points[-1]]
+    """At most about `most` of the points, always with the last."""
+    stride = max(1, -(-len(points) // most))
+    kept = list(points[::stride])
+    return kept if not kept or kept[-1] is points[-1] else [*kept, points[-1]]
 
 
 def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """An exponential moving average that counts the first values no more than others."""
+    """An exponential moving average with bias correction for the first values."""
     means = accumulate(
         (y for _, y in points), lambda mean, y: KEPT * mean + (1 - KEPT) * y, initial=0.0
     )

@@ -34,11 +34,11 @@ from clozelab.runs.record import RunRecord
 
 
 def sections(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> Iterator[Section]:
-    """The page's content."""
+    """Yield the sections of the page."""
     if tunings:
         yield Section("Tasks", [*scores(tunings)])
     if runs:
-        yield Section("Pretraining", [_losses(runs), *charts(runs)])
+        yield Section("Pretraining", [_loss_table(runs), *charts(runs)])
     if any(run.recipe != runs[0].recipe for run in runs):
         unknown = {run.name for run in runs if not run.tokenizer_known}
         table = differences([(run.name, run.recipe) for run in runs], unknown=unknown)
@@ -47,7 +47,7 @@ def sections(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> It
     lines = [commands.pretrain(run) for run in runs]
     lines += [line for record in tunings for line in commands.finetune(record)]
     yield Section("How to reproduce them", [("code", "\n".join(lines))])
-    yield Section("Machines", [_machines([*runs, *tunings]), *_changes(runs)])
+    yield Section("Machines", [_machine_table([*runs, *tunings]), *_machine_changes(runs)])
 
 
 def page(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord], *, title: str) -> Page:
@@ -76,9 +76,9 @@ def scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
         rows = [
             [
                 name,
-                *(_mean(cell["scores"].get(metric)) for metric in metrics),
+                *(_mean_cell(cell["scores"].get(metric)) for metric in metrics),
                 *(number(cell["selected"][key]) for key in ("median", "best")),
-                _runs(cell),
+                _runs_cell(cell),
                 number(_learning_rate(record, cell), "g"),
                 number(sum(record.seconds[cell["name"]].values()) / 60),
             ]
@@ -102,14 +102,14 @@ def scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
 
 
 def _titles(tasks: Sequence[tuple[str, str | None, str | None]]) -> list[str]:
-    """The names of the tasks; a task of the user's own goes by its file, in full if need be."""
+    """The names of the tasks; a user's own task has the name of its file, in full if needed."""
     files = [(word, *filter(None, own)) for word, *own in tasks]
     titles = [f"{word}: {Path(own[0]).name}" if own else word for word, *own in files]
     return told_apart(titles, [f"{word}: {', '.join(own)}" for word, *own in files])
 
 
 def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
-    """Model and grid cell of each; the folder, too, where names would be equal."""
+    """The name of each row: model and grid cell, with the folder if names are equal."""
     names = []
     for record, cell in cells:
         order = record.order
@@ -126,13 +126,13 @@ def _learning_rate(record: FinetuneRecord, cell: dict[str, Any]) -> float:
     return float(today["learning_rate"])
 
 
-def _runs(cell: dict[str, Any]) -> TableCell:
+def _runs_cell(cell: dict[str, Any]) -> TableCell:
     """The number of runs with scores, and of those that diverged."""
     runs, diverged = int(cell["selected"]["runs"]), cell.get("diverged", 0)
     return NumberCell(f"{runs} ({diverged} diverged)" if diverged else str(runs), float(runs))
 
 
-def _losses(runs: Sequence[RunRecord]) -> PageTable:
+def _loss_table(runs: Sequence[RunRecord]) -> PageTable:
     """The cost and the held-out losses of each run."""
     names = dict.fromkeys(name for run in runs for name in run.last if name not in run.untrained)
     objectives = list(names)
@@ -169,7 +169,7 @@ def differences(
 ) -> PageTable:
     """Every setting in which some recipe differs from the first.
 
-    The `unknown` recipes have no record of their tokenizer but its vocabulary size.
+    Of the `unknown` recipes only the vocabulary size of their tokenizer is recorded.
     """
     names = [name for name, _ in compared]
     keys: dict[str, dict[str, str]] = {}
@@ -186,7 +186,7 @@ def differences(
     return PageTable(["setting", *names], rows)
 
 
-def _machines(runs: Sequence[RunRecord | FinetuneRecord]) -> PageTable:
+def _machine_table(runs: Sequence[RunRecord | FinetuneRecord]) -> PageTable:
     """The machine and software of each run."""
     names: tuple[str, ...] = ("gpu", "device", "precision", "micro_tokens", "cpus", "torch")
     names += ("clozelab", "commit", "seed")
@@ -194,7 +194,7 @@ def _machines(runs: Sequence[RunRecord | FinetuneRecord]) -> PageTable:
     return PageTable(["run", *names], rows)
 
 
-def _changes(runs: Sequence[RunRecord]) -> Iterator[Part]:
+def _machine_changes(runs: Sequence[RunRecord]) -> Iterator[Part]:
     """Machine settings that changed during a run."""
     rows: list[list[TableCell]] = []
     for run in runs:
@@ -206,12 +206,12 @@ def _changes(runs: Sequence[RunRecord]) -> Iterator[Part]:
         yield PageTable(["run", "from step", "setting", "before", "after"], rows)
 
 
-def _mean(summary: dict[str, float] | None) -> TableCell:
+def _mean_cell(summary: dict[str, float] | None) -> TableCell:
     return GAP if summary is None else NumberCell(mean_text(summary), summary["mean"])
 
 
 def mean_text(summary: Mapping[str, float]) -> str:
-    """A mean, with half the width of its interval where there is one."""
+    """A mean, with half the width of its interval if there is one."""
     mean = f"{summary['mean']:.1f}"
     return f"{mean} ± {summary['high'] - summary['mean']:>4.1f}" if "high" in summary else mean
 

@@ -1,4 +1,4 @@
-"""The colours of pages, figures and pictures, for light and for dark: the one place for them.
+"""The colours of pages, figures and pictures, for light and dark mode.
 
 The eight colours of series are near those of Okabe and Ito, which colour-blind readers tell apart.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 LIGHT = {
     "ink": "#1c1e21",  # text
-    "soft": "#5c6370",  # what matters less
+    "soft": "#5c6370",  # secondary text
     "line": "#d9dce1",  # grids and rules
     "paper": "#ffffff",
     "panel": "#f6f7f9",  # behind code and controls
@@ -29,7 +29,7 @@ DARK = {
 
 
 def css() -> str:
-    """The colours as variables of a style sheet, by what the reader prefers; paper is white."""
+    """The colours as CSS variables for light and dark mode; print is always light."""
     light, dark = (
         " ".join(f"--{name}: {colour};" for name, colour in colours.items())
         for colours in (LIGHT, DARK)
@@ -42,10 +42,10 @@ def css() -> str:
 
 
 def themed(svg: str, colours: Mapping[str, str] | None = None) -> str:
-    """A drawing in the colours of LIGHT that is in those of DARK where the reader prefers dark.
+    """A drawing in the colours of LIGHT with a style sheet for those of DARK.
 
-    The light colours stay where they are, for what knows no style sheets; `colours` are pairs of
-    others.
+    The light colours stay in the drawing, for viewers without style sheets; `colours` are other
+    pairs of light and dark.
     """
     pairs = {LIGHT[name]: DARK[name] for name in LIGHT} if colours is None else colours
     rules = "".join(

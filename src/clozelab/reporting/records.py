@@ -18,15 +18,15 @@ class FinetuneRecord:
     """The fine-tunings of one model on one task."""
 
     name: str
-    order: dict[str, Any]  # what they have in common, as in plan.json
+    order: dict[str, Any]  # their common settings, as in plan.json
     machine: dict[str, Any]
     cells: list[dict[str, Any]]  # of the grid, as in result.json
-    seconds: dict[str, dict[int, float]]  # by cell and seed; 0 where it diverged
-    constant: Mapping[str, float] = field(default_factory=dict)  # what one answer for all scores
+    seconds: dict[str, dict[int, float]]  # by cell and seed; 0 if it diverged
+    constant: Mapping[str, float] = field(default_factory=dict)  # scores of a constant answer
 
     @property
     def data(self) -> tuple[str, str | None, str | None]:
-        """The task, and the training and dev files where they are the user's own."""
+        """The task, and the training and dev files if they are the user's own."""
         data = self.order["data"]
         return data["task"], data["train"], data["dev"]
 
@@ -35,7 +35,7 @@ def gather(places: Iterable[Path]) -> tuple[list[RunRecord], list[FinetuneRecord
     """The runs in some folders; a folder of runs stands for all of them."""
     runs: list[RunRecord] = []
     tunings: list[FinetuneRecord] = []
-    for folder, name in named([folder for place in places for folder in _folders(place)]):
+    for folder, name in named([folder for place in places for folder in _run_folders(place)]):
         if (folder / PLAN).exists():
             tunings += finetunings(folder, name)
         else:
@@ -55,7 +55,7 @@ def named(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
         yield folder, str(Path(*path[-length:]))
 
 
-def _folders(place: Path) -> list[Path]:
+def _run_folders(place: Path) -> list[Path]:
     """The runs at a place or right below it, without studies."""
     if (place / STUDY).exists():
         raise UserError(f"{place}: is a study, which has a page of its own; name it alone")

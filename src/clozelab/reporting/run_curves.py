@@ -10,7 +10,7 @@ from clozelab.reporting.charts import Chart
 from clozelab.reporting.figures import Line
 from clozelab.runs.record import RunRecord
 
-NUMBERS = {  # by what a log calls them: the title, the vertical axis, whether it is noisy
+NUMBERS = {  # by their key in a log: title, vertical axis, whether it is noisy
     "learning_rate": ("learning rate", "learning rate", False),
     "norm": ("gradient norm before clipping", "norm", True),
     "tokens_a_second": ("throughput", "tokens per second", True),
@@ -19,18 +19,18 @@ NUMBERS = {  # by what a log calls them: the title, the vertical axis, whether i
 
 def charts(runs: Sequence[RunRecord]) -> list[Chart]:
     """All curves of some runs."""
-    every = (*_loss_curves(runs), *_probe_curves(runs), *_number_curves(runs))
-    return [chart for chart in every if any(line.points for line in chart.lines)]
+    all_charts = (*_loss_curves(runs), *_probe_curves(runs), *_number_curves(runs))
+    return [chart for chart in all_charts if any(line.points for line in chart.lines)]
 
 
 def _loss_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
-    """Each objective's loss: on held-out text and, faintly, in training.
+    """Yield each objective's loss: on held-out text and, faintly, in training.
 
-    Runs with different tokenizers predict different things, and have figures of their own.
+    Runs with different tokenizers cannot be compared, and have separate figures.
     """
     colours = {run.name: colour for colour, run in enumerate(runs)}
-    for name in dict.fromkeys(name for run in runs for name in _measured(run)):
-        groups = by_tokenizer([run for run in runs if name in _measured(run)])
+    for name in dict.fromkeys(name for run in runs for name in _trained_objectives(run)):
+        groups = by_tokenizer([run for run in runs if name in _trained_objectives(run)])
         for title, group in zip(group_titles(groups), groups, strict=True):
             held_out = any(name in run.held_out for run in group)
             lines = [
@@ -40,29 +40,29 @@ def _loss_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
             ]
             where = "on held-out text" if held_out else "in training"
             faint = "faint: in training" if any(line.faint for line in lines) else ""
-            said = f"{words(name)}: loss {where}, in nats"
+            heading = f"{words(name)}: loss {where}, in nats"
             note = "; ".join(filter(None, (title, faint)))
-            yield Chart(said, lines, "tokens seen", "loss", base="tokens", note=note)
+            yield Chart(heading, lines, "tokens seen", "loss", base="tokens", note=note)
 
 
 def _loss_lines(run: RunRecord, name: str, colour: int, held_out: bool) -> Iterator[Line]:
     if name in run.held_out:
         yield Line(run.name, run.held_out[name], colour, clock=run.clock)
     if name in run.train:
-        alone = name not in run.held_out
-        title = f"{run.name} (in training)" if held_out and alone else run.name
+        only_training = name not in run.held_out
+        title = f"{run.name} (in training)" if held_out and only_training else run.name
         points = run.train[name]
-        yield Line(title, points, colour, faint=not alone, clock=run.clock, noisy=True)
+        yield Line(title, points, colour, faint=not only_training, clock=run.clock, noisy=True)
 
 
-def _measured(run: RunRecord) -> list[str]:
-    """The objectives whose loss says something: heads that are not trained know nothing."""
+def _trained_objectives(run: RunRecord) -> list[str]:
+    """The objectives whose heads are trained, and whose loss is thus meaningful."""
     names = dict.fromkeys((*run.held_out, *run.train))
     return [name for name in names if name not in run.untrained]
 
 
 def by_tokenizer(runs: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """The runs, those with one tokenizer together."""
+    """The runs grouped by tokenizer."""
     groups: dict[tuple[str, ...], list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(run.tokenizer_key, []).append(run)
@@ -70,7 +70,7 @@ def by_tokenizer(runs: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
 
 def group_titles(groups: Sequence[Sequence[RunRecord]]) -> list[str]:
-    """What to say of each group's tokenizer; nothing where there is one group."""
+    """A title for each group's tokenizer; empty if there is one group."""
     if len(groups) < 2:
         return [""] * len(groups)
     runs = [group[0] for group in groups]
@@ -99,7 +99,7 @@ def _number_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
 
 
 def _probe_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
-    """What the layers of each run held of tasks as it was trained."""
+    """The scores of each run's probes during its training."""
     for name in dict.fromkeys(name for run in runs for name in run.probes):
         lines = [
             Line(run.name, run.probes[name], colour, clock=run.clock)
@@ -113,7 +113,7 @@ def _probe_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
 
 
 def words(name: str) -> str:
-    """A name of the records in words."""
+    """A name from the records, with spaces."""
     return name.replace("_", " ")
 
 
@@ -125,6 +125,6 @@ def tokenizer_text(recipe: Recipe) -> str:
 
 
 def told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
-    """The names, in their longer form where two are equal."""
+    """The names, in their longer form if two are equal."""
     pairs = zip(names, longer, strict=True)
     return [name if names.count(name) == 1 else more for name, more in pairs]

@@ -13,7 +13,7 @@ from clozelab.statistics import POWER
 from clozelab.studies.spec import Claim
 from clozelab.studies.verdicts import Finding, Judgement
 
-COLOURS = {"confirmed": 0, "refuted": 1, "equal": 3, "undecided": 7}  # safe for all eyes
+COLOURS = {"confirmed": 0, "refuted": 1, "equal": 3, "undecided": 7}  # also for colour-blind
 SIGNS = {"confirmed": "✓", "refuted": "✗", "equal": "=", "undecided": "?", "not tested": "–"}
 
 
@@ -26,13 +26,13 @@ def parts(
 ) -> Iterator[Part]:
     """Each claim with its verdict, its numbers and a figure of them; then the A/A pairs.
 
-    `powers` has, by comparison, what was stated of a claim before the study was run.
+    `powers` are those stated before the study was run, by comparison.
     """
     rows: list[list[TableCell]]
     if len(judgements) > 1:
-        planned = [_planned(powers.get(one.claim.comparison)) for one in judgements]
+        planned = [_power_cell(powers.get(one.claim.comparison)) for one in judgements]
         rows = [
-            [one.claim.says, signed(one), _p(one.p), _p(one.p_equal), power]
+            [one.claim.says, signed(one), _p_cell(one.p), _p_cell(one.p_equal), power]
             for one, power in zip(judgements, planned, strict=True)
         ]
         note = (
@@ -48,8 +48,8 @@ def parts(
         after = " (Exploratory: stated after results were seen.)" if claim.exploratory else ""
         yield f"“{claim.says}”{after}"
         yield sentence(judgement, scope=scope)
-        yield _findings(judgement)
-        yield from _forest(judgement)
+        yield _findings_table(judgement)
+        yield from _forest_plots(judgement)
     if pairs:
         yield ("heading", "The same variant twice (A/A)")
         compared = [(one.claim, one.measures[0]) for one in pairs]
@@ -60,14 +60,14 @@ def parts(
 
 def sentence(judgement: Judgement, *, scope: str) -> str:
     """A verdict in one sentence: the difference, its size and its interval."""
-    # Where nothing is known, the reason is the same for all measures.
+    # Without results the reason is the same for all measures.
     clauses = dict.fromkeys(_clause(judgement.claim, one) for one in judgement.decisive)
     word = words(judgement).capitalize()
     return f"{word} {scope}: {'; '.join(clauses)}."
 
 
 def words(judgement: Judgement) -> str:
-    """The verdict in words, with what counts as equal."""
+    """The verdict in words, with the delta of equality."""
     if judgement.verdict != "equal":
         return judgement.verdict
     unit = judgement.decisive[0].unit
@@ -104,7 +104,7 @@ def difference_text(value: float, unit: str, *, sign: bool = False) -> str:
 _COLUMNS = ("on", "advantage", "95 % from", "to", "unit", "seeds", "error", "p", "verdict")
 
 
-def _findings(judgement: Judgement) -> PageTable:
+def _findings_table(judgement: Judgement) -> PageTable:
     """A row for each measure, and for their mean."""
     means = [one for one in judgement.decisive if one not in judgement.measures]
     rows = [_row(finding) for finding in (*judgement.measures, *means)]
@@ -133,16 +133,16 @@ def _row(finding: Finding) -> list[TableCell]:
         unit,
         f"{advantage.seeds} pairs" if advantage.paired else number(advantage.seeds, "d"),
         advantage.method,
-        _p(finding.p),
+        _p_cell(finding.p),
         verdict,
     ]
 
 
-def _p(p: float | None) -> TableCell:
+def _p_cell(p: float | None) -> TableCell:
     return GAP if p is None else NumberCell("<0.001" if p < 0.001 else f"{p:.3f}", p)
 
 
-def _planned(power: Mapping[str, Any] | None) -> TableCell:
+def _power_cell(power: Mapping[str, Any] | None) -> TableCell:
     """A claim's power before the study was run, at the paper's effect or at a detectable one."""
     if power is None or power["detectable"] is None:
         return GAP
@@ -168,8 +168,8 @@ def _power(findings: Sequence[Finding]) -> str:
     )
 
 
-def _forest(judgement: Judgement) -> Iterator[Part]:
-    """Advantages with their intervals about zero, a figure for each unit."""
+def _forest_plots(judgement: Judgement) -> Iterator[Part]:
+    """Yield a forest plot of the advantages for each unit."""
     claim = judgement.claim
     means = [one for one in judgement.decisive if one not in judgement.measures]
     for unit in dict.fromkeys(finding.unit for finding in judgement.measures):

@@ -1,4 +1,4 @@
-"""Loss over tokens for each variant: the mean over its seeds, with a band from least to most."""
+"""Loss over tokens for each variant: the mean over its seeds, with a band from min to max."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def parts(record: StudyRecord) -> Iterator[Part]:
         groups = by_tokenizer(run for run in trained if name in run.held_out or name in run.train)
         for title, group in zip(group_titles(groups), groups, strict=True):
             if lines := [*_lines(record, name, group, held_out=held_out)]:
-                said = f"{words(name)}: loss {where}, in nats"
-                yield Chart(said, lines, "tokens seen", "loss", base="tokens", note=title)
+                heading = f"{words(name)}: loss {where}, in nats"
+                yield Chart(heading, lines, "tokens seen", "loss", base="tokens", note=title)
     yield from _number_curves(record)
     if names:
         yield ("note", _note(record))
@@ -62,9 +62,9 @@ def _number_curves(record: StudyRecord) -> Iterator[Chart]:
     for name, (title, up, noisy) in NUMBERS.items():
         lines = []
         for colour, variant in enumerate(record.variants):
-            own = [run for (named, _), run in record.runs.items() if named == variant.name]
-            if own and own[0].numbers.get(name):
-                points, clock = own[0].numbers[name], own[0].clock
+            runs = [run for (named, _), run in record.runs.items() if named == variant.name]
+            if runs and runs[0].numbers.get(name):
+                points, clock = runs[0].numbers[name], runs[0].clock
                 lines.append(Line(variant.name, points, colour, clock=clock, noisy=noisy))
         if lines and name != "tokens_a_second":
             whole, note = name == "learning_rate", "of each variant's first seed"
@@ -79,7 +79,7 @@ def mean_and_band(curves: Sequence[Points]) -> tuple[Points, list[tuple[float, f
     inside = {x for x, _ in curves[0] if start <= x <= end}
     common = sorted(inside | {min(start, end), end})
     values = np.array([np.interp(common, *np.transpose(curve)) for curve in curves])
-    mean, low, high = (each.tolist() for each in (values.mean(0), values.min(0), values.max(0)))
+    mean, low, high = (row.tolist() for row in (values.mean(0), values.min(0), values.max(0)))
     return list(zip(common, mean, strict=True)), list(zip(common, low, high, strict=True))
 
 
@@ -88,7 +88,7 @@ def _note(record: StudyRecord) -> str:
     note = "A line is the mean over seeds; its band goes from the lowest seed to the highest."
     if record.runs.keys() - {(cell.variant, cell.seed) for cell in record.done}:
         note += " Faint lines are cells that are not done."
-    # Copies and redrawn pairs differ by epoch, and held-out text has only one.
+    # Copies and redrawn pairs only matter between epochs; held-out text has one.
     changed = record.changed() - {"corruption.copies", "corruption.redraw"}
     if {key.split(".")[0] for key in changed} & {"masking", "corruption", "blocks", "tokenizer"}:
         note += (

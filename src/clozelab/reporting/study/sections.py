@@ -76,10 +76,10 @@ def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[
     figures = [*curves.parts(record)]
     if figures:
         yield Section("Curves", figures)
-    yield Section("Cost", [_cost(record)])
+    yield Section("Cost", [_cost_table(record)])
     yield Section("What each variant changes", [*_changes(record)])
     if record.failed:
-        yield Section("Cells that failed", [_failed(record)])
+        yield Section("Cells that failed", [_failed_table(record)])
     yield Section("How to reproduce it", [*_reproduction(record)])
 
 
@@ -97,7 +97,7 @@ def _opening(record: StudyRecord) -> str:
     )
 
 
-def _cost(record: StudyRecord) -> PageTable:
+def _cost_table(record: StudyRecord) -> PageTable:
     """The mean cost of each variant's cells."""
     rows = []
     for variant in record.variants:
@@ -126,13 +126,13 @@ def _equality(record: StudyRecord) -> str:
     amounts = [cell.cost[key] / shares[cell.variant] for cell in record.done if cell.cost.get(key)]
     if len(amounts) < 2:
         return ""
-    apart = max(amounts) / min(amounts) - 1
+    excess = max(amounts) / min(amounts) - 1
     shared = ", scaled by each variant's share" if {*shares.values()} != {1.0} else ""
-    return f"Cells have equal {record.equal}{shared}: they differ by at most {100 * apart:.1f} %."
+    return f"Cells have equal {record.equal}{shared}: they differ by at most {100 * excess:.1f} %."
 
 
 def _changes(record: StudyRecord) -> Iterator[Part]:
-    """What the variants have in common, then each in words and setting by setting."""
+    """Yield the base, then each variant in words and setting by setting."""
     study = record.study
     base = f"The base is the recipe {study.recipe}"
     base += f" with {listed(study.set, conjunction='and')}." if study.set else " without changes."
@@ -158,7 +158,7 @@ def _changes(record: StudyRecord) -> Iterator[Part]:
         yield differences(compared)
 
 
-def _failed(record: StudyRecord) -> PageTable:
+def _failed_table(record: StudyRecord) -> PageTable:
     rows: list[list[TableCell]] = [
         [cell.variant, number(cell.seed, "d"), cell.failed or ""] for cell in record.failed
     ]
@@ -167,7 +167,7 @@ def _failed(record: StudyRecord) -> PageTable:
 
 
 def _reproduction(record: StudyRecord) -> Iterator[Part]:
-    """The command, and the machine and data on which it gives the same numbers."""
+    """Yield the command that reproduces the study, and its machine and data."""
     yield ("code", command(record))
     facts = {"seeds": [listed(map(str, _seeds(record)), conjunction="and")]}
     for name in _MACHINE:
@@ -182,7 +182,7 @@ def _reproduction(record: StudyRecord) -> Iterator[Part]:
 
 
 def _parts(record: StudyRecord, parts: Sequence[Mapping[str, Any]]) -> Iterator[list[TableCell]]:
-    """A row for each study that this one was merged from, and one for what was run since."""
+    """Yield a row for each study that this one was merged from, and one for later cells."""
     for part in parts:
         yield [*(part[name] for name in ("folder", "commit", "machine")), _count(part["cells"])]
     merged = {name for part in parts for name in part["cells"]}

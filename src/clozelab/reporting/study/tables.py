@@ -1,4 +1,4 @@
-"""Our table beside the paper's. What was not measured is a dash, never a guess."""
+"""Our table beside the paper's; what was not measured is a dash."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def parts(record: StudyRecord) -> Iterator[Part]:
     """Means with their intervals, and differences from the first variant."""
     measures, first = record.measures(), record.variants[0]
     in_paper = {name for variant in record.variants for name in variant.paper}
-    table = _table(record, measures, _means, _note(record, in_paper - {*measures}))
+    table = _table(record, measures, _mean_cells, _note(record, in_paper - {*measures}))
     if record.constant.keys() & {*measures}:
-        table = replace(table, rows=[*table.rows, _constant(record, measures)])
+        table = replace(table, rows=[*table.rows, _constant_row(record, measures)])
     yield table
-    # What the first variant lacks, such as a pair head, has no difference from it.
+    # Measures that the first variant lacks, such as a pair head's, have no difference.
     measures = [measure for measure in measures if record.scores(first.name, measure)]
     if len(record.variants) > 1 and measures:
         yield ("heading", f"Differences from {first.name}")
@@ -54,25 +54,25 @@ def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: s
     return PageTable(columns, rows, note, soft)
 
 
-def _constant(record: StudyRecord, measures: Sequence[str]) -> list[TableCell]:
-    """The row of an answer that is always the same."""
+def _constant_row(record: StudyRecord, measures: Sequence[str]) -> list[TableCell]:
+    """The row of a constant answer."""
     in_paper = {name for variant in record.variants for name in variant.paper}
     row: list[TableCell] = ["a constant answer", GAP]
     for measure in measures:
         score = record.constant.get(measure)
-        row.append(GAP if score is None else NumberCell(f"{score:.{_digits(measure)}f}", score))
+        row.append(GAP if score is None else NumberCell(f"{score:.{_decimals(measure)}f}", score))
         row += [GAP] if measure in in_paper else []
     return row
 
 
-def _means(
+def _mean_cells(
     record: StudyRecord, variant: Variant, measure: str, seeds: int
 ) -> tuple[TableCell, TableCell]:
-    paper = _paper(variant.paper.get(measure), measure)
+    paper = _paper_cell(variant.paper.get(measure), measure)
     values = [] if _untrained(record, variant, measure) else _values(record, variant, measure)
     if not values:
         return GAP, paper
-    digits = _digits(measure)
+    digits = _decimals(measure)
     estimate = mean(values)
     interval = f" ± {estimate.half:.{digits}f}" if estimate else ""
     fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
@@ -85,7 +85,7 @@ def _values(record: StudyRecord, variant: Variant, measure: str) -> list[float]:
 
 
 def _untrained(record: StudyRecord, variant: Variant, measure: str) -> bool:
-    """Whether a measure is of a head that the variant never trains, and so says nothing."""
+    """Whether a measure is of a head that the variant does not train, and so meaningless."""
     kind, _, name = measure.partition(".")
     runs = (run for (named, _), run in record.runs.items() if named == variant.name)
     return kind in ("held_out", "pair") and any(name in run.untrained for run in runs)
@@ -99,11 +99,11 @@ def _differences(
         return GAP, GAP
     a, b = variant.paper.get(measure), first.paper.get(measure)
     in_paper = None if a is None or b is None else a - b
-    return _difference(record, variant.name, measure), _paper(in_paper, measure, sign="+")
+    return _difference_cell(record, variant.name, measure), _paper_cell(in_paper, measure, sign="+")
 
 
 def _note(record: StudyRecord, missing: set[str]) -> str:
-    """What a reader of the table should know."""
+    """The notes below the table."""
     notes = []
     if missing:
         names = listed(map(label, sorted(missing)), conjunction="and")
@@ -123,12 +123,12 @@ def _note(record: StudyRecord, missing: set[str]) -> str:
     return " ".join(notes)
 
 
-def _digits(measure: str) -> int:
+def _decimals(measure: str) -> int:
     return 3 if is_loss(measure) or unit(measure) == "nats" else 1
 
 
-def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
-    """The mean of a variant less that of the first, as measured: of a loss, lower is better."""
+def _difference_cell(record: StudyRecord, variant: str, measure: str) -> TableCell:
+    """The mean of a variant minus that of the first; of a loss, negative is better."""
     first, kind = record.variants[0].name, unit(measure)
     estimate, theirs = advantage(record, variant, first, measure), record.scores(first, measure)
     sign = -1 if is_loss(measure) else 1
@@ -143,8 +143,8 @@ def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
     return NumberCell(difference_text(value, kind, sign=True), value)
 
 
-def _paper(value: float | None, measure: str, *, sign: str = "") -> TableCell:
+def _paper_cell(value: float | None, measure: str, *, sign: str = "") -> TableCell:
     if value is None:
         return GAP
-    digits = _digits(measure)
+    digits = _decimals(measure)
     return NumberCell(f"{value:{sign}.{digits}f}".replace("-", "−"), value)
