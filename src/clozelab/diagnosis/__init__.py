@@ -1,1 +1,1 @@
-"""What is wrong or normal with a run, a folder of transformers or a corpus, from its records."""
+"""Checks of a run, a folder of transformers or a corpus for faults, from its records."""

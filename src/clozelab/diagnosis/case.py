@@ -1,4 +1,4 @@
-"""What is known of a run, a folder or a corpus: what the checks read. None is not known."""
+"""What is known of a run, a folder or a corpus, for the checks; None is not known."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from clozelab.masking import Corruption
 from clozelab.runs.diagnostics import StepTimes, copying_loss, plateau_level
 
 Floats = NDArray[np.float64]
-_YOUNG = 0.3  # of the steps: as _EARLY in runs/diagnostics.py
-_END = 0.05  # of the log: its last lines, whose mean is the loss by now
+_YOUNG_SHARE = 0.3  # share of the steps, as _EARLY in runs/diagnostics.py
+_LAST_LINES = 0.05  # share of the log whose mean is the current loss
 # The unigram entropy as a share of ln(vocabulary): of English text by 8,192 pieces 0.77, by 30,522
-# pieces 0.71 (results/README.md). For whoever has no corpus at hand.
+# pieces 0.71 (results/README.md). Used if there is no corpus.
 _TYPICAL = 0.73
-_THEIRS = {  # settings of transformers' Trainer
+_TRAINER_KEYS = {  # our setting: that of transformers' Trainer
     "optimiser.learning_rate": "learning_rate",
     "optimiser.clip": "max_grad_norm",
     "schedule.warmup": "warmup_steps",
 }
-_TRAINED = 0.85  # of the plateau's loss: a log that begins below it is that of a trained model
+_TRAINED = 0.85  # share of the plateau's loss; a log that begins below it is of a trained model
 
 
 @dataclass(frozen=True)
@@ -36,52 +36,52 @@ class TrainingLog:
     """The log of a run: a row for each line of it."""
 
     objective: str  # whose loss it is
-    total: int  # steps of the whole run; of one whose end is not known, those done
+    total: int  # steps of the whole run; if not known, those done
     steps: Floats
-    loss: Floats  # NaN where there was none, or it was not finite
+    loss: Floats  # NaN if missing or not finite
     norm: Floats  # of the gradient, before clipping
     learning_rate: Floats
-    tokens: Floats  # seen so far; NaN where nobody counted
+    tokens: Floats  # seen so far; NaN if not counted
     held_out: Sequence[tuple[float, float]] = ()  # step and loss
-    not_finite: Sequence[tuple[int, str]] = ()  # step, and what was not
+    not_finite: Sequence[tuple[int, str]] = ()  # step, and what was not finite
     ended: int = 0  # steps of a run that is done
     warmup: int = 0
     clip: float | None = None  # the largest gradient norm; 0 is no clipping
     times: StepTimes | None = None
-    limited_by: str | None = None  # as the run itself says
-    accuracy: Mapping[str, float] = field(default_factory=dict)  # by what was read: mask, …
+    limited_by: str | None = None  # as the run recorded it
+    accuracy: Mapping[str, float] = field(default_factory=dict)  # by token read: mask, …
     settings: Mapping[str, object] = field(default_factory=dict)  # precision and the like
 
     @cached_property
     def after_warmup(self) -> NDArray[np.bool_]:
-        """The lines behind the warm-up whose loss is known."""
+        """The lines after the warm-up whose loss is known."""
         return np.asarray((self.steps > self.warmup) & np.isfinite(self.loss))
 
     @cached_property
     def end(self) -> float | None:
-        """The training loss by now: the mean of the last lines."""
+        """The current training loss: the mean of the last lines."""
         losses = self.loss[np.isfinite(self.loss)]
-        last = losses[-max(3, int(len(losses) * _END)) :]
+        last = losses[-max(3, int(len(losses) * _LAST_LINES)) :]
         return float(last.mean()) if len(last) else None
 
     @property
     def done(self) -> int:
-        """Steps that were taken; a log may have lost its last lines."""
+        """The number of steps done; a log may have lost its last lines."""
         return max(int(self.steps[-1]) if len(self.steps) else 0, self.ended)
 
     @property
     def young(self) -> bool:
         """Whether it may still be on the plateau, which every run passes."""
-        return self.done < _YOUNG * self.total
+        return self.done < _YOUNG_SHARE * self.total
 
     @property
     def peak(self) -> float:
-        """The highest learning rate; 0 where none is known."""
+        """The highest learning rate; 0 if none is known."""
         return float(np.nan_to_num(self.learning_rate).max(initial=0.0))
 
     @property
     def travelled(self) -> float:
-        """The learning rates of all steps so far added up: how far Adam can move a weight."""
+        """The sum of the learning rates so far: how far Adam can move a weight."""
         known = np.isfinite(self.learning_rate)
         rates, steps = self.learning_rate[known], self.steps[known]
         return float((rates * np.diff(steps, prepend=0.0)).sum())
@@ -89,18 +89,18 @@ class TrainingLog:
 
 @dataclass(frozen=True)
 class MaskToken:
-    """The token that stands for what is hidden, as the tokenizer's files name it."""
+    """The mask token, as the tokenizer's files name it."""
 
     name: str | None
     number: int | None  # its id; None: the tokenizer does not know it
-    pieces: int  # ids that its name becomes in a text
+    pieces: int  # the number of tokens that its name is split into in a text
     same_as: str | None = None  # another role that has the same id
     others: Sequence[str] = ()  # further spellings that the tokenizer has
 
 
 @dataclass(frozen=True)
 class Case:
-    """A patient."""
+    """A run, a folder or a corpus to be checked."""
 
     place: str
     kind: Literal["run", "folder", "corpus"]
@@ -108,12 +108,12 @@ class Case:
     log: TrainingLog | None = None
     recipe: Recipe | None = None
     text: TextFacts | None = None
-    language_model: bool = False  # the loss is nats a token
+    language_model: bool = False  # the loss is in nats per token
     predicts_masks: bool = False
     origin: str | None = None  # the model that it started from, or learns from
     size: tuple[int, int] | None = None  # layers and hidden size
     vocabulary: int | None = None  # rows of the embedding table
-    entropy: float | None = None  # of the text's tokens, where no more of it is looked at
+    entropy: float | None = None  # of the text's tokens, if no more of it is read
     masked_share: float | None = None  # counted in the text
     mask_token: MaskToken | None = None
     tables: Sequence[EmbeddingTable] = ()
@@ -130,19 +130,19 @@ class Case:
 
     @property
     def unigram(self) -> float | None:
-        """What knowing frequencies alone costs; of a text that is not at hand, about so much."""
+        """The unigram entropy; estimated if the text is not available."""
         if self.text is not None or self.entropy is not None:
             return self.text.unigram if self.text is not None else self.entropy
         return None if self.vocabulary is None else _TYPICAL * float(np.log(self.vocabulary))
 
     @property
     def unigram_known(self) -> bool:
-        """Whether that is of the very text."""
+        """Whether the unigram entropy is that of the text itself."""
         return self.text is not None or self.entropy is not None
 
     @property
     def plateau(self) -> float | None:
-        """The loss of frequencies and copying alone; others mask as BERT does."""
+        """The loss of frequencies and copying alone; without a recipe BERT's masks are assumed."""
         if self.unigram is None:
             return None
         if self.recipe is not None:
@@ -151,31 +151,31 @@ class Case:
 
     @property
     def continued(self) -> bool:
-        """Whether it started from trained weights, as its records say or its first loss shows."""
+        """Whether it started from trained weights, by its records or its first loss."""
         if self.recipe is not None or self.log is None or self.plateau is None:
             return self.origin is not None
         first = self.log.loss[np.isfinite(self.log.loss)][:1]
         return bool(self.language_model and (first < _TRAINED * self.plateau).any())
 
     def key(self, name: str) -> str:
-        """What a setting is called where the run was made."""
-        return _THEIRS[name] if self.kind == "folder" else name
+        """The name of a setting in the library that made the run."""
+        return _TRAINER_KEYS[name] if self.kind == "folder" else name
 
     @property
     def changes_course(self) -> bool:
-        """Whether its blocks grow or turn on the way, so that its loss jumps on purpose."""
+        """Whether block length or direction changes during the run, so that its loss may jump."""
         schedule = self.recipe.schedule if self.recipe is not None else None
         return schedule is not None and bool(schedule.phases or schedule.causal)
 
     @property
     def worse_than_guessing(self) -> bool:
-        """Whether the loss is above that of guessing all tokens alike."""
+        """Whether the loss is above that of a uniform guess."""
         loss, uniform = self.losses.get("loss"), self.losses.get("uniform")
         return loss is not None and uniform is not None and loss > 1.02 * uniform
 
     @property
     def losses(self) -> dict[str, float]:
-        """What the loss is compared with."""
+        """The loss, and the levels that it is compared with."""
         known = {
             "loss": self.loss if self.language_model else None,
             "uniform": None if self.vocabulary is None else float(np.log(self.vocabulary)),

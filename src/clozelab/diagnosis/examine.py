@@ -1,4 +1,4 @@
-"""All checks of a case."""
+"""Run all checks on a case."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clozelab.diagnosis.result import LEVELS, Diagnosis
 
 
 def examine(case: Case) -> Diagnosis:
-    """What every check finds, the gravest first."""
+    """The findings of every check, the most serious first."""
     results = [(name, check(case)) for name, check in CHECKS.items()]
     findings = [replace(result, check=name) for name, result in results if result is not None]
     findings.sort(key=lambda finding: LEVELS.index(finding.level))

@@ -24,13 +24,13 @@ from clozelab.text.store.corpus import open_stores
 
 _STATE = "trainer_state.json"
 _CONFIGS = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
-_HUGE = 1 << 62  # no number of theirs is as large
+_HUGE = 1 << 62  # larger numbers are taken for nonsense
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _WIDTHS = ("hidden_size", "n_embd", "dim", "d_model")
 
 
 def is_folder(place: Path) -> bool:
-    """Whether a folder has something of transformers in it."""
+    """Whether a folder has files of transformers."""
     return place.is_dir() and any(
         file.is_file()
         for folder in (place, *place.glob("checkpoint-*"))
@@ -39,13 +39,13 @@ def is_folder(place: Path) -> bool:
 
 
 def read_folder(place: str, data: Sequence[str] = ()) -> Case:
-    """A folder of transformers; with a corpus its text is read, by the folder's own tokenizer."""
+    """The case of a folder of transformers; text of a corpus is read by its own tokenizer."""
     path = Path(place)
-    state, home = _state(path)
-    config, *names = (_settings(_beside(path, home, name)) for name in _CONFIGS)
+    state, home = _read_state(path)
+    config, *names = (_read_settings(_find_file(path, home, name)) for name in _CONFIGS)
     tokenizer = _tokenizer(path, home)
-    vocabulary = _whole(config.get("vocab_size"))
-    log = _log(state) if state else None
+    vocabulary = _positive_int(config.get("vocab_size"))
+    log = _read_log(state) if state else None
     text, unknown = None, list[str]()
     if data:
         stores = open_stores(data)
@@ -62,34 +62,34 @@ def read_folder(place: str, data: Sequence[str] = ()) -> Case:
     return Case(
         place=place,
         kind="folder",
-        state=_said(state, log, kinds),
+        state=_describe(state, log, kinds),
         log=log,
         text=text,
         language_model=language_model,
         predicts_masks=masked,
         size=_size(config),
         vocabulary=vocabulary,
-        mask_token=mask_token(tokenizer, name=_named_mask(names)) if masked else None,
+        mask_token=mask_token(tokenizer, name=_mask_name(names)) if masked else None,
         tables=tables(path),
         damaged=damaged(path),
         unknown=unknown,
     )
 
 
-def _state(path: Path) -> tuple[dict[str, Any], Path]:
-    """The newest state of a trainer, and the folder that it lies in."""
+def _read_state(path: Path) -> tuple[dict[str, Any], Path]:
+    """The newest state of a trainer, and its folder."""
     for folder in reversed(checkpoints(path)):
         if (folder / _STATE).is_file():
-            return _settings(folder / _STATE), folder
+            return _read_settings(folder / _STATE), folder
     return {}, path
 
 
-def _beside(path: Path, home: Path, name: str) -> Path:
+def _find_file(path: Path, home: Path, name: str) -> Path:
     return path / name if (path / name).is_file() else home / name
 
 
-def _settings(file: Path) -> dict[str, Any]:
-    """A file of JSON, whose numbers may be NaN; none, if it is not there."""
+def _read_settings(file: Path) -> dict[str, Any]:
+    """The contents of a JSON file, whose numbers may be NaN; empty if there is none."""
     return read_json(file) if file.is_file() else {}
 
 
@@ -102,8 +102,8 @@ def _tokenizer(path: Path, home: Path) -> Tokenizer | None:
     return None
 
 
-def _named_mask(files: Sequence[Mapping[str, Any]]) -> str | None:
-    """The mask token as the settings name it: a word, or a table with its content."""
+def _mask_name(files: Sequence[Mapping[str, Any]]) -> str | None:
+    """The name of the mask token in the settings: a string, or a table with its content."""
     for settings in files:
         name = settings.get("mask_token")
         name = name.get("content") if isinstance(name, Mapping) else name
@@ -114,17 +114,17 @@ def _named_mask(files: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     layers, width = (
-        next((n for key in keys if (n := _whole(config.get(key)))), None)
+        next((n for key in keys if (n := _positive_int(config.get(key)))), None)
         for keys in (_LAYERS, _WIDTHS)
     )
     return (layers, width) if layers and width else None
 
 
-def _whole(value: Any) -> int | None:
+def _positive_int(value: Any) -> int | None:
     return value if type(value) is int and 0 < value < _HUGE else None
 
 
-def _log(state: Mapping[str, Any]) -> TrainingLog:
+def _read_log(state: Mapping[str, Any]) -> TrainingLog:
     lines = state.get("log_history")
     history = [row for row in lines if isinstance(row, Mapping)] if isinstance(lines, list) else []
     history = [row for row in history if math.isfinite(_number(row.get("step")))]
@@ -134,11 +134,11 @@ def _log(state: Mapping[str, Any]) -> TrainingLog:
         return np.array([_number(row.get(name)) for row in rows], dtype=np.float64)
 
     steps, rates, loss, norm = map(column, ("step", "learning_rate", "loss", "grad_norm"))
-    named = np.array(["grad_norm" in row for row in rows], dtype=bool)
-    no_norm = named & ~np.isfinite(norm)  # logged, and not a number
-    # By default the Trainer leaves losses that are NaN out of its means: what is left is 0.
-    void = ~np.isfinite(loss) | ((loss == 0) & no_norm)
-    bad = [(int(step), "the loss") for step in steps[void]]
+    has_norm = np.array(["grad_norm" in row for row in rows], dtype=bool)
+    no_norm = has_norm & ~np.isfinite(norm)  # logged, but not finite
+    # By default the Trainer leaves NaN losses out of its means, which are then 0.
+    missing = ~np.isfinite(loss) | ((loss == 0) & no_norm)
+    bad = [(int(step), "the loss") for step in steps[missing]]
     if not bad:
         bad = [(int(step), "the gradient's norm") for step in steps[no_norm]]
     held_out = [
@@ -151,9 +151,9 @@ def _log(state: Mapping[str, Any]) -> TrainingLog:
     done = max(float(steps[-1]), 1.0) if len(steps) else 1.0
     return TrainingLog(
         objective="loss",
-        total=_whole(state.get("max_steps")) or int(done),
+        total=_positive_int(state.get("max_steps")) or int(done),
         steps=steps,
-        loss=np.where(void, np.nan, loss),
+        loss=np.where(missing, np.nan, loss),
         norm=norm,
         learning_rate=rates,
         tokens=steps * (seen / done),
@@ -164,7 +164,7 @@ def _log(state: Mapping[str, Any]) -> TrainingLog:
 
 
 def _number(value: Any) -> float:
-    """A number of a log; NaN where it is none, or as good as infinite."""
+    """A number of a log; NaN if it is none, or too large."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -172,10 +172,10 @@ def _number(value: Any) -> float:
     return number if abs(number) < _HUGE else math.nan
 
 
-def _said(state: Mapping[str, Any], log: TrainingLog | None, kinds: str) -> str:
+def _describe(state: Mapping[str, Any], log: TrainingLog | None, kinds: str) -> str:
     name = kinds or "a model of transformers"
     if log is None:
         return name
-    total = _whole(state.get("max_steps"))
-    done = _whole(state.get("global_step")) or log.done
+    total = _positive_int(state.get("max_steps"))
+    done = _positive_int(state.get("global_step")) or log.done
     return f"{name}, step {done:,} of {total:,}" if total else f"{name}, step {done:,}"

@@ -25,20 +25,20 @@ from clozelab.text.loading import load
 from clozelab.text.store.corpus import Corpus, Store, as_it_was, exists, open_stores, weighted
 from clozelab.text.vocabulary import ROLES, roles_of
 
-_SEEN = ("mask", "random", "same")  # what the encoder reads at a target
+_READ = ("mask", "random", "same")  # the token that the encoder reads at a target
 
 
 def read_run(place: str, data: Sequence[str] = (), *, log_only: bool = False) -> Case:
-    """A run, as far as it got; on the text that it was trained on, or on `data`.
+    """The case of a run, done or not, with the text that it was trained on, or `data`.
 
-    What its log alone shows is read in no time: of the text then only the counts of its tokens.
+    With `log_only` only the log and the token counts of the text are read, which is fast.
     """
     path = Path(place)
     _refuse_several(path)
     run = Run.open(path)
     recipe, machine, result = run.recipe(), run.machine(), run.result() or {}
-    log = _log(run, recipe, machine=machine, result=result)
-    stores, unknown = ([], []) if log_only else _stores(path, machine, data)
+    log = _read_log(run, recipe, machine=machine, result=result)
+    stores, unknown = ([], []) if log_only else _open_text(path, machine, data)
     language_model = any(
         slots.use("objectives", part) == log.objective
         for part in recipe.objectives
@@ -49,7 +49,7 @@ def read_run(place: str, data: Sequence[str] = (), *, log_only: bool = False) ->
     return Case(
         place=place,
         kind="run",
-        state=_state(run, log, result),
+        state=_describe_state(run, log, result),
         log=log,
         recipe=recipe,
         text=facts_of(stores) if stores else None,
@@ -57,8 +57,8 @@ def read_run(place: str, data: Sequence[str] = (), *, log_only: bool = False) ->
         predicts_masks=masks,
         origin=machine.get("from") or machine.get("teacher"),
         size=(encoder.layers, encoder.hidden_size),
-        vocabulary=None if log_only else recipe.tokenizer.vocabulary,  # by which one could guess
-        entropy=_entropy(tuple(map(str, machine.get("data") or ()))) if log_only else None,
+        vocabulary=None if log_only else recipe.tokenizer.vocabulary,  # not needed for a log
+        entropy=_text_entropy(tuple(map(str, machine.get("data") or ()))) if log_only else None,
         mask_token=mask_token(_tokenizer(path, stores)) if masks and not log_only else None,
         tables=() if log_only else tables(path),
         damaged=None if log_only else damaged(path),
@@ -68,7 +68,7 @@ def read_run(place: str, data: Sequence[str] = (), *, log_only: bool = False) ->
 
 
 def read_corpus(data: Sequence[str]) -> Case:
-    """Corpora alone."""
+    """The case of corpora without a run."""
     stores = open_stores(data)
     text = facts_of(stores)
     return Case(
@@ -82,7 +82,7 @@ def read_corpus(data: Sequence[str]) -> Case:
 
 
 def mask_token(tokenizer: Tokenizer | None, *, name: str | None = None) -> MaskToken | None:
-    """The mask of a tokenizer, by the name that its files give it or by its usual spelling."""
+    """The mask token of a tokenizer, by the given name or its usual spelling."""
     if tokenizer is None:
         return None
     roles = roles_of(tokenizer)
@@ -101,17 +101,17 @@ def mask_token(tokenizer: Tokenizer | None, *, name: str | None = None) -> MaskT
 
 
 def _refuse_several(path: Path) -> None:
-    """Refuse folders of several runs, each of which is a patient of its own."""
+    """Refuse folders of several runs."""
     if (path / STUDY).exists():
         raise UserError(f"{path}: is a study; name the folder of one of its runs, as cells/…")
     if (path / PLAN).exists() or (path / TASK).exists():
         raise UserError(f"{path}: is a fine-tuning; the doctor reads pretraining runs")
 
 
-def _stores(
+def _open_text(
     path: Path, machine: Mapping[str, Any], data: Sequence[str]
 ) -> tuple[list[Store], list[str]]:
-    """The text of a run, as it was then; or a sentence on what is missing without it."""
+    """The corpora of a run, as they were then, or a sentence on why they are missing."""
     recorded = machine.get("data") or []
     if data:
         stores = open_stores(data)
@@ -131,12 +131,12 @@ def _stores(
         return open_stores(
             [as_it_was(*one) for one in zip(recorded, fingerprints, strict=True)]
         ), []
-    except UserError as error:  # the log is worth reading without it
+    except UserError as error:  # the log can be read without it
         return [], [f"the text: {error}"]
 
 
 @lru_cache(maxsize=64)
-def _entropy(places: tuple[str, ...]) -> float | None:
+def _text_entropy(places: tuple[str, ...]) -> float | None:
     """The unigram entropy of the text of a run, if it is on this machine."""
     try:
         named = [weighted(place) for place in places]
@@ -155,7 +155,7 @@ def _tokenizer(path: Path, stores: Sequence[Store]) -> Tokenizer | None:
         return None
 
 
-def _log(
+def _read_log(
     run: Run, recipe: Recipe, *, machine: Mapping[str, Any], result: Mapping[str, Any]
 ) -> TrainingLog:
     entries = run.events("step")
@@ -163,7 +163,7 @@ def _log(
     rows = [entry for entry in entries if isinstance(entry.get(name), dict)] if name else []
 
     def column(*names: str) -> Any:
-        """A number of each line; NaN where there is none, as where it was not finite."""
+        """A number of each line; NaN if it is missing or was not finite."""
         values = [next((row[n] for n in names if row.get(n) is not None), None) for row in rows]
         return np.array(values, dtype=np.float64)
 
@@ -204,14 +204,14 @@ def _objective(recipe: Recipe, entries: Sequence[Entry]) -> str:
 
 
 def _tokens(steps: Any, tokens: Any, result: Mapping[str, Any]) -> Any:
-    """Tokens seen after each line; of a thinned log by its share of the steps."""
+    """The tokens seen after each line; if the total is known, by the share of steps."""
     if "tokens" in result and result.get("steps"):
         return steps * (result["tokens"] / result["steps"])
     return np.cumsum(tokens)
 
 
 def _not_finite(run: Run, rows: Sequence[Entry], name: str) -> list[tuple[int, str]]:
-    """What a run stopped at, and what went on without a number."""
+    """The steps with values that were not finite, and which values."""
     problems = [(entry["step"], str(entry.get("what", ""))) for entry in run.events("diverged")]
     problems += [(row["step"], f"the loss of {name}") for row in rows if row[name]["loss"] is None]
     # A loss scaler skips a step whose gradient is not finite, now and then on purpose.
@@ -222,7 +222,7 @@ def _not_finite(run: Run, rows: Sequence[Entry], name: str) -> list[tuple[int, s
 
 
 def _times(entries: Sequence[Entry]) -> StepTimes | None:
-    names = [each.name for each in fields(StepTimes)]
+    names = [part.name for part in fields(StepTimes)]
     timed = [entry for entry in entries if entry["step"] > FIRST_TIMED and "waited" in entry]
     if not timed:
         return None
@@ -231,18 +231,18 @@ def _times(entries: Sequence[Entry]) -> StepTimes | None:
 
 
 def _accuracy(run: Run, rows: Sequence[Entry], name: str) -> dict[str, float]:
-    """Accuracies by what was read, as measured last on held-out text, or in the last lines."""
+    """Accuracies by the token that was read, on held-out text or else in the last lines."""
     measured = [entry[name] for entry in run.events("held_out") if name in entry][-1:]
     last = measured or [row[name] for row in rows[-max(3, len(rows) // 20) :]]
     means = {}
-    for what in _SEEN:
-        values = [one[f"accuracy_{what}"] for one in last if f"accuracy_{what}" in one]
+    for what in _READ:
+        values = [line[f"accuracy_{what}"] for line in last if f"accuracy_{what}" in line]
         if values:
             means[what] = float(np.mean(values))
     return means
 
 
-def _state(run: Run, log: TrainingLog, result: Mapping[str, Any]) -> str:
+def _describe_state(run: Run, log: TrainingLog, result: Mapping[str, Any]) -> str:
     steps = f"step {log.done:,} of {log.total:,}"
     if result or log.done >= log.total:
         return f"done, {log.done:,} steps"
@@ -252,9 +252,9 @@ def _state(run: Run, log: TrainingLog, result: Mapping[str, Any]) -> str:
 
 
 def measured(case: Case, means: Mapping[str, Mapping[str, float]]) -> Case:
-    """The case with what its model makes of held-out text."""
+    """The case with the results of its model on held-out text."""
     for name, mean in means.items():
-        seen = {what: mean[f"accuracy_{what}"] for what in _SEEN if f"accuracy_{what}" in mean}
+        seen = {what: mean[f"accuracy_{what}"] for what in _READ if f"accuracy_{what}" in mean}
         if seen:
             log = case.log or empty_log(name)
             log = replace(log, held_out=[*log.held_out, (float(log.done), mean["loss"])])
@@ -263,6 +263,6 @@ def measured(case: Case, means: Mapping[str, Mapping[str, float]]) -> Case:
 
 
 def empty_log(objective: str) -> TrainingLog:
-    """The log of somebody who kept none."""
-    none = np.zeros(0)
-    return TrainingLog(objective, 0, none, none, none, none, none)
+    """A log without lines."""
+    empty = np.zeros(0)
+    return TrainingLog(objective, 0, empty, empty, empty, empty, empty)

@@ -1,4 +1,4 @@
-"""Recorded runs of about the same size: what their loss was after as many tokens.
+"""Recorded runs of about the same size, to compare losses after as many tokens.
 
 Losses of different texts and tokenizers are compared as shares of the loss of the unigram plateau.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from clozelab import data
 from clozelab.runs.diagnostics import LEFT
 
-_ALIKE = 5.0  # times as many parameters in the layers, or as few; not tuned
+_MOST_RATIO = 5.0  # the largest ratio of parameters in the layers; not tuned
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class RecordedRun:
     points: Sequence[tuple[int, float]]
 
     def share(self, tokens: float) -> float | None:
-        """Its loss after so many tokens, as a share of the plateau's; None beyond its curve."""
+        """Its loss after `tokens` tokens, as a share of the plateau's; None beyond its curve."""
         seen, losses = zip(*self.points, strict=True)
         if not seen[0] <= tokens <= seen[-1]:
             return None
@@ -37,13 +37,13 @@ class RecordedRun:
 
     @property
     def left_after(self) -> int | None:
-        """The tokens that it had seen when it was first found to have left the plateau."""
+        """The tokens seen at the first evaluation below the plateau."""
         return next((seen for seen, loss in self.points if loss < LEFT * self.level), None)
 
 
 @cache
 def recorded() -> tuple[RecordedRun, ...]:
-    """All of them."""
+    """All recorded runs."""
     rows = json.loads(data.recorded().read_text(encoding="utf-8"))
     return tuple(RecordedRun(**row) for row in rows)
 
@@ -54,5 +54,5 @@ def alike(size: tuple[int, int]) -> list[RecordedRun]:
     return [
         run
         for run in recorded()
-        if 1 / _ALIKE <= run.layers * run.hidden_size**2 / mine <= _ALIKE
+        if 1 / _MOST_RATIO <= run.layers * run.hidden_size**2 / mine <= _MOST_RATIO
     ]  # fmt: skip

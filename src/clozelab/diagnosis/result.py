@@ -1,4 +1,4 @@
-"""What the doctor says: a result for every check that could be made, the gravest first."""
+"""The results of the doctor: one for every check that could be made."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class CheckResult:
     """What one check found."""
 
     level: Level
-    title: str  # what is so, in a few words
+    title: str  # the finding in a few words
     evidence: str  # the numbers that show it
-    cause: str = ""  # the likeliest; of what is healthy none
+    cause: str = ""  # the most likely one; empty if healthy
     remedy: str = ""  # the one change to try
     check: str = ""  # the name of the check
 
@@ -28,25 +28,25 @@ def ill(title: str, evidence: str, *, cause: str, remedy: str) -> CheckResult:
 
 
 def caution(title: str, evidence: str, *, cause: str, remedy: str) -> CheckResult:
-    """Something is unusual, and may be meant so."""
+    """Something is unusual, perhaps on purpose."""
     return CheckResult("caution", title, evidence, cause, remedy)
 
 
 def healthy(title: str, evidence: str) -> CheckResult:
-    """It is as it should be."""
+    """All is well."""
     return CheckResult("healthy", title, evidence)
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """What was found, the gravest first, and what could not be looked at."""
+    """The findings, the most serious first, and what could not be checked."""
 
     place: str
     kind: Literal["run", "folder", "corpus"]
     state: str  # how far it is, or how large
     findings: Sequence[CheckResult]
-    losses: Mapping[str, float]  # what the loss is compared with, in nats a token
-    unknown: Sequence[str] = ()  # what could not be looked at, and what would help
+    losses: Mapping[str, float]  # the loss and levels to compare it with, in nats per token
+    unknown: Sequence[str] = ()  # what could not be checked, and what would help
 
     @property
     def healthy(self) -> bool:
@@ -55,24 +55,24 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """All of it in a line."""
+        """A summary in one line."""
         counts = {level: len(self.of(level)) for level in LEVELS}
         if not self.findings:
             return "nothing to look at yet"
-        said = list[str]()
+        clauses = list[str]()
         if ill := counts["ill"]:
-            said.append(f"{ill} {'illness' if ill == 1 else 'illnesses'}")
+            clauses.append(f"{ill} {'illness' if ill == 1 else 'illnesses'}")
         if counts["caution"]:
-            said.append(f"{counts['caution']} caution{'s' * (counts['caution'] > 1)}")
-        said.append(f"{counts['healthy']} of {len(self.findings)} checks normal")
-        return f"{'healthy' if self.healthy else 'ill'}: {', '.join(said)}"
+            clauses.append(f"{counts['caution']} caution{'s' * (counts['caution'] > 1)}")
+        clauses.append(f"{counts['healthy']} of {len(self.findings)} checks normal")
+        return f"{'healthy' if self.healthy else 'ill'}: {', '.join(clauses)}"
 
     def of(self, level: Level) -> list[CheckResult]:
         """The findings of a level."""
         return [finding for finding in self.findings if finding.level == level]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, as JSON holds it."""
+        """All fields as JSON values."""
         facts = {name: getattr(self, name) for name in ("place", "kind", "state", "healthy")}
         return {
             **facts,

@@ -1,4 +1,4 @@
-"""What a text is like: entropies, words, repetition, and what its held-out part shares with it."""
+"""Statistics of a text: entropies, words, repetition, and overlap of held-out text."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from clozelab.text.store.corpus import Store
 from clozelab.text.tokenizers import Chars, part_of
 from clozelab.text.vocabulary import describe
 
-_TRAIN, _HELD_OUT = 4_000_000, 400_000  # tokens that bigrams are counted in, and predicted in
-_COMPARED = 20_000_000  # tokens of the training text that held-out sentences are looked for in
-_LONG = 8  # tokens: shorter sentences, as "He said so.", are in many texts
-_DECODED = 4_000  # sentences that are tokenised again by another tokenizer
+_TRAIN, _HELD_OUT = 4_000_000, 400_000  # tokens for counting bigrams, and for predicting them
+_COMPARED = 20_000_000  # tokens of training text in which held-out sentences are searched
+_LEAST_TOKENS = 8  # tokens; shorter sentences, as "He said so.", occur in many texts
+_RETOKENISED = 4_000  # sentences to tokenise with another tokenizer
 
 
 @dataclass(frozen=True)
 class TextFacts:
-    """A text by its tokenizer."""
+    """The statistics of a text under a tokenizer."""
 
     place: str
-    tokens: int  # of the training text; of one that was tokenised again, of the sample
+    tokens: int  # of the training text, or of the sample if tokenised again
     held_out: int  # tokens of the held-out text
     vocabulary: int  # ids
-    unigram: float  # nats a token
-    bigram: float | None  # nats a token of held-out text, for whoever knows the token before
+    unigram: float  # nats per token
+    bigram: float | None  # nats per token of held-out text, given the token before
     commonest: float  # the share of the most frequent token
     tokens_a_word: float
-    unknown: float  # the share of tokens that the tokenizer does not know
-    repeated: float  # the share of the text in sentences that were there before
-    shared: float | None  # the share of the held-out text in sentences that are trained on
+    unknown: float  # the share of unknown tokens
+    repeated: float  # the share of the text in repeated sentences
+    shared: float | None  # the share of held-out text in sentences of the training text
     example: str = ""  # such a sentence
     characters: bool = False  # the tokenizer is one of characters, so words are split on purpose
 
@@ -59,7 +59,7 @@ class _Split(NamedTuple):
 
 
 def facts_of(stores: Sequence[Store]) -> TextFacts:
-    """What is known of the stores of a run; what is sampled is of the first."""
+    """The statistics of a run's corpora; samples are of the first."""
     corpus = stores[0][0]
     train, held_out = (_Split.of(corpus.documents(split)) for split in ("train", "held_out"))
     return _facts(
@@ -73,14 +73,14 @@ def facts_of(stores: Sequence[Store]) -> TextFacts:
 
 
 def retokenised(corpus: Corpus, tokenizer: Tokenizer) -> TextFacts:
-    """What is known of a corpus's text by another tokenizer, of its first sentences."""
+    """The statistics of a corpus's first sentences under another tokenizer."""
     encoder = CachedTokenizer(tokenizer, segment=False, counts=Counts())
     splits = []
     for split in ("train", "held_out"):
         documents = corpus.documents(split)
-        bounds = np.asarray(documents.sentences[: _DECODED + 1])
+        bounds = np.asarray(documents.sentences[: _RETOKENISED + 1])
         ids = np.asarray(documents.ids[: bounds[-1]])
-        texts = [corpus.decode(one) for one in np.split(ids, bounds[1:-1])] if len(ids) else []
+        texts = [corpus.decode(part) for part in np.split(ids, bounds[1:-1])] if len(ids) else []
         encoded = encoder.encode(texts)
         splits.append(_Split(encoded.ids, encoded.marks, encoded.starts))
     train, held_out = splits
@@ -106,7 +106,7 @@ def _facts(
     shared, at = shared_share(held_out, train)
     sentence = [] if at is None else list(held_out.ids[slice(*held_out.sentences[at : at + 2])])
     test = np.asarray(held_out.ids[:_HELD_OUT])
-    if len(test) < 2:  # nothing is held out: the last tenth of the sample stands in
+    if len(test) < 2:  # nothing is held out: use the last tenth of the sample
         sample, test = np.split(sample, [len(sample) * 9 // 10])
     return TextFacts(
         place=place,
@@ -126,56 +126,56 @@ def _facts(
 
 
 def tokens_a_word(marks: Bytes) -> float:
-    """Tokens of some text for each of its words."""
+    """The mean number of tokens per word."""
     words = int(((np.asarray(marks) & Mark.WORD) != 0).sum())
     return len(marks) / max(words, 1)
 
 
 def bigram_entropy(train: Array, test: Array, size: int) -> float | None:
-    """Nats a token of `test` for whoever has counted pairs of tokens in `train`.
+    """The nats per token of `test` under a bigram model of `train`.
 
-    By Witten and Bell's smoothing: a pair that is new is as likely as the token before it was
-    followed by something new, times the frequency of the token itself. Where so few pairs were
-    counted that they tell nothing, it is that of the frequencies alone, or of guessing.
+    By Witten and Bell's smoothing: a new pair is as likely as its first token was followed by
+    something new, times the frequency of its second token. At most it is the unigram entropy, or
+    that of guessing, as with too few pairs.
     """
     if len(train) < 2 or len(test) < 2:
         return None
-    single = np.bincount(train, minlength=size) + 1.0
-    single /= single.sum()
-    pairs, counts = np.unique(_pairs(train, size), return_counts=True)
+    frequencies = np.bincount(train, minlength=size) + 1.0
+    frequencies /= frequencies.sum()
+    pairs, counts = np.unique(_pair_keys(train, size), return_counts=True)
     before = pairs // np.uint64(size)
     followed = np.bincount(before, weights=counts, minlength=size)
     kinds = np.bincount(before, minlength=size)
-    seen = look_up(pairs, counts, _pairs(test, size), default=0)
+    seen = look_up(pairs, counts, _pair_keys(test, size), default=0)
     first, second = test[:-1], test[1:]
     total = np.maximum(followed[first] + kinds[first], 1)
     new = np.where(kinds[first] > 0, kinds[first], 1)
-    likely = (seen + new * single[second]) / total
-    alone = float(-np.log(single[second]).mean())
-    return min(float(-np.log(likely).mean()), alone, float(np.log(size)))
+    probabilities = (seen + new * frequencies[second]) / total
+    unigram = float(-np.log(frequencies[second]).mean())
+    return min(float(-np.log(probabilities).mean()), unigram, float(np.log(size)))
 
 
-def _pairs(ids: Array, size: int) -> Keys:
+def _pair_keys(ids: Array, size: int) -> Keys:
     numbers = np.asarray(ids).astype(np.uint64)
     return np.asarray(numbers[:-1] * np.uint64(size) + numbers[1:])
 
 
 def shared_share(held_out: _Split, train: _Split) -> tuple[float | None, int | None]:
-    """The share of held-out text in sentences that are in the training text, and one of them."""
+    """The share of held-out text in sentences of the training text, and the index of one."""
     bounds = np.asarray(held_out.sentences)
     bounds = bounds[: np.searchsorted(bounds, _HELD_OUT) + 1]
     lengths = np.diff(bounds)
-    if not (lengths >= _LONG).any():
+    if not (lengths >= _LEAST_TOKENS).any():
         return None, None
     keys = fold(np.asarray(held_out.ids[: bounds[-1]]), bounds[:-1])
     known = np.zeros(len(keys), dtype=bool)
     ends = np.asarray(train.sentences)
     ends = ends[: np.searchsorted(ends, _COMPARED) + 1]
-    step = 100_000  # sentences at a time, to be light on memory
+    step = 100_000  # sentences at a time, to save memory
     for first in range(0, len(ends) - 1, step):
-        some = ends[first : first + step + 1]
-        own = fold(np.asarray(train.ids[some[0] : some[-1]]), some[:-1] - some[0])
-        known |= contains(np.unique(own), keys)
-    known &= lengths >= _LONG
+        chunk = ends[first : first + step + 1]
+        train_keys = fold(np.asarray(train.ids[chunk[0] : chunk[-1]]), chunk[:-1] - chunk[0])
+        known |= contains(np.unique(train_keys), keys)
+    known &= lengths >= _LEAST_TOKENS
     at = int(np.flatnonzero(known)[0]) if known.any() else None
     return float(lengths[known].sum() / max(lengths.sum(), 1)), at

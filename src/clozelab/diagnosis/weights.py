@@ -1,7 +1,7 @@
 """Embedding tables that never moved: by Adam's second moments, or by two checkpoints.
 
-A row that never had a gradient has a second moment of zero; one that no step moved is the same in
-two checkpoints. Only the tables are read, and torch is not needed.
+A row that never had a gradient has a second moment of zero, and is the same in two checkpoints.
+Only the tables are read, without torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 _WEIGHTS = "model.safetensors"
 _MOMENT = "exp_avg_sq"
-# Of our checkpoints, and of transformers'.
+# In our checkpoints, and in those of transformers.
 _WORDS = re.compile(r"(.*\.)?(embeddings\.words|word_embeddings|tok_embeddings|wte)\.weight")
 _POSITIONS = re.compile(r"(.*\.)?(embeddings\.positions|position_embeddings|wpe)\.weight")
 
@@ -30,13 +30,13 @@ class EmbeddingTable:
     kind: str  # words or positions
     rows: int
     unmoved: Sequence[int]
-    others_moved: bool  # whether other weights did
+    others_moved: bool  # whether other weights moved
     seen_by: str  # how that is known
     finite: bool = True
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run or a trainer, which may leave the last in its folder, by age."""
+    """The checkpoints of a run or a trainer by age, then the folder itself."""
     folders = [*(folder / "checkpoints").glob("step-*"), *folder.glob("checkpoint-*")]
     numbers = {path: path.name.rpartition("-")[2] for path in folders}
     numbered = sorted((int(number), path) for path, number in numbers.items() if number.isdigit())
@@ -44,7 +44,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def damaged(folder: Path) -> Path | None:
-    """The newest weights, if they are there and cannot be read."""
+    """The file of the newest weights, if it cannot be read."""
     saved = [path / _WEIGHTS for path in checkpoints(folder) if (path / _WEIGHTS).is_file()]
     for file in saved[-1:]:
         try:
@@ -58,7 +58,7 @@ def damaged(folder: Path) -> Path | None:
 
 
 def tables(folder: Path) -> list[EmbeddingTable]:
-    """The embedding tables of the newest checkpoint, where it can be told which rows moved."""
+    """The embedding tables of the newest checkpoint, if it is known which rows moved."""
     saved = [path for path in checkpoints(folder) if (path / _WEIGHTS).is_file()]
     try:
         return list(_tables(saved)) if saved else []
@@ -67,38 +67,38 @@ def tables(folder: Path) -> list[EmbeddingTable]:
 
 
 def _tables(saved: Sequence[Path]) -> Iterator[EmbeddingTable]:
-    # What a trainer leaves in its folder in the end is often its last checkpoint once more.
+    # The final weights in a trainer's folder are often a copy of its last checkpoint.
     *earlier, newest = saved[:-1] if len(saved) > 2 and saved[-1] == saved[-2].parent else saved
     before = earlier[-1] if earlier else None
     with safe_open(newest / _WEIGHTS, framework="np") as weights:
         moments = dict(_moments(newest / "state"))
         for name in weights.keys():  # noqa: SIM118 - it is no dictionary
-            kind = _kind(name)
+            kind = _table_kind(name)
             if kind is None:
                 continue
             values = weights.get_tensor(name)
             finite = bool(np.isfinite(values).all())
             if moments:
-                unmoved = _still(moments.get(name), len(values))
+                unmoved = _rows_without_gradient(moments.get(name), len(values))
                 yield EmbeddingTable(
                     name, kind, len(values), unmoved, True, "Adam's moments", finite
                 )
             elif before is not None:
                 table = _compared(before, newest, name, kind, values, weights, finite=finite)
-                once_more = not table.others_moved and newest == before.parent
-                yield from () if once_more else (table,)
+                is_copy = not table.others_moved and newest == before.parent
+                yield from () if is_copy else (table,)
             elif not finite:
                 yield EmbeddingTable(name, kind, len(values), [], True, "its values", finite)
 
 
-def _kind(name: str) -> str | None:
+def _table_kind(name: str) -> str | None:
     if _WORDS.fullmatch(name):
         return "words"
     return "positions" if _POSITIONS.fullmatch(name) else None
 
 
-def _still(moment: Any, rows: int) -> list[int]:
-    """The rows whose second moment is zero; all of them, if the table has none."""
+def _rows_without_gradient(moment: Any, rows: int) -> list[int]:
+    """The rows whose second moment is zero; all if the table has no moment."""
     if moment is None:
         return list(range(rows))
     return [int(row) for row in np.flatnonzero(~np.asarray(moment).any(axis=1))]
@@ -111,7 +111,7 @@ def _moments(folder: Path) -> Iterator[tuple[str, Any]]:
             for name in tensors.keys():  # noqa: SIM118
                 owner, _, key = name.partition("/")[2].rpartition("/")
                 if key == _MOMENT:
-                    yield owner, tensors.get_tensor(name) if _kind(owner) else None
+                    yield owner, tensors.get_tensor(name) if _table_kind(owner) else None
 
 
 def _compared(
@@ -130,5 +130,5 @@ def _compared(
 
 
 def _other_names(names: Iterable[str]) -> list[str]:
-    """A few weights that are no embeddings."""
-    return [name for name in names if _kind(name) is None and name.endswith("weight")][:4]
+    """The names of a few weights other than embeddings."""
+    return [name for name in names if _table_kind(name) is None and name.endswith("weight")][:4]

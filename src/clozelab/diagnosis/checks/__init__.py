@@ -1,6 +1,6 @@
-"""The checks: each makes of a case what it found, or None where it cannot tell.
+"""The checks: each returns its finding on a case, or None if it cannot tell.
 
-The order is that of gravity. A new check is a function in one of the modules and a line here.
+The most serious come first. A new check is a function in one of the modules and a line here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the loss says: where it stands, whether it is stuck, fell back, or is learned by heart."""
+"""Checks of the loss: its level, a plateau, a collapse, overfitting."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from clozelab.diagnosis.recorded import alike
 from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
 from clozelab.runs.diagnostics import LEFT, plateau_cause
 
-# Set on the recorded runs (docs/doctor.md): what they are called ill by is known of them.
-_SMOOTHED = 20  # stretches of a log, each by its mean
-_FEW = 20  # lines: a shorter log cannot be judged
-_GUESSED = 0.95  # as LEFT, where the loss of the plateau is a guess
-_LEVEL = 0.02  # of its loss: a curve that falls by less in its second half is level
-_ABOVE = 1.15  # times the plateau's loss: frequencies and copying are not learned
-_RISEN = 0.08  # of the best loss: one that lies higher in the end has risen
-_BEHIND = 0.1  # of the plateau's loss, above every recorded run
-_LEVELS = {
+# Thresholds set on the recorded runs (docs/doctor.md), whose faults are known.
+_PARTS = 20  # parts of a log that are averaged
+_LEAST_LINES = 20  # lines; a shorter log is not judged
+_LEFT_IF_ESTIMATED = 0.95  # as LEFT, if the loss of the plateau is estimated
+_LEAST_FALL = 0.02  # share of its loss; a curve that falls by less in its second half is level
+_ABOVE = 1.15  # times the plateau's loss; above it not even frequencies are learned
+_RISEN = 0.08  # share of the best loss by which a final loss has risen
+_BEHIND = 0.1  # share of the plateau's loss above every recorded run
+_LEVEL_NAMES = {
     "unigram": "knowing frequencies alone",
     "plateau": "frequencies and copying",
     "bigram": "knowing the token before",
 }
-_TOO_GOOD = 0.2  # nats a token: no prose is as easy
+_TOO_GOOD = 0.2  # nats per token; no prose is as easy
 
 
 def stretches(log: TrainingLog) -> tuple[Floats, Floats]:
-    """Means of the loss over stretches of the log, and the step that each ends with."""
+    """The last step and the mean loss of each part of the log."""
     known = np.isfinite(log.loss)
-    count = min(_SMOOTHED, max(int(known.sum()) // 3, 1))
+    count = min(_PARTS, max(int(known.sum()) // 3, 1))
     steps, losses = (np.array_split(values[known], count) for values in (log.steps, log.loss))
     ends = [part[-1] for part in steps if len(part)]
     return np.array(ends), np.array([part.mean() for part in losses if len(part)])
 
 
 def level(case: Case) -> CheckResult | None:
-    """The loss beside what it costs to know less, and beside recorded runs."""
+    """Compare the loss with entropies of the text, and with recorded runs."""
     loss, limits = case.loss, case.losses
     names = ("uniform", "unigram", "plateau", "bigram")
     marks = ", ".join(f"{name} {limits[name]:.2f}" for name in names if name in limits)
@@ -62,7 +62,7 @@ def level(case: Case) -> CheckResult | None:
             remedy="look at one batch: hidden tokens must not be in the input",
         )
     below = [name for name in names[1:] if name in limits and loss < limits[name]]
-    place = f", below that of {_LEVELS[below[-1]]}" if below else ""
+    place = f", below that of {_LEVEL_NAMES[below[-1]]}" if below else ""
     behind, said = _beside_recorded(case, loss)
     if behind:
         return caution(
@@ -72,12 +72,12 @@ def level(case: Case) -> CheckResult | None:
             remedy="compare the recipe with theirs: clozelab diff",
         )
     if "unigram" in limits and not below and case.log is not None and not case.log.young:
-        return None  # the check of the plateau says it
+        return None  # the check of the plateau reports it
     return healthy(f"the loss is {loss:.2f}{place}", "; ".join(filter(None, [marks, said])))
 
 
 def _beside_recorded(case: Case, loss: float) -> tuple[bool, str]:
-    """Whether a run is behind all recorded ones after as many tokens, and how they compare."""
+    """Whether a run is behind all recorded ones after as many tokens, and a sentence on it."""
     log, limit = case.log, case.plateau
     if case.size is None or log is None or limit is None or case.continued or not len(log.tokens):
         return False, ""
@@ -89,22 +89,22 @@ def _beside_recorded(case: Case, loss: float) -> tuple[bool, str]:
     runs = f"{len(shares)} recorded run{'s' * (len(shares) > 1)} of about this size"
     among = f"{min(shares):.2f}" + (f" to {max(shares):.2f}" if len(shares) > 1 else "")
     said = f"{mine:.2f} of the plateau's loss; {runs} after as many tokens: {among}"
-    # Else the limit is a guess.
+    # Otherwise the limit is only estimated.
     return case.unigram_known and mine > max(shares) + _BEHIND, said
 
 
 def plateau(case: Case) -> CheckResult | None:
-    """Whether the loss is stuck at what frequencies and copying alone give."""
+    """Check whether the loss is stuck at that of frequencies and copying alone."""
     log, limit = case.log, case.plateau
     if log is None or limit is None or not case.language_model or case.continued:
         return None
     if case.worse_than_guessing:
-        return None  # which another check tells, and is no plateau
+        return None  # reported by another check
     ends, means = stretches(log)
-    if np.isfinite(log.loss).sum() < _FEW:
+    if np.isfinite(log.loss).sum() < _LEAST_LINES:
         return None
     known = f"{limit:.2f}" if case.unigram_known else f"about {limit:.2f} (as of English text)"
-    left = np.flatnonzero(means < (LEFT if case.unigram_known else _GUESSED) * limit)
+    left = np.flatnonzero(means < (LEFT if case.unigram_known else _LEFT_IF_ESTIMATED) * limit)
     if len(left):
         step = int(ends[left[0]])
         title = f"left the unigram plateau before step {step:,}"
@@ -112,8 +112,8 @@ def plateau(case: Case) -> CheckResult | None:
     reached = means <= (1.02 if case.unigram_known else 1.1) * limit
     since = int(ends[np.flatnonzero(reached)[0]]) if reached.any() else int(ends[0])
     said = f"the loss is {means[-1]:.2f}, and frequencies and copying alone give {known};"
-    said += f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_others(case)}"
-    cause, _, remedy = _why(case, means).partition(": ")
+    said += f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_recorded(case)}"
+    cause, _, remedy = _cause_and_remedy(case, means).partition(": ")
     how = {"cause": cause, "remedy": remedy.removeprefix("try ")}
     if log.young:
         where = "above" if means[-1] > _ABOVE * limit else "on"
@@ -123,26 +123,26 @@ def plateau(case: Case) -> CheckResult | None:
     if means[-1] > _ABOVE * limit:
         said = f"the loss is {means[-1]:.2f} after {log.done:,} steps, and that alone gives {known}"
         return ill("has not even learned how often each token occurs", said, **how)
-    falls = means[len(means) // 2] - means[-1] > _LEVEL * limit
+    falls = means[len(means) // 2] - means[-1] > _LEAST_FALL * limit
     if falls and log.done < log.total:
         return caution("still on the unigram plateau, and slowly falling", said, **how)
     return ill(f"{'still' if falls else 'stuck'} on the unigram plateau", said, **how)
 
 
-def _others(case: Case) -> str:
-    """How long it took recorded runs of that size to leave the plateau."""
+def _recorded(case: Case) -> str:
+    """A clause on when recorded runs of that size left the plateau."""
     runs = alike(case.size) if case.size else []
     if not runs:
         return ""
     left = [run.left_after / 1e6 for run in runs if run.left_after is not None]
-    said = f"; {len(left)} of {len(runs)} recorded runs of about this size left it"
-    said += f", half of them before {np.median(left):.0f} million tokens" if len(left) > 1 else ""
+    clause = f"; {len(left)} of {len(runs)} recorded runs of about this size left it"
+    clause += f", half of them before {np.median(left):.0f} million tokens" if len(left) > 1 else ""
     seen = float(case.log.tokens[-1]) if case.log is not None and len(case.log.tokens) else 0.0
-    return said + (f", and this one has seen {seen / 1e6:.3g}" if seen > 0 else "")
+    return clause + (f", and this one has seen {seen / 1e6:.3g}" if seen > 0 else "")
 
 
-def _why(case: Case, means: Floats) -> str:
-    """The likeliest cause, and after a colon what got others off it."""
+def _cause_and_remedy(case: Case, means: Floats) -> str:
+    """The most likely cause and, after a colon, the remedy."""
     if case.recipe is not None:
         lower = bool(means[:-1].min() < means[-1] / (1 + _RISEN))
         repeats = case.text.repeated if case.text is not None else 0.0
@@ -160,9 +160,9 @@ def _why(case: Case, means: Floats) -> str:
 
 
 def collapse(case: Case) -> CheckResult | None:
-    """Whether the loss had been lower, and rose for good."""
+    """Check whether the loss had been lower, and rose for good."""
     log = case.log
-    if log is None or np.isfinite(log.loss).sum() < _FEW:
+    if log is None or np.isfinite(log.loss).sum() < _LEAST_LINES:
         return None
     ends, means = stretches(log)
     best = int(means.argmin())
@@ -181,14 +181,14 @@ def collapse(case: Case) -> CheckResult | None:
 
 
 def overfitting(case: Case) -> CheckResult | None:
-    """Whether the held-out loss rises while the training loss falls."""
+    """Check whether the held-out loss rises while the training loss falls."""
     log = case.log
     if log is None or len(log.held_out) < 3 or log.end is None:
         return None
     steps, losses = zip(*log.held_out, strict=True)
     best = int(np.argmin(losses))
     said = f"held out {losses[-1]:.2f} (best {losses[best]:.2f} after step {int(steps[best]):,}), "
-    said += f"training {log.end:.2f}{_passes(case)}"
+    said += f"training {log.end:.2f}{_passes_clause(case)}"
     rises = losses[-1] > (1 + _RISEN) * losses[best]
     if not (rises and log.end < losses[-1] / (1 + _RISEN)):
         gap = losses[-1] - log.end
@@ -203,7 +203,7 @@ def overfitting(case: Case) -> CheckResult | None:
     return ill(title, said, cause=cause, remedy=remedy)
 
 
-def _passes(case: Case) -> str:
+def _passes_clause(case: Case) -> str:
     log = case.log
     if log is None or case.text is None or not len(log.tokens) or not np.isfinite(log.tokens[-1]):
         return ""

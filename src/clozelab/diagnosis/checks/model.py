@@ -1,4 +1,4 @@
-"""What the model says: its mask token, what is hidden, what it predicts, embeddings that rest."""
+"""Checks of the model: its weights, mask token, masked share, accuracy and embeddings."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from clozelab.diagnosis.case import Case
 from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
 from clozelab.diagnosis.weights import EmbeddingTable
 
-_FEWEST, _MOST = 0.05, 0.6  # of the tokens, beyond which nobody has trained well
+_FEWEST, _MOST = 0.05, 0.6  # of the tokens; no good training is known beyond
 _USUAL = (0.1, 0.45)  # from BERT's 15 % to the 40 % of arXiv:2202.08005, and a little more
-# Not tuned: what is wrong misses these by far.
-_MISSED = 0.3  # of the rate that was asked for
-_COPIED = 0.9  # accuracy at tokens that were left as they are
+# Not tuned: faults miss these by far.
+_MISSED = 0.3  # relative to the requested rate
+_COPIED = 0.9  # accuracy at tokens that were kept
 _BLIND = 0.3  # of the accuracy at random tokens
 _SOME = 0.5  # of the rows of a table
 
 
 def weights(case: Case) -> CheckResult | None:
-    """Whether the newest weights can be read at all."""
+    """Check whether the newest weights can be read."""
     if case.damaged is None:
         return None
     return ill(
@@ -28,7 +28,7 @@ def weights(case: Case) -> CheckResult | None:
 
 
 def mask_token(case: Case) -> CheckResult | None:
-    """Whether the tokenizer's mask is the one that the model knows."""
+    """Check whether the tokenizer's mask token is that of the model."""
     mask = case.mask_token
     if mask is None:
         return None
@@ -72,7 +72,7 @@ def mask_token(case: Case) -> CheckResult | None:
 
 
 def masked_share(case: Case) -> CheckResult | None:
-    """The share of the tokens that is hidden, beside what was asked for."""
+    """Check the share of masked tokens against the requested one."""
     if case.recipe is None or not case.predicts_masks:
         return None
     mask_rate = getattr(case.recipe.masking, "mask_rate", None)
@@ -117,7 +117,7 @@ def masked_share(case: Case) -> CheckResult | None:
 
 
 def accuracy(case: Case) -> CheckResult | None:
-    """What is predicted rightly where a mask, a random token or the token itself was read."""
+    """Check the accuracies where a mask, a random token or the token itself was read."""
     seen = case.accuracy
     if "mask" not in seen or not case.predicts_masks:
         return None
@@ -147,23 +147,23 @@ def accuracy(case: Case) -> CheckResult | None:
 
 
 def embeddings(case: Case) -> CheckResult | None:
-    """Whether embeddings were trained."""
-    results = [_table(case, table) for table in case.tables if table.finite]
+    """Check whether the embeddings were trained."""
+    results = [_check_table(case, table) for table in case.tables if table.finite]
     worst = sorted((one for one in results if one), key=lambda one: one.level != "ill")
     if worst:
         return worst[0]
     if not results:
         return None
-    rows, unmoved = (sum(counts) for counts in zip(*map(_counts, case.tables), strict=True))
+    rows, unmoved = (sum(counts) for counts in zip(*map(_row_counts, case.tables), strict=True))
     said = f"{rows - unmoved:,} of {rows:,} rows, by {case.tables[0].seen_by}"
     return healthy("the embeddings move", said)
 
 
-def _counts(table: EmbeddingTable) -> tuple[int, int]:
+def _row_counts(table: EmbeddingTable) -> tuple[int, int]:
     return table.rows, len(table.unmoved)
 
 
-def _table(case: Case, table: EmbeddingTable) -> CheckResult | None:
+def _check_table(case: Case, table: EmbeddingTable) -> CheckResult | None:
     unmoved = len(table.unmoved)
     said = f"{unmoved:,} of {table.rows:,} rows of {table.name}, by {table.seen_by}"
     if unmoved == table.rows:
@@ -181,7 +181,7 @@ def _table(case: Case, table: EmbeddingTable) -> CheckResult | None:
             remedy="unfreeze them (requires_grad), and give the optimiser all parameters",
         )
     if table.kind == "positions" and unmoved:
-        return _positions(case, table, said)
+        return _check_positions(case, table, said)
     if unmoved > _SOME * table.rows:
         return caution(
             "many embeddings never move",
@@ -192,11 +192,11 @@ def _table(case: Case, table: EmbeddingTable) -> CheckResult | None:
     return None
 
 
-def _positions(case: Case, table: EmbeddingTable, said: str) -> CheckResult | None:
-    """Positions that no block was long enough for; a recipe of short blocks means it so."""
+def _check_positions(case: Case, table: EmbeddingTable, said: str) -> CheckResult | None:
+    """Warn of positions beyond the longest block, unless the recipe has short blocks."""
     moved = sorted({*range(table.rows)} - {*table.unmoved})
     longest = moved[-1] - moved[0] + 1  # RoBERTa's first position is row 2
-    # The last token of a causal block predicts nothing.
+    # The last token of a causal block predicts nothing, and gets no gradient.
     if case.recipe is not None and case.recipe.blocks.length <= longest + 1:
         return None
     return caution(

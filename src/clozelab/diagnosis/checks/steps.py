@@ -1,4 +1,4 @@
-"""What the steps say: what is not finite, spikes, the gradient's norm, their length, their time."""
+"""Checks of the steps: values that are not finite, spikes, gradient norms, length, speed."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from clozelab.runs.diagnostics import (
 )
 from clozelab.training.optimiser import Adamw
 
-_FEW = 20  # lines: fewer say nothing of noise
-_WINDOW = 9  # lines before one, by whose median a spike is seen
-# Of 61 recorded runs none is seen to spike by these but one, whose norm rose to 32 at that step.
-_NOISES, _JUMP = 6.0, 0.05  # a spike is so many deviations above, and by such a share of the loss
-_MANY = 3  # spikes, which are no accident
+_LEAST_LINES = 20  # lines; fewer are not judged
+_WINDOW = 9  # lines before one, whose median a spike is compared with
+# By these only one of 61 recorded runs has a spike; its norm rose to 32 at that step.
+_DEVIATIONS, _JUMP = 6.0, 0.05  # deviations, and share of the loss, by which a spike is above
+_MANY = 3  # spikes that are no accident
 _STEEP = 3.0  # times the usual norm, at a spike
 _GROWN = 5.0  # times, of the norm: recorded runs stay below 3
 _LARGE = 5.0  # a norm; recorded runs end between 0.1 and 4
-_CUT = 10.0  # times the clip
-_VANISHED = 1e-3  # a norm, a hundredth of the least that recorded runs end with
-# Learning rates added up over a run: recorded runs that left the plateau have 0.7 to 8, those with
+_CLIPPED = 10.0  # times the clip
+_VANISHED = 1e-3  # a norm, a hundredth of the lowest of recorded runs
+# Sums of the learning rates of a run: recorded runs that left the plateau have 0.7 to 8, those with
 # less than 0.3 stayed on it. Weights start with a deviation of about 0.02.
-_FAR, _NEAR = 0.2, 0.05
-_HIGH = 0.1  # a learning rate that no optimiser here has: Muon's is 0.02
-_LOW = 1e-4  # a learning rate, to pretrain with: BERT's, and the least of the papers here
-_WAITED = 0.3  # of the time, for text
+_SHORT_PATH, _TOO_SHORT_PATH = 0.2, 0.05
+_HIGH = 0.1  # a learning rate above that of all optimisers; Muon's is 0.02
+_LOW = 1e-4  # the lowest learning rate of pretraining in the papers, BERT's
+_WAITED = 0.3  # share of the time spent waiting for text
 
 
 def not_finite(case: Case) -> CheckResult | None:
-    """NaN or infinity, and what came before it."""
+    """Check for NaN and infinity, and what came before."""
     log = case.log
     if broken := [table.name for table in case.tables if not table.finite]:
         return ill(
@@ -88,20 +88,20 @@ def not_finite(case: Case) -> CheckResult | None:
 def spiked(log: TrainingLog) -> tuple[list[int], float]:
     """The lines at which spikes of the loss begin, and the noise of the loss."""
     losses = log.loss[log.after_warmup]
-    places = np.flatnonzero(log.after_warmup)
+    lines = np.flatnonzero(log.after_warmup)
     windows = np.lib.stride_tricks.sliding_window_view(losses, _WINDOW)[:-1]
     usual = np.median(windows, axis=1)
-    rest = losses[_WINDOW:] - usual
-    noise = 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
-    high = rest > np.maximum(_NOISES * noise, _JUMP * np.abs(usual))
+    excess = losses[_WINDOW:] - usual
+    noise = 1.4826 * float(np.median(np.abs(excess - np.median(excess))))
+    high = excess > np.maximum(_DEVIATIONS * noise, _JUMP * np.abs(usual))
     begins = np.flatnonzero(high & ~np.append(False, high[:-1]))
-    return [int(places[at + _WINDOW]) for at in begins], noise
+    return [int(lines[at + _WINDOW]) for at in begins], noise
 
 
 def spikes(case: Case) -> CheckResult | None:
-    """Jumps of the loss after the warm-up."""
+    """Check for jumps of the loss after the warm-up."""
     log = case.log
-    if log is None or log.after_warmup.sum() < _FEW:
+    if log is None or log.after_warmup.sum() < _LEAST_LINES:
         return None
     if case.changes_course:
         return None
@@ -131,12 +131,12 @@ def spikes(case: Case) -> CheckResult | None:
 
 
 def gradient_norm(case: Case) -> CheckResult | None:
-    """The gradient's norm beside the learning rate and the clip."""
+    """Check the gradient norm against the learning rate and the clip."""
     log = case.log
     if log is None:
         return None
     norms = log.norm[log.after_warmup & np.isfinite(log.norm)]
-    if len(norms) < _FEW:
+    if len(norms) < _LEAST_LINES:
         return None
     quarter = len(norms) // 4
     early, late = float(np.median(norms[:quarter])), float(np.median(norms[-quarter:]))
@@ -157,10 +157,10 @@ def gradient_norm(case: Case) -> CheckResult | None:
             cause="the learning rate is too high for this model",
             remedy=f"halve {case.key('optimiser.learning_rate')}",
         )
-    # ELECTRA's losses are added up with a weight of 51, and clipped as one.
+    # ELECTRA's losses have weights that sum to 51, and their gradient is clipped as one.
     weight = sum(part.weight for part in case.recipe.objectives) if case.recipe else 1.0
-    blown = case.worse_than_guessing  # by steps that were too long, which no clip mends
-    if log.clip and not blown and min(early, late) > _CUT * max(weight, 1.0) * log.clip:
+    blown = case.worse_than_guessing  # steps were too long, which clipping does not fix
+    if log.clip and not blown and min(early, late) > _CLIPPED * max(weight, 1.0) * log.clip:
         return ill(
             "every step is cut to a tenth or less by clipping",
             said,
@@ -171,24 +171,24 @@ def gradient_norm(case: Case) -> CheckResult | None:
 
 
 def small_steps(case: Case) -> CheckResult | None:
-    """Whether all steps together can move the weights far enough."""
+    """Check whether all steps together can move the weights far enough."""
     log = case.log
     if log is None or case.continued or not log.peak:
         return None
     if case.recipe is None and (not case.language_model or case.plateau is None):
-        return None  # it may well be a fine-tuning, whose steps are small
+        return None  # it may be a fine-tuning, whose steps are small
     usual = case.recipe.optimiser.usual_rates if case.recipe else Adamw.usual_rates
-    if usual is None:  # steps whose length is not the learning rate
+    if usual is None:  # the learning rate is not the length of a step
         return None
     peak, far = log.peak, log.travelled
     if case.recipe is not None:
         schedule, peak = case.recipe.schedule, case.recipe.optimiser.learning_rate
-        some = np.linspace(0, schedule.total, 500, endpoint=False)
-        far = peak * schedule.total * float(np.mean([schedule.factor(int(n)) for n in some]))
+        sample = np.linspace(0, schedule.total, 500, endpoint=False)
+        far = peak * schedule.total * float(np.mean([schedule.factor(int(n)) for n in sample]))
     elif log.done < log.total:
         far *= log.total / max(log.done, 1)
     said = f"peak learning rate {peak:.2g}; all steps together can move a weight by {far:.2g}"
-    if peak < usual[0] or far < _NEAR:
+    if peak < usual[0] or far < _TOO_SHORT_PATH:
         few = peak >= _LOW
         return ill(
             f"the steps are too {'few' if few else 'small'} to train from random weights",
@@ -198,7 +198,7 @@ def small_steps(case: Case) -> CheckResult | None:
             if few
             else f"set {case.key('optimiser.learning_rate')} to 1e-4 or more",
         )
-    if far < _FAR:
+    if far < _SHORT_PATH:
         return caution(
             "the run is short for its learning rate",
             f"{said}, and recorded runs that learned something moved theirs by 0.7 and more",
@@ -209,7 +209,7 @@ def small_steps(case: Case) -> CheckResult | None:
 
 
 def speed(case: Case) -> CheckResult | None:
-    """What limits the speed."""
+    """Check what limits the speed."""
     log = case.log
     if log is None or log.times is None or not log.times.seconds:
         return None

@@ -1,4 +1,4 @@
-"""What the text says: words in pieces, unknown tokens, repetition, held-out text that is known."""
+"""Checks of the text: split words, unknown tokens, repetition, leaked held-out text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from clozelab.diagnosis.case import Case
 from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
 from clozelab.runs.diagnostics import REPEATED, SMALL_VOCABULARY
 
-_SPLIT, _MUCH = 3.0, 2.2  # tokens a word; English by 8,192 pieces has 1.3
+_SPLIT, _MUCH = 3.0, 2.2  # tokens per word; English by 8,192 pieces has 1.3
 _UNKNOWN, _SOME = 0.02, 0.002  # of the tokens
 _SHARED, _LITTLE = 0.05, 0.01  # of the held-out text; Wikipedia and novels have less than 0.005
 _AGAIN = 0.1  # of the text
@@ -14,7 +14,7 @@ _SHOWN = 80  # characters of an example
 
 
 def splitting(case: Case) -> CheckResult | None:
-    """Whether the tokenizer knows the words of the text."""
+    """Check whether the tokenizer splits too many words."""
     text = case.text
     if text is None or not text.tokens:
         return None
@@ -36,7 +36,7 @@ def splitting(case: Case) -> CheckResult | None:
 
 
 def unknown_tokens(case: Case) -> CheckResult | None:
-    """Whether there are characters in the text that the tokenizer does not know."""
+    """Check for characters that the tokenizer does not know."""
     text = case.text
     if text is None or not text.tokens:
         return None
@@ -53,7 +53,7 @@ def unknown_tokens(case: Case) -> CheckResult | None:
 
 
 def shared(case: Case) -> CheckResult | None:
-    """Whether held-out text is trained on."""
+    """Check whether held-out text is trained on."""
     text = case.text
     if text is None:
         return None
@@ -79,7 +79,7 @@ def shared(case: Case) -> CheckResult | None:
 
 
 def repeated(case: Case) -> CheckResult | None:
-    """Whether the text repeats itself."""
+    """Check whether the text repeats itself."""
     text = case.text
     if text is None or not text.tokens:
         return None
