@@ -1,1 +1,1 @@
-"""The local web app: models to play with, masks to look at, runs to watch. It only reads."""
+"""The local web app, to try models, view masks and watch runs. It only reads."""

@@ -1,6 +1,6 @@
-"""The routes: a page, its modules, and what they ask for as JSON.
+"""The routes: a page, its modules, and a JSON API for them.
 
-A mistake is answered by a sentence, as everywhere in clozelab: {"error": "…"}.
+An error is answered by a sentence, as everywhere in clozelab: {"error": "…"}.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from clozelab.serving.models import Models, free_memory
 from clozelab.serving.queues import QueueFull, WorkQueue
 from clozelab.serving.security import Guard
 
-_SCORED = 1000  # characters of a text that is scored: each token is a copy of it
+_MOST_SCORED = 1000  # the most characters of a text to score, which is copied for each token
 _MOST_GUESSES = 20
-_LOOK = 0.5  # seconds between looks whether the asker is still there
-_OURS = Path(__file__).parent / "static"
-_FIGURES = Path(reporting.__file__).parent / "static"  # the figures of pages are those of runs
+_CHECK_EVERY = 0.5  # seconds between checks whether the client is still connected
+_STATIC = Path(__file__).parent / "static"
+_FIGURES = Path(reporting.__file__).parent / "static"  # figures are shared with the pages of runs
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
 class App:
-    """What is answered to each request."""
+    """The handlers of the requests."""
 
     def __init__(self, folders: Folders, *, memory: Callable[[], int | None] = free_memory) -> None:
         self.folders = folders
         self.models = Models(folders, free_memory=memory)
-        self._reading = WorkQueue("this server")  # what needs no model
-        self._watching = WorkQueue("the overview of runs")  # logs may be long
+        self._reading = WorkQueue("this server")  # for work without a model
+        self._watching = WorkQueue("the overview of runs")  # long logs must not block others
 
     async def list_models(self, request: Request) -> Response:
-        """The models, with the steps that each has a checkpoint of."""
-        return await self._read(request, self._listed)
+        """The models, with the steps of their checkpoints."""
+        return await self._read(request, self._model_rows)
 
-    def _listed(self) -> list[dict[str, Any]]:
+    def _model_rows(self) -> list[dict[str, Any]]:
         models = self.folders.of("run", "tuning", "model")
-        return [{"name": each.name, "kind": each.kind, "steps": each.steps} for each in models]
+        return [{"name": one.name, "kind": one.kind, "steps": one.steps} for one in models]
 
     async def words(self, request: Request) -> Response:
         """A text as words."""
@@ -75,22 +75,22 @@ class App:
     async def score(self, request: Request) -> Response:
         """A text's surprisal, or that of two texts."""
         fields = await fields_of(request)
-        texts = [text_of(fields, "text", most=_SCORED)]
+        texts = [text_of(fields, "text", most=_MOST_SCORED)]
         if fields.get("other") is not None:
-            texts.append(text_of(fields, "other", most=_SCORED))
+            texts.append(text_of(fields, "other", most=_MOST_SCORED))
         return await self._ask(
             request, fields, lambda model: surprisal.scored(model, texts, self.folders)
         )
 
     async def recipes(self, request: Request) -> Response:
-        """The recipes and corpora there are."""
+        """The available recipes and corpora."""
         return await self._read(request, partial(masks.choices, self.folders))
 
     async def masks(self, request: Request) -> Response:
-        """What a recipe hides of a text."""
+        """The masks of a recipe on a text."""
         fields = await fields_of(request)
         changes = fields.get("set") or []
-        if not isinstance(changes, list) or not all(isinstance(each, str) for each in changes):
+        if not isinstance(changes, list) or not all(isinstance(change, str) for change in changes):
             raise UserError("set: must be a list of KEY=VALUE")
         corpus = name_of(fields, "corpus") if fields.get("corpus") else None
         work = partial(
@@ -108,30 +108,30 @@ class App:
     async def runs(self, request: Request) -> Response:
         """The overview of runs and studies."""
         paths = [folder.path for folder in self.folders.of("run", "tuning", "study")]
-        return await _answered(request, self._watching.submit(_written(overview.overview, paths)))
+        return await _respond(request, self._watching.submit(_to_json(overview.overview, paths)))
 
     async def _read(self, request: Request, work: Callable[[], Any]) -> Response:
-        """Do what needs no model, outside the loop that answers others."""
-        return await _answered(request, self._reading.submit(_written(work)))
+        """Answer with work that needs no model, outside of the event loop."""
+        return await _respond(request, self._reading.submit(_to_json(work)))
 
     async def _ask(self, request: Request, fields: Fields, work: Callable[..., Any]) -> Response:
-        """Ask the model that a request names."""
+        """Answer with work on the model that a request names."""
         step = fields.get("step")
         if step is not None and not is_count(step):
             raise UserError("step: must be a whole number, or be left out")
-        job = self.models.ask(name_of(fields, "model"), step, lambda model: _written(work, model)())
-        return await _answered(request, job)
+        job = self.models.ask(name_of(fields, "model"), step, lambda model: _to_json(work, model)())
+        return await _respond(request, job)
 
 
-def _written(work: Callable[..., Any], *arguments: Any) -> Callable[[], bytes]:
-    """Some work, and its result as JSON: to write it takes a while, too."""
+def _to_json(work: Callable[..., Any], *arguments: Any) -> Callable[[], bytes]:
+    """Work that returns its result as JSON, which is also written outside of the event loop."""
     return lambda: json.dumps(work(*arguments), allow_nan=False, separators=(",", ":")).encode()
 
 
-async def _answered(request: Request, future: Future[bytes]) -> Response:
-    """What some work comes to; it is left out if nobody waits for it any more."""
+async def _respond(request: Request, future: Future[bytes]) -> Response:
+    """The response with the result of some work, which is cancelled if the client is gone."""
     result = asyncio.wrap_future(future)
-    while not (await asyncio.wait([result], timeout=_LOOK))[0]:
+    while not (await asyncio.wait([result], timeout=_CHECK_EVERY))[0]:
         if await request.is_disconnected():
             result.cancel()
             raise HTTPException(499, "the browser no longer waits")
@@ -149,10 +149,10 @@ async def _answered(request: Request, future: Future[bytes]) -> Response:
 
 
 def build(app: App, *, host: str, token: str | None) -> Starlette:
-    """The web app, guarded."""
+    """The web app with its guard."""
     files = {
         file.name: file
-        for folder in (_FIGURES, _OURS)
+        for folder in (_FIGURES, _STATIC)
         for file in folder.glob("*.*")
         if file.suffix in _TYPES
     }
@@ -178,18 +178,18 @@ def build(app: App, *, host: str, token: str | None) -> Starlette:
         ),
     ]
     errors: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-        UserError: partial(_said, code=400),
-        QueueFull: partial(_said, code=503),
-        HTTPException: _refused,
+        UserError: partial(_error_response, code=400),
+        QueueFull: partial(_error_response, code=503),
+        HTTPException: _http_error,
     }
     guard = Middleware(Guard, host=host, token=token)
     return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
-async def _said(request: Request, error: Exception, *, code: int) -> Response:
-    """A sentence; what is no character of UTF-8 is written as JSON has it."""
+async def _error_response(request: Request, error: Exception, *, code: int) -> Response:
+    """The response of an error, with characters that are no UTF-8 escaped."""
     return Response(json.dumps({"error": str(error)}), code, media_type="application/json")
 
 
-async def _refused(request: Request, error: HTTPException) -> Response:
-    return await _said(request, Exception(error.detail), code=error.status_code)
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    return await _error_response(request, Exception(error.detail), code=error.status_code)

@@ -1,4 +1,4 @@
-"""Cloze: a text as words, and what a model guesses where some of them are hidden."""
+"""Cloze: a text as words, and a model's guesses for hidden words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clozelab.models.model import Model
 
 _BLANK = re.compile("|".join(map(re.escape, ROLES["mask"])))
-_SPACES = "▁Ġ"  # a token of a space alone puts nothing into a text
+_SPACES = "▁Ġ"  # a token of a space alone adds no text
 _MOST_HIDDEN = 64  # words; each may have several tokens
 
 
@@ -30,21 +30,21 @@ class TextWord(NamedTuple):
 
 
 def words_of(text: str) -> list[TextWord]:
-    """The words of a text, the same for every model; a blank that is written in it is one."""
+    """The words of a text, the same for every model; a written blank is a word."""
     text_words, end = [], 0
     for blank in _BLANK.finditer(text):
-        text_words += _between(text, end, blank.start())
+        text_words += _words_between(text, end, blank.start())
         text_words.append(TextWord(*blank.span(), True))
         end = blank.end()
-    return [*text_words, *_between(text, end, len(text))]
+    return [*text_words, *_words_between(text, end, len(text))]
 
 
-def _between(text: str, first: int, last: int) -> list[TextWord]:
+def _words_between(text: str, first: int, last: int) -> list[TextWord]:
     return [TextWord(first + a, first + b, False) for a, b in words(text[first:last])]
 
 
 def as_json(text: str) -> dict[str, Any]:
-    """A text as words, each with what stands before it, and what stands behind the last."""
+    """A text as words, each with the text before it, and the text after the last."""
     text_words = words_of(text)
     ends = [0, *(word.stop for word in text_words)]
     return {
@@ -63,23 +63,23 @@ def as_json(text: str) -> dict[str, Any]:
 class _Blanks(NamedTuple):
     """A text with words hidden, for one model."""
 
-    parts: list[str]  # what stands around the blanks
-    word: list[int]  # of each blank, the number of its word
-    tokens: list[int | None]  # of each blank, the token that stood there
+    parts: list[str]  # the text around the blanks
+    word: list[int]  # the word of each blank
+    tokens: list[int | None]  # the original token of each blank
 
 
 def guesses(model: Model, text: str, hidden: Sequence[int], *, top: int) -> dict[str, Any]:
-    """What a model would put in place of some words, given by their numbers.
+    """A model's guesses for some words, given by their numbers.
 
-    A word is hidden with as many blanks as it has tokens to the model, as whole-word masking does.
+    A word is replaced by as many blanks as it has tokens, as in whole-word masking.
     """
     from clozelab.models.fill import fill_between
     from clozelab.models.generator import predicting
 
     predictor = predicting(model)
-    blanks = _blanks(predictor, text, hidden)
-    known = [0 if number is None else number for number in blanks.tokens]
-    filled = fill_between(predictor, blanks.parts, top=top, about=known)
+    blanks = _split_at_hidden(predictor, text, hidden)
+    asked = [0 if number is None else number for number in blanks.tokens]
+    filled = fill_between(predictor, blanks.parts, top=top, about=asked)
     if not all(isfinite(best[0].probability) for best in filled.blanks):
         raise UserError(f"{model.place}: computes NaN, its training diverged; try an earlier step")
     rows = zip(blanks.word, blanks.tokens, filled.blanks, filled.asked, strict=True)
@@ -90,16 +90,16 @@ def guesses(model: Model, text: str, hidden: Sequence[int], *, top: int) -> dict
         "blanks": [
             {
                 "word": word,
-                "guesses": [_guess(predictor, each) for each in best],
-                "hidden": None if number is None else _guess(predictor, stood),
+                "guesses": [_guess(predictor, token) for token in best],
+                "hidden": None if number is None else _guess(predictor, original),
             }
-            for word, number, best, stood in rows
+            for word, number, best, original in rows
         ],
     }
 
 
 def _guess(model: Model, prediction: TokenPrediction) -> dict[str, Any]:
-    """A token as it goes into a text, whether it goes on the word before it, and how likely."""
+    """A token as text, whether it continues the word before it, and its probability."""
     from clozelab.models.fill import written
 
     text, joins = written(model.tokenizer, prediction.number)
@@ -107,8 +107,8 @@ def _guess(model: Model, prediction: TokenPrediction) -> dict[str, Any]:
     return {"text": text, "joins": joins, "probability": prediction.probability}
 
 
-def _blanks(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
-    """The text cut where words are hidden."""
+def _split_at_hidden(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
+    """The text split at the hidden words."""
     text_words, chosen = words_of(text), sorted({*hidden})
     if not chosen:
         raise UserError("no word is hidden: choose one")
@@ -117,7 +117,7 @@ def _blanks(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
     count = len(text_words)
     if chosen[-1] >= count:
         raise UserError(f"the text has {count} words, and word {chosen[-1]} is to be hidden")
-    spans, ids = _tokens(model, text)
+    spans, ids = _spans_and_ids(model, text)
     unknown = model.vocabulary.roles.get("unk")
     parts, word_of, tokens = list[str](), list[int](), list[int | None]()
     for before, number in pairwise([None, *chosen]):
@@ -125,17 +125,17 @@ def _blanks(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
         word = text_words[number]
         end = 0 if before is None else text_words[before].stop
         parts.append(text[end : word.start])
-        own = [at for at, (first, _) in enumerate(spans) if word.start <= first < word.stop]
-        whole = all(spans[at][1] <= word.stop for at in own) and not word.blank
-        stood = [ids[at] if whole and ids[at] != unknown else None for at in own]
-        stood = [None] if word.blank or not own else stood
-        parts += [""] * (len(stood) - 1)
-        word_of += [number] * len(stood)
-        tokens += stood
+        inside = [at for at, (first, _) in enumerate(spans) if word.start <= first < word.stop]
+        is_complete = all(spans[at][1] <= word.stop for at in inside) and not word.blank
+        originals = [ids[at] if is_complete and ids[at] != unknown else None for at in inside]
+        originals = [None] if word.blank or not inside else originals
+        parts += [""] * (len(originals) - 1)
+        word_of += [number] * len(originals)
+        tokens += originals
     return _Blanks([*parts, text[text_words[chosen[-1]].stop :]], word_of, tokens)
 
 
-def _tokens(model: Model, text: str) -> tuple[list[list[int]], list[int]]:
+def _spans_and_ids(model: Model, text: str) -> tuple[list[list[int]], list[int]]:
     """The characters that each token covers, and its id."""
     pieces = model.reader().pieces([text])
     return pieces.spans.tolist(), pieces.columns["ids"].tolist()

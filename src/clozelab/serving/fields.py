@@ -1,4 +1,4 @@
-"""What a request says: JSON of a bounded length, whose values are checked before they are used."""
+"""The fields of a request: JSON of bounded length, whose values are checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Fields = Mapping[str, Any]
 
 
 async def fields_of(request: Request) -> Fields:
-    """The JSON of a request, read no further than it may be long."""
+    """The JSON of a request, read up to the limit of its length."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise HTTPException(415, "send application/json")
     body = bytearray()
@@ -37,7 +37,7 @@ async def fields_of(request: Request) -> Fields:
 
 
 def text_of(fields: Fields, key: str, *, most: int = MOST_CHARACTERS) -> str:
-    """A text that is not too long, and is one."""
+    """A text of valid characters that is not too long."""
     text = fields.get(key)
     if not isinstance(text, str):
         raise UserError(f"{key}: must be a text")

@@ -1,4 +1,4 @@
-"""Folders that are watched: whether somebody writes there, and what was read of them."""
+"""Watched folders: whether they are being written, and a cache of what was read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from clozelab import files
 from clozelab.runs.directory import PLAN, STUDY
 
-FRESH = 60  # seconds: a log that is so young is still written, if by another machine
+FRESH = 60  # seconds; a younger log is still being written, perhaps by another machine
 _FILES = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json", PLAN, STUDY, "cells.jsonl")
 T = TypeVar("T")
 
@@ -26,36 +26,36 @@ def activity(folder: Path, *, done: bool) -> str:
 
 
 class Readings:
-    """What was read of folders, until their files change."""
+    """A cache of what was read of folders, valid until their files change."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Path, str], tuple[Hashable, Any]] = {}
+        self._cache: dict[tuple[Path, str], tuple[Hashable, Any]] = {}
 
     def of(self, folder: Path, read: Callable[[Path], T]) -> T:
-        """What a function reads of a folder."""
-        place, state = (folder, f"{read.__module__}.{read.__qualname__}"), _state(folder)
-        known = self._known.get(place)
-        if known is None or known[0] != state:
-            known = self._known[place] = state, read(folder)
-        result: T = known[1]
+        """The result of `read` for a folder, cached."""
+        key, state = (folder, f"{read.__module__}.{read.__qualname__}"), _state(folder)
+        cached = self._cache.get(key)
+        if cached is None or cached[0] != state:
+            cached = self._cache[key] = state, read(folder)
+        result: T = cached[1]
         return result
 
     def forget_others(self, folders: Collection[Path]) -> None:
-        """Keep nothing of folders that are no longer watched."""
-        for place in [*self._known]:
-            if place[0] not in folders:
-                self._known.pop(place, None)
+        """Drop the entries of folders that are no longer watched."""
+        for key in [*self._cache]:
+            if key[0] not in folders:
+                self._cache.pop(key, None)
 
 
 def _state(folder: Path) -> Hashable:
-    """Sizes and times of the files of a run, of fine-tunings or of a study, and who writes them."""
+    """Sizes and times of a folder's files, and whether they are being written."""
     places = [folder / name for name in _FILES]
     places += sorted(folder.glob("cells/*/seed-*/*.json*"))
     return (*map(_stamp, places), files.is_locked(folder), _is_young(places))
 
 
 def _is_young(places: Collection[Path]) -> bool:
-    """Whether some file was written just now."""
+    """Whether some file was written within the last minute."""
     youngest = max((stamp[1] for stamp in map(_stamp, places)), default=0)
     return time.time() - youngest / 1e9 < FRESH
 

@@ -1,4 +1,4 @@
-"""Masks: what a recipe would hide of a text, epoch after epoch."""
+"""The masks of a recipe on a text, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def masked(
     seed: int,
     changes: Sequence[str],
 ) -> dict[str, Any]:
-    """The tokens of a text in each of the first epochs, with what is hidden of them."""
+    """The tokens of a text in each of the first epochs, with their masks."""
     if not 1 <= epochs <= MOST_EPOCHS:
         raise UserError(f"{epochs} epochs: from 1 to {MOST_EPOCHS}")
-    read = _recipe(folders, recipe).override(changes)
+    read = _read_recipe(folders, recipe).override(changes)
     store = Corpus.open(folders.named(corpus, "corpus").path, trusting=True) if corpus else None
     laid = masks.lay(text, read, store)
     tokenizer = masks.tokenizer_of(read, store, text=text)
@@ -52,7 +52,7 @@ def masked(
         "ordered": read.masking.provides >= {"order_of_prediction"},
         "hides": bool(read.masking.provides),
         "copies": read.corruption.copies,
-        "units": [_unit(kind, texts) for kind, texts in known_units(laid, read, tokenizer)],
+        "units": [_unit_json(kind, texts) for kind, texts in known_units(laid, read, tokenizer)],
         "free": int((~laid.blocks.fixed).sum()),
         "epochs": [
             {
@@ -62,7 +62,7 @@ def masked(
                 "spans": len(each.hidden.spans),
                 "levels": each.levels,
                 "blocks": [
-                    [_token(token) for token in block]
+                    [_token_json(token) for token in block]
                     for block in shown_blocks(laid, each, read, tokenizer)
                 ],
             }
@@ -71,8 +71,8 @@ def masked(
     }
 
 
-def _recipe(folders: Folders, name: str) -> Recipe:
-    """A recipe by its name, or that of a run here; never a file of another place."""
+def _read_recipe(folders: Folders, name: str) -> Recipe:
+    """A packaged recipe, or that of a listed run; never another file."""
     if name in recipes.names():
         return recipes.read(name)
     if any(name == folder.name for folder in folders.of("run")):
@@ -80,14 +80,14 @@ def _recipe(folders: Folders, name: str) -> Recipe:
     raise UserError(f"recipe {name}: is unknown; {remedy(name, recipes.names())}")
 
 
-def _token(token: Any) -> dict[str, Any]:
-    """What is worth telling of a token: the rest goes without saying."""
+def _token_json(token: Any) -> dict[str, Any]:
+    """The fields of a token that are set."""
     facts = {name: value for name, value in asdict(token).items() if value not in (None, "", False)}
     if token.decision is not None:
         facts["decision"] = _DECISIONS[token.decision]
     return facts
 
 
-def _unit(kind: str, texts: list[str] | None) -> dict[str, Any]:
+def _unit_json(kind: str, texts: list[str] | None) -> dict[str, Any]:
     name, remedy_words = UNITS[kind]
     return {"name": name, "texts": texts, "remedy": remedy_words}

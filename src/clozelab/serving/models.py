@@ -1,4 +1,4 @@
-"""The models: each opened when it is first asked, once, and asked one thing at a time."""
+"""The models: each is opened once, on first use, and used by one thread."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from clozelab.serving.queues import WorkQueue
 if TYPE_CHECKING:
     from clozelab.models.model import Model
 
-_ROOM = 2.0  # bytes of memory for each byte of weights: they are read, then set
-_SPARE = 256 << 20  # bytes that stay free for what is computed
-_MOST_OPEN = 32  # models, however small
+_BYTES_PER_BYTE = 2.0  # bytes of memory per byte of weights, which are read and then copied
+_SPARE = 256 << 20  # bytes to keep free for activations
+_MOST_OPEN = 32  # models, at most
 # Parameters up to which one thread computes. Of 2 x 128, beside other programs on two cores, a fill
 # took two threads 103 ms of processor time, nearly all of it spent waiting, and one thread 4 ms.
-_SMALL = 20_000_000
+_ONE_THREAD = 20_000_000
 
 Stamps = dict[Path, tuple[int, int]]
 T = TypeVar("T")
@@ -38,22 +38,22 @@ class Models:
     def __init__(self, folders: Folders, *, free_memory: Callable[[], int | None]) -> None:
         self.folders = folders
         self._free_memory = free_memory
-        self._open: OrderedDict[Path, Model] = OrderedDict()  # the longest unused first
+        self._open: OrderedDict[Path, Model] = OrderedDict()  # least recently used first
         self._stamps: dict[Path, Stamps] = {}  # of the files that each was opened from
         self._queues: dict[str, WorkQueue] = {}
         self._lock = Lock()
 
     def ask(self, name: str, step: int | None, work: Callable[[Model], T]) -> Future[T]:
-        """What some work with a model will come to; raises where too much waits for it."""
+        """The future of some work on a model; raises if too much is waiting for it."""
         if name not in self._queues:
-            self._folder(name)  # which is refused where it was not given
+            self._folder(name)  # refuses an unknown name
         with self._lock:
             if name not in self._queues:
                 self._queues[name] = WorkQueue(name)
             queue = self._queues[name]
 
         def job() -> T:
-            model = self._opened(self._folder(name).checkpoint(step))
+            model = self._open_model(self._folder(name).checkpoint(step))
             _set_threads(model)
             return work(model)
 
@@ -62,11 +62,11 @@ class Models:
     def _folder(self, name: str) -> Folder:
         return self.folders.named(name, "run", "tuning", "model")
 
-    def _opened(self, place: Path) -> Model:
-        """The model at a place, which one thread alone asks for; anew where its files changed."""
+    def _open_model(self, place: Path) -> Model:
+        """The model at a place, opened again if its files changed; called by one thread."""
         from clozelab.models.load import load
 
-        place = _home(place)
+        place = _model_folder(place)
         stamps = _stamps(place)
         with self._lock:
             if place in self._open and self._stamps[place] == stamps:
@@ -74,7 +74,7 @@ class Models:
                 return self._open[place]
             self._open.pop(place, None)
         self._make_room(place)
-        _all_threads()  # before any are set
+        _all_threads()  # must be read before threads are set
 
         try:
             model = load(str(place))
@@ -89,9 +89,9 @@ class Models:
         return model
 
     def _make_room(self, place: Path) -> None:
-        """Close models until there is memory for one more; refuse it where there is none."""
+        """Close models until there is memory for one more; refuse it if there is not enough."""
         size = _size(place)
-        needed = int(_ROOM * size) + _SPARE
+        needed = int(_BYTES_PER_BYTE * size) + _SPARE
         while True:
             free = self._free_memory()
             with self._lock:
@@ -101,7 +101,7 @@ class Models:
                 if not self._open:
                     break
                 self._open.popitem(last=False)
-            gc.collect()  # modules refer to one another
+            gc.collect()  # modules have reference cycles
         raise UserError(
             f"{place}: its weights are {size / 1e9:.1f} GB, and {(free or 0) / 1e9:.1f} GB of"
             " memory are free; close other programs, or serve it on a larger machine"
@@ -109,23 +109,23 @@ class Models:
 
 
 def _set_threads(model: Model) -> None:
-    """How many threads torch has for what this one asks of it."""
+    """Set the number of torch's threads by the size of the model."""
     import torch
 
     size = sum(weight.numel() for weight in model.module.parameters())
-    torch.set_num_threads(1 if size <= _SMALL else _all_threads())
+    torch.set_num_threads(1 if size <= _ONE_THREAD else _all_threads())
 
 
 @cache
 def _all_threads() -> int:
-    """As many as torch takes by itself: as many as cores, unless its user said otherwise."""
+    """Torch's default number of threads."""
     import torch
 
     return torch.get_num_threads()
 
 
 def weights(place: Path) -> list[Path]:
-    """The files that the weights of a model and its generator are read from, safe ones first."""
+    """The files of the weights of a model and its generator, safetensors if there are any."""
     files: list[Path] = []
     for folder in (place, place / "generator"):
         safe = [*folder.glob("model*.safetensors")]
@@ -138,8 +138,8 @@ def _size(place: Path) -> int:
     return sum(file.stat().st_size for file in weights(place))
 
 
-def _home(place: Path) -> Path:
-    """The folder that a model is opened from: of fine-tunings, the best one's checkpoint."""
+def _model_folder(place: Path) -> Path:
+    """The folder that a model is opened from; of several fine-tunings, the best checkpoint."""
     if not (place / PLAN).is_file():
         return place
     from clozelab.models.load import best_tuning
@@ -159,7 +159,7 @@ def _stamps(place: Path) -> Stamps:
 
 
 def free_memory() -> int | None:
-    """Bytes that may still be used, where the system says it."""
+    """The bytes of available memory, if the system tells."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             sizes = dict(line.split(":") for line in lines)

@@ -1,7 +1,7 @@
-"""The overview: runs, fine-tunings and studies as their folders show them, while they are written.
+"""The overview of runs, fine-tunings and studies from their folders, while they are written.
 
-It only reads. A folder may vanish under it, and a line be half written: then a row says so, or is
-without that line. Nothing here needs torch.
+It only reads. A folder may vanish, and a line may be half written: then a row says so, or lacks
+that line. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from clozelab.runs.record import Moment, RunRecord, read_run
 from clozelab.serving.folder_state import Readings, activity
 from clozelab.serving.study_overview import study_row
 
-_RECENT = 0.1  # of the lines of a log: those that tell how fast a run is
-_DAMAGED = (AttributeError, IndexError, KeyError, TypeError, ValueError)  # what bad records raise
+_RECENT = 0.1  # share of a log's lines that tell the current speed
+_DAMAGED = (AttributeError, IndexError, KeyError, TypeError, ValueError)  # raised by bad records
 _readings = Readings()
 Json = dict[str, Any]
 
 
 def overview(folders: Sequence[Path]) -> Json:
-    """What there is to tell of some folders, as JSON has it."""
+    """The overview of some folders, as JSON values."""
     records: list[RunRecord] = []
     rows: dict[str, list[Json]] = {"runs": [], "tunings": [], "studies": []}
     for folder, name in named(folders):
         try:
             if (folder / STUDY).is_file():
-                rows["studies"].append(_study(folder, name))
+                rows["studies"].append(_study_row(folder, name))
             elif (folder / PLAN).is_file():
-                rows["tunings"].append({"name": name, **_readings.of(folder, _tuning)})
+                rows["tunings"].append({"name": name, **_readings.of(folder, _tuning_row)})
             else:
                 record = replace(_readings.of(folder, _record), name=name)
-                rows["runs"].append(_run(record, number=len(records)))
+                rows["runs"].append(_run_row(record, number=len(records)))
                 records.append(record)
         except (UserError, OSError, *_DAMAGED) as error:
-            problem = _sentence(folder, error)
+            problem = _why_unreadable(folder, error)
             rows["runs"].append({"name": name, "state": "unreadable", "error": problem})
     _readings.forget_others(folders)
     return {
         **rows,
         "comparable": len(run_curves.by_tokenizer(records)) < 2,  # their losses
         "differences": _differences(records),
-        **_figures(run_curves.charts(records)),
+        **_charts_json(run_curves.charts(records)),
     }
 
 
@@ -60,8 +60,8 @@ def _record(folder: Path) -> RunRecord:
     return read_run(Run.open(folder), folder.name)
 
 
-def _run(run: RunRecord, *, number: int) -> Json:
-    """How far a run is, how fast, and how good."""
+def _run_row(run: RunRecord, *, number: int) -> Json:
+    """The progress, speed and losses of a run."""
     total, pace = run.recipe.schedule.total, _seconds_a_step(run.clock)
     state = activity(run.folder, done=run.done)
     speeds = run.numbers.get("tokens_a_second", [])
@@ -78,20 +78,20 @@ def _run(run: RunRecord, *, number: int) -> Json:
         "tokens_a_second": speeds[-1][1] if speeds else None,
         "seconds_left": (total - run.steps) * pace if state == "running" and pace else None,
         "limited_by": run.limited_by,
-        "losses": {name: _losses(run, name) for name in names if name not in run.untrained},
+        "losses": {name: _last_losses(run, name) for name in names if name not in run.untrained},
         "probes": {name: points[-1][1] for name, points in run.probes.items()},
         "findings": _readings.of(run.folder, _findings),
     }
 
 
-def _losses(run: RunRecord, name: str) -> Json:
+def _last_losses(run: RunRecord, name: str) -> Json:
     """The last loss of an objective, on held-out text and in training."""
     curves = {"held_out": run.held_out.get(name), "train": run.train.get(name)}
     return {where: points[-1][1] for where, points in curves.items() if points}
 
 
 def _seconds_a_step(clock: Sequence[Moment]) -> float | None:
-    """By the last lines of the log."""
+    """The seconds per step, from the last lines of the log."""
     if len(clock) < 2:
         return None
     lines = max(1, int(_RECENT * len(clock)))
@@ -100,7 +100,7 @@ def _seconds_a_step(clock: Sequence[Moment]) -> float | None:
 
 
 def _findings(folder: Path) -> list[Json]:
-    """What the doctor sees in the log alone, but for what is well."""
+    """The doctor's findings from the log alone, without healthy ones."""
     findings = examine(read_case(str(folder), log_only=True)).findings
     return [
         {"level": one.level, "title": one.title, "evidence": one.evidence, "remedy": one.remedy}
@@ -109,7 +109,7 @@ def _findings(folder: Path) -> list[Json]:
     ]
 
 
-def _tuning(folder: Path) -> Json:
+def _tuning_row(folder: Path) -> Json:
     """The fine-tunings of a model on a task: a table of their scores once they are done."""
     task = read_json(folder / PLAN)["data"]["task"]
     records = [*finetunings(folder, folder.name)]
@@ -118,13 +118,13 @@ def _tuning(folder: Path) -> Json:
         done = len([*folder.glob("**/seed-*/result.json")])
         return {"task": task, "state": state, "done": done}
     scores = next(part for part in page.scores(records) if isinstance(part, PageTable))
-    return {"task": task, "state": "finished", "table": _table(scores)}
+    return {"task": task, "state": "finished", "table": _table_json(scores)}
 
 
-def _study(folder: Path, name: str) -> Json:
+def _study_row(folder: Path, name: str) -> Json:
     row = _readings.of(folder, study_row)
-    tables = [{"title": title, **_table(content)} for title, content in row["tables"]]
-    return {"name": name, **row, "tables": tables, **_figures(row["charts"])}
+    tables = [{"title": title, **_table_json(content)} for title, content in row["tables"]]
+    return {"name": name, **row, "tables": tables, **_charts_json(row["charts"])}
 
 
 def _differences(runs: Sequence[RunRecord]) -> Json | None:
@@ -133,11 +133,11 @@ def _differences(runs: Sequence[RunRecord]) -> Json | None:
         return None
     unknown = {run.name for run in runs if not run.tokenizer_known}
     content = page.differences([(run.name, run.recipe) for run in runs], unknown=unknown)
-    return _table(content) if content.rows else None
+    return _table_json(content) if content.rows else None
 
 
-def _table(content: PageTable) -> Json:
-    """A table; a number has its value beside its text."""
+def _table_json(content: PageTable) -> Json:
+    """A table as JSON; a number has its text and its value."""
     rows = [
         [
             cell if isinstance(cell, str) else {"text": cell.text, "value": cell.value}
@@ -148,15 +148,15 @@ def _table(content: PageTable) -> Json:
     return {"columns": [*content.columns], "rows": rows, "note": content.note}
 
 
-def _figures(charts: Sequence[Chart]) -> Json:
-    """Curves as figures.js takes them, and the clocks of their runs."""
+def _charts_json(charts: Sequence[Chart]) -> Json:
+    """The data of charts for figures.js, and the clocks of their runs."""
     clocks: list[Sequence[Moment]] = []
     data = [chart.data(clocks) for chart in charts]
     return {"charts": data, "clocks": [clock_data(clock) for clock in clocks]}
 
 
-def _sentence(folder: Path, error: Exception) -> str:
-    """Why a folder cannot be shown."""
+def _why_unreadable(folder: Path, error: Exception) -> str:
+    """A sentence on why a folder cannot be shown."""
     if not folder.exists():
         return "the folder is gone"
     return str(error) if isinstance(error, UserError) else "its records are not whole"

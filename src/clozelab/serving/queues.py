@@ -1,4 +1,4 @@
-"""Work that waits: done in its order by one thread, refused where too much waits already."""
+"""A queue of work for one thread, which refuses more when it is full."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class QueueFull(Exception):  # noqa: N818 - not a mistake of anyone's
-    """More waits already than is good; the sentence is for the user."""
+    """The queue is full; the message is for the user."""
 
 
 class WorkQueue:
-    """What is asked of one model. Its thread ends with the process, whatever it is doing."""
+    """The queue of one model, with a daemon thread."""
 
     def __init__(self, name: str, *, most: int = MOST_WAITING) -> None:
         self._name = name
@@ -26,7 +26,7 @@ class WorkQueue:
         Thread(target=self._work, name=f"clozelab {name}", daemon=True).start()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """The result to come; work whose future is cancelled before its turn is left out."""
+        """The future of some work; if it is cancelled before its turn, the work is not done."""
         future: Future[T] = Future()
         try:
             self._jobs.put_nowait((future, work))
@@ -44,6 +44,6 @@ class WorkQueue:
                 continue
             try:
                 future.set_result(work())
-            except BaseException as error:  # whoever waits is told, and the thread goes on
+            except BaseException as error:  # is raised by the future, and the thread goes on
                 future.set_exception(error)
-            del future, work  # a result is not kept until the next comes
+            del future, work  # frees the result before the next job

@@ -1,8 +1,8 @@
-"""Who is answered: the app's own page alone, and from afar only who has the token.
+"""Access control: only the app's own page is answered, and from other machines only with the token.
 
-A page of another site could send requests to a server on this machine through its reader's browser.
-So the host that a request names must be ours (a name that was led to this address is another's),
-and where the browser says from which page a request comes, that must be our own.
+A page of another site could send requests to a local server through its reader's browser. So the
+host of a request must be ours (against DNS rebinding), and if the browser sends the origin of a
+request, that must be our own page.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone."""
+    """Whether an address can be reached only from this machine."""
     return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
 
 
 class Guard:
-    """Refuses strangers, and gives every answer the headers that a browser holds pages to."""
+    """Middleware that refuses foreign requests, and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, *, host: str, token: str | None) -> None:
         self.app, self.token = app, token
         self.cookie = cookie_name(token or "")
-        self._own = {*_LOOPBACK, host.lower()}
-        self._any_address = not is_loopback(host)  # then the token keeps others out
+        self._own_names = {*_LOOPBACK, host.lower()}
+        self._any_address = not is_loopback(host)  # then the token protects it
         if self._any_address:
-            self._own |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+            self._own_names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -71,16 +71,16 @@ class Guard:
         app = self.app
         if sentence := self._objection(scope, headers):
             app = JSONResponse({"error": sentence}, status_code=403)
-        elif self.token and not (has_token or self._is_token(self._tokens(headers))):
+        elif self.token and not (has_token or self._is_token(self._header_tokens(headers))):
             sentence = "this server asks for its token: open the address that it printed"
             app = JSONResponse({"error": sentence}, status_code=401)
         await app(scope, receive, with_headers)
 
     def _objection(self, scope: Scope, headers: Headers) -> str:
-        """Why a request is none of ours; nothing if it is."""
+        """Why a request is refused; empty if it is not."""
         host = headers.get("host", "")
-        name = _name(host)
-        if not (name in self._own or (self._any_address and _is_address(name))):
+        name = _host_name(host)
+        if not (name in self._own_names or (self._any_address and _is_address(name))):
             return f"{host or 'a request without a host'}: is not this server's name"
         origin = headers.get("origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
@@ -90,8 +90,8 @@ class Guard:
             return "this server answers its own page alone"
         return ""
 
-    def _tokens(self, headers: Headers) -> list[str]:
-        """The tokens that a request brings."""
+    def _header_tokens(self, headers: Headers) -> list[str]:
+        """The tokens in a request's headers."""
         kind, _, value = headers.get("authorization", "").partition(" ")
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
@@ -105,11 +105,11 @@ class Guard:
 
 
 def cookie_name(token: str) -> str:
-    """The cookie of a token: servers on one machine share its cookies, whatever their ports."""
+    """The cookie name of a token, since servers on different ports share cookies."""
     return f"clozelab-{sha256(token.encode()).hexdigest()[:8]}"
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """The host without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()

@@ -1,4 +1,4 @@
-"""The server: a port that is free, and an end when it is interrupted."""
+"""The server: it finds a free port, and ends when interrupted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from starlette.types import ASGIApp
 
 from clozelab.errors import UserError
 
-_TRIES = 32  # ports from the one that was asked for
-_LOOK = 0.2  # seconds that a signal waits at most
-_GRACE = 2  # seconds that answers under way have, once it ends
+_TRIES = 32  # successive ports to try
+_LOOK = 0.2  # seconds between checks for a signal
+_GRACE = 2  # seconds for open requests at the end
 _MOST_CONNECTIONS = 512
 
 
@@ -27,13 +27,13 @@ class Listening:
     socket: socket.socket
     host: str
     port: int
-    token: str | None  # that is asked for, if others than this machine can reach it
+    token: str | None  # required if other machines can reach it
 
     @property
     def url(self) -> str:
-        """What to open in a browser; whoever has it is let in."""
-        every = self.host in ("0.0.0.0", "::")  # all addresses of this machine: its name will do
-        host = socket.gethostname() if every else self.host
+        """The address to open in a browser, with the token."""
+        is_wildcard = self.host in ("0.0.0.0", "::")  # all addresses: use the machine's name
+        host = socket.gethostname() if is_wildcard else self.host
         host = f"[{host}]" if ":" in host else host
         query = f"?token={self.token}" if self.token else ""
         return f"http://{host}:{self.port}/{query}"
@@ -47,7 +47,7 @@ def listen(host: str, port: int, *, token: bool) -> Listening:
     for candidate in range(port, min(port + _TRIES, 65536)):
         try:
             opened = socket.create_server((host, candidate), family=family, backlog=256)
-        except (OSError, ValueError, TypeError) as error:  # some names are none to begin with
+        except (OSError, ValueError, TypeError) as error:  # invalid names raise the others
             number = getattr(error, "errno", None)
             if number == errno.EADDRINUSE:
                 continue
@@ -64,8 +64,8 @@ def listen(host: str, port: int, *, token: bool) -> Listening:
 def run(app: ASGIApp, listening: Listening, *, ready: Callable[[], None]) -> None:
     """Answer requests until an interrupt, which is raised.
 
-    The server has a thread of its own, so that it also runs where a loop runs already, as in a
-    notebook, and a signal is heard here as by every other command.
+    The server has its own thread, so that it also works inside a running event loop, as in a
+    notebook, and signals are handled here as in every other command.
     """
     config = uvicorn.Config(
         app,

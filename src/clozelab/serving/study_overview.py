@@ -16,7 +16,7 @@ from clozelab.studies.verdicts import judge
 
 
 def study_row(folder: Path) -> dict[str, Any]:
-    """All of it; tables and charts as the page of the study has them."""
+    """The state of a study, with the tables and charts of its page."""
     record = read(folder)
     parts = [*tables.parts(record)] if record.cells else []
     scope = "at this scale" if record.ended else "so far"
@@ -26,11 +26,11 @@ def study_row(folder: Path) -> dict[str, Any]:
     return {
         "title": record.study.title,
         "question": record.study.question,
-        "state": _state(record),
+        "state": _study_state(record),
         "planned": record.planned,
         "done": len(record.done),
         "failed": len(record.failed),
-        "variants": [_variant(record, one.name, one.says) for one in record.variants],
+        "variants": [_variant_json(record, one.name, one.says) for one in record.variants],
         "verdicts": [
             {
                 "says": one.claim.says,
@@ -44,22 +44,22 @@ def study_row(folder: Path) -> dict[str, Any]:
     }
 
 
-def _state(record: StudyRecord) -> str:
+def _study_state(record: StudyRecord) -> str:
     if record.ended:
         return "finished"
     return "running" if files.is_locked(record.folder) else "stopped"
 
 
-def _variant(record: StudyRecord, name: str, says: str) -> dict[str, Any]:
+def _variant_json(record: StudyRecord, name: str, says: str) -> dict[str, Any]:
     """A variant and its cells, seed by seed."""
     planned = [
         int(cell["seed"]) for cell in record.plan.get("cells", []) if cell["variant"] == name
     ]
     seeds = sorted({*planned} or {*range(record.study.seeds)})
-    return {"name": name, "says": says, "cells": [_cell(record, name, seed) for seed in seeds]}
+    return {"name": name, "says": says, "cells": [_cell_json(record, name, seed) for seed in seeds]}
 
 
-def _cell(record: StudyRecord, variant: str, seed: int) -> dict[str, Any]:
+def _cell_json(record: StudyRecord, variant: str, seed: int) -> dict[str, Any]:
     """How far a cell is: waiting, running, stopped, done or failed."""
     for cell in record.cells:
         if (cell.variant, cell.seed) == (variant, seed):
@@ -70,7 +70,7 @@ def _cell(record: StudyRecord, variant: str, seed: int) -> dict[str, Any]:
         return {"seed": seed, "state": "waiting", "share": 0.0}
     folder = record.folder / CELLS / variant / f"seed-{seed}"
     state = activity(folder, done=False)
-    if state == "finished":  # and its tasks are tuned, or wait for it
+    if state == "finished":  # pretraining is done, its fine-tunings are not
         state = "running" if files.is_locked(record.folder) else "stopped"
     share = min(run.steps / max(run.recipe.schedule.total, 1), 1.0)
     return {"seed": seed, "state": state, "share": share}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clozelab.scoring.texts import ScoredText, Unit
     from clozelab.serving.folders import Folders
 
-_SECONDS = 60.0  # for one request; a masked model reads a text once for each of its tokens
+_SECONDS = 60.0  # for one request; a masked model reads a text once per token
 
 
 def scored(model: Model, texts: Sequence[str], folders: Folders) -> dict[str, Any]:
@@ -46,22 +46,22 @@ def scored(model: Model, texts: Sequence[str], folders: Folders) -> dict[str, An
         "method": scores.method,
         "levels": LEVELS,
         "unknown": scores.unknown,
-        "texts": [_text(text) for text in scores.texts],
+        "texts": [_text_json(text) for text in scores.texts],
     }
 
 
-def _text(text: ScoredText) -> dict[str, Any]:
+def _text_json(text: ScoredText) -> dict[str, Any]:
     return {
         "log_likelihood": text.log_likelihood,
         "perplexity": text.perplexity if text.perplexity < float("inf") else None,
         "predicted": text.predicted,
-        "tokens": _strip(text, "token"),
-        "words": _strip(text, "word"),
+        "tokens": _strip_json(text, "token"),
+        "words": _strip_json(text, "word"),
     }
 
 
-def _strip(text: ScoredText, by: Unit) -> list[dict[str, Any]]:
-    """The text in its order; what has no surprisal has no level."""
+def _strip_json(text: ScoredText, by: Unit) -> list[dict[str, Any]]:
+    """The pieces of the text in order; those without surprisal have no level."""
     parts = []
     for shown, piece in text.strip(by):
         if piece is not None and piece.log_likelihood is not None:
@@ -73,7 +73,7 @@ def _strip(text: ScoredText, by: Unit) -> list[dict[str, Any]]:
 
 
 def _spelling(model: Model, folders: Folders) -> Spelling | None:
-    """The words that an ELMo predicts: those of its corpus, which must be here as well."""
+    """The words that an ELMo predicts: those of its corpus, which must be served, too."""
     if model.recipe.encoder.reads != "words":
         return None
     from clozelab.text.store import Corpus

@@ -278,7 +278,7 @@ def test_the_size_of_a_model_counts_all_that_is_opened(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "hf", tmp_path / "hf" / "generator")
     size = (tmp_path / "hf" / "model.safetensors").stat().st_size
     (newest,) = (tmp_path / "tunings").glob("seed-0/checkpoints/*3/model.safetensors")
-    assert models._size(models._home(tmp_path / "tunings")) == newest.stat().st_size > 0
+    assert models._size(models._model_folder(tmp_path / "tunings")) == newest.stat().st_size > 0
     assert models._size(tmp_path / "hf") == 2 * size
 
 

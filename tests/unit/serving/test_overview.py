@@ -241,4 +241,4 @@ def test_it_needs_no_torch_and_forgets_what_is_not_asked_for(runs: list[Path]) -
     for place in runs:
         readings.of(place, lambda path: path.name)
     readings.forget_others([runs[0]])
-    assert {place for place, _ in readings._known} == {runs[0]}
+    assert {place for place, _ in readings._cache} == {runs[0]}

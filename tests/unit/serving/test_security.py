@@ -137,9 +137,9 @@ def test_which_addresses_are_reached_from_here_alone(host: str, is_local: bool) 
 
 
 def test_no_file_of_the_page_reads_text_as_html() -> None:
-    from clozelab.serving.app import _OURS
+    from clozelab.serving.app import _STATIC
 
-    for file in _OURS.glob("*.js"):
+    for file in _STATIC.glob("*.js"):
         text = file.read_text(encoding="utf-8")
         for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
             assert word not in text, file
