@@ -21,11 +21,11 @@ from clozelab.errors import UserError
 from clozelab.nearest import remedy
 
 GROUP = "clozelab.parts"  # of entry points
-IMPORTS = "CLOZELAB_IMPORTS"  # modules that this process has parts from, for those that it starts
+IMPORTS = "CLOZELAB_IMPORTS"  # modules with parts of this process, for its child processes
 
 Part = TypeVar("Part", bound=Any)
 
-# What a part of each slot can do, beside having fields.
+# The methods of a part of each slot.
 DUTIES: dict[str, tuple[str, ...]] = {
     "tokenizer": ("train",),
     "blocks": ("plan",),
@@ -38,16 +38,16 @@ DUTIES: dict[str, tuple[str, ...]] = {
     "task": ("read", "example", "tokenize", "build", "decode", "score", "suited"),
     "measure": ("__call__",),
 }
-# The class that a part inherits its facts from, by name: contracts imports numpy.
+# The base class of a part, by name, since contracts imports numpy.
 _BASES = {
     "encoder": "contracts.EncoderPart",
     "objectives": "contracts.ObjectivePart",
     "optimiser": "training.Optimiser",
 }
-_FITTED = ("tokenizer", "blocks", "masking", "encoder", "objectives", "optimiser")
+_WITH_NEEDS = ("tokenizer", "blocks", "masking", "encoder", "objectives", "optimiser")
 
-_tables: dict[str, dict[str, Any]] = {}  # of each slot whose room is loaded
-_own: dict[str, frozenset[str]] = {}  # the names in it that are clozelab's
+_tables: dict[str, dict[str, Any]] = {}  # of each slot whose package is loaded
+_own: dict[str, frozenset[str]] = {}  # clozelab's own names in it
 _outside: dict[str, dict[str, tuple[Any, str]]] = {slot: {} for slot in DUTIES}  # part, module
 _failures: list[str] = []  # of installed packages
 
@@ -71,14 +71,14 @@ def register(slot: str, name: str, part: Any = None) -> Any:
         if slot in _tables:
             _tables[slot][name] = part
         if module != "__main__":
-            _pass_on(module)
+            _pass_to_children(module)
         return part
 
     return take if part is None else take(part)
 
 
 def opened(slot: str, table: dict[str, Any]) -> None:
-    """A room's own table of parts: what is registered from outside joins it, now and later."""
+    """Register a package's own table of parts, to which parts from outside are added."""
     _tables[slot], _own[slot] = table, frozenset(table)
     for name, (part, module) in _outside[slot].items():
         _refuse_taken(slot, name, module)
@@ -86,14 +86,14 @@ def opened(slot: str, table: dict[str, Any]) -> None:
 
 
 def find(slot: str, name: str) -> Any | None:
-    """The part of that name; an installed package is asked where clozelab itself has none."""
+    """The part of that name, from clozelab or else from an installed package."""
     if name not in _tables[slot]:
         load_given()
     return _tables[slot].get(name)
 
 
 def failures() -> str:
-    """What went wrong with installed packages, to be said where a part is missing."""
+    """The errors of installed packages, for messages on missing parts."""
     return "".join(f" ({failure})" for failure in _failures)
 
 
@@ -114,11 +114,11 @@ def load(module: str) -> None:
         raise UserError(
             f"--import {module}: {type(error).__name__}: {error}; fix it, or install its package"
         ) from error
-    _pass_on(module)
+    _pass_to_children(module)
 
 
 def require(modules: Any, place: str) -> None:
-    """See to it that the modules a record lists are loaded, or refuse and say what to give."""
+    """Load the modules that a record lists, or refuse and say what to give."""
     if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
         raise UserError(f'{place}: imports must be a list of modules, as in ["my_package.parts"]')
     for module in modules:
@@ -139,18 +139,18 @@ def require(modules: Any, place: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What a process that does not inherit this one's environment needs to have the same parts."""
+    """The environment variables by which another process has the same parts."""
     return {IMPORTS: os.environ[IMPORTS]} if os.environ.get(IMPORTS) else {}
 
 
 def modules(parts: Iterable[tuple[str, str]]) -> list[str]:
-    """The modules that parts, as (slot, name), come from; clozelab's own need none."""
+    """The modules of parts given as (slot, name); clozelab's own need none."""
     homes = {_outside[slot][name][1] for slot, name in parts if name in _outside[slot]}
     return sorted(homes)
 
 
 def check(slot: str, name: str, part: Any) -> None:
-    """Refuse what is no part: what those of clozelab are, those from outside are."""
+    """Refuse an object that does not meet the requirements of its slot."""
     if slot not in DUTIES:
         raise UserError(f"register: slot {slot} is unknown; {remedy(slot, DUTIES)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
@@ -173,7 +173,7 @@ def check(slot: str, name: str, part: Any) -> None:
             f"{place}: does not inherit from clozelab.{home}.{base}, by which it states"
             f" what others need to know of it; write class {part.__name__}({base})"
         )
-    if slot in _FITTED:
+    if slot in _WITH_NEEDS:
         for fact in ("provides", "needs"):
             if not isinstance(getattr(part, fact, None), frozenset):
                 raise UserError(
@@ -191,7 +191,7 @@ def slot_of(part: type) -> str | None:
 
 @cache
 def load_given() -> None:
-    """Import what installed packages name, and what the process that started this one had."""
+    """Import the modules of the parent process, and those that installed packages name."""
     from importlib.metadata import entry_points  # which takes 30 ms to import
 
     for module in filter(None, os.environ.get(IMPORTS, "").split(",")):
@@ -207,7 +207,7 @@ def load_given() -> None:
 
 
 def _refuse_taken(slot: str, name: str, module: str) -> None:
-    """A name has one part; a module that is run again may register its own again."""
+    """Refuse a taken name; a module that is run again may register its own again."""
     if name in _own.get(slot, ()):
         raise UserError(f"{slot} {name}: is a part of clozelab itself; choose another name")
     home = _outside[slot][name][1] if name in _outside[slot] else module
@@ -215,7 +215,7 @@ def _refuse_taken(slot: str, name: str, module: str) -> None:
         raise UserError(f"{slot} {name}: is registered by {home} already; choose another name")
 
 
-def _pass_on(module: str) -> None:
+def _pass_to_children(module: str) -> None:
     known = [name for name in os.environ.get(IMPORTS, "").split(",") if name]
     if module not in known:
         os.environ[IMPORTS] = ",".join([*known, module])

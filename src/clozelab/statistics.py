@@ -2,17 +2,17 @@
 
 `contrast` compares two variants of a study. Its error has two parts.
 
-What seeds do. The variances of all variants are pooled where they are alike, since three seeds of
-two variants alone say little of it; else the two are compared by Welch's method. Seeds are paired
-only where variants share a teacher, or where seeds are shown to act alike on all variants.
+The seeds. The variances of all variants are pooled if they are similar, since three seeds of two
+variants alone give a poor estimate; otherwise Welch's method is used. Seeds are paired only if
+variants share a teacher, or if seeds are shown to act alike on all variants.
 
-What the evaluation set does. Another sample of items would have given another difference. So even
-runs that agree to the last digit are not certain. For means of items' scores, resampling seeds and
+The evaluation set. Another sample of items would have given another difference. So even runs that
+agree to the last digit are not certain. For means of items' scores, resampling seeds and
 items together (Multi-Bootstrap, arXiv:2106.16163) has a closed form, of which `item_error` takes
-the items' part. The seeds' part is by Student's t: three seeds, resampled, vary too little.
+the items' part. The seeds' part is by Student's t: resampling three seeds underestimates it.
 
 The levels of the tests that choose a method were chosen by simulation
-(tests/unit/studies/test_simulations.py): they keep false verdicts at 5 % where variances differ.
+(tests/unit/studies/test_simulations.py): they keep false verdicts at 5 % if variances differ.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95  # of every confidence interval
 POWER = 0.80  # at the minimum detectable effect
-CORRELATED = 0.2  # the least share of the variance that seeds have in common, to pair them
-_SHOWN = 0.05  # of the test that seeds act alike on all variants
-_NOISIER, _QUIETER = 0.5, 0.02  # of the tests that the two compared are as noisy as the others
-_UNEQUAL = 0.3  # of the test that one of the two is noisier: then it alone has freedom
-_MANY = 1e6  # degrees of freedom of what is known
+CORRELATED = 0.2  # the least share of the variance common to seeds, for pairing
+_CORRELATION_LEVEL = 0.05  # level of the test that seeds act alike on all variants
+_NOISIER, _QUIETER = 0.5, 0.02  # levels of the tests that the two are as noisy as the others
+_UNEQUAL_LEVEL = 0.3  # level of the test that one of the two is noisier; then only it has freedom
+_KNOWN_FREEDOM = 1e6  # degrees of freedom of a known variance
 
 Values = Mapping[int, float]  # by seed
 
 
 class ItemError(NamedTuple):
-    """What the choice of an evaluation set's items does to a mean or to a difference."""
+    """The sampling error of a mean or a difference by the items of an evaluation set."""
 
-    variance: float = 0.0  # by resampling the items alone
-    chance: float = 0.0  # the part of it that is a run's chance on an item: seeds show it as well
-    freedom: float = _MANY
+    variance: float = 0.0  # by resampling only the items
+    chance: float = 0.0  # its part by a run's chance on items, which seeds include, too
+    freedom: float = _KNOWN_FREEDOM
 
     def scaled(self, by: float) -> ItemError:
-        """That of a multiple."""
+        """The error of a multiple."""
         return ItemError(self.variance * by**2, self.chance * by**2, self.freedom)
 
 
@@ -62,7 +62,7 @@ class Estimate:
     value: float
     error: float
     freedom: float
-    seeds: int  # pairs of seeds, or the runs of both sides together where they are not paired
+    seeds: int  # pairs of seeds, or the runs of both sides if not paired
     paired: bool = False
     method: str = ""  # how the error was estimated
 
@@ -109,7 +109,7 @@ def mean(values: Sequence[float]) -> Estimate | None:
     """The mean of two or more values; None for fewer, which have no standard error."""
     if len(values) < 2:
         return None
-    variance, freedom = _variance([dict(enumerate(values))])
+    variance, freedom = _pooled_variance([dict(enumerate(values))])
     error = math.sqrt(variance / len(values))
     return Estimate(statistics.fmean(values), error, freedom, len(values))
 
@@ -122,46 +122,46 @@ def contrast(
     related: bool = False,
     items: ItemError = NO_ITEMS,
 ) -> Estimate | None:
-    """The mean of one variant minus that of another; None where a side has less than two seeds.
+    """The mean of one variant minus that of another; None if a side has less than two seeds.
 
-    `scores` has all variants whose noise is to be pooled. `related` says that the seeds of the two
-    share something, as students share a teacher. `items` is the error by the choice of items.
+    `scores` has all variants whose variance may be pooled. `related` says that the seeds of the two
+    are correlated, as of students of one teacher. `items` is the sampling error by items.
     """
     ours, theirs = scores.get(better, {}), scores.get(than, {})
     common = sorted(ours.keys() & theirs.keys())
-    whole = [one for one in scores.values() if {*common} <= one.keys()]
-    if len(common) > 1 and (related or _seeds_correlate(whole, common)):
+    complete = [one for one in scores.values() if {*common} <= one.keys()]
+    if len(common) > 1 and (related or _seeds_correlate(complete, common)):
         others = [one for name, one in scores.items() if name not in (better, than)]
         others = [one for one in others if {*common} <= one.keys()]
-        return _with_items(_paired(ours, theirs, common, others), items)
+        return _add_item_error(_paired(ours, theirs, common, others), items)
     estimate = _unpaired(ours, theirs, [one for one in scores.values() if len(one) > 1])
-    return None if estimate is None else _with_items(estimate, items)
+    return None if estimate is None else _add_item_error(estimate, items)
 
 
 def level(
     scores: Mapping[str, Values], name: str, *, items: ItemError = NO_ITEMS
 ) -> Estimate | None:
-    """The mean of one variant, its noise pooled with that of the others where they are alike."""
+    """The mean of one variant, its variance pooled with that of the others if similar."""
     estimate = mean([*scores.get(name, {}).values()])
     if estimate is None:
         return None
-    own, count = _variance([scores[name]])
-    rest, freedom = _variance(one for other, one in scores.items() if other != name)
+    own, count = _pooled_variance([scores[name]])
+    rest, freedom = _pooled_variance(one for other, one in scores.items() if other != name)
     method = "alone"
-    if freedom and _alike(own, count, rest, freedom):
-        own, count = _variance(scores.values())
-        method = f"pooled over {_several(scores.values())} variants"
+    if freedom and _similar(own, count, rest, freedom):
+        own, count = _pooled_variance(scores.values())
+        method = f"pooled over {_count_repeated(scores.values())} variants"
     error = math.sqrt(own / estimate.seeds)
-    return _with_items(replace(estimate, error=error, freedom=count, method=method), items)
+    return _add_item_error(replace(estimate, error=error, freedom=count, method=method), items)
 
 
 def item_error(
     ours: Mapping[int, ArrayLike], theirs: Mapping[int, ArrayLike] | None = None
 ) -> ItemError:
-    """The error by the choice of items, from each seed's scores item by item.
+    """The sampling error by items, from each seed's scores item by item.
 
-    `theirs` are scores of the same items, to be subtracted. Rows of a seed that both have are
-    taken together, so that what a seed does to both is not counted as chance.
+    `theirs` are scores of the same items, to be subtracted. Rows of the same seed are paired, so
+    that an effect of the seed on both is not counted as chance.
     """
     import numpy as np
 
@@ -200,35 +200,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """The p-values of several tests, corrected for their number (Holm 1979)."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     raised = [min(1.0, (len(order) - rank) * p_values[at]) for rank, at in enumerate(order)]
-    return _in_order(order, accumulate(raised, max))
+    return _restore_order(order, accumulate(raised, max))
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """The p-values of several tests, so that few of those below a level are false (1995)."""
+    """The p-values of several tests, corrected for the false discovery rate (1995)."""
     order = sorted(range(len(p_values)), key=p_values.__getitem__, reverse=True)
     raised = [p_values[at] * len(order) / (len(order) - rank) for rank, at in enumerate(order)]
-    return _in_order(order, accumulate(raised, min))
+    return _restore_order(order, accumulate(raised, min))
 
 
-def _in_order(order: Sequence[int], values: Iterable[float]) -> list[float]:
-    """Values whose places are given, each in its place."""
+def _restore_order(order: Sequence[int], values: Iterable[float]) -> list[float]:
+    """The values sorted back by their indices `order`."""
     return [value for _, value in sorted(zip(order, values, strict=True))]
 
 
 def power(effect: float, error: float, freedom: float, *, alpha: float = 1 - LEVEL) -> float:
-    """The chance that a true effect is found, on its own side, by a two-sided test."""
+    """The probability that a two-sided test finds a true effect, with the right sign."""
     from scipy.special import nctdtr
 
     shift, reach = effect / error, t_interval(1 - alpha, freedom)
     below = float(nctdtr(freedom, shift, reach))
-    # Beyond some 37 standard errors scipy's series underflows to NaN: then all are on one side.
+    # Beyond some 37 standard errors scipy's series underflows to NaN.
     return 1 - below if below == below else float(shift > reach)
 
 
 def power_within(
     effect: float, delta: float, error: float, freedom: float, *, alpha: float = 1 - LEVEL
 ) -> float:
-    """The chance that two one-sided tests place a true effect within delta, nearly."""
+    """The approximate probability that two one-sided tests place a true effect within delta."""
     reach = t_interval(1 - 2 * alpha, freedom)
     sides = [t_below((delta + sign * effect) / error - reach, freedom) for sign in (1, -1)]
     return max(0.0, sum(sides) - 1)
@@ -245,7 +245,7 @@ def detectable(error: float, freedom: float, *, alpha: float = 1 - LEVEL) -> flo
 @cache
 def t_below(t: float, freedom: float) -> float:
     """The probability that Student's t is below `t`."""
-    from scipy.special import stdtr  # imported late: commands that compute nothing stay quick
+    from scipy.special import stdtr  # imported late, for commands that do not need it
 
     return float(stdtr(freedom, t))
 
@@ -258,28 +258,28 @@ def t_interval(level: float, freedom: float) -> float:
     return float(stdtrit(freedom, (1 + level) / 2))
 
 
-def _unpaired(ours: Values, theirs: Values, every: Sequence[Values]) -> Estimate | None:
-    """By the noise of all variants where it is alike, else by that of the two (Welch)."""
+def _unpaired(ours: Values, theirs: Values, variants: Sequence[Values]) -> Estimate | None:
+    """The difference by the pooled variance if variances are similar, else by Welch's method."""
     left, right = mean([*ours.values()]), mean([*theirs.values()])
     if left is None or right is None:
         return None
     value, seeds = left.value - right.value, left.seeds + right.seeds
-    noisy, quiet = sorted([ours, theirs], key=lambda one: -_variance([one])[0])
-    rest = [one for one in every if one is not noisy]
-    others = [one for one in every if one is not ours and one is not theirs]
-    both, between = _variance([ours, theirs]), _variance([noisy])
+    noisy, quiet = sorted([ours, theirs], key=lambda one: -_pooled_variance([one])[0])
+    rest = [one for one in variants if one is not noisy]
+    others = [one for one in variants if one is not ours and one is not theirs]
+    both, between = _pooled_variance([ours, theirs]), _pooled_variance([noisy])
     if (
-        _several(others)
-        and 2 * _noisier(*between, *_variance(rest)) > _NOISIER
-        and _quieter(*both, *_variance(others)) > _QUIETER
+        _count_repeated(others)
+        and 2 * _p_noisier(*between, *_pooled_variance(rest)) > _NOISIER
+        and _p_quieter(*both, *_pooled_variance(others)) > _QUIETER
     ):
-        pooled, freedom = _variance(every)
+        pooled, freedom = _pooled_variance(variants)
         error = math.sqrt(pooled * (1 / left.seeds + 1 / right.seeds))
-        method = f"pooled over {_several(every)} variants"
+        method = f"pooled over {_count_repeated(variants)} variants"
         return Estimate(value, error, freedom, seeds, method=method)
     a, b = left.error**2, right.error**2
     freedom = min(left.freedom, right.freedom)
-    if a + b and 2 * _noisier(*between, *_variance([quiet])) > _UNEQUAL:
+    if a + b and 2 * _p_noisier(*between, *_pooled_variance([quiet])) > _UNEQUAL_LEVEL:
         freedom = (a + b) ** 2 / (a**2 / left.freedom + b**2 / right.freedom)
     return Estimate(value, math.sqrt(a + b), freedom, seeds, method="Welch")
 
@@ -287,34 +287,34 @@ def _unpaired(ours: Values, theirs: Values, every: Sequence[Values]) -> Estimate
 def _paired(
     ours: Values, theirs: Values, common: Sequence[int], others: Sequence[Values]
 ) -> Estimate:
-    """Seed by seed; the others say how far seeds differ beside what they do to all."""
+    """The paired difference, its variance pooled with the residual of others if similar."""
     difference = mean([ours[seed] - theirs[seed] for seed in common])
     assert difference is not None
     own, method, freedom = difference.error**2, "paired", difference.freedom
     if len(others) > 1:
-        _, residual = _two_way(_by_seed(others, common))
+        _, residual = _two_way(_score_matrix(others, common))
         rest, count = 2 * residual / len(common), (len(others) - 1) * (len(common) - 1)
-        if _alike(own, freedom, rest, count):
+        if _similar(own, freedom, rest, count):
             own = (freedom * own + count * rest) / (freedom + count)
             freedom, method = freedom + count, f"paired, pooled over {len(others) + 2} variants"
     return replace(difference, error=math.sqrt(own), freedom=freedom, paired=True, method=method)
 
 
-def _seeds_correlate(every: Sequence[Values], seeds: Sequence[int]) -> bool:
+def _seeds_correlate(variants: Sequence[Values], seeds: Sequence[int]) -> bool:
     """Whether seeds are shown to act alike on three or more variants."""
-    if len(every) < 3 or len(seeds) < 3:
+    if len(variants) < 3 or len(seeds) < 3:
         return False
-    between, residual = _two_way(_by_seed(every, seeds))
+    between, residual = _two_way(_score_matrix(variants, seeds))
     if not residual:
         return between > 0
-    shared = (between - residual) / (between + (len(every) - 1) * residual)
+    shared = (between - residual) / (between + (len(variants) - 1) * residual)
     freedom = len(seeds) - 1
-    chance = _noisier(between, freedom, residual, (len(every) - 1) * freedom)
-    return chance < _SHOWN and shared > CORRELATED
+    chance = _p_noisier(between, freedom, residual, (len(variants) - 1) * freedom)
+    return chance < _CORRELATION_LEVEL and shared > CORRELATED
 
 
 def _two_way(rows: NDArray[np.float64]) -> tuple[float, float]:
-    """The mean squares between columns and of what neither column nor row explains."""
+    """The mean squares between columns and of the residual of a two-way layout."""
     of_row, of_column = rows.mean(1, keepdims=True), rows.mean(0)
     rest = rows - of_row - of_column + rows.mean()
     height, freedom = len(rows), len(of_column) - 1
@@ -322,17 +322,17 @@ def _two_way(rows: NDArray[np.float64]) -> tuple[float, float]:
     return between, float((rest**2).sum()) / (freedom * max(1, height - 1))
 
 
-def _by_seed(every: Sequence[Values], seeds: Sequence[int]) -> NDArray[np.float64]:
+def _score_matrix(variants: Sequence[Values], seeds: Sequence[int]) -> NDArray[np.float64]:
     """[variants, seeds] scores."""
     import numpy as np
 
-    return np.array([[one[seed] for seed in seeds] for one in every])
+    return np.array([[one[seed] for seed in seeds] for one in variants])
 
 
-def _variance(every: Iterable[Values]) -> tuple[float, float]:
+def _pooled_variance(variants: Iterable[Values]) -> tuple[float, float]:
     """The pooled variance within variants, and its degrees of freedom."""
     squares = freedom = 0.0
-    for one in every:
+    for one in variants:
         if len(one) > 1:
             centre = statistics.fmean(one.values())
             squares += sum((value - centre) ** 2 for value in one.values())
@@ -340,13 +340,13 @@ def _variance(every: Iterable[Values]) -> tuple[float, float]:
     return (squares / freedom if freedom else 0.0), freedom
 
 
-def _alike(own: float, freedom: float, rest: float, count: float) -> bool:
-    """Whether a variance is neither shown to be above nor far below that of the rest."""
-    chances = _noisier(own, freedom, rest, count), _quieter(own, freedom, rest, count)
+def _similar(own: float, freedom: float, rest: float, count: float) -> bool:
+    """Whether a variance is shown to be neither above nor far below that of the rest."""
+    chances = _p_noisier(own, freedom, rest, count), _p_quieter(own, freedom, rest, count)
     return chances[0] > _NOISIER and chances[1] > _QUIETER
 
 
-def _noisier(own: float, freedom: float, rest: float, count: float) -> float:
+def _p_noisier(own: float, freedom: float, rest: float, count: float) -> float:
     """The p-value of the test that a variance is above that of the rest."""
     from scipy.special import fdtrc
 
@@ -355,18 +355,18 @@ def _noisier(own: float, freedom: float, rest: float, count: float) -> float:
     return float(fdtrc(freedom, count, own / rest))
 
 
-def _quieter(own: float, freedom: float, rest: float, count: float) -> float:
-    return 1 - _noisier(own, freedom, rest, count) if rest else 1.0
+def _p_quieter(own: float, freedom: float, rest: float, count: float) -> float:
+    return 1 - _p_noisier(own, freedom, rest, count) if rest else 1.0
 
 
-def _several(every: Iterable[Values]) -> int:
-    return sum(len(one) > 1 for one in every)
+def _count_repeated(variants: Iterable[Values]) -> int:
+    return sum(len(one) > 1 for one in variants)
 
 
-def _with_items(estimate: Estimate, items: ItemError) -> Estimate:
+def _add_item_error(estimate: Estimate, items: ItemError) -> Estimate:
     """The estimate with the error of the evaluation set added to that of the seeds.
 
-    What both show is counted once, and the seeds' part is at least that.
+    The part that both include is counted once, and bounds the seeds' part from below.
     """
     seeds, own = estimate.error**2, items.variance - items.chance
     freedom = _freedom([seeds, own], [estimate.freedom, items.freedom]) if own else estimate.freedom
@@ -376,10 +376,10 @@ def _with_items(estimate: Estimate, items: ItemError) -> Estimate:
 def _freedom(variances: Sequence[float], freedoms: Sequence[float]) -> float:
     """The degrees of freedom of a sum of variances.
 
-    Each counts by its share. Satterthwaite squares the shares; that is too many, by simulation,
-    where the variance of three seeds is small by chance.
+    Each counts by its share. Satterthwaite squares the shares; by simulation that gives too many if
+    the variance of three seeds is small by chance.
     """
     if not (total := sum(variances)):
         return min(freedoms)
     shares = (one / total / freedom for one, freedom in zip(variances, freedoms, strict=True))
-    return min(_MANY, 1 / sum(shares))
+    return min(_KNOWN_FREEDOM, 1 / sum(shares))

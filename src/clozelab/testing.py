@@ -66,12 +66,12 @@ def check_masking(part: Any) -> None:
     for key in range(20):
         check_hidden(part, blocks, key)
         check_alone(part, blocks, key, rows=[3, 0, 2])
-    nothing = part.hide(take(blocks, []), 1, vocabulary=vocabulary())
-    _hold(len(nothing.spans) == 0, "no blocks hide something")
+    hidden = part.hide(take(blocks, []), 1, vocabulary=vocabulary())
+    _hold(len(hidden.spans) == 0, "no blocks hide something")
 
 
 def check_hidden(part: Any, blocks: Blocks, key: int) -> Hidden:
-    """Spans are sorted, disjoint, inside a block, of no special; hiding alters nothing."""
+    """Spans are sorted, disjoint, inside a block, without specials; hiding changes no input."""
     arrays: tuple[Any, ...] = (blocks.ids, blocks.marks, blocks.fixed, blocks.starts)
     before = [array.copy() for array in arrays]
     hidden: Hidden = part.hide(blocks, key, vocabulary=vocabulary())
@@ -94,7 +94,7 @@ def check_hidden(part: Any, blocks: Blocks, key: int) -> Hidden:
 def check_alone(part: Any, blocks: Blocks, key: int, *, rows: list[int]) -> None:
     """A block's choice does not depend on its batch-mates, nor on their order."""
     if getattr(part, "scope", "block") == "batch":
-        return  # the published code of DistilBERT, which says so
+        return  # as in the published code of DistilBERT
     some = take(blocks, rows)
     together = part.hide(blocks, key, vocabulary=vocabulary())
     apart = part.hide(some, key, vocabulary=vocabulary())
@@ -127,7 +127,7 @@ def check_format(part: Any) -> None:
 
 
 def check_blocks(part: Any, blocks: Blocks) -> None:
-    """Arrays of the contract's shapes and types, blocks no longer than the format says."""
+    """Arrays have the contract's shapes and types, and blocks are no longer than `length`."""
     _hold(len(blocks) > 0, "there are no blocks")
     sizes = {len(blocks.ids), len(blocks.marks), len(blocks.segments), len(blocks.fixed)}
     _hold(sizes == {int(blocks.starts[-1])} and blocks.starts[0] == 0, "arrays differ in length")
@@ -148,7 +148,7 @@ def check_blocks(part: Any, blocks: Blocks) -> None:
 
 
 def check_gathering(plan: Any, numbers: list[int]) -> None:
-    """A block is the same however it is asked for."""
+    """A block is the same alone and with others."""
     together = plan.blocks(np.array(numbers))
     _hold(np.array_equal(together.numbers, numbers), "numbers are not those asked for")
     for place, number in enumerate(numbers):
@@ -159,19 +159,19 @@ def check_gathering(plan: Any, numbers: list[int]) -> None:
 
 
 def check_objective(part: Any) -> None:
-    """An objective: targets in their blocks, sums that add, parameters as counted."""
+    """An objective: targets are in their blocks, sums add up, parameters are counted right."""
     if "order_of_prediction" in part.needs or part.needs_teacher:
-        return  # these read what only their own encoder, or a teacher, gives
+        return  # these need their own encoder, or a teacher
     if part.generates_input:
         check_generator(part)
         return
     import torch
 
-    blocks = _complete(example_blocks())
+    blocks = _with_labels_and_words(example_blocks())
     chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
     hidden = Hidden(np.stack([chosen, chosen + 1], axis=1))
     decisions = np.zeros(len(hidden.positions), np.uint8)
-    corrupted = Corrupted(blocks.ids, decisions, partial(mix, _places(blocks), 0))
+    corrupted = Corrupted(blocks.ids, decisions, partial(mix, _token_numbers(blocks), 0))
     targets: Targets = part.targets(blocks, hidden, corrupted)
     sizes = np.diff(blocks.words.starts) if "words" in part.needs else blocks.lengths  # type: ignore[union-attr]
     _hold(len(targets.starts) == len(blocks) + 1, "starts has one entry more than there are blocks")
@@ -185,15 +185,15 @@ def check_objective(part: Any) -> None:
     shape = SimpleNamespace(**widths, **block, heads=2, dropout=0.0, max_positions=300)
     torch.manual_seed(0)
     head = part.build(shape, _SIZE).double()
-    _check_counted(head, part.parameters(shape, _SIZE))
+    _check_parameters(head, part.parameters(shape, _SIZE))
     table = torch.randn(_SIZE, shape.embedding_size, dtype=torch.float64)
     width = shape.hidden_size * (2 if "words" in part.needs else 1)
     states = torch.randn(int(sizes.sum()), width, dtype=torch.float64)
     read = torch.from_numpy(blocks.ids.astype("i8"))
     read[hidden.positions[::2]] = _SPECIAL["unk"]  # half of the hidden tokens were replaced
-    batch = _input(sizes.tolist())
+    batch = _example_input(sizes.tolist())
     encoded = Encoded(states, table, ids=read, input=batch._replace(ids=read))
-    columns = _columns(targets, offsets(sizes))
+    columns = _batch_columns(targets, offsets(sizes))
 
     def sums(where: slice) -> dict[str, float]:
         some = {name: values[where] for name, values in columns.items()}
@@ -213,7 +213,7 @@ def check_objective(part: Any) -> None:
         same = sums(slice(0, count)) == whole
         _hold(same, f"it reads states that reads = {part.reads} does not name")
     if getattr(part, "chained", False) or part.contrasts or "words" in part.needs:
-        return  # one target reads another, or they are judged or sampled together
+        return  # targets depend on each other
     first, second = sums(slice(0, count // 2)), sums(slice(count // 2, count))
     for name, value in whole.items():
         adds = abs(first[name] + second[name] - value) <= 1e-9 * max(1.0, abs(value))
@@ -221,7 +221,7 @@ def check_objective(part: Any) -> None:
 
 
 def check_generator(part: Any) -> None:
-    """What writes the encoder's input: at its targets alone, and the same in any batch."""
+    """A generator writes only at its targets, and the same in any batch."""
     import torch
 
     from clozelab.encoder import Transformer
@@ -235,40 +235,40 @@ def check_generator(part: Any) -> None:
         positions=300,
     )
     torch.manual_seed(0)
-    whole = encoder.build(_SIZE).double().eval()
+    encoder_module = encoder.build(_SIZE).double().eval()
     module = part.build(encoder, _SIZE).double().eval()
-    before = {*whole.parameters()}
-    module.share_with(whole)
-    every = {*whole.parameters(), *module.parameters()}
-    built = sum(each.numel() for each in every - before)
+    before = {*encoder_module.parameters()}
+    module.share_with(encoder_module)
+    all_parameters = {*encoder_module.parameters(), *module.parameters()}
+    built = sum(weight.numel() for weight in all_parameters - before)
     counted = sum(part.parameters(encoder, _SIZE).values())
     _hold(built == counted, "parameters() miscounts what build() makes beside the encoder")
     blocks = example_blocks()
     chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
     results = []
     for rows in ([0, 1, 2, 3, 4, 5], [3, 1]):
-        some = take(blocks, rows)
-        mine = np.flatnonzero(np.isin(_places(some), _places(blocks)[chosen]))
+        subset = take(blocks, rows)
+        mine = np.flatnonzero(np.isin(_token_numbers(subset), _token_numbers(blocks)[chosen]))
         hidden = Hidden(np.stack([mine, mine + 1], axis=1))
         corrupted = Corrupted(
-            some.ids, np.zeros(len(mine), np.uint8), partial(mix, _places(some), 0)
+            subset.ids, np.zeros(len(mine), np.uint8), partial(mix, _token_numbers(subset), 0)
         )
-        columns = _columns(part.targets(some, hidden, corrupted), some.starts)
-        ids = torch.from_numpy(some.ids.astype("i8"))
-        batch = _input(some.lengths.tolist())._replace(ids=ids)
+        columns = _batch_columns(part.targets(subset, hidden, corrupted), subset.starts)
+        ids = torch.from_numpy(subset.ids.astype("i8"))
+        batch = _example_input(subset.lengths.tolist())._replace(ids=ids)
         with torch.no_grad():
             written, sums = module(batch, columns)
         _hold({"loss", "count"} <= sums.keys(), "the generator's sums have a loss and a count")
-        others = np.setdiff1d(np.arange(len(some.ids)), mine)
+        others = np.setdiff1d(np.arange(len(subset.ids)), mine)
         _hold(bool((written.ids == ids)[others].all()), "it writes where nothing is hidden")
         _hold(written.ids.shape == ids.shape, "what it writes has another shape")
-        results.append(written.ids.split(some.lengths.tolist()))
+        results.append(written.ids.split(subset.lengths.tolist()))
     same = torch.equal(results[0][3], results[1][0]) and torch.equal(results[0][1], results[1][1])
     _hold(same, "what it writes depends on the other blocks of a batch")
 
 
-def _columns(targets: Targets, starts: Ints) -> dict[str, Any]:
-    """Targets as a micro-batch has them, where positions count over all blocks."""
+def _batch_columns(targets: Targets, starts: Ints) -> dict[str, Any]:
+    """The columns of targets in a micro-batch, with positions over all blocks."""
     import torch
 
     base = np.repeat(starts[:-1], np.diff(targets.starts))
@@ -278,29 +278,29 @@ def _columns(targets: Targets, starts: Ints) -> dict[str, Any]:
     }
 
 
-def _places(blocks: Blocks) -> Ints:
-    """[N] a number for each token, whatever batch its block is in."""
+def _token_numbers(blocks: Blocks) -> Ints:
+    """[N] a number for each token that does not depend on the batch."""
     places: Ints = blocks.numbers[blocks.rows] * 1000 + blocks.positions
     return places
 
 
-def _check_counted(module: Any, counts: dict[str, int]) -> None:
+def _check_parameters(module: Any, counts: dict[str, int]) -> None:
     built = sum(parameter.numel() for parameter in module.parameters())
     _hold(built == sum(counts.values()), "parameters() miscounts what build() makes")
 
 
 def check_encoder(part: Any) -> None:
-    """An encoder: parameters as counted, no position changed by a batch-mate."""
+    """An encoder: parameters are counted right, and states do not depend on other blocks."""
     import torch
 
     torch.manual_seed(0)
     module = part.build(_SIZE).double().eval()
-    _check_counted(module, part.parameters(_SIZE))
+    _check_parameters(module, part.parameters(_SIZE))
     if part.reads == "words" or "two_streams" in part.provides:
-        return  # their inputs are made by their own blocks
+        return  # they need inputs of their own format
     with torch.no_grad():
-        pair = module(_input([7, 5])).hidden_states
-        alone = module(_input([7])).hidden_states
+        pair = module(_example_input([7, 5])).hidden_states
+        alone = module(_example_input([7])).hidden_states
     width = part.vector_width
     _hold(tuple(pair.shape) == (12, width), "states are [tokens, vector_width]")
     same = torch.allclose(pair[:7], alone, rtol=0, atol=1e-9)
@@ -308,7 +308,7 @@ def check_encoder(part: Any) -> None:
 
 
 def check_optimiser(part: Any) -> None:
-    """An optimiser: groups that carry their peak rate, and steps that go down."""
+    """An optimiser: groups have their peak rate, and steps lower a loss."""
     import torch
 
     torch.manual_seed(0)
@@ -334,7 +334,7 @@ def check_optimiser(part: Any) -> None:
 
 
 def check_schedule(part: Any) -> None:
-    """A schedule: factors from 0 to 1, steps that take something."""
+    """A schedule: factors are from 0 to 1, and batches are not empty."""
     for step in {0, part.warmup, part.steps // 2, part.steps - 1}:
         _hold(0 <= part.factor(step) <= 1, f"factor({step}) is not between 0 and 1")
         _hold(part.batch_size_at(step) >= 1, f"batch_size_at({step}) is less than 1")
@@ -342,7 +342,7 @@ def check_schedule(part: Any) -> None:
 
 
 def check_tokenizer(part: Any) -> None:
-    """A tokenizer: it trains to its size, and reads what it was trained on."""
+    """A tokenizer: it trains to at most its size, and tokenises its training text."""
     text = "the quick brown fox jumps over the lazy dog and the quick cat sees the lazy fox"
     small = part
     if getattr(part, "learns", True):  # else its size is fixed
@@ -366,14 +366,14 @@ _CHECKS = {
 
 
 def vocabulary() -> Vocabulary:
-    """A vocabulary with every role, whose counts fall."""
+    """A vocabulary with every role and descending counts."""
     counts = np.arange(_SIZE)[::-1].astype(np.int64) + 1
     special = np.arange(len(_SPECIAL), dtype=np.int32)
     return Vocabulary(_SIZE, _SPECIAL, special, counts)
 
 
 def example_documents(*, shapes: tuple[list[int], ...] = _SHAPES, seed: int = 0) -> Documents:
-    """Documents of sentences of so many tokens, each several times."""
+    """Documents with sentences of these numbers of tokens, each several times."""
     rng = np.random.default_rng(seed)
     documents = [*shapes] * 8
     lengths = np.array([n for sentences in documents for n in sentences], dtype=np.int64)
@@ -430,8 +430,8 @@ def take(blocks: Blocks, rows: list[int]) -> Blocks:
     )
 
 
-def _complete(blocks: Blocks) -> Blocks:
-    """The blocks with pair labels, places in rows and whole words added."""
+def _with_labels_and_words(blocks: Blocks) -> Blocks:
+    """The blocks with pair labels, views and whole words added."""
     begins = ((blocks.marks & Mark.WORD) != 0) | blocks.fixed
     sizes = np.bincount(blocks.rows[begins], minlength=len(blocks))
     numbers = (np.arange(int(sizes.sum())) % 40).astype(np.int32)
@@ -440,7 +440,7 @@ def _complete(blocks: Blocks) -> Blocks:
     return replace(blocks, labels=alternating, views=alternating, words=words)
 
 
-def _input(lengths: list[int]) -> Input:
+def _example_input(lengths: list[int]) -> Input:
     import torch
 
     places = torch.cat([torch.arange(length) for length in lengths])

@@ -25,10 +25,10 @@ from clozelab.errors import UserError
 from clozelab.nearest import remedy
 from clozelab.options import words
 
-PROJECT = "clozelab"  # where the tracker's own variable names no other
-NONE = "none"  # in place of a tracker: a resumed run goes on without
-LAST_WAIT = 30.0  # seconds that the end of a run waits for a tracker
-_BATCH = 100  # of MLflow's parameters in a request, its limit
+PROJECT = "clozelab"  # unless the tracker's own variable names another
+NONE = "none"  # instead of a tracker: a resumed run continues without one
+LAST_WAIT = 30.0  # seconds to wait for a tracker at the end of a run
+_PARAMS_PER_REQUEST = 100  # MLflow's limit of parameters in a request
 
 Status = Literal["finished", "stopped", "failed"]
 
@@ -39,7 +39,7 @@ class TrackedRun:
 
     folder: Path
     name: str
-    id: str  # by which a tracker finds it again when it is resumed
+    id: str  # by which a tracker finds a resumed run
     config: Mapping[str, Any]  # the recipe, the task and the machine, by dotted names
     tags: Sequence[str] = ()
     group: str | None = None  # runs that belong together: the folder of fine-tunings
@@ -49,40 +49,40 @@ class Tracker(Protocol):
     """One tracker, for one run."""
 
     def begin(self, run: TrackedRun) -> str:
-        """Start the run there, or go on with it; where a user finds it."""
+        """Start or resume the run there, and return where a user finds it."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add numbers after a step."""
 
     def end(self, status: Status) -> None:
-        """End the run; everything is written or sent by then."""
+        """End the run, with everything written or sent."""
 
 
 class TensorBoard:
     """Event files in the folder of the run."""
 
     def begin(self, run: TrackedRun) -> str:
-        """The configuration becomes a text."""
+        """Start a writer, with the configuration as a text."""
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder / "tensorboard"
         self.writer = SummaryWriter(str(folder))
         lines = [f"    {name} = {value}" for name, value in run.config.items()]
-        self._text("config", "\n".join(lines))
-        self._text("tags", ", ".join(run.tags))
+        self._add_text("config", "\n".join(lines))
+        self._add_text("tags", ", ".join(run.tags))
         return f"tensorboard --logdir {run.folder}"
 
-    def _text(self, name: str, text: str) -> None:
+    def _add_text(self, name: str, text: str) -> None:
         self.writer.add_text(name, text)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A scalar for each number."""
+        """Write a scalar for each number."""
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
     def end(self, status: Status) -> None:
         """Write what is left."""
-        self._text("status", status)
+        self._add_text("status", status)
         self.writer.close()
 
 
@@ -90,7 +90,7 @@ class Wandb:
     """Weights & Biases: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE=offline."""
 
     def begin(self, run: TrackedRun) -> str:
-        """A run of its own, whatever else this process has open."""
+        """Start a separate run, whatever else this process has open."""
         import wandb
 
         self.run = wandb.init(
@@ -120,7 +120,7 @@ class Mlflow:
     """MLflow: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME."""
 
     def begin(self, run: TrackedRun) -> str:
-        """Parameters are the configuration; tags are tags without a value."""
+        """Start a run with the configuration as parameters, and tags without values."""
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
@@ -136,8 +136,8 @@ class Mlflow:
             created = self.client.create_run(experiment, run_name=run.name, tags=tags)
             self.id = created.info.run_id
             params = [Param(_name(name), str(value)[:500]) for name, value in run.config.items()]
-            for first in range(0, len(params), _BATCH):
-                self.client.log_batch(self.id, params=params[first : first + _BATCH])
+            for first in range(0, len(params), _PARAMS_PER_REQUEST):
+                self.client.log_batch(self.id, params=params[first : first + _PARAMS_PER_REQUEST])
         return f"experiment {name}, run {self.id}"
 
     def _experiment(self, name: str) -> str:
@@ -148,14 +148,14 @@ class Mlflow:
             return str(known.experiment_id)
         try:
             return str(self.client.create_experiment(name))
-        except MlflowException:  # another process was quicker
+        except MlflowException:  # another process created it
             known = self.client.get_experiment_by_name(name)
             if known is None:
                 raise
             return str(known.experiment_id)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """All numbers in one request."""
+        """Send all numbers in one request."""
         import time
 
         from mlflow.entities import Metric
@@ -165,7 +165,7 @@ class Mlflow:
         self.client.log_batch(self.id, metrics=rows)
 
     def end(self, status: Status) -> None:
-        """In MLflow's words."""
+        """Set the status in MLflow's terms."""
         words = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
         self.client.set_terminated(self.id, words[status])
 
@@ -174,7 +174,7 @@ class Trackio:
     """Trackio, on this machine: TRACKIO_PROJECT, TRACKIO_SPACE_ID."""
 
     def begin(self, run: TrackedRun) -> str:
-        """A run goes by its name there, which has the id in it."""
+        """Start a run, whose name includes the id."""
         import trackio
 
         project = os.environ.get("TRACKIO_PROJECT", PROJECT)
@@ -231,43 +231,43 @@ TrackerName = Annotated[str, tracker]
 
 
 class Sender:
-    """A tracker in a thread of its own; what it is told is sent one after another."""
+    """A tracker in its own thread, which sends messages in order."""
 
     def __init__(self, name: str, run: TrackedRun) -> None:
         self.name = name
         self._run = run
         self._ended = False
-        self._notes = SimpleQueue[str]()  # of the thread, for whoever trains
-        self._waiting = SimpleQueue[tuple[int, Mapping[str, float]] | Status]()
+        self._notes = SimpleQueue[str]()  # from the thread to the training loop
+        self._messages = SimpleQueue[tuple[int, Mapping[str, float]] | Status]()
         self._thread = Thread(target=self._send, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Numbers after a step; nobody waits for them."""
-        self._waiting.put((step, metrics))
+        """Queue the numbers of a step, without waiting."""
+        self._messages.put((step, metrics))
 
     def end(self, status: Status) -> None:
-        """The end, which waits for the tracker, but not for ever; it comes once."""
+        """End once, and wait for the tracker up to `LAST_WAIT` seconds."""
         if self._ended:
             return
         self._ended = True
-        self._waiting.put(status)
+        self._messages.put(status)
         self._thread.join(LAST_WAIT)
         if self._thread.is_alive():
             self._notes.put(self._problem(f"did not answer within {LAST_WAIT:g} s"))
 
     def notes(self) -> list[str]:
-        """What it has to say since it was asked last."""
+        """The messages since the last call."""
         return [self._notes.get() for _ in range(self._notes.qsize())]
 
     def _send(self) -> None:
         try:
             own = TRACKERS[self.name]()
             self._notes.put(f"{self.name}: {own.begin(self._run)}")
-            while not isinstance(message := self._waiting.get(), str):
+            while not isinstance(message := self._messages.get(), str):
                 own.log(*message)
             own.end(message)
-        # Whatever its package does, exits included: the run goes on.
+        # Whatever the package raises, even SystemExit, the run goes on.
         except BaseException as error:
             line = " ".join(f"{type(error).__name__}: {error}".split())
             self._notes.put(self._problem(f"failed ({line[:300]})"))
@@ -292,5 +292,5 @@ def numbers(table: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 def _name(name: str) -> str:
-    """A name with what MLflow takes in one."""
+    """A name with only the characters that MLflow allows."""
     return re.sub(r"[^\w/. -]", "_", name)[:250]

@@ -493,7 +493,7 @@ def test_a_gpu_has_several_narrow_cells_at_once(
     assert drained(make_plan(request, Machine())).at_once == 4
     assert drained(make_plan(request, Machine(device="cpu"))).at_once == 1
     assert drained(make_plan(request, Machine(), at_once=2)).at_once == 2
-    monkeypatch.setattr(plans, "_WIDE", 1)
+    monkeypatch.setattr(plans, "_FULL_WIDTH", 1)
     assert drained(make_plan(request, Machine())).at_once == 1
 
 

@@ -1,7 +1,7 @@
-"""Measure: every row's contenders take turns on one machine, and medians are taken.
+"""Measure every row: its contenders take turns on one machine, and medians are taken.
 
-A generator of events, as other runs are; what a row came to is a table of plain values, which a
-record is written from.
+A generator of events, as other runs are; the result of a row is a table of plain values for the
+record.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from clozelab.runs.directory import machine_facts
 from clozelab.runs.events import Said
 from clozelab.training.world import World, join
 
-Peer = Callable[[], Theirs | Trained]  # builds it
-_WARM = 3  # steps that show how long one takes
+Peer = Callable[[], Theirs | Trained]  # builds a contender
+_WARM = 3  # steps to estimate the time of one
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn is done; of a row's turns so many."""
+    """A turn is done, and how many of the row's turns are."""
 
     row: int
     rows: int
@@ -52,7 +52,7 @@ class Finished:
 
 
 def bench(request: BenchRequest) -> Iterator[Turn | Said | Finished]:
-    """Measure what is asked for, row by row; the last event has everything."""
+    """Measure a request row by row; the last event has the record of all."""
     check(request.against)
     with join(request.machine.device) as world:
         if world.size > 1:
@@ -70,7 +70,7 @@ def bench(request: BenchRequest) -> Iterator[Turn | Said | Finished]:
                     for done, what in enumerate(trial.turns(), 1):
                         yield Turn(number, len(table), what, done, trial.total)
                 except torch.OutOfMemoryError:
-                    pass  # what filled the memory is held by the error until it is forgotten
+                    pass  # leaves the handler, which keeps tensors alive
                 else:
                     records.append(trial.record())
                     continue
@@ -87,7 +87,7 @@ def bench(request: BenchRequest) -> Iterator[Turn | Said | Finished]:
 
 
 class _Trial:
-    """One row: its contenders, their turns, what came out."""
+    """One row: its contenders, their turns and results."""
 
     def __init__(
         self, row: BenchRow, job: PretrainJob, *, request: BenchRequest, world: World
@@ -103,7 +103,7 @@ class _Trial:
         self.laps: dict[str, list[Lap]] = {name: [] for name in (*names, "again")}
 
     def turns(self) -> Iterator[str]:
-        """Take the turns; yields whose it was."""
+        """Take the turns, and yield the name of each contender."""
         if self.machine.compiles(self.world.device, self.recipe):
             torch._dynamo.reset()
         ours = self._begin("clozelab", lambda: Ours(self.job, self.machine, self.world))
@@ -113,7 +113,7 @@ class _Trial:
         for name, build in self.peers.items():
             peers[name] = self._begin(name, build, ours)
             yield name
-        # Without a number of steps a short turn tells how many make one that is long enough.
+        # Without a given number of steps, a short turn tells how many are long enough.
         steps = self.steps or max(1, ceil(TURN / (ours.fed(_WARM).seconds / _WARM)))
         for _ in range(ROUNDS):
             with self.memory["clozelab"]:
@@ -160,7 +160,7 @@ class _Trial:
         }
 
     def _begin(self, name: str, build: Callable[[], Any], ours: Ours | None = None) -> Any:
-        """A contender after its first step, timed from before it was built."""
+        """A contender after its first step, timed with its construction."""
         gc.collect()
         with self.memory[name]:
             began = time.perf_counter()
@@ -183,7 +183,7 @@ class _Trial:
         }
 
     def _peers(self) -> dict[str, Peer]:
-        """How to build each peer, by its name."""
+        """The functions that build each peer, by name."""
         try:
             model = exported(self.job)
         except UserError as error:
@@ -199,7 +199,7 @@ class _Trial:
         if device.type == "cuda":
             peers["transformers compiled"] = partial(theirs, compiled=True)
         elif not model.config["architectures"][0].endswith("ForMaskedLM"):
-            pass  # the Trainer's own collator knows no pairs and no orders
+            pass  # the Trainer's collator supports neither pairs nor permutations
         elif find_spec("accelerate") is None:
             self.notes.append("no Trainer: it needs accelerate; pip install 'clozelab[bench]'")
         else:
@@ -207,14 +207,14 @@ class _Trial:
         return peers
 
 
-def _speed_ratio(some: list[Lap], others: list[Lap]) -> float:
-    """How much faster the one is than the other: the median over turns that lie side by side."""
-    pairs = zip(some, others, strict=True)
+def _speed_ratio(laps: list[Lap], others: list[Lap]) -> float:
+    """The ratio of speeds: the median over pairs of successive turns."""
+    pairs = zip(laps, others, strict=True)
     return median((a.tokens / a.seconds) / (b.tokens / b.seconds) for a, b in pairs)
 
 
 def _facts(request: BenchRequest, device: torch.device) -> dict[str, Any]:
-    """Where and with what it was measured."""
+    """The machine and versions of the measurement."""
     facts = {**machine_facts(), **machines.facts(device), "workers": request.machine.threads}
     if request.against:
         import transformers

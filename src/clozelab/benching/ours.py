@@ -19,15 +19,15 @@ from clozelab.training.world import World
 
 
 class Lap(NamedTuple):
-    """What was done in a turn; its first step, which wakes caches and threads, is not counted."""
+    """The work of a turn without its first step, which warms up caches and threads."""
 
-    tokens: int  # real ones
+    tokens: int  # without padding
     seconds: float
-    loss: float | None = None  # of the first step, where it is told
+    loss: float | None = None  # of the first step, if known
 
 
 class MemoryShare:
-    """One contender's part of the device's memory while others have theirs."""
+    """One contender's part of the device's memory, beside that of others."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -49,12 +49,12 @@ class MemoryShare:
 
     @property
     def gib(self) -> float | None:
-        """The most it ever had; None on a CPU, where nobody can tell whose memory is whose."""
+        """The peak in GiB; None on a CPU, where memory cannot be attributed."""
         return self.peak / 2**30 if self.device.type == "cuda" else None
 
 
 class Ours:
-    """A run that is gone on with turn by turn; `prepared` are the steps of the last turn."""
+    """A run that continues turn by turn; `prepared` are the steps of the last turn."""
 
     def __init__(self, job: PretrainJob, machine: Machine, world: World) -> None:
         self.trainer = PretrainTrainer(job, machine, world)
@@ -62,30 +62,30 @@ class Ours:
         self._done, self._cursor = 0, self.trainer.steps.start()
 
     def fed(self, steps: int) -> Lap:
-        """A turn through the feed, which begins with nothing prepared."""
+        """Take a turn through the feed, which starts empty."""
         jobs = self.trainer.jobs(self._done, self._cursor)
         taken: list[Prepared] = []
         with closing(ahead(jobs, workers=self.trainer.machine.threads)) as feed:
-            lap = self._lap(_noted(feed, taken), steps)
+            lap = self._lap(_record_steps(feed, taken), steps)
         self.prepared = taken[: steps + 1]
         self._done += steps + 1
         self._cursor = self.prepared[-1].after  # type: ignore[assignment]
         return lap
 
     def again(self) -> Lap:
-        """The same steps as in the last turn, from memory."""
+        """Take the steps of the last turn again, from memory."""
         return self._lap(self.prepared, len(self.prepared) - 1)
 
     def _lap(self, feed: Iterable[Prepared], steps: int) -> Lap:
         stepping = train(self.trainer.train_state, feed, self.trainer.world)
-        # The first is told of when the second is under way, as each is: no time is lost or won.
+        # A step's results come while the next one runs, at both ends of the timing.
         loss = sum(mean["loss"] for mean in means(next(stepping).sums).values())
         began = time.perf_counter()
         tokens = sum(step.tokens for step in islice(stepping, steps))
         return Lap(tokens, time.perf_counter() - began, loss)
 
 
-def _noted(feed: Iterable[Prepared], taken: list[Prepared]) -> Iterator[Prepared]:
+def _record_steps(feed: Iterable[Prepared], taken: list[Prepared]) -> Iterator[Prepared]:
     for prepared in feed:
         taken.append(prepared)
         yield prepared

@@ -1,4 +1,4 @@
-"""Packed micro-batches as transformers takes them: a row for each block, filled up on the right."""
+"""Packed micro-batches as padded rows for transformers, one per block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAIRS = {"next_sentence": "next_sentence_label", "sentence_order": "sentence_or
 
 
 def padded(batch: Batch, config: Mapping[str, Any], *, full: bool) -> dict[str, Tensor]:
-    """The arguments of a model of that config; rows as long as the longest, or of full length."""
+    """The arguments of a model of that config; rows padded to the longest, or to full length."""
     inputs, lengths = batch.input, real_lengths(batch)
     two_streams = config["model_type"] == "xlnet"
     width = inputs.max_seqlen if full or two_streams else max(lengths)
@@ -39,7 +39,7 @@ def padded(batch: Batch, config: Mapping[str, Any], *, full: bool) -> dict[str, 
 
 
 def real_lengths(batch: Batch) -> list[int]:
-    """The tokens of each block that is no dummy."""
+    """The lengths of the blocks, without dummies."""
     starts = batch.input.cu_seqlens
     real = len(batch.input.ids) if batch.input.real is None else int(batch.input.real)
     lengths: list[int] = starts.diff()[starts[:-1] < real].tolist()
@@ -47,26 +47,26 @@ def real_lengths(batch: Batch) -> list[int]:
 
 
 def whole_rows(batch: Batch) -> list[list[int]]:
-    """The ids of each block before anything was hidden."""
+    """The ids of each block before masking."""
     lengths, labels = real_lengths(batch), _labels(batch)
     ids = torch.where(labels == Targets.IGNORED, batch.input.ids, labels)
     return [row.tolist() for row in torch.split(ids[: sum(lengths)], lengths)]
 
 
 def _labels(batch: Batch) -> Tensor:
-    """[N] what is to be predicted at each token."""
+    """[N] the label of each token."""
     inputs = batch.input
     if "causal_lm" in batch.targets:
-        return inputs.ids  # transformers itself looks one further
+        return inputs.ids  # transformers shifts them itself
     flat = torch.full_like(inputs.ids, Targets.IGNORED)
     targets = batch.targets["masked_lm"]
-    there = targets["labels"] != Targets.IGNORED
-    flat[targets["at"][there]] = targets["labels"][there]
+    labelled = targets["labels"] != Targets.IGNORED
+    flat[targets["at"][labelled]] = targets["labels"][labelled]
     return flat
 
 
 def _permuted(batch: Batch, blocks: int) -> dict[str, Tensor]:
-    """XLNet's targets, and who sees whom."""
+    """XLNet's labels, permutation mask and target mapping."""
     inputs = batch.input
     assert inputs.queries is not None, "a permutation model has queries"
     labels = batch.targets["permutation_lm"]["labels"].view(blocks, -1)

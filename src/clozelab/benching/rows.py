@@ -1,4 +1,4 @@
-"""What is measured: a request, the rows of its table, and the recipe of each."""
+"""What to measure: a request, the rows of its table, and the recipe of each."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from clozelab.text.store import Corpus
 from clozelab.text.store.build import build
 from clozelab.text.store.corpus import Store, open_stores
 
-ROUNDS = 5  # every contender has its turn so many times: machines drift
-TURN = 2.0  # seconds of ours at least, unless told how many steps: shorter turns are not stable
-_MOST = 1_000_000  # steps; a bench ends long before, whatever its turns are
+ROUNDS = 5  # turns of each contender, since machines drift
+TURN = 2.0  # seconds of our turn at least, unless steps are given: shorter ones vary
+_SCHEDULE_STEPS = 1_000_000  # steps of the schedule, more than any bench takes
 _TOKENS = {"cpu": 4096, "cuda": 32_768}  # of a step
 _VOCABULARY = 8000  # of the embedded corpus
 
 
 @dataclass(frozen=True)
 class BenchRequest(CheckedOptions):
-    """What a user asks for; None is whatever suits the machine."""
+    """The options of a user; None is what suits the machine."""
 
     recipes: tuple[str, ...] = ()
     data: tuple[str, ...] = ()  # none: the embedded text
@@ -61,7 +61,7 @@ class BenchRow:
     sequences: int | None = None
 
 
-_USUAL = {
+_DEFAULT_ROWS = {
     "cpu": (BenchRow("roberta", "mini"), BenchRow("roberta", "tiny")),
     "cuda": (
         BenchRow("roberta", "base"),
@@ -78,20 +78,20 @@ def rows(request: BenchRequest, device: str) -> tuple[BenchRow, ...]:
         size = request.size or ("mini" if device == "cpu" else None)
         table = tuple(BenchRow(name, size) for name in request.recipes or ("roberta",))
     else:
-        table = _USUAL[device]
+        table = _DEFAULT_ROWS[device]
     shape: dict[str, Any] = {"length": request.length, "sequences": request.sequences}
     shape = {name: value for name, value in shape.items() if value}
     return tuple(replace(row, **shape) for row in table)
 
 
 def recipe_of(row: BenchRow, request: BenchRequest, corpus: Corpus, *, device: str) -> Recipe:
-    """The recipe of a row: one length, one size of step, and no teacher.
+    """The recipe of a row: one length, one batch size, and no teacher.
 
-    At a released size the table has the recipe's own rows, though the corpus may have fewer.
+    At a released size the vocabulary is at least the recipe's, though the corpus may have fewer.
     """
     recipe = recipes.read(row.recipe, size=row.size, overrides=request.settings)
-    alone = tuple(part for part in recipe.objectives if not part.needs_teacher)
-    if not alone:
+    objectives = tuple(part for part in recipe.objectives if not part.needs_teacher)
+    if not objectives:
         raise UserError(
             f"{row.recipe}: bench has no teacher, without which it learns nothing; name another"
         )
@@ -103,19 +103,19 @@ def recipe_of(row: BenchRow, request: BenchRequest, corpus: Corpus, *, device: s
     shaped = replace(
         recipe,
         blocks=replace(blocks, length=length, **stream),
-        objectives=alone,
-        schedule=schedule.fitted(_MOST),
+        objectives=objectives,
+        schedule=schedule.fitted(_SCHEDULE_STEPS),
     )
     measured = fitted(shaped, corpus)
     tokenizer: Any = measured.tokenizer
-    own = 0 if row.size in DIAL else recipe.tokenizer.vocabulary
-    vocabulary = max(tokenizer.vocabulary, own)
+    released = 0 if row.size in DIAL else recipe.tokenizer.vocabulary
+    vocabulary = max(tokenizer.vocabulary, released)
     return replace(measured, tokenizer=replace(tokenizer, vocabulary=vocabulary))
 
 
 @contextmanager
 def text(request: BenchRequest) -> Iterator[list[Store]]:
-    """The stores of a request; the embedded text is built for it and gone afterwards."""
+    """The corpora of a request; the embedded text is built into a temporary folder."""
     if request.data:
         yield open_stores(request.data)
         return

@@ -25,7 +25,7 @@ _PEERS = ("transformers",)
 
 
 def check(peer: str | None) -> None:
-    """Refuse a peer that is none or is not here."""
+    """Refuse a peer that is unknown or not installed."""
     if peer is None:
         return
     if peer not in _PEERS:
@@ -39,14 +39,14 @@ def check(peer: str | None) -> None:
 
 
 def exported(job: PretrainJob) -> Exported:
-    """The model that the task begins with, as transformers has it; a UserError if it has none."""
+    """The initial model in transformers' format; a UserError if it has no such class."""
     recipe = job.recipe
     if any(part.generates_input for part in recipe.objectives):
         raise UserError("it trains no encoder together with a generator")
     if recipe.schedule.causal:
         raise UserError("none reads some blocks causally and others both ways")
     vocabulary = job.stores[0][0].vocabulary
-    # RoBERTa's class counts positions from the padding id: that one is padding which suits them.
+    # RoBERTa's class counts positions from the padding id, which must match the offset.
     offset = getattr(recipe.encoder, "position_offset", 0)
     roles = {**vocabulary.roles, "pad": offset - 1} if offset else vocabulary.roles
     model = build(recipe, recipe.tokenizer.vocabulary, seed=job.seed)
@@ -56,7 +56,7 @@ def exported(job: PretrainJob) -> Exported:
         vocabulary=Vocabulary(recipe.tokenizer.vocabulary, roles, vocabulary.special),
         length=recipe.blocks.length,
     )
-    if converted.config["model_type"] == "xlnet":  # what of a block is remembered is our first half
+    if converted.config["model_type"] == "xlnet":  # our memory is the first half of a block
         converted.config["reuse_len"] = -(-recipe.blocks.length // 2)
     return converted
 
@@ -72,7 +72,7 @@ def opened(model: Exported) -> Any:
 
 
 class Theirs:
-    """Whole steps as a plain loop takes them: autocast, mean losses, clipping, AdamW."""
+    """Training steps in a plain loop: autocast, mean losses, clipping, AdamW."""
 
     def __init__(
         self, model: Exported, *, device: torch.device, dtype: torch.dtype | None, compiled: bool
@@ -86,7 +86,7 @@ class Theirs:
         self._memory: dict[int, Any] = {}  # XLNet's, of each micro-batch
 
     def lap(self, prepared: Sequence[Prepared]) -> Lap:
-        """A turn over prepared steps, whose rows are laid out before the clock starts."""
+        """Take a turn over prepared steps, which are padded before the clock starts."""
         steps = [
             [padded(batch, self.config, full=self.compiled) for batch in step.batches]
             for step in prepared
@@ -118,7 +118,7 @@ class Theirs:
 
 
 class Trained:
-    """A model that transformers' Trainer goes on with, with its own settings and masks."""
+    """A model trained by transformers' Trainer, with its own settings and masks."""
 
     def __init__(self, model: Exported, corpus: Corpus, *, device: torch.device) -> None:
         from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
@@ -132,7 +132,7 @@ class Trained:
         self.model, self.device = opened(model), device
 
     def lap(self, prepared: Sequence[Prepared]) -> Lap:
-        """A turn over the blocks of prepared steps, in an order and with masks of its own."""
+        """Take a turn over the blocks of prepared steps, with the Trainer's order and masks."""
         rows = [
             {"input_ids": row}
             for step in prepared
@@ -153,7 +153,7 @@ class Trained:
     def _train(
         self, rows: list[Any], collate: Any, *, steps: int, parts: int, size: int
     ) -> list[float]:
-        """When each step was done."""
+        """Train, and return the time at the end of each step."""
         from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
         times: list[float] = []
