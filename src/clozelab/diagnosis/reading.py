@@ -57,7 +57,7 @@ def read_run(place: str, data: Sequence[str] = (), *, log_only: bool = False) ->
         predicts_masks=masks,
         origin=machine.get("from") or machine.get("teacher"),
         size=(encoder.layers, encoder.hidden_size),
-        vocabulary=None if log_only else recipe.tokenizer.vocabulary,  # not needed for a log
+        vocabulary=None if log_only else recipe.tokenizer.vocabulary,  # for a uniform guess
         entropy=_text_entropy(tuple(map(str, machine.get("data") or ()))) if log_only else None,
         mask_token=mask_token(_tokenizer(path, stores)) if masks and not log_only else None,
         tables=() if log_only else tables(path),

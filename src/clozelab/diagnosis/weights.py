@@ -1,7 +1,7 @@
 """Embedding tables that never moved: by Adam's second moments, or by two checkpoints.
 
-A row that never had a gradient has a second moment of zero, and is the same in two checkpoints.
-Only the tables are read, without torch.
+A row that never had a gradient has a second moment of zero; one that never moved is the same in two
+checkpoints. Only the tables are read, without torch.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from clozelab.serving.queues import WorkQueue
 if TYPE_CHECKING:
     from clozelab.models.model import Model
 
-_BYTES_PER_BYTE = 2.0  # bytes of memory per byte of weights, which are read and then copied
+_MEMORY_PER_BYTE = 2.0  # bytes of memory per byte of weights, which are read and then copied
 _SPARE = 256 << 20  # bytes to keep free for activations
 _MOST_OPEN = 32  # models, at most
 # Parameters up to which one thread computes. Of 2 x 128, beside other programs on two cores, a fill
@@ -91,7 +91,7 @@ class Models:
     def _make_room(self, place: Path) -> None:
         """Close models until there is memory for one more; refuse it if there is not enough."""
         size = _size(place)
-        needed = int(_BYTES_PER_BYTE * size) + _SPARE
+        needed = int(_MEMORY_PER_BYTE * size) + _SPARE
         while True:
             free = self._free_memory()
             with self._lock:

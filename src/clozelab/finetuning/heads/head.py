@@ -13,7 +13,7 @@ from clozelab.layers import Linear, Norm, activate
 
 Columns = dict[str, Tensor]  # the targets of a batch: a row a slot
 RowsOf = Literal["slots", "tokens", "group"]
-ABSENT = -1e9  # the logit of padding: finite, so that divergences are finite
+ABSENT = -1e9  # the logit of what is missing: finite, so that divergences are
 
 
 class Head(nn.Module):
