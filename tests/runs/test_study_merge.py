@@ -101,6 +101,21 @@ def test_claims_on_variants_of_two_folders_come_from_the_study(
     assert len(again.verdicts()) == 1 and [*again.table()] == ["static", "dynamic"]
 
 
+def test_a_claim_that_was_reworded_is_still_one_claim(
+    home: Path, parts: list[Path], tmp_path: Path
+) -> None:
+    text = (home / "masks.toml").read_text("utf-8")
+    claim = text.split("[[claims]]")[1]
+    (tmp_path / "masks.toml").write_text(
+        text.replace(claim, re.sub('says = ".*"', 'says = "So."', claim))
+    )
+    study = clozelab.merge_studies(
+        parts, out=tmp_path / "a", study=tmp_path / "masks.toml", progress=False
+    )
+    (judgement,) = study.verdicts()
+    assert judgement.claim.says != "So."  # as it was stated when it was run
+
+
 def test_a_merged_study_goes_on_and_does_nothing_twice(
     home: Path, parts: list[Path], tmp_path: Path
 ) -> None:

@@ -185,15 +185,17 @@ def _merged_spec(parts: Sequence[_Part], seeds: int, study: str | None) -> Study
         tasks=tuple(_merge_first(tasks).values()),
         measures=tuple(dict.fromkeys(measure for one in studies for measure in one.measures)),
     )
-    claims = _merge_first(
-        {
-            f"{claim.better} {claim.against} {claim.says}": claim
-            for claim in each.claims
-            if _has_variants(claim, each, merged)
-        }
-        for each in (*studies, *source)
-    )
-    return replace(merged, claims=tuple(claims.values())).narrowed()
+    claims = list[Claim]()
+    for each in (*studies, *source):
+        known = {name for claim in claims for name in _claim_names(claim)}
+        fitting = [claim for claim in each.claims if _has_variants(claim, each, merged)]
+        claims += [claim for claim in fitting if not known & _claim_names(claim)]
+    return replace(merged, claims=tuple(claims)).narrowed()
+
+
+def _claim_names(claim: Claim) -> set[str]:
+    """What identifies a claim: its words, and its comparison, since the words may change."""
+    return {f"{claim.better} {claim.against} {claim.says}", claim.comparison}
 
 
 def _has_variants(claim: Claim, study: StudySpec, merged: StudySpec) -> bool:
