@@ -18,7 +18,9 @@ _BASH = """\
 _clozelab() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
     local command=${{COMP_WORDS[1]}} words
-    [ "$command" = corpus ] && [ "$COMP_CWORD" -gt 2 ] && command="corpus ${{COMP_WORDS[2]}}"
+    case "$command" in
+        {groups}) [ "$COMP_CWORD" -gt 2 ] && command="$command ${{COMP_WORDS[2]}}" ;;
+    esac
     [ "$COMP_CWORD" -eq 1 ] && command=
     case "$command" in
 {cases}
@@ -33,7 +35,11 @@ complete -o default -F _clozelab clozelab
 _FISH = """\
 function __clozelab_command
     set -l words (commandline -opc)
-    test "$words[2]" = corpus -a -n "$words[3]"; and echo "corpus $words[3]"; or echo "$words[2]"
+    if contains -- "$words[2]" {groups}; and test -n "$words[3]"
+        echo "$words[2] $words[3]"
+    else
+        echo "$words[2]"
+    end
 end
 """
 
@@ -56,6 +62,7 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
 
 def _bash(commands: Mapping[str, Command]) -> str:
     words, values = _commands(commands), dict[str, Iterable[str]]()
+    groups = "|".join(filter(None, words))
     for name, each_command in commands.items():
         typed = [each for each in options(each_command.call) if each.typed]
         words[name] = [flag for each in typed if not each.positional for flag in each.flags]
@@ -66,11 +73,11 @@ def _bash(commands: Mapping[str, Command]) -> str:
         "\n".join(f'        "{case}") words="{" ".join(each)}" ;;' for case, each in table.items())
         for table in (words, values)
     )
-    return _BASH.format(cases=cases, choices=choices)
+    return _BASH.format(groups=groups, cases=cases, choices=choices)
 
 
 def _fish(commands: Mapping[str, Command]) -> str:
-    lines = [_FISH]
+    lines = [_FISH.format(groups=" ".join(filter(None, _commands(commands))))]
 
     def add(name: str, what: str, meaning: str = "") -> None:
         said = meaning.partition("\n")[0].replace("\\", "").replace("'", "\\'")

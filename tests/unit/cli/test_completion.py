@@ -14,6 +14,8 @@ COMPLETED = {
     "clozelab pretr": ["pretrain"],
     "clozelab corpus bu": ["build"],
     "clozelab corpus build --voc": ["--vocabulary"],
+    "clozelab vocabulary tr": ["trim"],
+    "clozelab vocabulary add --wor": ["--words"],
     "clozelab corpus show --si": [],  # an option of show, not of corpus show
     "clozelab show --si": ["--size"],
     "clozelab pretrain bert --micro": ["--micro-batch"],
