@@ -14,17 +14,17 @@ HEAD = """\
 # The Python side
 
 Made from the docstrings by `tools/api_docs.py`. Every command of the command line is a function
-here, with the same options. A function blocks, says what happens on standard error
-(`progress=False` keeps it quiet), hands each event to `on_event`, and returns an object. Where a
-path is wanted, a string, a `Path`, a `Run`, a `Corpus` or a `Model` will do; where several are, one
-or a list. `set` takes `key=value` words or a dictionary. A mistake raises `UserError`, whose
-traceback is short (`CLOZELAB_DEBUG=1` shows all of it). What is not on this page is private.
+here, with the same options. A function blocks, reports its progress on standard error
+(`progress=False` turns this off), passes each event to `on_event`, and returns an object. Where a
+path is expected, give a string, a `Path`, a `Run`, a `Corpus` or a `Model`; for several, give one
+or a list. `set` takes `key=value` strings or a dictionary. A mistake raises `UserError`, whose
+traceback is short (`CLOZELAB_DEBUG=1` shows all of it). Names not on this page are private.
 
-In a script, put the calls under `if __name__ == "__main__":`. Building a corpus and runs side by
-side start processes, and each of them would otherwise run the whole script again.
+In a script, put the calls under `if __name__ == "__main__":`. Corpus builds and parallel runs start
+processes, and each of these would otherwise run the whole script again.
 
-From version 0.2 on, a name, an option or a key that changes is still taken, with a warning, for two
-minor versions.
+From version 0.2 on, the old name of a renamed function, option or key still works, with a warning,
+for two minor versions.
 """
 # The members of each class that are public.
 MEMBERS = {

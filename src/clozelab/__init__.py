@@ -1,14 +1,14 @@
 """clozelab pretrains, fine-tunes, distils, scores and compares the BERT family of encoders.
 
 Every command of the command line is a function here, with the same options. A function blocks,
-says what happens on standard error (`progress=False` keeps it quiet), and returns an object:
+reports its progress on standard error (`progress=False` turns this off), and returns an object:
 
     corpus = clozelab.build_corpus("books/*.txt", out="corpus")
     run = clozelab.pretrain("roberta", data=corpus, size="tiny", budget="20m", out="runs/a")
     run.load().fill("It was a [MASK] night.")
 
-Paths, strings and objects are taken alike. A mistake raises `UserError`. Names are imported when
-they are first used, so that `import clozelab` is quick; what is not in `__all__` is private.
+Functions accept paths, strings and objects alike. A mistake raises `UserError`. Names are imported
+when they are first used, so that `import clozelab` is fast. Names outside `__all__` are private.
 """
 
 from __future__ import annotations

@@ -25,12 +25,12 @@ Job = TypeVar("Job")
 def known(address: str) -> Any:
     """The module of Ray; refuses an invalid address, and a missing installation."""
     if address != LOCAL and not address.startswith("ray://"):
-        raise UserError(f"--on {address}: is no cluster; give ray://HOST:PORT, or local")
+        raise UserError(f"--on {address}: is not a cluster; give ray://HOST:PORT, or local")
     try:
         return import_module("ray")
     except ImportError:
         raise UserError(
-            f"--on {address}: needs Ray; install it by pip install clozelab[ray]"
+            f"--on {address}: needs Ray; install it with pip install clozelab[ray]"
         ) from None
 
 
@@ -45,7 +45,8 @@ def connected(address: str) -> Iterator[Any]:
 def _connected(ray: Any, address: str) -> Iterator[Any]:
     if ray.is_initialized():
         raise UserError(
-            f"--on {address}: this process is connected to a cluster; call ray.shutdown() first"
+            f"--on {address}: this process is already connected to a cluster; call"
+            " ray.shutdown() first"
         )
     try:
         _connect(ray, address)
@@ -53,8 +54,8 @@ def _connected(ray: Any, address: str) -> Iterator[Any]:
         yield ray
     except ConnectionError as error:
         raise UserError(
-            f"--on {address}: the connection was lost ({error}); run the same command again,"
-            " which goes on"
+            f"--on {address}: the connection was lost ({error}); run the same command again"
+            " to continue"
         ) from None
     finally:
         ray.shutdown()  # also after a failure, or Ray would reuse this connection for the next
@@ -72,7 +73,8 @@ def _connect(ray: Any, address: str) -> None:
             )
     except ImportError as error:
         raise UserError(
-            f"--on {address}: needs Ray's client ({error}); install it by pip install clozelab[ray]"
+            f"--on {address}: needs Ray's client ({error}); install it with pip install"
+            " clozelab[ray]"
         ) from None
     except (ConnectionError, RuntimeError, TimeoutError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]

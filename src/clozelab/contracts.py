@@ -64,8 +64,9 @@ class Vocabulary:
         if name == "eod" and "sep" in self.roles:
             return self.roles["sep"]
         raise UserError(
-            f"the tokenizer has no {name!r} token, only {', '.join(sorted(self.roles)) or 'none'}:"
-            " build the corpus with a tokenizer that has one"
+            f"the tokenizer has no {name!r} token, only"
+            f" {', '.join(sorted(self.roles)) or 'none'}; build the corpus with a tokenizer"
+            " that has one"
         )
 
     @cached_property

@@ -15,7 +15,9 @@ def check_course(course: Course) -> None:
     """Refuse shares that do not rise from 0 to 1, and factors below 0."""
     shares = [share for share, _ in course]
     if any(not 0 <= share <= 1 for share in shares) or any(a >= b for a, b in pairwise(shares)):
-        raise UserError("course: give pairs (share of the run, factor), shares from 0 to 1, rising")
+        raise UserError(
+            "course: give pairs (share of the run, factor), with rising shares from 0 to 1"
+        )
     if any(factor < 0 for _, factor in course):
         raise UserError("course: the factors must be at least 0")
 

@@ -1,7 +1,7 @@
-"""What a mistake of the user raises."""
+"""The error that a mistake of the user raises."""
 
 from __future__ import annotations
 
 
 class UserError(ValueError):
-    """Something the user can fix: the message says where, what is wrong, and how to fix it."""
+    """A mistake that the user can fix: the message says where, what is wrong, and how to fix it."""

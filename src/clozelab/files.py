@@ -67,7 +67,7 @@ def check_claim(folder: Path, kind: str) -> None:
     if marked not in (None, kind):
         raise UserError(f"{folder}: holds a {marked}, not a {kind}; name a new or empty folder")
     if marked is None and folder.exists() and not all(map(is_own, folder.iterdir())):
-        raise UserError(f"{folder}: has other files in it; name a new or empty folder")
+        raise UserError(f"{folder}: contains other files; name a new or empty folder")
 
 
 def mark(folder: Path, kind: str) -> None:
@@ -87,8 +87,8 @@ def locked(folder: Path, *, work: str = "process", wait: bool = False) -> Iterat
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"{folder}: another {work} is writing there{_holder_text(folder)}; wait for it, or end"
-            " it"
+            f"{folder}: another {work} is writing to it{_holder_text(folder)}; wait for it,"
+            " or end it"
         ) from None
     try:
         now = time.strftime("%Y-%m-%dT%H:%M:%S")
@@ -142,11 +142,11 @@ def check_output(file: Path, *, overwrite: bool = False) -> None:
     _check_plain(file)
     folder = Path(os.path.realpath(file)).parent
     if not folder.is_dir():
-        raise UserError(f"{file}: there is no folder {file.parent}; make it first")
+        raise UserError(f"{file}: the folder {file.parent} does not exist; make it first")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"{file}: its folder cannot be written; name another place")
+        raise UserError(f"{file}: its folder is not writable; name another place")
     if file.exists() and not (overwrite or is_page(file)):
-        raise UserError(f"{file}: is there already; name another, or give --overwrite")
+        raise UserError(f"{file}: already exists; name another, or give --overwrite")
 
 
 def is_page(file: Path) -> bool:
@@ -190,7 +190,7 @@ def check_new(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder; name a new or empty one")
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder}: is there already and not empty; name a new or empty folder")
+        raise UserError(f"{folder}: already exists and is not empty; name a new or empty folder")
 
 
 @contextmanager

@@ -203,8 +203,8 @@ def _refuse_unguarded() -> None:
     """End a worker process that runs the user's script again, since it is not under a guard."""
     if getattr(current_process(), "_inheriting", False):  # as Python's own check does
         raise SystemExit(
-            "clozelab: this script starts itself again in every process that it starts; put its"
-            ' calls under if __name__ == "__main__":'
+            "clozelab: every process that this script starts runs the whole script again;"
+            ' put its calls under if __name__ == "__main__":'
         )
 
 
@@ -238,7 +238,7 @@ class OneOf:
 def switch(value: Any, place: str) -> bool:
     """True or False."""
     if not isinstance(value, bool):
-        raise UserError(f"{place} {value}: is neither True nor False")
+        raise UserError(f"{place} {value}: must be True or False")
     return value
 
 
@@ -254,7 +254,9 @@ def located(value: Any, place: str) -> str:
     for name in ("place", "path"):
         value = getattr(value, name, value)
     if not isinstance(value, str | PathLike):
-        raise UserError(f"{place}: {value!r} is neither a name, a path, a run nor a corpus")
+        raise UserError(
+            f"{place}: {value!r} is not a name, a path, a run or a corpus; give one of these"
+        )
     return str(fspath(value))
 
 
@@ -305,23 +307,23 @@ def number(value: Any, place: str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise UserError(f"{place}: {value!r} is not a number") from None
+        raise UserError(f"{place}: {value!r} is not a number; give one") from None
 
 
 def whole(value: Any, place: str) -> int:
     """A whole number from 0 up."""
     digits = str(value).replace("_", "").replace(",", "")
     if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
-        raise UserError(f"{place}: {value!r} is not a whole number from 0 up")
+        raise UserError(f"{place}: {value!r} is not a whole number of 0 or more")
     if len(digits) > _DIGITS:
-        raise UserError(f"{place}: {value!r} is larger than anything here")
+        raise UserError(f"{place}: {value!r} is too large; give fewer digits")
     return int(digits)
 
 
 def few(value: Any, place: str) -> int:
     """A number of processes, threads or runs, which is limited."""
     if whole(value, place) > _MOST:
-        raise UserError(f"{place}: {value!r} is more than {_MOST:,}")
+        raise UserError(f"{place}: {value!r} is more than {_MOST:,}; give less")
     return whole(value, place)
 
 
@@ -333,7 +335,7 @@ def model(value: Any, place: str) -> Any:
 def text(value: Any, place: str) -> str:
     """Any text, also an empty one."""
     if not isinstance(value, str):
-        raise UserError(f"{place}: {value!r} is not a text")
+        raise UserError(f"{place}: {value!r} is not a text; give a string")
     return value
 
 
@@ -362,16 +364,16 @@ RecipeLike = Annotated[Any, model, "a name or a TOML file"]  # or one that was r
 MixTemperature = Annotated[
     float,
     number,
-    "read corpora by their size to the power of 1 / T: above 1, small ones more often (1)",
+    "sample corpora by size to the power of 1 / T; above 1, small corpora are read more often (1)",
     "T",
 ]
 Data = Annotated[
     Sequence[str],
     several,
-    "a corpus; several are mixed by their size times their weight",
+    "a corpus; several corpora are mixed by size times weight",
     "CORPUS[:WEIGHT]",
 ]
 CopyTo = Annotated[
-    str, word, "a URL where checkpoints and results are put as well, as they are made", "URL"
+    str, word, "a URL to which checkpoints and results are also copied during the run", "URL"
 ]
-Overwrite = Annotated[bool, switch, "replace the file if it is there"]
+Overwrite = Annotated[bool, switch, "replace the file if it exists"]

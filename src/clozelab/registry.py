@@ -57,7 +57,7 @@ def register(slot: str, name: str, part: Part) -> Part: ...
 @overload
 def register(slot: str, name: str) -> Callable[[Part], Part]: ...
 def register(slot: str, name: str, part: Any = None) -> Any:
-    """Let recipes name a part: `register("masking", "every_nth", EveryNth)`, or as a decorator.
+    """Register a part for recipes: `register("masking", "every_nth", EveryNth)`, or as a decorator.
 
     `slot` is a table of a recipe (tokenizer, blocks, masking, corruption, encoder, objectives,
     optimiser, schedule), or "task" for a kind of task, or "measure" for a measure of a study.
@@ -125,16 +125,16 @@ def require(modules: Any, place: str) -> None:
         if module == "__main__":
             if not any(home == module for table in _outside.values() for _, home in table.values()):
                 raise UserError(
-                    f"{place}: its parts were registered by a script or a notebook; register them"
-                    " again before this, or move them into a module and import that"
+                    f"{place}: its parts were registered by a script or a notebook; register"
+                    " them again first, or move them into a module and import that"
                 )
         elif module not in sys.modules:
             load_given()
             if module not in sys.modules:
                 raise UserError(
-                    f"{place}: its parts come from module {module}, which is not loaded; if you"
-                    f" trust it, give --import {module}, or import it in Python before this"
-                    f"{failures()}"
+                    f"{place}: its parts come from module {module}, which is not loaded; if"
+                    f" you trust it, give --import {module}, or import it in Python"
+                    f" first{failures()}"
                 )
 
 
@@ -164,14 +164,16 @@ def check(slot: str, name: str, part: Any) -> None:
         return
     settings = getattr(part, "__dataclass_params__", None)
     if not isinstance(part, type) or settings is None or not settings.frozen:
-        raise UserError(f"{place}: is no frozen dataclass; write @dataclass(frozen=True) above it")
+        raise UserError(
+            f"{place}: is not a frozen dataclass; write @dataclass(frozen=True) above it"
+        )
     if slot == "task" and getattr(part, "name", None) != name:
-        raise UserError(f"{place}: calls itself otherwise; write name: ClassVar[str] = {name!r}")
+        raise UserError(f"{place}: has another name; write name: ClassVar[str] = {name!r}")
     home, _, base = _BASES.get(slot, "").rpartition(".")
     if base and base not in {kind.__name__ for kind in part.__mro__}:
         raise UserError(
-            f"{place}: does not inherit from clozelab.{home}.{base}, by which it states"
-            f" what others need to know of it; write class {part.__name__}({base})"
+            f"{place}: does not inherit from clozelab.{home}.{base}, which declares what"
+            f" other parts need to know; write class {part.__name__}({base})"
         )
     if slot in _WITH_NEEDS:
         for fact in ("provides", "needs"):

@@ -220,7 +220,7 @@ def tracker(value: Any, place: str) -> str:
     """The name of a tracker whose package is installed."""
     name = str(value)
     if name not in TRACKERS:
-        raise UserError(f"{place} {name}: is no tracker; {remedy(name, TRACKERS)}")
+        raise UserError(f"{place} {name}: is not a tracker; {remedy(name, TRACKERS)}")
     if find_spec(name) is None:
         raise UserError(f"{place} {name}: {name} is not installed; pip install {name}")
     return name
@@ -274,7 +274,7 @@ class Sender:
 
     def _problem(self, what: str) -> str:
         return (
-            f"{self.name}: {what}; the run goes on without it, and all of it can be sent later:"
+            f"{self.name}: {what}; the run continues without it, and can be sent later:"
             f" clozelab track {self._run.folder} --to {self.name} --again"
         )
 

@@ -496,7 +496,7 @@ def test_a_gpt2_that_was_tuned_elsewhere_reads_texts_without_marks(
     for place in ("in", "run", "out"):
         (said,) = load(str(tmp_path / place)).predict([texts])
         assert list(said.probabilities.values()) == pytest.approx(wanted, abs=1e-6)
-    with pytest.raises(UserError, match="a text has no tokens, and the model reads texts without"):
+    with pytest.raises(UserError, match="a text has no tokens, and the model adds no special"):
         load(str(tmp_path / "in")).predict([""])
 
 

@@ -117,9 +117,9 @@ def test_the_nearest_texts_are_found_by_cosine(
         ([], "--out or --near is missing"),
         (["--near", " "], "--near: is empty"),
         (["--near", "a", "--words", "first"], "--near compares whole texts"),
-        (["--near", "a", "--top", "0"], "--top 0: at least 1"),
+        (["--near", "a", "--top", "0"], "--top 0: must be at least 1"),
         (["--near", "a", "--dimensions", "33"], "give 1 to 32"),
-        (["--near", "a", "--file", "EMPTY"], "is empty; give texts to look among"),
+        (["--near", "a", "--file", "EMPTY"], "is empty; give the texts to search"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_in_a_sentence(
@@ -143,7 +143,7 @@ def test_a_query_longer_than_the_model_is_cut_and_told(
     models_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["embed", str(models_dir / "cls"), "a cat", "--near", "cat " * 100]) == 0
-    assert "longer than the model reads, and was cut" in " ".join(capsys.readouterr().err.split())
+    assert "maximum length and was truncated" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_model_of_sentence_vectors_is_probed_by_them(models_dir: Path) -> None:

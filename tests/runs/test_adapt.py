@@ -82,7 +82,7 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
     command_line += f" --tasks sst2 --probe sst2 --probe-every 3 --task-data {root}"
     code, printed, err = run_command(capsys, command_line)
     assert code == 0, err
-    assert "what adapting changes in the recipe of" in err
+    assert "changes to the recipe of" in err
     assert "optimiser.learning_rate 0.001 → 0.003" in err and "passes over" in err
     assert "schedule.warmup 0% → 6% of the steps" in err and "schedule.steps" not in err
     assert f"general text: {general()}" in err  # which the model was trained on
@@ -124,7 +124,7 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     run = Run(out)
     assert [entry["step"] for entry in run.events("held_out")] == [0, 1, 2]
     assert run.recipe().schedule.total == 2 and (run.result() or {})["best_step"] == 0
-    assert "no step made the loss of new lower; the model is as it was" in err
+    assert "no step lowered the loss on new; the model is unchanged" in err
     before, after = (load(str(place)).module.state_dict() for place in (model, out))
     assert all(torch.equal(before[name], after[name]) for name in before)
     # It is done, and says the same when it is asked to go on.
@@ -155,7 +155,7 @@ def test_forgetting_that_outweighs_the_gain_is_told(
     )
     monkeypatch.setattr(PretrainTrainer, "_judged", judged)
     code, _, err = run_command(capsys, command_line)
-    assert code == 0 and "forgetting outweighs the gain (0.5" in err and "--replay" in err
+    assert code == 0 and "forgetting exceeds the gain (0.5" in err and "--replay" in err
 
 
 def test_new_text_is_read_as_often_with_replay_as_without(model: Path, new: str) -> None:
@@ -249,7 +249,7 @@ def test_measures_that_were_stopped_go_on(
         ("adapt @model --data @new --out @out --replay @other", "its tokenizer is not that of"),
         ("adapt @model --data @new --out @out --general @other", "its tokenizer is not that of"),
         ("adapt @model --data @other --out @out", "build the corpus with --tokenizer-from"),
-        ("adapt @model --data @new --out @out --replay @new:1.5", "a share of the tokens, below 1"),
+        ("adapt @model --data @new --out @out --replay @new:1.5", "a share of the tokens below 1"),
         ("adapt @model --data @new --out @out --general @new", "is the text to adapt to"),
         ("adapt @model --data @line --out @out", "has a single document"),
         ("adapt @model --data @none --out @out", "no held-out loss, since"),
@@ -257,15 +257,18 @@ def test_measures_that_were_stopped_go_on(
         ("adapt @tuned --data @new --out @out", "is fine-tuned for"),
         ("adapt @model --data @new --out @out --tasks sst2 --task-data @nowhere", "SST-2"),
         ("adapt @model --data @new --out @out --tasks sst3", "sst3"),
-        ("adapt @model --data @new --out @out --texts @empty", "is empty; give it a text a line"),
+        ("adapt @model --data @new --out @out --texts @empty", "is empty; write one text per line"),
         (
             "adapt @model --data @new --out @out --set encoder.hidden_size=64",
-            "brings its own encoder",
+            "the encoder is that of the model",
         ),
-        ("adapt @model --resume @model", "is resumed as it was started; leave"),
-        ("adapt --resume @model --patience 7", "is resumed as it was started; leave"),
-        ("adapt --resume @model --seed 0", "is resumed as it was started; leave"),
-        ("adapt --resume @model", "is no adaptation; go on with clozelab pretrain --resume"),
+        ("adapt @model --resume @model", "a resumed adaptation keeps its options; leave"),
+        ("adapt --resume @model --patience 7", "a resumed adaptation keeps its options; leave"),
+        ("adapt --resume @model --seed 0", "a resumed adaptation keeps its options; leave"),
+        (
+            "adapt --resume @model",
+            "is not an adaptation; resume it with clozelab pretrain --resume",
+        ),
     ],
 )
 def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(

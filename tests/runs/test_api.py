@@ -113,7 +113,7 @@ def test_recipes_are_read_changed_and_compared() -> None:
     keys = [key for key, _, _ in clozelab.diff("bert", "roberta")]
     assert keys == [key for key, _, _ in clozelab.read("bert").diff("roberta")]
     assert str(recipe) == recipe.to_toml()
-    masked = clozelab.mask(recipe, "some words to hide", epoch=1)
+    masked = clozelab.mask(recipe, "some words to mask", epoch=1)
     assert len(masked.epochs) == 1 and repr(masked).startswith("epoch 1: <s>")
 
 
@@ -123,7 +123,7 @@ def test_recipes_are_read_changed_and_compared() -> None:
         (lambda: clozelab.pretrain("bert", dta="c"), "no option dta; did you mean data?"),
         (lambda: clozelab.pretrain("bert", device="gpu"), "--device gpu: is unknown"),
         (lambda: clozelab.pretrain("bert", micro_batch=-1), "--micro-batch: -1 is not a whole"),
-        (lambda: clozelab.pretrain("bert", out=3), "--out: 3 is neither a name, a path"),
+        (lambda: clozelab.pretrain("bert", out=3), "--out: 3 is not a name, a path"),
         (lambda: clozelab.pretrain("bert", budget=30), "--budget: 30 has no unit; give one"),
         (lambda: clozelab.pretrain("bert", data="", out="r"), "data: is empty"),
         (lambda: clozelab.pretrain("brt", data="c", out="r"), "did you mean bert?"),

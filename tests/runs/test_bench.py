@@ -249,9 +249,9 @@ def test_the_command_prints_a_table_and_writes_a_record(
 def test_mistakes_are_answered(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserError, match="--against jax: unknown; there is transformers"):
+    with pytest.raises(UserError, match="--against jax: is unknown; choose transformers"):
         bench_record(order(corpus, "roberta", against="jax"))
-    with pytest.raises(UserError, match="no corpus here; make one"):
+    with pytest.raises(UserError, match="is not a corpus; make one"):
         bench_record(BenchRequest(data=(str(tmp_path),), machine=CPU))
     with pytest.raises(UserError, match="--steps 0"):
         order(corpus, "roberta", steps=0)

@@ -58,7 +58,7 @@ def entered(place: Path, *arguments: str) -> Any:
 def test_an_entry_is_made_in_pieces_and_refused_where_it_is_no_entry(tmp_path: Path) -> None:
     records, work = tmp_path / "board" / "entry" / "seed-0", tmp_path / "work"
     first = entered(tmp_path, "--minutes", "0.4")  # all of which is for saving
-    assert "the same command goes on" in first.stdout and not records.exists(), first.stderr
+    assert "the same command continues" in first.stdout and not records.exists(), first.stderr
     done = entered(tmp_path, "--minutes", "5")
     assert "seed 0: done" in done.stdout, done.stderr
     # A run on a CPU has no place on the board, but all its records.

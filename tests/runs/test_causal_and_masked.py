@@ -124,7 +124,7 @@ def test_models_without_a_causal_head_are_not_asked_for_one(
     command = ["score", str(tmp_path / "roberta"), "--text", TEXT, "--method", "causal"]
     assert cli.main(command) == 2
     output = capsys.readouterr().err
-    assert "--method causal: is for models that were trained with causal_lm" in output
+    assert "--method causal: needs a model trained with causal_lm" in output
     run_pretraining(pretrain_job("gpt", steps=1), tmp_path / "gpt")
     usual, causal = (
         clozelab.score(str(tmp_path / "gpt"), text=[TEXT], method=method, **SILENT)
@@ -164,7 +164,7 @@ def test_what_predicts_one_place_earlier_has_no_class_but_a_graph(
 ) -> None:
     place = str(run("gpt_bert"))
     assert cli.main(["export", place, str(tmp_path / "hf")]) == 2
-    assert "masked_lm.shift = 1 predicts a masked token from the place before it" in (
+    assert "masked_lm.shift = 1 predicts a masked token from the previous position" in (
         capsys.readouterr().err
     )
     assert not (tmp_path / "hf").exists()
@@ -192,7 +192,7 @@ def test_it_is_tuned_and_goes_out_as_roberta(
     ending = {"classify": "SequenceClassification", "tag": "TokenClassification"}[kind]
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == [f"RobertaFor{ending}"]
-    with pytest.raises(UserError, match="has no causal language model to go on with"):
+    with pytest.raises(UserError, match="has no causal language model to train along with"):
         run_finetuning(
             finetune_request(kind, file, "lm_weight=0.5", model=str(run(name))), tmp_path / "both"
         )
@@ -260,7 +260,7 @@ def test_a_causal_model_goes_on_as_a_masked_one(tmp_path: Path) -> None:
 
 def test_a_teacher_that_predicts_one_place_earlier_is_refused(run: Runs) -> None:
     recipe, data = shrunk("distilbert"), [store("byte_bpe")]
-    with pytest.raises(UserError, match="predicts masked tokens from the place before them"):
+    with pytest.raises(UserError, match="predicts masked tokens from the previous position"):
         taught(recipe, str(run("gpt_bert")), data=data, seed=0)
     assert taught(recipe, str(run("causal_then_masked")), data=data, seed=0).teacher is not None
 

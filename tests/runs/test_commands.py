@@ -178,8 +178,8 @@ def test_mask_says_that_no_units_are_known_without_a_corpus(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = run_command(capsys, "mask", "ernie", CHINESE, "--epoch", "0")
-    assert "phrases known in this text: none: it takes a --corpus built with --phrases\n" in output
-    assert "names known in this text: none: it takes a --corpus built with --entities\n" in output
+    assert "phrases known in this text: none: needs a --corpus built with --phrases\n" in output
+    assert "names known in this text: none: needs a --corpus built with --entities\n" in output
 
 
 def test_words_of_the_knowledge_levels_are_segmented_words(
@@ -195,7 +195,7 @@ def test_a_corpus_without_segmented_words_is_refused_for_their_level(tmp_path: P
     command = ("blocks", "ernie", "--size", "tiny", "--corpus", str(built.path))
     result = run(*command, "--set", "masking.levels={word=1.0}")
     assert result.returncode == 2
-    assert "no segment units in this corpus; build it again" in result.stderr
+    assert "has no segment units; build it again" in result.stderr
 
 
 def test_mask_reads_standard_input() -> None:
@@ -249,7 +249,7 @@ def test_corpus_show_and_check(capsys: pytest.CaptureFixture[str], corpus: str) 
     numbers = Corpus.open(corpus).manifest["splits"]["train"]
     row = next(line.split() for line in output.splitlines() if line.startswith("train"))
     assert row[1:] == [f"{numbers[key]:,}" for key in ("documents", "sentences", "tokens")]
-    assert "all 15 files are whole" in run_command(capsys, "corpus", "check", corpus)
+    assert "all 15 files are intact" in run_command(capsys, "corpus", "check", corpus)
 
 
 def test_demo_runs(
@@ -264,9 +264,9 @@ def test_demo_runs(
         output = run_command(capsys, "demo", "--out", str(tmp_path / "demo"), "--budget", "2steps")
         assert output.startswith(first)
         assert output.count("\nclozelab ") == more  # finished stages are not gone through again
-        assert output.count("nats for a hidden token") == 2
+        assert output.count("nats per masked token") == 2
         assert output.count("most common kinds of bug.\n") == 4  # our answer, and the pipeline's
-        assert output.count("  the same architecture from random weights") == 1
+        assert output.count("% accuracy, the same architecture from random weights") == 1
         assert output.count("The file system crashed again.\n") == 2  # predict's, the pipeline's
 
 
@@ -279,12 +279,12 @@ def test_demo_runs(
         ("show bert --set masking.mask_rate=high", "masking.mask_rate"),
         ("show bert --set masking.use=tokn", "token"),
         ("diff bert rberta", "did you mean roberta?"),
-        ("mask bert ''", "the text has no token in it"),
-        ("blocks bert --corpus nowhere", "nowhere: no corpus here; make one by"),
-        ("corpus show nowhere", "nowhere: no corpus here; make one by"),
+        ("mask bert ''", "the text has no tokens"),
+        ("blocks bert --corpus nowhere", "nowhere: is not a corpus; make one with"),
+        ("corpus show nowhere", "nowhere: is not a corpus; make one with"),
         (
             "evaluate nowhere --dat c",
-            "--dat: is no option of clozelab evaluate; did you mean --data",
+            "--dat: is not an option of clozelab evaluate; did you mean --data",
         ),
         ("corpus build text.txtt --out c", "did you mean text.txt?"),
         ("corpus build empty.txt --out c", "there is no text in empty.txt"),
@@ -294,12 +294,12 @@ def test_demo_runs(
         ("corpus build text.txt --out " + "x" * 300, "File name too long"),
         ("corpus build text.txt --out c --tokenizer wordpeice", "did you mean wordpiece?"),
         ("corpus build text.txt --out c --tokenizer-from text.txt", "text.txt: "),
-        ("corpus build text.txt --out c --tokenizer-from no", "no: no such tokenizer"),
-        ("corpus build text.txt --out c --vocabulary 10", "--vocabulary 10: too small"),
+        ("corpus build text.txt --out c --tokenizer-from no", "no: does not exist"),
+        ("corpus build text.txt --out c --vocabulary 10", "--vocabulary 10: is too small"),
         ("corpus build text.txt --out c --held-out 1", "--held-out 1.0: must be at least 0"),
         ("corpus build text.txt --out c --entities no", "no: cannot be read (No such file"),
         ("corpus build text.txt --out c --spans spans", "spans:100: expected document, start"),
-        ("corpus build text.txt --out c --encoding klingon", "no encoding 'klingon'"),
+        ("corpus build text.txt --out c --encoding klingon", "encoding 'klingon'"),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: str, answer: str) -> None:
@@ -316,8 +316,8 @@ def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: str, a
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["--part", "tain"], "no split 'tain'; there are train and held_out"),
-        (["--number", "999,999,999"], "--number 999999999: there are blocks 0 to"),
+        (["--part", "tain"], "has no split 'tain'; choose train or held_out"),
+        (["--number", "999,999,999"], "--number 999999999: is out of range; give 0 to"),
     ],
 )
 def test_blocks_that_are_not_there(corpus: str, arguments: list[str], answer: str) -> None:
@@ -328,7 +328,7 @@ def test_blocks_that_are_not_there(corpus: str, arguments: list[str], answer: st
 
 def test_numbers_that_are_none_are_answered_plainly() -> None:
     message = refused(run("mask", "bert", "text", "--epoch", "x"))
-    assert "--epoch: 'x' is not a whole number from 0 up" in message
+    assert "--epoch: 'x' is not a whole number of 0 or more" in message
 
 
 def test_nul_bytes_are_left_out_and_counted(tmp_path: Path) -> None:

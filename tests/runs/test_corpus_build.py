@@ -124,7 +124,7 @@ def test_standard_input_is_read(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"body": "One"}\n', "standard input:1 has no field 'text', only body: say --field body"),
+        ('{"body": "One"}\n', "standard input:1 has no field 'text', only body; give --field body"),
         (" \n", "there is no text in standard input (empty files: 1)"),
     ],
 )

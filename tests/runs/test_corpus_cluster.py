@@ -81,7 +81,7 @@ def test_workers_and_readers_that_are_killed_change_nothing(
     broken = tmp_path / "broken.jsonl.gz"
     broken.write_bytes(b"no packed file")
     with ray_cluster.cluster(num_cpus=2, ray_client_server_port=port):
-        with pytest.raises(UserError, match=r"broken.jsonl.gz is cut short or no .gz file"):
+        with pytest.raises(UserError, match=r"broken.jsonl.gz is truncated or not a .gz file"):
             [*_begun([*urls, f"file://{broken}"], tmp_path / "c", f"ray://127.0.0.1:{port}")]
         killed, started = set[str](), Mock(wraps=RayEngine.reader)
         monkeypatch.setattr(RayEngine, "reader", lambda *arguments: started(*arguments))

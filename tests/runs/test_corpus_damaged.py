@@ -67,14 +67,17 @@ def damage(store: Path, how: str) -> str:
     [
         ("missing", "missing from the corpus; restore it from a copy, or remove the folder"),
         ("truncated", "bytes instead of"),
-        ("flipped", "its checksum differs, a byte was altered; restore it"),
+        ("flipped", "its checksum differs, so the file was altered; restore it"),
         ("tokenizer", "restore it from a copy"),
         ("junk", "not a corpus manifest; build the corpus again"),
         ("empty", "not a corpus manifest; build the corpus again"),
         ("list", "not a corpus manifest; build the corpus again"),
         ("keys", "not a whole corpus manifest (lacks fingerprint); build the corpus again"),
-        ("sealed", "its seal differs, a byte was altered; restore it from a copy"),
-        ("version", "written as version 99, this clozelab reads 1 and 2; build it again"),
+        ("sealed", "its checksum differs, so the file was altered; restore it from a copy"),
+        (
+            "version",
+            "has format version 99, but this clozelab reads 1 and 2; build the corpus again",
+        ),
     ],
 )
 def test_a_damaged_store_is_refused(tmp_path: Path, whole: Path, how: str, problem: str) -> None:
@@ -130,7 +133,7 @@ def test_a_store_of_the_first_version_opens_with_the_fingerprint_it_had(
     assert corpus.manifest["fingerprint"] == "ab" * 32
     assert len(corpus.documents()) > 0
     assert "whole document" in run("corpus", "show", str(store)).stdout
-    with pytest.raises(UserError, match="holds a finished corpus; remove it"):
+    with pytest.raises(UserError, match="contains a finished corpus; remove it"):
         build(write(tmp_path / "a.jsonl", texts(2)), store)
 
 
@@ -220,7 +223,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, whole: Path) -> Non
     shutil.copytree(whole, store)
     (store / "train" / "ids.npy").rename(tmp_path / "ids.npy")
     (store / "train" / "ids.npy").symlink_to(tmp_path / "ids.npy")
-    with pytest.raises(UserError, match=r"ids\.npy: is a link that leads out of the corpus"):
+    with pytest.raises(UserError, match=r"ids\.npy: is a link to outside the corpus"):
         Corpus.open(store)
     (tmp_path / "link").symlink_to(whole)
     Corpus.open(tmp_path / "link").check()
@@ -237,17 +240,17 @@ def test_arrays_must_fit_the_manifest_whatever_it_lists(tmp_path: Path, whole: P
     (store / "train" / "ids.npy").write_bytes(short)
     entry = {"bytes": len(short), "sha256": sha256(short).hexdigest()}
     alter(store, files={**files, "train/ids.npy": entry})
-    with pytest.raises(UserError, match=r"ids\.npy: not an array that can be read"):
+    with pytest.raises(UserError, match=r"ids\.npy: is not a readable array"):
         Corpus.open(store)
 
 
 def test_a_place_that_is_taken_is_refused(tmp_path: Path, whole: Path) -> None:
     file = write(tmp_path / "a.jsonl", texts(2))
     before = digests(whole)
-    with pytest.raises(UserError, match="holds a finished corpus; remove it"):
+    with pytest.raises(UserError, match="contains a finished corpus; remove it"):
         build(file, whole)
     assert digests(whole) == before
-    with pytest.raises(UserError, match="has other files in it; name a new or empty folder"):
+    with pytest.raises(UserError, match="contains other files; name a new or empty folder"):
         build(file, tmp_path)
     with pytest.raises(UserError, match="is not a folder; name a new or empty one"):
         build(file, tmp_path / "a.jsonl")
@@ -265,7 +268,7 @@ def test_what_a_kill_at_the_very_end_left_is_swept(tmp_path: Path, whole: Path, 
     mark(store / left, "unfinished corpus")
     (store / left / "a.npz").touch()
     assert Corpus.open(store).manifest["version"] == 2
-    with pytest.raises(UserError, match="holds a finished corpus"):
+    with pytest.raises(UserError, match="contains a finished corpus"):
         build(write(tmp_path / "a.jsonl", texts(2)), store)
     assert digests(store) == digests(whole) and not (store / left).exists()
 
@@ -304,7 +307,7 @@ def test_a_folder_building_that_is_not_ours_stays(tmp_path: Path, beside: str | 
         mark(out, "corpus")
     elif beside:
         (out / beside).write_text('{"name": "a browser extension"}')
-    with pytest.raises(UserError, match="has other files in it; name a new or empty folder"):
+    with pytest.raises(UserError, match="contains other files; name a new or empty folder"):
         build(file, out)
     assert (out / "building" / "mine.txt").read_text() == "work of a year"
 
@@ -314,7 +317,7 @@ def test_a_finished_corpus_keeps_a_folder_that_is_not_ours(tmp_path: Path, whole
     shutil.copytree(whole, store)
     (store / "building").mkdir()
     (store / "building" / "mine.txt").write_text("work of a year")
-    with pytest.raises(UserError, match="holds a finished corpus"):
+    with pytest.raises(UserError, match="contains a finished corpus"):
         build(write(tmp_path / "a.jsonl", texts(2)), store)
     assert (store / "building" / "mine.txt").exists()
 

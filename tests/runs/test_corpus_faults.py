@@ -148,7 +148,8 @@ def interrupt(process: subprocess.Popen[str], out: Path) -> None:
     errors = process.communicate(timeout=20)[1]
     assert process.returncode == 130, errors
     assert errors == (
-        f"clozelab: {out}: interrupted; finished parts are kept, the same command goes on\n"
+        f"clozelab: {out}: interrupted; finished parts are kept, and the same command continues"
+        " the build\n"
     )
 
 

@@ -78,7 +78,7 @@ def test_blanks_are_filled_and_texts_scored_by_the_generator(
 ) -> None:
     text = TEXT.replace("wide", "[MASK]")
     assert cli.main(["fill", str(run), text]) == 0
-    assert "the generator answers" in capsys.readouterr().err
+    assert "its generator is used instead" in capsys.readouterr().err
     filled = clozelab.fill(str(run), text, **SILENT)
     alone = clozelab.fill(str(hf / "generator"), text, **SILENT)
     guesses = [[guess.token for guess in each.blanks[0]] for each in (filled, alone)]
@@ -148,9 +148,9 @@ def test_without_its_generator_it_detects_and_predicts_nothing(hf: Path, tmp_pat
     shutil.copytree(hf, tmp_path / "hf", ignore=shutil.ignore_patterns("generator"))
     model = load(str(tmp_path / "hf"))
     assert [*model.module.heads] == ["replaced_token"]
-    with pytest.raises(UserError, match="predicts none; its generator does, which transformers"):
+    with pytest.raises(UserError, match="predicts no tokens; name its generator"):
         clozelab.fill(model, "A [MASK].", **SILENT)
-    with pytest.raises(UserError, match="tells replaced tokens"):
+    with pytest.raises(UserError, match="is a discriminator"):
         clozelab.score(model, text=[TEXT], **SILENT)
     clozelab.export(model, tmp_path / "out", **SILENT)
     assert not (tmp_path / "out" / "generator").exists()
@@ -180,7 +180,7 @@ def beside(hf: Path, folder: Path, **settings: Any) -> Path:
         ),
         ({"num_attention_heads": 2}, r"generator: heads = 2, and .* of hidden size 32 has 1 here"),
         ({"tie_word_embeddings": False}, r"generator: its head has a table of its own; give the"),
-        ({"vocab_size": 99}, r"generator: has 99 words, and the encoder "),
+        ({"vocab_size": 99}, r"generator: has 99 tokens, but the encoder "),
     ],
 )
 def test_a_generator_that_the_encoder_cannot_have_is_refused(

@@ -91,12 +91,12 @@ def test_any_streams_will_do(closed: str, more: Mapping[str, str], tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(codes.read_text()) == [code for _, code in COMMANDS]
-    assert b"Traceback" not in done.stderr and b"fault in clozelab" not in done.stderr
+    assert b"Traceback" not in done.stderr and b"bug in clozelab" not in done.stderr
     assert b"Exception ignored" not in done.stderr
     if more and "latin-1" not in more.values():
         assert done.stdout.isascii() and done.stderr.isascii()
         assert b"resume" in done.stdout.replace(b".", b"").replace(b"[", b"").replace(b"]", b"")
-        assert b"[hidden]  [word->random]" in done.stdout
+        assert b"[masked]  [word->random]" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["show"], ["--help"], ["corpus", "build", "--help"], MASK])
@@ -201,7 +201,7 @@ def test_a_full_disk_behind_standard_output_is_told(arguments: list[str]) -> Non
     ("arguments", "answer"),
     [
         ([b"mask", b"bert", b"ab\xff"], b"the text: is not UTF-8 text"),
-        ([b"show", b"caf\xe9.toml"], rb"caf\xe9.toml is no file"),
+        ([b"show", b"caf\xe9.toml"], rb"caf\xe9.toml does not exist"),
         ([b"show", b"bert", b"--set", b"encoder.hidden_size=\xff"], rb"\xff"),
         ([b"corpus", b"show", b"caf\xe9"], rb"caf\xe9"),
         ([b"corpus", b"build", b"caf\xe9.txt", b"--out", b"c"], rb"caf\xe9.txt"),
@@ -248,14 +248,17 @@ def test_the_version_needs_no_torch() -> None:
     [
         ("pretran bert", "pretran: is unknown; did you mean pretrain?"),
         ("corpus biuld", "biuld: is unknown; did you mean build?"),
-        ("show bert --szie tiny", "--szie: is no option of clozelab show; did you mean --size?"),
+        (
+            "show bert --szie tiny",
+            "--szie: is not an option of clozelab show; did you mean --size?",
+        ),
         ("evaluate m t --device cdua", "--device cdua: is unknown; did you mean cuda?"),
         ("corpus build a --out c --layout prsoe", "did you mean prose?"),
         ("corpus build a --out c --tokenizer wordpeice", "did you mean wordpiece?"),
         ("show bertt", "did you mean bert?"),
         ("study roberta-maskin", "did you mean roberta-masking?"),
         ("tasks mnly", "did you mean mnli?"),
-        ("show bert more", "more: is one word too many"),
+        ("show bert more", "more: is one argument too many"),
         ("report a", "required: --out; see clozelab report --help"),
         ("", "needs a command; see clozelab --help"),
     ],
@@ -271,14 +274,14 @@ def test_the_word_that_was_meant_is_said(
 ERRORS = [
     (UserError("a.txt: is empty; write into it"), 2, "a.txt: is empty; write into it"),
     (OSError(errno.ENOSPC, "No space left on device", "a"), 2, "a: No space left on device; free"),
-    (PermissionError(errno.EACCES, "Permission denied", "a"), 2, "a: Permission denied; name"),
+    (PermissionError(errno.EACCES, "Permission denied", "a"), 2, "a: Permission denied; choose"),
     (OSError("short write"), 2, "short write; fix that, then run the same command again"),
-    (MemoryError(), 2, "memory is exhausted; "),
+    (MemoryError(), 2, "out of memory; "),
     (ModuleNotFoundError("No module named 'x'", name="x.y"), 2, "x is not installed; pip install"),
     (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates"), 2, "a\\xff: is not UTF-8; rename"),
     (KeyboardInterrupt(), 130, "interrupted"),
-    (RuntimeError("[gloo] Connection closed by peer"), 2, "another process of this command has"),
-    (KeyError("loss"), 1, "KeyError: 'loss'; this is a fault in clozelab: set CLOZELAB_DEBUG=1"),
+    (RuntimeError("[gloo] Connection closed by peer"), 2, "another process of this command failed"),
+    (KeyError("loss"), 1, "KeyError: 'loss'; this is a bug in clozelab: set CLOZELAB_DEBUG=1"),
 ]  # fmt: skip
 
 
@@ -308,7 +311,7 @@ def test_an_error_is_a_sentence_and_debug_shows_its_traceback(
 
 def test_a_nul_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "be\0rt"]) == 2
-    assert "has a NUL character in it" in capsys.readouterr().err
+    assert "contains a NUL character" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -354,11 +357,11 @@ def test_out_is_looked_at_first_and_spares_what_is_there(
 
     file = tmp_path / name
     file.write_text("precious")
-    assert "is there already; name another, or give --overwrite" in answer(file)
+    assert "already exists; name another, or give --overwrite" in answer(file)
     (tmp_path / "link").mkdir()
     link = tmp_path / "link" / name
     link.symlink_to(file)
-    assert "is there already" in answer(link)
+    assert "already exists" in answer(link)
     assert link.is_symlink() and file.read_text() == "precious"
     pipe = tmp_path / f"pipe{file.suffix}"
     os.mkfifo(pipe)
@@ -369,4 +372,4 @@ def test_out_is_looked_at_first_and_spares_what_is_there(
     folder = tmp_path / f"folder{file.suffix}"
     folder.mkdir()
     assert "is a folder" in answer(folder)
-    assert "there is no folder" in answer(tmp_path / "no" / name)
+    assert "does not exist; make it first" in answer(tmp_path / "no" / name)

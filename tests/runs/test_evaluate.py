@@ -107,7 +107,7 @@ def test_text_without_a_target_or_a_held_out_part_is_told(tmp_path: Path) -> Non
     run_pretraining(pretrain_job("roberta", *rare, steps=1), tmp_path / "run")
     file = write(tmp_path / "a.jsonl", [f"A word and {number} more." for number in range(8)])
     words = tokenizer("byte_bpe", "small")
-    for share, sentence in ((0.5, "nothing is hidden in its held-out"), (0.0, "has no held-out")):
+    for share, sentence in ((0.5, "nothing is masked in its held-out"), (0.0, "has no held-out")):
         build(file, tmp_path / f"{share}", words, held_out=share)
         with pytest.raises(UserError, match=sentence):
             evaluate(str(tmp_path / "run"), str(tmp_path / f"{share}"), device="cpu")

@@ -746,7 +746,7 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
     settings_tried = ((*request.settings, f"task.stride={stride}") for stride in (2, 8))
     blocks = [len(inputs_for(replace(request, settings=some)).share) for some in settings_tried]
     assert blocks[0] > blocks[1]
-    with pytest.raises(UserError, match=r"grid.task.strid is no key .* did you mean stride"):
+    with pytest.raises(UserError, match=r"grid.task.strid is not a key .* did you mean stride"):
         planned(request, grid=["task.strid=2,8"])
     with pytest.raises(UserError, match="was started with another settings, tuning"):
         run_finetuning(planned(replace(request, settings=(*short, "task.longest=8"))), out)

@@ -99,7 +99,7 @@ def test_a_task_without_files_or_dev_set_or_name_is_refused(tmp_path: Path, says
     assert "no train split" in says(*tuning(out, "pairs", "--dev", file))
     assert "--train FILE --dev FILE" in says(*tuning(out, "classify"))
     assert "did you mean sst2?" in says(*tuning(out, "sst3", "--task-data", tmp_path))
-    assert "has no data of sst2" in says(*tuning(out, "sst2", "--task-data", tmp_path))
+    assert "has no data for sst2" in says(*tuning(out, "sst2", "--task-data", tmp_path))
     assert "b.tsv" in says(*tuning(out, "pairs", "--train", tmp_path / "b.tsv", "--dev", file))
     arguments = ("--train", file, "--dev", file)
     assert "--columns x" in says(*tuning(out, "pairs", *arguments, "--columns", "x"))
@@ -113,7 +113,7 @@ def test_what_was_never_tuned_says_nothing_of_a_text(tmp_path: Path, says: Says)
     for command in (["evaluate", base_model(), file], ["predict", base_model(), "--text", "a"]):
         assert "was not fine-tuned" in says(*command)
     assert "was not fine-tuned" in says("answer", base_model(), "--question", "a", "--passage", "b")
-    assert "a teacher is a model fine-tuned on pairs" in says(
+    assert "is not fine-tuned on pairs" in says(
         *tuning(
             tmp_path / "out", "pairs", "--train", file, "--dev", file, "--teacher", base_model()
         )
@@ -139,7 +139,7 @@ def test_a_model_is_scored_only_on_what_it_was_tuned_for(
     assert "neutral" in says("evaluate", known, "mnli", "--task-data", tmp_path)
     write(tmp_path / "STS-B" / "dev.tsv", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t1\n")
     message = says("evaluate", known, "stsb", "--task-data", tmp_path)
-    assert "is a task to regress" in message and "was tuned to classify" in message
+    assert "is a regress task" in message and "was fine-tuned for classify" in message
 
 
 def test_a_diagnostic_set_has_no_labels_but_a_submission(
@@ -170,7 +170,7 @@ def test_a_folder_with_other_files_or_another_plan_is_left_alone(
 ) -> None:
     file = write(tmp_path / "full" / "a.tsv", HEADER + ROWS)
     arguments = ("pairs", "--train", file, "--dev", file)
-    assert "has other files in it" in says(*tuning(tmp_path / "full", *arguments))
+    assert "contains other files" in says(*tuning(tmp_path / "full", *arguments))
     assert "was started with another data" in says(*tuning(known, *arguments))
 
 
@@ -187,7 +187,7 @@ def test_fine_tunings_that_are_not_all_done_are_no_model_yet(known: Path, says: 
     text = result.read_text(encoding="utf-8")
     result.unlink()
     try:
-        assert "not all done" in says("predict", known, "--text", "a", "--text", "b")
+        assert "are not done" in says("predict", known, "--text", "a", "--text", "b")
     finally:
         result.write_text(text, encoding="utf-8")
 
@@ -200,7 +200,7 @@ def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is done, but .*safetensors.*remove .*result\.json"):
         load(str(out))
     Run(out).write_result({})
-    with pytest.raises(UserError, match="names no best run"):
+    with pytest.raises(UserError, match="does not name the best run"):
         load(str(out))
     (out / "plan.json").write_text('{"x')
     with pytest.raises(UserError, match=r"plan\.json: cannot be read"):
@@ -222,7 +222,7 @@ def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, say
     before = (out / "result.json").read_text(encoding="utf-8")
     write(train, HEADER + ROWS + "one more\tpair\tyes\n")
     message = says(*tuning(out, *arguments, "--seeds", 2))
-    assert f"{train} has changed since {out} was started; put back" in message
+    assert f"{train} has changed since {out} was started; restore" in message
     write(dev, HEADER + ROWS + "one more\tpair\tyes\n")
     message = says(*tuning(out, *arguments, "--seeds", 2, "--at-once", 2))
     assert f"{dev}, {train} have changed since" in message
@@ -304,7 +304,8 @@ def test_a_folder_from_before_digests_goes_on_and_takes_those_of_today(tmp_path:
     (out / ".clozelab").unlink()  # nor were there markers
     happened = run_finetuning(planned(request, seeds=2), out)
     assert any(
-        "before digests of its data were kept" in event.text for event in events(Said, happened)
+        "before clozelab recorded digests of its data" in event.text
+        for event in events(Said, happened)
     )
     assert read_json(out / "plan.json")["digests"] == {str(file.resolve()): sha256(file)}
     assert not events(Said, run_finetuning(planned(request, seeds=2), out))
@@ -319,7 +320,7 @@ def test_a_folder_is_fine_tuned_in_by_one_process_at_a_time(tmp_path: Path, says
     arguments = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]
     for more in ([], ["--seeds", 2, "--at-once", 2]):
         message = says("finetune", base_model(), "pairs", *arguments, *more)
-        assert f"another fine-tuning is writing there (process {os.getpid()}, since" in message
+        assert f"another fine-tuning is writing to it (process {os.getpid()}, since" in message
     first.close()  # type: ignore[attr-defined]
     run_finetuning(request, out)
 
@@ -328,6 +329,6 @@ def test_a_plan_of_somebody_else_is_left_alone(tmp_path: Path, says: Says) -> No
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "mine"
     mine = write(out / "plan.json", '{"holidays": "Rome"}')
     arguments = ("pairs", "--train", file, "--dev", file)
-    assert "has other files in it" in says(*tuning(out, *arguments))
+    assert "contains other files" in says(*tuning(out, *arguments))
     assert mine.read_text(encoding="utf-8") == '{"holidays": "Rome"}'
     assert [*out.iterdir()] == [mine]

@@ -160,7 +160,9 @@ def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path
         process.terminate()
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 143, stderr
-        assert "Traceback" not in stderr and "the same command goes on from there" in stderr, stderr
+        assert "Traceback" not in stderr and "the same command continues from there" in stderr, (
+            stderr
+        )
         assert gone(process.pid, seconds=10)
     assert all(newest(place / "checkpoints")[0] is not None for place in places)
 

@@ -146,10 +146,10 @@ def test_a_changed_config_is_read_or_refused(checkpoints: Path, tmp_path: Path, 
         ({"vocab_size": 10**12}, "vocab_size = 1000000000000 must be"),
         ({"vocab_size": 10**7}, "bert.embeddings.word_embeddings.weight"),
         ({"intermediate_size": 10**7}, "layer.0.intermediate.dense.weight"),
-        ({"model_type": "electra"}, "no embedding_size; a config of electra has one"),
+        ({"model_type": "electra"}, "embedding_size is missing; add it"),
         ({"model_type": "deberta"}, "model_type 'deberta' is unknown here"),
         ({"model_type": "deberta-v2"}, "relative_attention = False must be true"),
-        ({"hidden_size": ...}, "no hidden_size"),
+        ({"hidden_size": ...}, "hidden_size is missing"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key_and_the_folder(
@@ -332,7 +332,7 @@ def test_pretraining_goes_on_from_an_encoder_alone(
         assert torch.allclose(state_dict[mine], weights[theirs], atol=1e-6)
     assert "has no head that predicts tokens" in refused(capsys, "fill", str(place), "a [MASK] .")
     command = ["evaluate", str(place), "--data", str(tmp_path / "corpus")]
-    assert "is an encoder alone" in refused(capsys, *command)
+    assert "is an encoder without a head" in refused(capsys, *command)
 
 
 def test_a_small_vocabulary_is_imported_filled_and_exported(
@@ -370,13 +370,15 @@ def test_words_beyond_the_model_s_table_are_left_aside(checkpoints: Path, tmp_pa
         == SIZE
         == len(model.module.state_dict()["encoder.embeddings.words.weight"])
     )
-    (note,) = [note for note in model.notes if "no row" in note]
+    (note,) = [note for note in model.notes if "no embedding" in note]
     assert "new8" in note and "new0" not in note
     table = {f"w{number}": number for number in range(40)}
     Tokenizer(models.WordLevel({**table, "[UNK]": 40}, "[UNK]")).save(
         str(folder / "tokenizer.json")
     )
-    with pytest.raises(UserError, match=r"in: the tokenizer has ids up to 40 and the model 25"):
+    with pytest.raises(
+        UserError, match=r"in: the tokenizer has ids up to 40, but the model has 25"
+    ):
         load(str(folder))
 
 

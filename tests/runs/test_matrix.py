@@ -86,10 +86,10 @@ def test_without_names_the_models_own_masks_are_taken(
     ("arguments", "says"),
     [
         (["--masks", "tokem"], "--masks tokem: is neither a strategy nor a recipe; did you mean"),
-        (["--masks", "nothing"], "--masks nothing: hides nothing to predict"),
-        (["--blocks", "1"], "--blocks 1: at least 2"),
-        (["--pairs", "1"], "--pairs 1: 0, or at least 2"),
-        (["--picture", "m.png"], "--picture m.png: is drawn as .svg"),
+        (["--masks", "nothing"], "--masks nothing: masks nothing to predict"),
+        (["--blocks", "1"], "--blocks 1: must be at least 2"),
+        (["--pairs", "1"], "--pairs 1: must be 0, or at least 2"),
+        (["--picture", "m.png"], "--picture m.png: must end in .svg"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(

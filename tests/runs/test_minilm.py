@@ -131,7 +131,7 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
 def test_bench_has_no_teacher(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["minilm", "--size", "tiny", "--data", store("wordpiece"), "--device", "cpu"]
     assert main(["bench", *arguments]) == 2
-    assert "bench has no teacher" in " ".join(capsys.readouterr().err.split())
+    assert "which bench does not have" in " ".join(capsys.readouterr().err.split())
 
 
 def test_another_tokenizer_and_no_teacher_are_refused() -> None:

@@ -178,7 +178,7 @@ def test_export_says_what_it_left_out(
     runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, output = run_command(capsys, "export", str(runs_dir / "spanbert"), str(tmp_path / "hf"))
-    assert "left out, since bert has no place for it: heads.span_boundary" in output
+    assert "left out, because bert has no place for it: heads.span_boundary" in output
     assert "BertForMaskedLM" in output
     (checkpoint,) = (runs_dir / "spanbert" / "checkpoints").glob("*10")
     _, output = run_command(
@@ -242,11 +242,11 @@ def test_a_hub_name_is_imported_like_a_directory(
     )
     _, output = run_command(capsys, "import", "someone/model", str(tmp_path / "run"))
     assert fetched == ["someone/model"]
-    assert "an encoder alone, without a head that predicts" in output
-    assert "left aside, since nothing here needs it: classifier.dense" in output
+    assert "an encoder without a prediction head" in output
+    assert "ignored, because nothing here needs it: classifier.dense" in output
     assert Run.open(tmp_path / "run").machine()["from"] == "someone/model"
     command = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(runs_dir / "byte_bpe")]
-    assert "start a run of its own with --from" in refused(capsys, *command)
+    assert "start a new run with --from" in refused(capsys, *command)
 
 
 # Fill.
@@ -341,7 +341,7 @@ def test_a_causal_model_guesses_from_the_left(
     runs_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, output = run_command(capsys, "fill", str(runs_dir / "gpt"), TEXT)
-    assert "reads from the left" in output
+    assert "reads left to right" in output
     model = load(str(runs_dir / "gpt"))
     it, there = fill(model, "The first [MASK] of it"), fill(model, "The first [MASK] was there")
     assert it.blanks == there.blanks and it.left_only
@@ -469,7 +469,7 @@ def test_embed_writes_a_file_of_numpy(
     _, output = run_command(
         capsys, *command, "--file", str(tmp_path / "lines.txt"), "--device", "cpu"
     )
-    assert "cut: 1" in output
+    assert "maximum length: 1" in output
     with np.load(out) as arrays:
         old_arrays = dict(arrays)
     assert f"{len(old_arrays['vectors'])} × 32 numbers for 5 texts" in output
@@ -514,41 +514,41 @@ def test_every_checkpoint_of_a_run_goes_out(
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        ("export nothing-here OUT", "nothing-here: no such directory"),
+        ("export nothing-here OUT", "nothing-here: does not exist"),
         ("export elmo OUT", "transformers has no such class"),
         ("export elmo OUT --onnx", "not a graph of ONNX"),
-        ("export bert FULL", "is there already and not empty"),
-        ("export bert FULL --onnx", "is there already and not empty"),
+        ("export bert FULL", "already exists and is not empty"),
+        ("export bert FULL --onnx", "already exists and is not empty"),
         ("export bert OUT --family brt", "family 'brt': unknown"),
         ("export bert OUT --onnx --family bert", "leave them out with --onnx"),
-        ("export bert OUT --onnx --all", "leave --onnx and URLs out"),
-        ("export bert FULL --all", "is there already and not empty"),
-        ("export hf-bert OUT --all", "is no run"),
-        ("import nothing-here OUT", "nothing-here: no such directory"),
-        ("import bert OUT", "is a run of clozelab already"),
+        ("export bert OUT --onnx --all", "leave out --onnx and URLs"),
+        ("export bert FULL --all", "already exists and is not empty"),
+        ("export hf-bert OUT --all", "is not a run"),
+        ("import nothing-here OUT", "nothing-here: does not exist"),
+        ("import bert OUT", "is already a run of clozelab"),
         ("import hf-bert FULL", "not empty"),
-        ("fill nothing-here a[MASK]", "nothing-here: no such directory"),
-        ("fill bert no_blank", "no blank in it: write [MASK]"),
-        ("fill bert [MASK] --top 0", "--top 0: at least 1"),
-        ("fill bert LONG", "reads 30 at a time"),
-        ("fill xlnet LONG", "reads 30 at a time"),
-        ("fill gpt LONG", "reads 32 at a time"),
+        ("fill nothing-here a[MASK]", "nothing-here: does not exist"),
+        ("fill bert no_blank", "has no blank; write [MASK]"),
+        ("fill bert [MASK] --top 0", "--top 0: must be at least 1"),
+        ("fill bert LONG", "reads at most 30"),
+        ("fill xlnet LONG", "reads at most 30"),
+        ("fill gpt LONG", "reads at most 32"),
         ("fill elmo [MASK]", "encoder lstm"),
         ("generate bert --length 31", "--length 31: "),
-        ("generate bert --length 31", "reads 30 tokens at a time; generate at most 30"),
+        ("generate bert --length 31", "reads at most 30 tokens; generate at most 30"),
         ("generate bert --length 30 --prompt word", "generate at most 29 after 1 of the prompt"),
-        ("generate bert --length 0", "--length 0: at least 1"),
-        ("generate bert --length 4 --steps 0", "--steps 0: must be from 1 to 4"),
-        ("generate bert --length 4 --steps 5", "--steps 5: must be from 1 to 4"),
-        ("generate bert --temperature=-1", "--temperature -1: must be a number from 0 up"),
-        ("generate bert --temperature nan", "--temperature nan: must be a number from 0 up"),
-        ("generate bert --top-k 0", "--top-k 0: at least 1"),
+        ("generate bert --length 0", "--length 0: must be at least 1"),
+        ("generate bert --length 4 --steps 0", "--steps 0: must be from 1 to --length 4"),
+        ("generate bert --length 4 --steps 5", "--steps 5: must be from 1 to --length 4"),
+        ("generate bert --temperature=-1", "--temperature -1: must be 0 or more"),
+        ("generate bert --temperature nan", "--temperature nan: must be 0 or more"),
+        ("generate bert --top-k 0", "--top-k 0: must be at least 1"),
         ("generate bert --remasking best", "--remasking best: is unknown"),
         ("generate gpt --length 4", "has no masked language model to generate with"),
         ("generate xlnet --length 4", "has no masked language model to generate with"),
         ("generate elmo --length 4", "has no masked language model to generate with"),
-        ("embed bert text --out OUT.txt", "vectors are written as .npz"),
-        ("embed bert text --out OUT/deep/v.npz", "there is no folder"),
+        ("embed bert text --out OUT.txt", "must end in .npz"),
+        ("embed bert text --out OUT/deep/v.npz", "does not exist; make it first"),
         ("embed bert text --out OUT.npz --layer 3", "--layer 3: "),
         ("embed bert text --out OUT.npz --layer=-4", "from the end -1 to -3"),
         ("embed bert text --out OUT.npz --layer top", "a number, last or all"),
@@ -557,8 +557,8 @@ def test_every_checkpoint_of_a_run_goes_out(
         ("embed elmo text --out OUT.npz --pool cls", "use --pool mean"),
         ("embed bert --out OUT.npz", "embed needs texts"),
         ("embed bert --out OUT.npz --file nowhere", "nowhere: No such file"),
-        ("embed bert text --out OUT.npz --file nowhere", "leave the others out"),
-        ("corpus build LONG --out OUT --extend 5", "name it by --tokenizer-from"),
+        ("embed bert text --out OUT.npz --file nowhere", "cannot be combined"),
+        ("corpus build LONG --out OUT --extend 5", "name it with --tokenizer-from"),
         (
             "corpus build LONG --out OUT --extend 0 --tokenizer-from bert",
             "--extend takes at least 1",
@@ -588,7 +588,7 @@ def test_opening_a_model_draws_no_weights(runs_dir: Path, monkeypatch: pytest.Mo
 def test_public_names_open_a_model(runs_dir: Path) -> None:
     assert clozelab.load(str(runs_dir / "bert")).step == 10
     assert clozelab.load(runs_dir / "bert").fill("the [MASK] was wide").blanks
-    with pytest.raises(UserError, match="no such directory"):
+    with pytest.raises(UserError, match="does not exist"):
         clozelab.load("nothing-here")
 
 
@@ -597,7 +597,7 @@ def test_states_of_odd_texts_are_an_answer_or_a_sentence(runs_dir: Path) -> None
     states, mask = model.encode(["", ""])
     assert states.shape == (2, 0, 32) and mask.shape == (2, 0)
     assert model.encode(["", "a"])[1].sum() == len(model.encode("a")[1][0])
-    with pytest.raises(UserError, match="encode needs texts; the list of them is empty"):
+    with pytest.raises(UserError, match="encode needs texts; the list of texts is empty"):
         model.encode([])
     with pytest.raises(UserError, match="None: is not a text; give a string"):
         model.encode([None])  # type: ignore[list-item]

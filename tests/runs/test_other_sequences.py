@@ -105,7 +105,7 @@ def test_kmers_across_lines_are_warned_of(
     (tmp_path / "dna.txt").write_text("ACGTACGTAC\n" * 20)
     command = ["corpus", "build", str(tmp_path / "dna.txt"), "--tokenizer", "kmer"]
     assert main([*command, "--out", str(tmp_path / "a")]) == 0
-    assert "say --layout lines --sentences none" in " ".join(capsys.readouterr().err.split())
+    assert "give --layout lines --sentences none" in " ".join(capsys.readouterr().err.split())
     lines = ["--layout", "lines", "--sentences", "none"]
     assert main([*command, *lines, "--out", str(tmp_path / "b")]) == 0
     assert "--layout lines" not in capsys.readouterr().err

@@ -119,7 +119,7 @@ def test_a_run_without_a_checkpoint_begins_again_from_what_it_began_with(tmp_pat
                 break
         events.close()  # type: ignore[attr-defined]
         (notice,) = of_kind(Said, again := resumed(place, saving))[:1]
-        assert "begins again" in notice.text and of_kind(Step, again)[0].number == 1
+        assert "starts from the beginning" in notice.text and of_kind(Step, again)[0].number == 1
         assert_same(checkpoint(straight, 4), checkpoint(place, 4))
 
 
@@ -548,7 +548,7 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + number and "Traceback" not in stderr, stderr
-    assert f"which is saved; go on with clozelab pretrain --resume {out}" in " ".join(
+    assert f"which is saved; resume with clozelab pretrain --resume {out}" in " ".join(
         stderr.split()
     )
     stopped = load(str(out)).step

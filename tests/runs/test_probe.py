@@ -217,19 +217,19 @@ def test_one_s_own_files(tmp_path: Path) -> None:
     probes = clozelab.probe(teacher(), "regress", **own, examples=100, **QUIET)
     assert probes["regress"].scores["pearson"] > 50 and probes["regress"].trained == 100
     message = refusal(lambda: clozelab.probe(teacher(), "regress", fit="logistic", **own, **QUIET))
-    assert message == "--fit logistic: is for classes, and regress has numbers; use ridge"
+    assert message == "--fit logistic: needs classes, but regress has numbers; use ridge"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["sst3"], "sst3: is no task to probe; did you mean sst2?"),
-        (["squad1"], "squad1: is no task to probe"),
-        (["sst2", "--task-data", "nowhere"], "nowhere has no data of sst2"),
+        (["sst3"], "sst3: is not a task to probe; did you mean sst2?"),
+        (["squad1"], "squad1: is not a task to probe"),
+        (["sst2", "--task-data", "nowhere"], "nowhere has no data for sst2"),
         (["sst2", "--split", "tests"], "sst2: has no tests set here, only train, dev"),
-        (["sst2", "--picture", "a.png"], "--picture a.png: is drawn as .svg; name it so"),
-        (["sst2", "--train", "a.tsv"], "probes on one's own files need one word"),
-        (["sst2", "--columns", "label=0"], "--columns is for one's own files"),
+        (["sst2", "--picture", "a.png"], "--picture a.png: must end in .svg; rename it"),
+        (["sst2", "--train", "a.tsv"], "probes on your own files need one kind"),
+        (["sst2", "--columns", "label=0"], "--columns is for your own files"),
         (["sst2", "--pool", "max"], "--pool max: is unknown"),
     ],
 )

@@ -101,10 +101,13 @@ def test_a_resumed_run_goes_on_with_its_probes(pretrain_command: list[str], tmp_
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--probe", "sst3"], "sst3: is no task to probe; did you mean sst2?"),
-        (["--probe", "sst2", "--task-data", "nowhere"], "nowhere has no data of sst2"),
-        (["--probe-every", "2"], "name tasks by --probe"),
-        (["--probe", "sst2", "--shard"], "--probe: needs whole weights; leave --shard out"),
+        (["--probe", "sst3"], "sst3: is not a task to probe; did you mean sst2?"),
+        (["--probe", "sst2", "--task-data", "nowhere"], "nowhere has no data for sst2"),
+        (["--probe-every", "2"], "name them with --probe"),
+        (
+            ["--probe", "sst2", "--shard"],
+            "--probe: does not work with sharded weights; leave --shard out",
+        ),
     ],
 )
 def test_mistakes_are_told_before_a_run_begins(

@@ -353,7 +353,7 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
     for command in (["--resume", str(place)], [str(file), *options, "--out", str(place)]):
         assert main(["pretrain", *command]) == 2
         message = " ".join(capsys.readouterr().err.split())
-        assert f"{place}: another process is writing there (process {os.getpid()}, since" in message
+        assert f"{place}: another process is writing to it (process {os.getpid()}, since" in message
         assert tree(place) == before
     assert of_kind(Ended, list(first))[0].whole
     assert main(["pretrain", "--resume", str(place)]) == 0
@@ -365,7 +365,7 @@ def test_a_run_that_went_on_while_it_was_opened_is_opened_again(tmp_path: Path) 
     job, recorded = starting.resumed(place), Run(place).recipe()
     other = replace(recorded, schedule=recorded.schedule.refitted(2, 6))
     Run(place).refit(2, 6, recipe_toml=to_toml(other))
-    with pytest.raises(UserError, match="went on meanwhile"):
+    with pytest.raises(UserError, match="was continued by another process"):
         list(resume(job, place, machine=Machine(), saving=OFTEN))
 
 

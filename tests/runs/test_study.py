@@ -305,7 +305,7 @@ def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None
     assert request.settings("static", "reviews") == ("epochs=1", "learning_rate=2e-4")
     assert request.settings("once", "reviews") == ("epochs=1", "learning_rate=1e-4")
     for settings in (["review.epochs=1"], ["epochs=1", "review.epochs=1"]):
-        with pytest.raises(UserError, match=r"review is no task; did you mean reviews\?"):
+        with pytest.raises(UserError, match=r"review is not a task; did you mean reviews\?"):
             study.narrowed(tuning=settings)
 
 

@@ -78,8 +78,8 @@ def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(
     options = ["--data", store("wordpiece"), "--budget", "1steps", *WORDS]
     assert main(["study", file, *options, "--out", str(tmp_path / "out")]) == 0
     output = captured_text(capsys)
-    assert output.count("masking.rate is called masking.mask_rate today; write that") == 1
-    assert "rate is called learning_rate today" in output and "sequences" not in output
+    assert output.count("masking.rate is now called masking.mask_rate; use that name") == 1
+    assert "rate is now called learning_rate" in output and "sequences" not in output
     assert main(["report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html")]) == 0
     assert "today" not in captured_text(capsys)
 
@@ -144,7 +144,7 @@ def test_a_study_runs_to_its_page_when_nobody_reads_its_plan(
     ("arguments", "sentence"),
     [
         (["roberta-maskin"], "did you mean roberta-masking"),
-        (["FILE"], "no corpus to train on"),
+        (["FILE"], "needs a corpus to train on"),
         (["FILE", "--data", "nowhere", "--plan"], "nowhere"),
         (["FILE", "--data", "CORPUS"], "needs --out"),
         (["FILE", "--data", "CORPUS", "--plan", "--budget", "soon"], "not a budget"),

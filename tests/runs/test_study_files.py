@@ -24,12 +24,12 @@ def test_what_is_written_reads_back_equal(tmp_path: Path) -> None:
 
 
 CHANGED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"nam": "x"}, {}, "variants.1.nam is no key of variants.1; did you mean name?"),
+    ({"nam": "x"}, {}, "variants.1.nam is not a key of variants.1; did you mean name?"),
     ({"says": 1}, {}, "variants.1.says = 1 must be a word in quotes"),
     ({"name": "Dynamic"}, {}, "use small letters"),
     ({"name": "static"}, {}, "variant static is listed twice"),
     ({"set": []}, {}, "variants static and dynamic are the same experiment"),
-    ({"set": ["masking.rat=0.3"]}, {}, "variant dynamic: bert: masking.rat is no key"),
+    ({"set": ["masking.rat=0.3"]}, {}, "variant dynamic: bert: masking.rat is not a key"),
     ({"set": ["masking.use=spam"]}, {}, "variant dynamic: bert: masking.use"),
     ({"recipe": "robertta"}, {}, "variant dynamic: recipe robertta is unknown; did you mean"),
     ({"share": 0}, {}, "share = 0 must be above 0"),
@@ -42,7 +42,7 @@ CHANGED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"paper": {"sst3.accuracy": 1.0}}, {}, "task sst3 is unknown; did you mean sst2?"),
     ({"paper": {"accuracy": 1.0}}, {}, "write TASK.METRIC"),
     ({}, {"recipe": "brt"}, "recipe brt is unknown; did you mean bert?"),
-    ({}, {"recip": "bert"}, "base.recip is no key of base; did you mean recipe?"),
+    ({}, {"recip": "bert"}, "base.recip is not a key of base; did you mean recipe?"),
     ({}, {"tasks": ["sst"]}, "task sst is unknown"),
     ({}, {"tasks": ["sst2", "sst2"]}, "task sst2 is listed twice"),
     ({}, {"tasks": ["ax"]}, "task ax is unknown"),
@@ -52,7 +52,7 @@ CHANGED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"equal": "token"}, "did you mean tokens?"),
     ({}, {"measures": ["held_out.masked"]}, "did you mean masked_lm?"),
     ({}, {"measures": ["pair.masked_lm"]}, "use next_sentence or sentence_order"),
-    ({}, {"measures": ["sst2.accuracy"]}, "is no measure"),
+    ({}, {"measures": ["sst2.accuracy"]}, "is not a measure"),
     ({}, {"measures": []}, "claims.0: held_out.masked_lm is not measured"),
 ]
 
@@ -76,10 +76,10 @@ def test_what_is_wrong_is_refused_when_read(
         ("on = [", "on = []  # [", "on is empty"),
         ('says = "Fresh', 'margins = 1\nsays = "Fresh', "did you mean margin?"),
         ('says = "Fresh', 'margin = -1.0\nsays = "Fresh', "margin = -1 must not be negative"),
-        ("[base]", "[bass]", "bass is no key of a study; did you mean base?"),
+        ("[base]", "[bass]", "bass is not a key of a study; did you mean base?"),
         ("question =", "# question =", "question is missing"),
         ('title = "Masks"', "title = 1", "title must be a string in quotes"),
-        ("[[variants]]", "[variants]", "not TOML"),
+        ("[[variants]]", "[variants]", "not valid TOML"),
     ],
 )
 def test_what_is_wrong_outside_the_variants_is_too(

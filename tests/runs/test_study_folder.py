@@ -94,7 +94,9 @@ def test_cells_of_equal_time_go_on_as_many_at_once_as_they_began(tmp_path: Path)
     study = read_study(tmp_path, equal="time")
     plan_of(study, budget="20s", at_once=2).write(tmp_path / "out")
     assert plan_of(study, tmp_path / "out", budget="20s", at_once=None).at_once == 2
-    with pytest.raises(UserError, match="was begun with --at-once 2; go on so"):
+    with pytest.raises(
+        UserError, match="was started with --at-once 2; continue with the same value"
+    ):
         plan_of(study, tmp_path / "out", budget="20s", at_once=1)
 
 
@@ -155,7 +157,7 @@ def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: P
     train = tasks / "train.tsv"
     text = train.read_text(encoding="utf-8")
     train.write_text("".join(text.splitlines(keepends=True)[:-1]), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"{train} has changed since {out} was started; put back"):
+    with pytest.raises(UserError, match=rf"{train} has changed since {out} was started; restore"):
         plan_of(study, out)
     train.write_text(text, encoding="utf-8")
     plan = json.loads((out / PLAN).read_text())
@@ -168,7 +170,7 @@ def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: P
     )  # as before digests were kept
     request = make_request(study, [store("wordpiece")], budget="3steps")
     notices = [notice.text for notice in make_plan(request, MACHINE, out=out)]
-    assert any("before digests of its tasks were saved" in text for text in notices)
+    assert any("before clozelab recorded digests of task files" in text for text in notices)
 
 
 def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
     first = follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS)
     assert isinstance(next(first), CellStarted)
     with pytest.raises(
-        UserError, match=rf"another study is writing there \(process {os.getpid()},"
+        UserError, match=rf"another study is writing to it \(process {os.getpid()},"
     ):
         next(follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS))
     first.close()
@@ -305,7 +307,7 @@ def test_cells_that_have_only_begun_are_interrupted_without_a_word(tmp_path: Pat
         os.killpg(running.pid, signal.SIGINT)
         _, stderr = running.communicate(timeout=60)
         assert running.returncode == 130, stderr
-        assert "the same command goes on" in stderr, stderr
+        assert "the same command continues" in stderr, stderr
         assert "Traceback" not in stderr and "Process" not in stderr, stderr
         _until(lambda: not _alive(running.pid))
 

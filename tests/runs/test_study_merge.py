@@ -170,7 +170,7 @@ def test_what_was_planned_otherwise_is_refused(
     parts: list[Path], tmp_path: Path, change: dict[str, Any], phrase: str
 ) -> None:
     altered(parts[1] / PLAN, **change)
-    with pytest.raises(UserError, match=rf"tuesday: has {phrase}.*; only cells of one"):
+    with pytest.raises(UserError, match=rf"tuesday: has {phrase}.*; only cells of the same"):
         clozelab.merge_studies(parts, out=tmp_path / "whole", progress=False)
     assert not (tmp_path / "whole").exists()
 
@@ -219,7 +219,7 @@ def test_the_command_says_what_it_joined_and_what_is_wrong(
         and "4 cells" in captured.err
         and "dynamic" in captured.out
     )
-    assert main(command) == 2 and "is there already" in capsys.readouterr().err
+    assert main(command) == 2 and "already exists" in capsys.readouterr().err
     assert main([*command[:2], "--out", str(tmp_path / "new")]) == 2
     assert "name two folders or more" in capsys.readouterr().err
     empty = tmp_path / "empty"
@@ -227,4 +227,4 @@ def test_the_command_says_what_it_joined_and_what_is_wrong(
     shutil.rmtree(empty / "cells")
     (empty / "result.json").unlink()
     assert main(["merge", str(parts[0]), str(empty), "--out", str(tmp_path / "new")]) == 2
-    assert "empty: has no cell that is done" in " ".join(capsys.readouterr().err.split())
+    assert "empty: has no finished cell" in " ".join(capsys.readouterr().err.split())

@@ -185,7 +185,7 @@ def test_several_runs_are_told_in_one_table_and_their_notes_once(
     assert [row.split()[0] for row in rows] == ["layer_decay-0.9", "layer_decay-1"]
     assert len({row.index("±") for row in rows}) == 1
     assert captured.err.count("blocks of 64 tokens") == 1
-    assert captured.err.splitlines()[-1].startswith(f"{root / 'two'}: the best is layer_decay-")
+    assert captured.err.splitlines()[-1].startswith(f"{root / 'two'}: the best run is layer_decay-")
 
 
 # Predict.
@@ -302,16 +302,24 @@ def test_columns_are_remembered_and_those_given_win(
 def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
     file, none = str(write(tmp_path / "a.tsv", "sentence\tlabel\na\t1\n")), "nosuch.tsv"
     commands = {
-        "no file nosuch.tsv": ["predict", "run", "--file", none],
-        "neither a file here nor a known task": ["evaluate", "run", none],
-        "has no data of sst2": ["evaluate", "run", "sst2", "--task-data", str(tmp_path)],
-        "nosuch.tsv: no corpus here": ["evaluate", "run", "--data", none],
-        "there is no file nosuch.tsv": ["finetune", "run", "classify", "--train", none],
-        "no file nosuch.tsv,": ["finetune", "run", "classify", "--train", file, "--dev", none],
+        "nosuch.tsv does not exist": ["predict", "run", "--file", none],
+        "neither a file nor a known task": ["evaluate", "run", none],
+        "has no data for sst2": ["evaluate", "run", "sst2", "--task-data", str(tmp_path)],
+        "nosuch.tsv: is not a corpus": ["evaluate", "run", "--data", none],
+        "nosuch.tsv does not exist, nor": ["finetune", "run", "classify", "--train", none],
+        "nosuch.tsv does not exist, nor nosuch.tsv.xz": [
+            "finetune",
+            "run",
+            "classify",
+            "--train",
+            file,
+            "--dev",
+            none,
+        ],
         "did you mean sst2": ["finetune", "run", "sst3", "--task-data", str(tmp_path)],
-        "there is no task 'sst3'": ["predict", "run", "--task", "sst3", "--out", "o"],
+        "task 'sst3' is unknown": ["predict", "run", "--task", "sst3", "--out", "o"],
         "recipe nosuch is unknown": ["bench", "nosuch"],
-        "other.tsv: no corpus here": ["bench", "--data", "other.tsv"],
+        "other.tsv: is not a corpus": ["bench", "--data", "other.tsv"],
     }
     code = (
         "import json, sys; sys.modules['torch'] = None; from clozelab.cli import main;"
@@ -342,7 +350,7 @@ def test_pairs_are_two_texts_or_parted_by_a_tab(
     assert wanted.endswith("one | two\n") and wanted.split("\t")[0] in NLI
     typed(monkeypatch, "one\ttwo\n")
     assert output_of(capsys, "predict", pairer) == wanted
-    assert "--text: has 1 text, and the model takes two" in refused(
+    assert "--text: has 1 text, but the model takes two" in refused(
         capsys, "predict", pairer, "--text", "one"
     )
     typed(monkeypatch, "one\ttwo\nthree\n")
@@ -374,7 +382,7 @@ def test_answer_shows_the_answer_and_its_rivals_or_says_that_there_is_none(
     command = ["answer", answerer, "--question", "who came", "--top", "2"]
     output = output_of(capsys, *command, "--passage", passage)
     first, *_, second, third = output.splitlines()
-    assert first == "the passage does not say" or first in passage
+    assert first == "the passage has no answer" or first in passage
     assert all(line.split()[0].endswith("%") for line in (second, third))
     typed(monkeypatch, passage)
     assert output_of(capsys, *command, "--passage", "-") == output
@@ -393,7 +401,7 @@ def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
     assert lines[0] == "Anna" and lines[-2:] == [" 70.0%  Anna", " 20.0%  Anna came"]
     with console.capture() as caught:
         console.print(*views.answer(PassageAnswer("Anna came.", Span("", 3.0, 9.0, rivals), 1), {}))
-    assert "the passage does not say" in caught.get()
+    assert "the passage has no answer" in caught.get()
 
 
 @pytest.mark.parametrize("name", ["classify", "regress", "tag", "choose", "coreference"])
@@ -456,7 +464,7 @@ def test_scores_are_recorded_with_the_digest_of_what_was_scored(
         assert (
             scored["task"] == what and scored["model"] == classifier and scored["machine"]["python"]
         )
-        assert "is there already" in refused(
+        assert "already exists" in refused(
             capsys, "evaluate", classifier, what, *options, "--out", str(record)
         )
         record.unlink()
@@ -498,12 +506,14 @@ def test_a_submission_is_refused_to_a_model_of_another_task(
     classifier: str, pairer: str, answerer: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--task-data", str(root), "--out", str(root / "never")]
-    assert "was tuned to answer" in refused(capsys, "predict", answerer, "--task", "sst2", *options)
+    assert "was fine-tuned for answer" in refused(
+        capsys, "predict", answerer, "--task", "sst2", *options
+    )
     assert "has the labels 0, 1" in refused(capsys, "predict", pairer, "--task", "sst2", *options)
     message = refused(capsys, "predict", classifier, "--task", "sst2", "--task-data", str(root))
     assert "--out DIR" in message
     message = refused(capsys, "predict", classifier, "--task", "sst2", "--text", "a", *options)
-    assert "leave the others out" in message
+    assert "leave out --text, --file and --json" in message
     message = refused(capsys, "predict", classifier, "--task", "sst2", "--split", "final", *options)
     assert "sst2 has no final split" in message
     assert not (root / "never").exists()
@@ -517,7 +527,7 @@ BAD = {
     "unlabelled.tsv": ("sentence\nx\n", "unlabelled.tsv has no column for the label"),
     "ragged.tsv": ("sentence\tlabel\nx\t1\ny\t1\tz\n", "ragged.tsv:3 has 3 columns"),
     "empty.tsv": ("", "empty.tsv is empty"),
-    "bare.tsv": ("sentence\tlabel\n", "bare.tsv has a header line and nothing under it"),
+    "bare.tsv": ("sentence\tlabel\n", "bare.tsv has a header line and no rows"),
 }
 
 
@@ -554,13 +564,17 @@ def test_mistakes_with_predict_are_answered_in_a_sentence(
     assert "nothing.txt: is empty" in refused(capsys, *predict, "--file", nothing)
     latin = str(write(tmp_path / "latin.txt", "caf\u00e9".encode("latin-1")))
     assert "is not UTF-8" in refused(capsys, *predict, "--file", latin)
-    assert "leave --text out" in refused(capsys, *predict, "--text", "a", "--file", nothing)
+    assert "--file and --text cannot be combined" in refused(
+        capsys, *predict, "--text", "a", "--file", nothing
+    )
     for name in ("gone.txt", "gone.tsv"):
         assert "gone" in refused(capsys, *predict, "--file", str(tmp_path / name))
     assert "is a folder" in refused(capsys, *predict, "--file", str(tmp_path))
     assert "is a folder" in refused(capsys, *predict, "--text", "a", "--out", str(tmp_path))
     gone = str(tmp_path / "no" / "file.tsv")
-    assert "there is no folder" in refused(capsys, *predict, "--text", "a", "--out", gone)
+    assert "does not exist; make it first" in refused(
+        capsys, *predict, "--text", "a", "--out", gone
+    )
     assert "--columns" in refused(capsys, *predict, "--text", "a", "--columns", "first=x")
     assert "--split" in refused(capsys, *predict, "--text", "a", "--split", "dev")
     old_file = write(tmp_path / "kept.tsv", "old")
@@ -580,17 +594,17 @@ def test_mistakes_with_evaluate_and_answer_are_answered_in_a_sentence(
 ) -> None:
     monkeypatch.delenv("CLOZELAB_DATA", raising=False)
     message = refused(capsys, "evaluate", classifier, "reviews.tsv")
-    assert "neither a file here nor a known task" in message
+    assert "neither a file nor a known task" in message
     assert "--task-data DIR" in refused(capsys, "evaluate", classifier, "cola")
     assert "evaluate needs" in refused(capsys, "evaluate", classifier)
     assert "was not fine-tuned" in refused(
         capsys, "evaluate", base_model(), str(root / "SST-2/dev.tsv")
     )
     message = refused(capsys, "evaluate", answerer, "sst2", "--task-data", str(root))
-    assert "is a task to classify" in message and "was tuned to answer" in message
+    assert "is a classify task" in message and "was fine-tuned for answer" in message
     ask = ["answer", answerer, "--question", "who"]
     message = refused(capsys, "answer", classifier, "--question", "who", "--passage", "Anna")
-    assert "was tuned to classify, not to answer" in message
+    assert "was fine-tuned for classify, not answer" in message
     assert "--passage: is empty" in refused(capsys, *ask, "--passage", " ")
     typed(monkeypatch, "")
     assert "--passage: is empty" in refused(capsys, *ask, "--passage", "-")
@@ -619,4 +633,4 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing(
             str(root / "g"),
         ],
     ):
-        assert "no GPU was found here" in refused(capsys, *command, *gpu)
+        assert "no GPU was found" in refused(capsys, *command, *gpu)

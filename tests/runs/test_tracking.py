@@ -106,7 +106,7 @@ def test_a_resumed_run_can_go_on_without(tmp_path: Path, fake: type[Fake]) -> No
     for _ in range(2):  # which is recorded, too
         events += resume(starting.resumed(place), place, machine=MACHINE, saving=without)
         without = QUIET
-    assert not [event.text for event in of_kind(Said, events) if "goes on without" in event.text]
+    assert not [event.text for event in of_kind(Said, events) if "continues without" in event.text]
     assert Run(place).machine()["tracking"] == {}
     assert fake.calls == []
 
@@ -194,7 +194,9 @@ def test_a_tracker_that_fails_stops_no_run(
     events = run_pretraining(pretrain_job("roberta", steps=3), place, saving=saving("wandb"))
     assert of_kind(Ended, events)[0].whole
     warned = [
-        event.text for event in of_kind(Said, events) if "the run goes on without it" in event.text
+        event.text
+        for event in of_kind(Said, events)
+        if "the run continues without it" in event.text
     ]
     assert len(warned) == 1, warned
     assert re.match(says, warned[0])
@@ -231,21 +233,21 @@ def test_a_tracker_without_its_package_is_refused_first(
 
 
 def test_a_tracker_that_is_not_known_is_refused() -> None:
-    with pytest.raises(UserError, match="--track wandbb: is no tracker; did you mean wandb"):
+    with pytest.raises(UserError, match="--track wandbb: is not a tracker; did you mean wandb"):
         clozelab.pretrain("roberta", data="c", out="o", track="wandbb")
-    with pytest.raises(UserError, match="--track none: is no tracker"):
+    with pytest.raises(UserError, match="--track none: is not a tracker"):
         clozelab.pretrain("roberta", data="c", out="o", track="none,tensorboard")
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
-    with pytest.raises(UserError, match="has no run; name the folder of a run"):
+    with pytest.raises(UserError, match="has no run; name a folder made by"):
         clozelab.track(tmp_path, to="wandb", progress=False)
 
 
 def test_the_old_option_is_read_and_warns() -> None:
     pytest.importorskip("tensorboard")
-    with pytest.warns(OldNameWarning, match="--tensorboard is called --track tensorboard today"):
+    with pytest.warns(OldNameWarning, match="--tensorboard is now called --track tensorboard"):
         options = SaveOptions(tensorboard=True)
     assert options.track == ("tensorboard",)
 
@@ -286,7 +288,7 @@ def tracked_for_real(name: str, place: Path) -> Run:
     events = run_pretraining(
         pretrain_job("roberta", steps=3), place, saving=saving(name, tags=["mine"])
     )
-    assert not [event.text for event in of_kind(Said, events) if "goes on without" in event.text]
+    assert not [event.text for event in of_kind(Said, events) if "continues without" in event.text]
     return Run(place)
 
 

@@ -476,7 +476,7 @@ def test_what_is_beside_the_task_s_head_is_left_behind_and_said(
     weights = load_file(file)
     save_file({**weights, "roberta.pooler.dense.bias": torch.zeros(32)}, file)
     model = load(str(tmp_path / "hf"))
-    assert any("left aside" in note and "pooler" in note for note in model.notes)
+    assert any("ignored" in note and "pooler" in note for note in model.notes)
     assert model.task is not None
 
 
@@ -542,7 +542,7 @@ def test_the_best_of_a_folder_a_trial_and_a_checkpoint_are_exported(
         done("export", str(place), str(tmp_path / str(number)))
         alike(wanted, predicted(capsys, tmp_path / str(number), file), 1e-6)
     message = refused(capsys, "import", str(chain / "classify"), str(tmp_path / "run"))
-    assert "is a run of clozelab already" in message
+    assert "is already a run of clozelab" in message
 
 
 def test_the_card_tells_task_scores_and_lineage(chain: Path, tmp_path: Path) -> None:
@@ -659,7 +659,7 @@ def test_python_predicts_as_the_command_does(
 def test_what_is_no_text_is_refused_and_so_are_the_characters_of_one(
     runs_dir: Path, name: str, value: Any
 ) -> None:
-    with pytest.raises(UserError, match=r"input 0: is .*, and the model takes"):
+    with pytest.raises(UserError, match=r"input 0: is .*, but the model takes"):
         load(str(runs_dir / name)).predict([value], device="cpu")
 
 

@@ -110,13 +110,13 @@ def test_a_run_from_a_url_with_a_copy_at_another(corpus: Corpus, place: Path) ->
     ]
     assert run.resume(copy_to="memory://at/a", **ON).result() == run.result()
     assert files_of("memory://at/a") == files_in(run.path)
-    with pytest.raises(UserError, match="--copy-to memory://at/a: has other files in it"):
+    with pytest.raises(UserError, match="--copy-to memory://at/a: contains other files"):
         local.resume(copy_to="memory://at/a", **ON)
 
     filled = clozelab.fill("memory://at/a", "the [MASK] cat", progress=False)
     assert repr(filled) == repr(clozelab.fill(run, "the [MASK] cat", progress=False))
     assert clozelab.export(run, "memory://at/hf", progress=False) == "memory://at/hf"
-    with pytest.raises(UserError, match="memory://at/hf: has files in it already"):
+    with pytest.raises(UserError, match="memory://at/hf: already contains files"):
         clozelab.export(run, "memory://at/hf", progress=False)
     taken = clozelab.import_model("memory://at/hf", "c", progress=False)
     assert taken.machine()["from"] == "memory://at/hf"
@@ -138,7 +138,9 @@ def test_a_run_that_was_lost_goes_on_from_its_copy(corpus: Corpus, place: Path) 
             MEMORY.rm_file(f"/at/a/{name}")
     MEMORY.pipe_file("/at/a/copied.json", json.dumps(listed).encode())
     shutil.rmtree(run.path)
-    with pytest.raises(UserError, match=r"a: is not there, and no copy of it at memory://at/b"):
+    with pytest.raises(
+        UserError, match=r"a: does not exist, and neither does a copy at memory://at/b"
+    ):
         clozelab.resume("a", copy_to="memory://at/b", **ON)
     assert not run.path.exists()
     again = clozelab.resume("a", copy_to=copy, **ON)
@@ -160,7 +162,7 @@ def test_a_fine_tuning_of_files_at_urls(corpus: Corpus, place: Path) -> None:
     known = clozelab.evaluate(tuned, "sst2", task_data="memory://at/tasks", progress=False)
     own = clozelab.evaluate(tuned, "memory://at/tasks/SST-2/dev.tsv", progress=False)
     assert known == own
-    with pytest.raises(UserError, match=r"memory://at/t has no data of sst2"):
+    with pytest.raises(UserError, match=r"memory://at/t has no data for sst2"):
         run.finetune("sst2", task_data="memory://at/t", out="u", **ON)
     with pytest.raises(UserError, match=r"there is no file or folder memory://at/none\.tsv"):
         run.finetune("classify", train="memory://at/none.tsv", dev="x.tsv", out="u", **ON)
@@ -232,7 +234,7 @@ def test_a_run_with_an_s3_server(corpus: Corpus, s3: Any) -> None:
     assert not [name for name, content in files_in(Path()).items() if b"hush" in content]
     clozelab.export("s3://bucket/a", "s3://bucket/hf", progress=False)
     assert clozelab.import_model("s3://bucket/hf", "b", progress=False).path == Path("b")
-    for option, sentence in (("data", "no corpus there"), ("copy_to", "there is no such bucket")):
+    for option, sentence in (("data", "is not a corpus"), ("copy_to", "the bucket does not exist")):
         options = {"data": url, "out": "c", **TINY, option: "s3://none/a"}
         with pytest.raises(UserError, match=f"s3://none/a: {sentence}"):
             clozelab.pretrain("bert", **options)

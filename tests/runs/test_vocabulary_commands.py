@@ -50,10 +50,10 @@ def test_show_says_what_the_text_uses_and_which_words_would_save_most(
 ) -> None:
     code, out, _ = run_command(capsys, desk, "vocabulary show @run")
     assert code == 0 and "[PAD] [UNK] [CLS] [SEP] [MASK]" in out and "wordpiece" in out
-    assert "tokens a word" not in out
+    assert "tokens per word" not in out
     code, out, _ = run_command(capsys, desk, "vocabulary show @hf @new.jsonl --least 20")
     assert code == 0
-    for phrase in ("used by the text", "tokens a word", "words worth a row", "words a second"):
+    for phrase in ("used by the text", "tokens per word", "words worth adding", "words per second"):
         assert phrase in out
     first = out[out.index("saves") :].splitlines()[1].split()
     assert first[0] == "plasmation" and int(first[1]) == 48
@@ -70,7 +70,7 @@ def test_add_and_trim_print_before_and_after_and_write_a_card(
     assert "added: plasmation, gastrology" in out
     rows = {line.split("  ")[0]: line.split()[-2:] for line in out.splitlines() if "  " in line}
     assert int(rows["tokens"][1].replace(",", "")) - int(rows["tokens"][0].replace(",", "")) == 2
-    assert float(rows["tokens a word"][1]) < float(rows["tokens a word"][0])
+    assert float(rows["tokens per word"][1]) < float(rows["tokens per word"][0])
     card = (tmp_path / "more" / "README.md").read_text()
     assert "2 words were added (mean)" in card
     code, out, _ = run_command(
@@ -132,25 +132,31 @@ def test_a_tuned_model_keeps_its_task(desk: Path, tmp_path: Path) -> None:
     [
         ("trim @run @empty.txt --out @x", "there is no text in"),
         ("trim @run @none.txt --out @x", "there is no file or folder"),
-        ("trim @run @new.jsonl --out @hf", "is there already and not empty; name a new"),
+        ("trim @run @new.jsonl --out @hf", "already exists and is not empty; name a new"),
         ("trim @run @new.jsonl --out @short.txt", "is not a folder; name a new or empty one"),
-        ("trim @run @new.jsonl --size 4 --out @x", "--size 4: the special tokens and what else"),
-        ("trim @run @new.jsonl --size 5 --out @x", "--size 5: only the special tokens would stay"),
-        ("trim @run @new.jsonl --least 99999 --out @x", "only the special tokens would stay"),
-        ("trim @run @new.jsonl --least 0 --out @x", "--least 0: at least 1"),
+        ("trim @run @new.jsonl --size 4 --out @x", "--size 4: the tokens that every text needs"),
+        (
+            "trim @run @new.jsonl --size 5 --out @x",
+            "--size 5: only the special tokens would remain",
+        ),
+        ("trim @run @new.jsonl --least 99999 --out @x", "only the special tokens would remain"),
+        ("trim @run @new.jsonl --least 0 --out @x", "--least 0: must be at least 1"),
         ("add @run @empty.txt --words 5 --out @x", "there is no text in"),
         ("add @run @short.txt --words 5 --out @x", "there is nothing to add: the tokenizer"),
-        ("add @run @new.jsonl --words 0 --out @x", "--words 0: at least 1"),
+        ("add @run @new.jsonl --words 0 --out @x", "--words 0: must be at least 1"),
         (
             "add @run @new.jsonl --words 9999 --out @x",
             "--words 9,999: the text has",
         ),
         ("add @run @new.jsonl --words 2 --init best --out @x", "--init best: is unknown"),
-        ("add @run @new.jsonl --words 2 --out @hf", "is there already and not empty"),
+        ("add @run @new.jsonl --words 2 --out @hf", "already exists and is not empty"),
         ("add @bare @new.jsonl --words 2 --out @x", "no tokenizer.json, vocab.txt"),
         ("trim @bare @new.jsonl --out @x", "no tokenizer.json, vocab.txt"),
         ("show @bare", "no tokenizer.json, vocab.txt"),
-        ("add @words @new.jsonl --words 2 --out @x", "WordLevel with Whitespace cannot be given"),
+        (
+            "add @words @new.jsonl --words 2 --out @x",
+            "WordLevel with Whitespace cannot be extended",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(

@@ -168,7 +168,7 @@ def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path)
     assert warned(events) == [31]
     (notice,) = (event.text for event in of_kind(Said, events) if "plateau" in event.text)
     assert notice.endswith(
-        "a learning rate of 1e-09 is unusual: raise it by --set optimiser.learning_rate=…"
+        "a learning rate of 1e-09 is unusual: raise it with --set optimiser.learning_rate=…"
     )
 
 
@@ -227,5 +227,5 @@ def test_scores_that_one_answer_for_all_would_have_are_said_to_be_such() -> None
     view.watch = SimpleNamespace(say=said.append)  # type: ignore[assignment]
     for accuracy in (95.0, 95.5):
         view._scored(Scored(8, {"accuracy": accuracy}, 8, {}, accuracy, {"accuracy": 95.0}))
-    assert said[0] == "step 8: dev accuracy 95.00, as a constant prediction would"
+    assert said[0] == "step 8: dev accuracy 95.00, the same as a constant prediction"
     assert said[1] == "step 8: dev accuracy 95.50"

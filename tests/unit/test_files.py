@@ -78,10 +78,10 @@ def test_the_file_of_a_command_replaces_a_page_of_ours_and_nothing_else(tmp_path
     for file in (thesis, tmp_path / "link.html"):
         if not file.exists():
             file.symlink_to(thesis)
-        with pytest.raises(UserError, match=f"{file.name}: is there already.*--overwrite"):
+        with pytest.raises(UserError, match=f"{file.name}: already exists.*--overwrite"):
             check_output(file)
         check_output(file, overwrite=True)
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="does not exist; make it first"):
         check_output(tmp_path / "deep" / "page.html")
     os.mkfifo(tmp_path / "pipe")
     for file in (tmp_path / "pipe", Path("/dev/null"), tmp_path):

@@ -83,9 +83,9 @@ def test_values_are_converted_and_fields_gathered() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"size": -1}, "--size: -1 is not a whole number from 0 up"),
+        ({"size": -1}, "--size: -1 is not a whole number of 0 or more"),
         ({"size": 1, "how": "fst"}, "--how fst: is unknown; did you mean fast?"),
-        ({"size": 1, "keep": "yes"}, "--keep yes: is neither True nor False"),
+        ({"size": 1, "keep": "yes"}, "--keep yes: must be True or False"),
         ({"size": 1, "rounds": 5000}, "--rounds: 5000 is more than 4,096"),
         ({"size": 1, "quite": True}, "work has no option quite; did you mean quiet?"),
         ({"size": 1, "hidden": 4}, "work has no option hidden"),

@@ -52,37 +52,41 @@ def adapt(
     machine: MachineOptions,
     watch: Watch,
 ) -> Run:
-    """Go on with a pretrained model on one's own text, by a recipe that is made for it.
+    """Continue the pretraining of a model on your own text, with a recipe made for it.
 
-    The recipe is the model's own but for a few changes, which are shown. Held-out losses of the new
-    and of general text are measured from before the first step; the weights with the lowest loss of
-    the new text are kept. Before and after are in adaptation.html of the run, and in the card of
-    the model when it is exported.
+    The recipe is the model's own with a few changes, which are printed. The held-out losses on the
+    new text and on general text are measured before the first step and during training. The run
+    keeps the weights with the lowest held-out loss on the new text. adaptation.html in the run's
+    folder compares before and after, and so does the model card when the model is exported.
 
     Args:
         data (CORPUS): the new text, built with the model's tokenizer
         out (DIR): the run's folder
         budget: 20m, 300Mtok or 12steps (four passes over the text)
-        replay (CORPUS[:SHARE]): keep general text in: this share of the tokens (0.1)
-        general (CORPUS): whose held-out text shows what is forgotten (that of --replay, or of the
-            model's own run)
-        detour (SHARE): read that share of the steps causally first, then both ways (0)
-        patience: stop after so many evaluations without improvement; 0 never stops (3)
-        tasks (TASK,…): fit the model to these before and after, and compare
-        seeds: fine-tunings of each (1)
-        texts (FILE): compare the pseudo-perplexity of these, one a line
-        set (KEY=VALUE): change the recipe once
-        resume (RUN): go on with this adaptation, as it was started
+        replay (CORPUS[:SHARE]): take this share of the training tokens from general text (0.1)
+        general (CORPUS): measure forgetting on the held-out text of this corpus (the corpus of
+            --replay, or of the model's own run)
+        detour (SHARE): train this share of the steps causally first, the rest in both directions
+            (0)
+        patience: stop after this many evaluations without improvement; 0 never stops (3)
+        tasks (TASK,…): fine-tune on these tasks before and after, and compare the scores
+        seeds: fine-tuning runs for each task (1)
+        texts (FILE): compare the pseudo-perplexity of these texts, one per line
+        set (KEY=VALUE): change a value of the recipe for this run
+        resume (RUN): continue this adaptation with the options it was started with
     """
     on = machine_of(machine)
     if resume is not None:
         asked = (model, data, out, budget, replay, general, detour, tasks, texts, set)
         if any(asked) or (patience, seeds, seed) != (None, None, None):
-            raise UserError(f"{resume}: is resumed as it was started; leave other options out")
+            raise UserError(
+                f"{resume}: a resumed adaptation keeps its options; leave the other options out"
+            )
         run = Run.open(resume)
         if "adaptation" not in run.machine():
             raise UserError(
-                f"{resume}: is no adaptation; go on with clozelab pretrain --resume {resume}"
+                f"{resume}: is not an adaptation; resume it with clozelab pretrain --resume"
+                f" {resume}"
             )
         from clozelab.pretraining import starting
 
@@ -91,7 +95,7 @@ def adapt(
         return _finished(run, machine, watch)
     if model is None or data is None or out is None:
         raise UserError(
-            "adapt needs a model, --data CORPUS and --out DIR; or --resume DIR to go on"
+            "adapt needs a model, --data CORPUS and --out DIR; or --resume DIR to resume one"
         )
     request = _request(tasks, 1 if seeds is None else seeds, texts, saving)
     if texts is not None:
@@ -132,20 +136,19 @@ def _request(
             request["task_data"] = saving.task_data
     if texts is not None:
         if not any(line.strip() for line in lines_of(texts)):
-            raise UserError(f"--texts {texts}: is empty; give it a text a line")
+            raise UserError(f"--texts {texts}: is empty; write one text per line")
         request["texts"] = str(Path(texts).resolve())
     return request
 
 
 def _explain(job: Any, model: str, watch: Watch) -> None:
     """Show the recipe as a difference, and what is watched, before anything runs."""
-    watch.say(f"what adapting changes in the recipe of {model} ({job.recipe.name}):")
+    watch.say(f"changes to the recipe of {model} ({job.recipe.name}):")
     for line in job.adaptation.request["changes"]:
         watch.say(f"  {line}")
     if job.adaptation.general is None:
         watch.warn(
-            "what the model forgets is not measured: name a corpus of general text by --general or"
-            " --replay"
+            "forgetting is not measured; name a corpus of general text with --general or --replay"
         )
     else:
         watch.say(f"general text: {job.adaptation.general.name}")
@@ -162,8 +165,8 @@ def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
     except (Stopped, KeyboardInterrupt) as error:
         signal = error.signal if isinstance(error, Stopped) else signal_of(error)
         raise Stopped(
-            f"stopped; the model is adapted, go on measuring it with clozelab adapt --resume"
-            f" {run.path}",
+            "stopped; the model is adapted, finish measuring it with clozelab adapt"
+            f" --resume {run.path}",
             signal=signal,
         ) from None
     if not speaks():  # all of torchrun's processes measure, and one of them writes
@@ -179,8 +182,8 @@ def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
     watch.say(f"{place}: {adapted.verdict}")
     if adapted.outweighed:
         watch.warn(
-            f"forgetting outweighs the gain ({adapted.forgetting:.3f} to {adapted.gain:.3f} nats):"
-            " keep general text in by --replay CORPUS:0.1 or more, or take a lower"
+            f"forgetting exceeds the gain ({adapted.forgetting:.3f} to {adapted.gain:.3f}"
+            " nats): replay general text with --replay CORPUS:0.1 or more, or use a lower"
             " optimiser.learning_rate or fewer steps"
         )
     return run

@@ -27,15 +27,15 @@ def bench(
     machine: MachineOptions,
     watch: Watch,
 ) -> dict[str, Any]:
-    """Measure how fast training is on this machine, and beside transformers.
+    """Measure the training speed on this machine, also compared with transformers.
 
     Args:
-        recipes: names or TOML files (what suits the machine)
-        sequences: of a step (what suits it)
-        length: tokens of a block
-        steps: timed for each (turns of 2 s)
-        against (PEER): transformers: the same work by it
-        out (FILE.json): write every number there
+        recipes: names or TOML files (chosen to suit the machine)
+        sequences: sequences in a step (chosen to suit the recipe)
+        length: tokens in a block
+        steps: timed steps for each contender (turns of 2 s)
+        against (PEER): transformers, to measure the same work there as well
+        out (FILE.json): write every number to this file
     """
     from clozelab.text.store.corpus import open_stores
 

@@ -32,22 +32,22 @@ _SHOWN, _WORDS = 32, 12  # tokens of the text, and words by frequency
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """Which tokenizer: one that is trained on the text, or one that is trained already."""
+    """The tokenizer: a new one trained on the text, or an existing one."""
 
     tokenizer: str | None = option(
-        "wordpiece (default), byte_bpe, char_bpe, unigram, chars; for other sequences kmer, regex,"
-        " bytes"
+        "wordpiece (default), byte_bpe, char_bpe, unigram or chars; for sequences that are not"
+        " text: kmer, regex or bytes"
     )
-    vocabulary: int | None = option("how many ids (30,000)")
-    cased: bool | None = option("keep capitals")
-    k: int | None = option("letters of a k-mer (6)")
+    vocabulary: int | None = option("size of the vocabulary (30,000)")
+    cased: bool | None = option("keep upper case")
+    k: int | None = option("letters in a k-mer (6)")
     alphabet: str | None = option("the letters of k-mers (ACGT)", metavar="LETTERS")
     pattern: str | None = option("the regular expression whose matches are tokens", metavar="REGEX")
     recipe: str | None = option("train the tokenizer that this recipe asks for")
     tokenizer_from: Place | None = option(
         "a run, folder or file with a trained tokenizer", metavar="MODEL"
     )
-    extend: int | None = option("teach that tokenizer up to so many words of the text")
+    extend: int | None = option("add up to this many words of the text to that tokenizer")
 
     def choose(self) -> Any:
         """The tokenizer, or how it is to be trained."""
@@ -72,40 +72,41 @@ class ReadingOptions:
     """How files are read."""
 
     layout: Literal["auto", "prose", "sentences", "lines"] = option(
-        "of text files: prose, a sentence a line with blank lines between documents, or a"
-        " document a line",
+        "layout of text files: prose; sentences, one per line with blank lines between documents;"
+        " or lines, one document per line",
         "auto",
     )
     field: str = option(
-        "of JSON lines and tables, CSV too; several, with commas between them, are the sentences of"
-        " a document, as pairs are (text)",
+        "field of JSON lines, tables and CSV files to read; several fields, separated by commas,"
+        " are the sentences of one document, as in pairs (text)",
         "text",
     )
-    split: str = option("of a dataset (train)", "train")
-    encoding: str = option("of text files, also those to --exclude (utf-8)", "utf-8")
+    split: str = option("split of a dataset (train)", "train")
+    encoding: str = option("encoding of text files, also those of --exclude (utf-8)", "utf-8")
 
 
 @dataclass(frozen=True)
 class CleaningOptions:
-    """What of the text is left out."""
+    """What is left out of the text."""
 
     unique: Unique | None = option(
-        "leave out documents that repeat an earlier one, or the lines or paragraphs that do"
+        "leave out documents, paragraphs or lines that repeat an earlier one"
     )
     near_duplicates: float | None = option(
-        "leave out documents as similar as that to an earlier one, by their n-grams of words, as in"
-        " 0.8; with rensa",
+        "leave out documents at least this similar to an earlier one by their word n-grams, for"
+        " instance 0.8; needs rensa",
         metavar="SIMILARITY",
     )
     exclude: Places | None = option(
-        "keep out the lines that share words with evaluation files, of any field", metavar="FILE"
+        "leave out lines that share a word n-gram with any field of these evaluation files",
+        metavar="FILE",
     )
-    exclude_ngram: int = option("how many words in a row (13)", 13)
+    exclude_ngram: int = option("words in such an n-gram (13)", 13)
 
     def chosen(self) -> dict[str, Any]:
         """What a build takes."""
         if self.exclude is not None and not self.exclude:
-            raise UserError("--exclude: names no file; name some, or leave it out")
+            raise UserError("--exclude: no file is named; name one, or leave it out")
         return {**asdict(self), "exclude": tuple(self.exclude or ())}
 
 
@@ -129,22 +130,23 @@ def build_corpus(
     reading: ReadingOptions,
     watch: Watch,
 ) -> Corpus:
-    """Build a corpus: text → tokenizer → a store to train from.
+    """Build a corpus from text: train or load a tokenizer, tokenise, and write a folder.
 
-    A build that was stopped goes on where the same call is made again.
+    If a build was stopped, the same call continues it.
 
     Args:
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
         out (DIR): the folder to make
-        sentences: by what text is split into sentences; none: a line is one
+        sentences: the sentence splitter; with none, each line is a sentence
         phrases: mine phrases, for knowledge masking
-        entities (FILE): names, one a line, for knowledge masking
-        spans (FILE): a TSV of document, start, end, kind, for the same
+        entities (FILE): names, one per line, for knowledge masking
+        spans (FILE): a TSV of document, start, end and kind, for knowledge masking
         segmentation: segment Chinese into words
-        held_out: share of the tokens that is held out (0.01)
-        words: whole words kept for ELMo (30,000)
-        license (NAME): of the text; recorded, and put on the cards of models trained on it
-        workers: processes (one a core), or tasks at once on a cluster
+        held_out: share of the tokens to hold out (0.01)
+        words: size of the word vocabulary that ELMo predicts (30,000)
+        license (NAME): license of the text; recorded, and written on the cards of models trained
+            on it
+        workers: processes (one per core), or tasks at the same time on a cluster
         on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
     from clozelab.text.building import BuildOptions, missing
@@ -171,8 +173,8 @@ def build_corpus(
         watch.warn(line)
     if reading.layout == "auto" and isinstance(tokenizer, Kmer):
         watch.warn(
-            "k-mers are read across the lines of a text file; if each line is a sequence of its"
-            " own, say --layout lines --sentences none"
+            "k-mers run across the lines of a text file; if each line is a separate"
+            " sequence, give --layout lines --sentences none"
         )
     building = partial(build, input, Path(out), tokenizer=tokenizer, options=options)
     return _done(building, out, watch)
@@ -191,17 +193,17 @@ def add_to_corpus(
     reading: ReadingOptions,
     watch: Watch,
 ) -> Corpus:
-    """Add text to a corpus: tokenised as its own, after all that is in it.
+    """Add text to the end of a corpus, tokenised with the corpus's own tokenizer.
 
-    The corpus has a new fingerprint then. What it was before stays, as CORPUS@FINGERPRINT, and runs
-    that started with that go on with it.
+    The corpus gets a new fingerprint. The earlier version stays available as CORPUS@FINGERPRINT,
+    and runs that started with it continue with it.
 
     Args:
-        corpus: its folder
+        corpus: the corpus's folder
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
-        held_out: share of the new tokens that is held out (as when it was built)
-        license (NAME): of the new text
-        workers: processes (one a core), or tasks at once on a cluster
+        held_out: share of the new tokens to hold out (as when the corpus was built)
+        license (NAME): license of the new text
+        workers: processes (one per core), or tasks at the same time on a cluster
         on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
     from clozelab.text.building import BuildOptions
@@ -238,16 +240,16 @@ def fetch_corpora(data: Sequence[str], watch: Watch, *, ahead: bool = False) -> 
             continue
         columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
         with watch.bars(*columns, transient=True) as bars:
-            task = bars.add_task("fetching", total=None)
+            task = bars.add_task("downloading", total=None)
 
             def show(done: int, total: int, *, place: str = place) -> None:
                 if not done:
-                    watch.say(f"{shown(place)}: {total / 1e6:,.1f} MB to fetch")
+                    watch.say(f"{shown(place)}: {total / 1e6:,.1f} MB to download")
                 bars.update(task, completed=done, total=total)  # noqa: B023
 
             folder = fetched(place, ahead=ahead, tell=show)
         if left := bytes_ahead(folder):
-            watch.say(f"{shown(place)}: {left / 1e6:,.1f} MB are fetched while training begins")
+            watch.say(f"{shown(place)}: {left / 1e6:,.1f} MB are downloaded during training")
 
 
 def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:
@@ -261,7 +263,8 @@ def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:
     except KeyboardInterrupt as interrupt:
         building.close()
         raise Stopped(
-            f"{out}: interrupted; finished parts are kept, the same command goes on",
+            f"{out}: interrupted; finished parts are kept, and the same command continues"
+            " the build",
             signal=signal_of(interrupt),
         ) from None
     for what, number in counts.numbers.items():
@@ -314,7 +317,7 @@ def show_corpus(corpus: Place) -> CorpusSummary:
     """Show what is in a corpus.
 
     Args:
-        corpus: its folder
+        corpus: the corpus's folder
     """
     from clozelab.text.store import Corpus
 
@@ -328,10 +331,10 @@ def show_corpus(corpus: Place) -> CorpusSummary:
 
 @command
 def check_corpus(corpus: Place) -> Corpus:
-    """Compare every byte of a corpus with its manifest.
+    """Compare every byte of a corpus with the checksums in its manifest.
 
     Args:
-        corpus: its folder
+        corpus: the corpus's folder
     """
     from clozelab.text.store import Corpus
 
@@ -342,15 +345,15 @@ def check_corpus(corpus: Place) -> Corpus:
 
 @command
 def corpus_plans(corpus: Place, *, remove: bool = False, unused: int = 0) -> list[KeptPlan]:
-    """List the plans of blocks that are kept for a corpus, or remove them.
+    """List the cached block plans of a corpus, or remove them.
 
-    A large corpus keeps the plans of its blocks, so that the next run starts in seconds. What is
-    removed is planned again when it is needed.
+    A large corpus caches the plans of its blocks, so that the next run starts in seconds. A removed
+    plan is made again when it is needed.
 
     Args:
-        corpus: its folder
-        remove: remove those that are listed
-        unused (DAYS): only those that were not used for so many days (0)
+        corpus: the corpus's folder
+        remove: remove the listed plans
+        unused (DAYS): only plans not used for this many days (0)
     """
     from datetime import UTC, datetime
 
@@ -376,7 +379,7 @@ def _facts(corpus: Corpus) -> dict[str, str]:
     marks, lengths = documents.marks[:_SAMPLE], np.diff(documents.sentences)
     if (lengths < 0).any():
         damaged = corpus.folder / "train" / "sentences.npy"
-        raise UserError(f"{damaged}: a byte was altered; build the corpus again")
+        raise UserError(f"{damaged}: was altered; build the corpus again")
     entropy = unigram_entropy(corpus.vocabulary.counts)
     with (corpus.folder / "words.txt").open(encoding="utf-8") as lines:
         frequent = [line.rsplit("\t", 1)[0] for line in islice(lines, _WORDS)]
@@ -386,8 +389,8 @@ def _facts(corpus: Corpus) -> dict[str, str]:
     facts = {
         "held out": _held_out(manifest),
         "vocabulary": f"{manifest['vocabulary']:,} ids",
-        "entropy": f"{entropy:.2f} nats a token (what guessing by frequency costs)",
-        "tokens a word": f"{tokens_a_word(marks):.2f}",
+        "entropy": f"{entropy:.2f} nats per token (the loss of predicting by token frequency)",
+        "tokens per word": f"{tokens_a_word(marks):.2f}",
         "sentence length": f"{_histogram(lengths)}  median {int(np.median(lengths))} tokens",
         "most frequent": ", ".join(frequent),
         "begins": corpus.decode(documents.ids[:_SHOWN]),

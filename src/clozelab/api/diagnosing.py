@@ -28,19 +28,19 @@ def doctor(
     device: Device | None = None,
     watch: Watch,
 ) -> Diagnosis:
-    """Say what is wrong or normal with a run, a folder of transformers, or a corpus.
+    """Diagnose a run, a Hugging Face directory or a corpus: what is wrong and what is normal.
 
-    Each finding has its evidence, and what is not healthy its likely cause and one change to try.
-    A run may be done or under way. Its records are read, and of its weights the embeddings.
+    Each finding shows its evidence. A problem also has a likely cause and one change to try. The
+    run may be finished or still training. The doctor reads its records and its embedding weights.
 
     Args:
         model (RUN): a run, or a Hugging Face directory with trainer_state.json, weights or a
             tokenizer
-        data: the text: of a run the one it was trained on, if that is still there; alone, the
-            corpus is looked at
-        measure: run the model on held-out text, too, to see what it predicts
-        blocks: how many for that (256)
-        json: JSON in place of words
+        data: the training text (the run's own corpora, if they are still there); without a model,
+            the corpus itself is diagnosed
+        measure: also run the model on held-out text and check its predictions
+        blocks: held-out blocks for --measure (256)
+        json: print JSON instead of text
     """
     from clozelab.diagnosis.examine import examine
 
@@ -70,8 +70,7 @@ def _read(model: str | None, data: Sequence[str]) -> Case:
     path = Path(model)
     if not path.is_dir():
         raise UserError(
-            f"{model}: there is no such folder; name a run, or a Hugging Face directory on this"
-            " machine"
+            f"{model}: does not exist; name a run, or a Hugging Face directory on this machine"
         )
     if files.kind_of(path) == "corpus":
         raise UserError(f"{model}: is a corpus; write --data {model}")
@@ -85,10 +84,15 @@ def _measured(case: Case, *, blocks: int, device: str | None, watch: Watch) -> C
     from clozelab.diagnosis.reading import measured
 
     if case.text is None:
-        raise UserError(f"{case.place}: --measure needs a text; give it by --data CORPUS")
+        raise UserError(f"{case.place}: --measure needs a corpus; name it with --data CORPUS")
     if not case.predicts_masks:
-        raise UserError(f"{case.place}: --measure is for models that predict masked tokens")
-    watch.say(f"{case.place}: measuring it on {blocks:,} held-out blocks of {case.text.place}")
+        raise UserError(
+            f"{case.place}: --measure works only with models that predict masked tokens; leave"
+            " it out"
+        )
+    watch.say(
+        f"{case.place}: measuring the model on {blocks:,} held-out blocks of {case.text.place}"
+    )
     from clozelab.pretraining.held_out import evaluate
     from clozelab.runs.events import means
 

@@ -39,16 +39,16 @@ def evaluate(
     files: TaskFiles,
     watch: Watch,
 ) -> dict[str, dict[str, float]]:
-    """Measure a fine-tuned model's scores, or a pretrained one's losses on held-out text.
+    """Measure the scores of a fine-tuned model, or the held-out losses of a pretrained one.
 
     Args:
         task: a known task or a labelled file
-        split: of the task, if it has labels (dev)
-        data (CORPUS): measure losses on its held-out text
-        pairs: ask a pair objective about next sentences, or about their order
-        masks (RECIPE): hide what that recipe would (its own)
-        blocks: how many blocks (1,024)
-        out (FILE.json): record what came out, digests of the data, the commit
+        split: split of the task to score; it must have labels (dev)
+        data (CORPUS): measure losses on the held-out text of this corpus
+        pairs: test the pair objective on next sentences, or on the order of sentences
+        masks (RECIPE): mask as this recipe does (the model's own)
+        blocks: held-out blocks to read (1,024)
+        out (FILE.json): record the results, digests of the data, and the commit
     """
     if (task is None) == (data is None):
         raise UserError(
@@ -97,20 +97,20 @@ def matrix(
     device: Device | None = None,
     watch: Watch,
 ) -> MaskMatrix:
-    """Measure held-out losses of models under every masking strategy, in the same blocks.
+    """Measure the held-out losses of models under every masking strategy, on the same blocks.
 
-    Models that learned to predict hidden tokens are asked under all strategies; those with a pair
-    objective are also asked about next sentences and about the order of sentences.
+    Masked language models are measured under all strategies. Models with a pair objective are also
+    tested on next sentences and on the order of sentences.
 
     Args:
         model: pretrained runs, or Hugging Face directories
-        data (CORPUS): its held-out text is read
+        data (CORPUS): the corpus whose held-out text is read
         masks (NAME,…): strategies (token, whole_word, span, …) or recipes (those of the models)
-        blocks: how many at most (8,192)
-        pairs: how many at most, for models with a pair objective; 0 for none (16,384)
-        out (FILE.json): record the losses, the corpus's fingerprint, the commit
+        blocks: held-out blocks at most (8,192)
+        pairs: sentence pairs at most, for models with a pair objective; 0 for none (16,384)
+        out (FILE.json): record the losses, the corpus's fingerprint, and the commit
         picture (FILE.svg): draw the matrix
-        overwrite: replace the files if they are there
+        overwrite: replace the files if they exist
     """
     corpus, store = _corpus(data)
     _check_outputs(out, picture, overwrite=overwrite)
@@ -121,7 +121,9 @@ def matrix(
     work = follow(model, corpus, masks=masks, blocks=blocks, pairs=pairs, device=device)
     result = watch.drain(work, "cells", 1)
     if result.blocks and result.blocks < blocks:
-        watch.say(f"{data}: its held-out text has {result.blocks:,} blocks, all of them read")
+        watch.say(
+            f"{data}: the held-out text has only {result.blocks:,} blocks; all of them were read"
+        )
     if out is not None:
         write_record(out, {"paths": model, "data": store, **result.as_json()})
     if picture is not None:  # models down, strategies across
@@ -151,28 +153,28 @@ def probe(
     files: TaskFiles,
     watch: Watch,
 ) -> Probes:
-    """Read tasks off the layers of a frozen model by linear probes; nothing of it is tuned.
+    """Score the layers of a frozen model on tasks with linear probes, without fine-tuning it.
 
-    A probe is fitted on the training set, its penalty chosen there by cross-validation, and scored
-    on the dev set. Nothing is drawn: the same model and data give the same numbers. Of several
-    layers the one with the least loss in cross-validation counts. The tasks sts12 … sts16,
-    stsb-cosine and sick-cosine (sts: all of them) correlate the cosine of two texts' vectors with
-    people's judgement, without any fit; there the last layer counts.
+    A probe is fitted on the training set, where cross-validation chooses its penalty, and scored on
+    the dev set. Nothing is random: the same model and data give the same numbers. Of several
+    layers, the reported score is that of the layer with the lowest cross-validation loss. The tasks
+    sts12 … sts16, stsb-cosine and sick-cosine (sts: all of them) fit nothing: they correlate the
+    cosine of two texts' vectors with human judgements, and report the last layer.
 
     Args:
-        task: known tasks to classify, regress or tag (see clozelab tasks), wic, sts, …; or one of
-            those three words for one's own files
+        task: known tasks of the kinds classify, regress or tag (see clozelab tasks), wic, sts, …;
+            or one of those three kinds for your own files
         layer: all, last, or a number; 0 is the embedding (all)
-        pool: a text is the mean of its tokens, of special ones as well (mean_all), or its [CLS]
-            (what the model was trained for, else mean)
+        pool: the vector of a text: the mean of its tokens, the mean with special tokens (mean_all),
+            or its [CLS] (what the model was trained for, else mean)
         fit: ridge regression in closed form, or logistic regression (ridge)
         examples: texts at most to fit a probe on, or four times as many words; 0 for all (16,384)
-        split: of the task, to score on (dev)
-        train (FILE): of one's own, .tsv .csv .jsonl .parquet … or hf:NAME
-        dev (FILE): of one's own, to score on
-        out (FILE.json): record the scores, digests of data and model, the commit
+        split: split of the task to score on (dev)
+        train (FILE): your own training set, .tsv .csv .jsonl .parquet … or hf:NAME
+        dev (FILE): your own set to score on
+        out (FILE.json): record the scores, digests of data and model, and the commit
         picture (FILE.svg): draw the scores by layer
-        overwrite: replace the files if they are there
+        overwrite: replace the files if they exist
     """
     chosen = layer_of(layer)
     tasks = _probe_tasks(task, split=split, train=train, dev=dev, files=files)
@@ -200,7 +202,7 @@ def probe(
             work = follow(one, encoder, layers=layers, by=fit, most=examples, needed=later)
             results.append(watch.drain(work, one.name, 1))
     if encoder.cut:
-        watch.warn(f"texts longer than the blocks the model was trained on, cut: {encoder.cut:,}")
+        watch.warn(f"texts truncated to the length of the training blocks: {encoder.cut:,}")
     probes = Probes(loaded.place, tuple(results))
     if out is not None:
         record = {
@@ -227,8 +229,7 @@ def _check_task(task: str, files: TaskFiles) -> None:
         Data(task, root=files.task_data).check()
     elif not is_hub(task) and existing(local_file(task)) is None:
         raise UserError(
-            f"{task}: is neither a file here nor a known task; check the path, or see clozelab"
-            " tasks"
+            f"{task}: is neither a file nor a known task; check the path, or see clozelab tasks"
         )
 
 
@@ -242,7 +243,7 @@ def _corpus(data: str) -> tuple[Corpus, dict[str, str]]:
 
 def _check_outputs(out: str | None, picture: str | None, *, overwrite: bool) -> None:
     if picture is not None and Path(picture).suffix != ".svg":
-        raise UserError(f"--picture {picture}: is drawn as .svg; name it so")
+        raise UserError(f"--picture {picture}: must end in .svg; rename it")
     refuse_existing(out, picture, overwrite=overwrite)
 
 
@@ -254,15 +255,17 @@ def _probe_tasks(
 
     if train is None and dev is None:
         if files.columns:
-            raise UserError("--columns is for one's own files: name them by --train and --dev")
+            raise UserError("--columns is for your own files; name them with --train and --dev")
         return tasks_of(words, root=files.task_data, split=split)
     if len(words) != 1 or train is None or dev is None:
         raise UserError(
-            "probes on one's own files need one word (classify, pairs, regress or tag), --train"
-            " FILE and --dev FILE"
+            "probes on your own files need one kind of task (classify, pairs, regress or"
+            " tag), --train FILE and --dev FILE"
         )
     if split is not None:
-        raise UserError("--split is of a known task: leave it out, --dev names what is scored")
+        raise UserError(
+            "--split is for known tasks; leave it out, since --dev names the set to score"
+        )
     data = Data(words[0], train=train, dev=dev, columns=tuple(files.columns))
     data.check()
     return [ProbeTask(words[0], data)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @command
 def load(model: ModelLike, *, watch: Watch) -> Model:
-    """Open a trained model; of several fine-tunings the best."""
+    """Open a trained model; of several fine-tuning runs, the best one."""
     return opened(model, watch)
 
 
@@ -56,7 +56,7 @@ def predicting(model: Any, watch: Watch) -> Model:
     loaded = opened(model, watch)
     predictor = generator.predicting(loaded)
     if predictor is not loaded:
-        watch.warn("asked for tokens, the generator answers: the encoder itself predicts none")
+        watch.warn("the encoder itself predicts no tokens; its generator is used instead")
     return predictor
 
 
@@ -67,8 +67,8 @@ def warn_of_length(model: Model, longest: int, watch: Watch) -> None:
     trained = longest_block(model)
     if trained is not None and longest > trained:
         watch.warn(
-            f"the longest text is {longest:,} tokens, and the model was trained on blocks of"
-            f" {trained:,}: what it makes of longer texts is not to be trusted"
+            f"the longest text has {longest:,} tokens, but the model was trained on blocks"
+            f" of {trained:,}; do not rely on its output for longer texts"
         )
 
 
@@ -87,12 +87,12 @@ def fill(
     device: Device | None = None,
     watch: Watch,
 ) -> Filled:
-    """Guess what a model would put into the blanks of a text.
+    """Predict the words in the blanks of a text.
 
     Args:
-        text: with [MASK] for every blank, or - for standard input
-        top: guesses for each blank (5)
-        json: print it as JSON
+        text: a text with [MASK] for every blank, or - for standard input
+        top: predictions for each blank (5)
+        json: print JSON
     """
     from clozelab.models.fill import fill
 
@@ -101,7 +101,7 @@ def fill(
     filled = fill(predicting(model, watch), whole, top=top, device=device)
     if filled.left_only:
         watch.warn(
-            "this model reads from the left: a blank is guessed from what stands before it alone"
+            "this model reads left to right; a blank is predicted only from the text before it"
         )
     return filled
 
@@ -121,17 +121,17 @@ def generate(
     device: Device | None = None,
     watch: Watch,
 ) -> Generated:
-    """Generate a text with a masked language model: from all masks to none, in steps.
+    """Generate a text with a masked language model, which unmasks some tokens in each step.
 
     Args:
         length: tokens to generate (32)
-        steps: each unmasks an even part of them (one token a step)
-        prompt: the text to go on from, or - for standard input
-        temperature: of the softmax; 0 takes the likeliest token (1)
-        top_k: draw from so many of the likeliest tokens (all)
-        remasking: the tokens that stay in a step: the most probable, or any (confidence)
-        seed: of what is drawn; the same seed, the same text (0)
-        json: print it as JSON, with all steps
+        steps: steps, each of which unmasks an equal part of the tokens (one token per step)
+        prompt: the text to continue, or - for standard input
+        temperature: softmax temperature; 0 takes the most probable token (1)
+        top_k: sample from this many of the most probable tokens (all)
+        remasking: which tokens a step keeps: the most probable, or random ones (confidence)
+        seed: seed of the sampling; the same seed gives the same text (0)
+        json: print JSON, with all steps
     """
     from clozelab.models.generate import Sampling, generate
 
@@ -162,38 +162,39 @@ def embed(
     device: Device | None = None,
     watch: Watch,
 ) -> Vectors | Neighbours:
-    """Compute the vectors of texts, and write them to a file of numpy, or find the nearest texts.
+    """Compute the vectors of texts and write them to a numpy file, or find the nearest texts.
 
     Args:
-        text: texts, or - for standard input, one a line
-        file: a file with one text a line
+        text: texts, or - for standard input, one per line
+        file: a file with one text per line
         out (FILE.npz): where to write the vectors
-        layer: 0 is the embedding, -1 or last the last, or all (last)
-        words: a vector for each word, by its first piece or their mean (mean), or for each token
-        pool: one vector for each text: its [CLS], the mean of its tokens, or of special ones too
-            (none; to find the nearest, what the model was trained for, else mean)
-        dimensions: the first so many elements of each vector (all)
+        layer: a number (0 is the embedding, -1 the last layer), last or all (last)
+        words: one vector per word, from its first piece or the mean of its pieces; with none, one
+            per token (mean)
+        pool: one vector per text: its [CLS], the mean of its tokens, or the mean with special
+            tokens (none; for --near what the model was trained for, else mean)
+        dimensions: keep this many elements at the start of each vector (all)
         near (TEXT): find the texts nearest to this one, by the cosine of their vectors
-        top: how many of the nearest (5)
+        top: how many of the nearest texts to show (5)
     """
     if out is not None and not out.endswith(".npz"):
-        raise UserError(f"--out {out}: vectors are written as .npz; name it so")
+        raise UserError(f"--out {out}: must end in .npz; rename it")
     refuse_existing(out, overwrite=overwrite)
     if near is not None:
         _check_near(near, pool=pool, words=words, layer=layer, top=top)
     if pool not in (None, "none") and words is not None:
-        raise UserError("--pool makes one vector of a text: leave --words out")
+        raise UserError("--pool gives one vector per text; leave --words out")
     number = layer_of(layer)
     if list(text) == ["-"]:
         text, file = (), "-"
     if file is None and not text:
-        raise UserError("embed needs texts: give them, or --file FILE with one a line, or -")
+        raise UserError("embed needs texts; give them, or --file FILE with one per line, or -")
     if file is not None and text:
-        raise UserError("--file brings its own texts: leave the others out")
+        raise UserError("--file and texts cannot be combined; give one of them")
     texts = [sound(each, "the text") for each in text] if file is None else lines_of(file)
 
     if near is not None and not any(each.strip() for each in texts):
-        raise UserError(f"{file or 'the texts'}: is empty; give texts to look among, one a line")
+        raise UserError(f"{file or 'the texts'}: is empty; give the texts to search, one per line")
 
     from clozelab.models.embed import check_dimensions, follow, nearest, save
 
@@ -204,18 +205,18 @@ def embed(
     settings["dimensions"] = dimensions
     vectors: Vectors = watch.drain(follow(loaded, texts, **settings), "embedding", len(texts))
     if vectors.cut:
-        watch.warn(f"texts longer than the model reads, cut: {vectors.cut:,}")
+        watch.warn(f"texts truncated to the model's maximum length: {vectors.cut:,}")
     warn_of_length(loaded, vectors.longest, watch)
     if out is not None:
         if missing := " and ".join(save(Path(out), vectors, texts)):
-            watch.warn(f"{out}: without {missing}, which one long text makes too large")
+            watch.warn(f"{out}: {missing} left out, because one long text makes it too large")
         shape = " × ".join(f"{size:,}" for size in vectors.vectors.shape)
         watch.say(f"{out}: {shape} numbers for {len(texts):,} texts")
     if near is None:
         return vectors
     query: Vectors = watch.drain(follow(loaded, [near], **settings), "embedding", 1)
     if query.cut:
-        watch.warn("--near: the text is longer than the model reads, and was cut")
+        watch.warn("--near: the text exceeds the model's maximum length and was truncated")
     return nearest(near, texts, embedded=vectors, near=query.vectors[0], top=top)
 
 
@@ -225,10 +226,10 @@ def _check_near(near: str, *, pool: str | None, words: str | None, layer: Any, t
         raise UserError("--near: is empty; give a text")
     if pool == "none" or words is not None or layer == "all":
         raise UserError(
-            "--near compares whole texts: leave --words, --pool none and --layer all out"
+            "--near compares whole texts; leave out --words, --pool none and --layer all"
         )
     if top < 1:
-        raise UserError(f"--top {top}: at least 1")
+        raise UserError(f"--top {top}: must be at least 1")
 
 
 def layer_of(word: Any) -> Layer:
@@ -238,7 +239,7 @@ def layer_of(word: Any) -> Layer:
     try:
         return -1 if word == "last" else int(word)
     except (TypeError, ValueError):
-        raise UserError(f"--layer {word}: a number, last or all") from None
+        raise UserError(f"--layer {word}: must be a number, last or all") from None
 
 
 @command
@@ -254,22 +255,24 @@ def export(
 ) -> Path | str:
     """Write a model as a Hugging Face directory, or as an ONNX graph.
 
-    Where one vector stands for a text, sentence-transformers opens the directory, too.
+    If the model has one vector for a text, sentence-transformers opens the directory, too.
 
     Args:
-        out: the folder to make, or a URL where nothing is
-        all: every checkpoint of a run, in a folder step-… each
+        out: the folder to make, or an empty place at a URL
+        all: export every checkpoint of a run, each to its own folder step-…
         onnx: write model.onnx and tokenizer.json
-        family: of transformers' classes, such as bert (what fits)
-        pool: the vector of a text, for sentence-transformers: its [CLS], or the mean of its tokens
-            and the special ones (what the model was trained for)
+        family: family of transformers' classes, such as bert (the one that fits)
+        pool: the vector of a text for sentence-transformers: its [CLS], or the mean of its tokens
+            with the special ones (what the model was trained for)
     """
     from clozelab.models.exchange import export, export_all, export_graph
 
     if onnx and (family is not None or pool is not None):
-        raise UserError("--family and --pool are for Python libraries: leave them out with --onnx")
+        raise UserError("--family and --pool have no effect on ONNX; leave them out with --onnx")
     if all and (onnx or is_url(out)):
-        raise UserError("--all writes Hugging Face directories here: leave --onnx and URLs out")
+        raise UserError(
+            "--all writes Hugging Face directories on this machine; leave out --onnx and URLs"
+        )
     if all:
         written = export_all(model, Path(out), family=family, pool=pool)
     else:
@@ -280,7 +283,7 @@ def export(
 
 @command
 def import_model(model: Place, out: LocalFolder, *, watch: Watch) -> Run:
-    """Make a run of a Hugging Face model, which every command takes.
+    """Import a Hugging Face model as a run, which every command accepts.
 
     Args:
         model: a Hugging Face directory, its URL or a hub name

@@ -89,24 +89,27 @@ def predict(
     files: TaskFiles,
     watch: Watch,
 ) -> Predictions:
-    """Ask a fine-tuned model about texts; to write a benchmark's submission, name the task.
+    """Predict with a fine-tuned model; with --task, write a benchmark's submission.
 
     Args:
         model: a fine-tuned run
-        text: a text; twice for a pair
-        file: .txt with a text a line (a tab between two), or a table (standard input)
-        task: a known task, for a submission
-        split: of the task (test)
-        out: a file, or with a task the folder of the submission
-        json: JSON lines with every probability
+        text: a text; give it twice for a pair
+        file: a .txt file with one text per line (a tab between the two of a pair), or a table
+            (standard input)
+        task: a known task to write a submission for
+        split: split of the task (test)
+        out: the file to write, or with --task the folder of the submission
+        json: print JSON lines with every probability
     """
     from clozelab.finetuning.request import Data
 
     if task is not None:
         if out is None:
-            raise UserError("--task writes a submission: name its folder by --out DIR")
+            raise UserError("--task writes a submission; name its folder with --out DIR")
         if text is not None or file is not None or json:
-            raise UserError("--task brings its own texts and format: leave the others out")
+            raise UserError(
+                "--task has its own texts and format; leave out --text, --file and --json"
+            )
         from clozelab.finetuning.files.splits import check_submission, write_submission
 
         splits, folder = Data(task, root=files.task_data).splits(), Path(out)
@@ -119,12 +122,12 @@ def predict(
         watch.say(f"{written}: {len(predictions):,} predictions")
         return predictions
     if split is not None:
-        raise UserError("--split is one of a known task's: name that by --task, or leave it out")
+        raise UserError("--split is for known tasks; name the task with --task, or leave it out")
     refuse_existing(out, overwrite=overwrite)
     if file not in (None, "-"):
         Data("", test=file).check()  # before a model is opened
     if text is None and file is None and sys.stdin.isatty():
-        watch.say("texts, one a line, until Ctrl-D:")
+        watch.say("enter texts, one per line, then Ctrl-D:")
     loaded = opened(model, watch)
     examples = _examples(loaded, text, file=file or "-", columns=files.columns)
     predictions = _predicted(loaded, examples, device, watch)
@@ -147,7 +150,7 @@ def answer(
     """Answer a question from a passage.
 
     Args:
-        model: a run fine-tuned to answer
+        model: a run fine-tuned on a question-answering task
         question: the question
         passage: the text, or - for standard input
         top: candidates to show (3)
@@ -155,7 +158,7 @@ def answer(
     from clozelab.finetuning.predict import fine_tuned, predict
 
     if top < 1:
-        raise UserError(f"--top {top}: at least 1")
+        raise UserError(f"--top {top}: must be at least 1")
     question, passage = sound(question, "--question"), read_text(passage, "--passage")
     for name, words in (("question", question), ("passage", passage)):
         if not words.strip():
@@ -164,7 +167,9 @@ def answer(
     kind = fine_tuned(loaded)[0].kind
     if not kind.answers_questions:
         place = located(model, "model")
-        raise UserError(f"{place}: was tuned to {kind.name}, not to answer; use clozelab predict")
+        raise UserError(
+            f"{place}: was fine-tuned for {kind.name}, not answer; use clozelab predict"
+        )
     (span,) = predict(loaded, [(question, passage)], device=device)
     return PassageAnswer(passage, span, top)
 
@@ -183,12 +188,12 @@ def _check_alike(model: str, loaded: Model, splits: TaskSplits) -> None:
 
     kind = fine_tuned(loaded)[0].kind
     if splits.kind != kind.name:
-        problem = f"is to {splits.kind}, and {model} was tuned to {kind.name}"
+        problem = f"is a {splits.kind} task, but {model} was fine-tuned for {kind.name}"
     elif {*splits.labels} != {*kind.label_names}:
         problem = f"has the labels {', '.join(splits.labels)}, not those of {model}"
     else:
         return
-    raise UserError(f"--task {splits.name}: {problem}; name a model that was tuned on it")
+    raise UserError(f"--task {splits.name}: {problem}; name a model that was fine-tuned on it")
 
 
 def _examples(
@@ -199,13 +204,13 @@ def _examples(
 
     task, _ = fine_tuned(loaded)
     if text is not None and file != "-":
-        raise UserError("--file brings its own texts: leave --text out")
+        raise UserError("--file and --text cannot be combined; give one of them")
     if text is None and file != "-" and not file.endswith(".txt"):
         if Path(file).is_dir() and not task.kind.reads_folders:
             raise UserError(f"--file {file}: is a folder; name a file")
         return [task.kind.unlabelled(row) for row in tabled(loaded, file, columns=columns)]
     if columns:
-        raise UserError("--columns names the columns of a table: leave it out with plain texts")
+        raise UserError("--columns names the columns of a table; leave it out with plain texts")
     least, most, words = task.kind.takes(imported=task.imported)
     if text is not None:  # each an example, or all of them one where the kind takes several
         texts = [sound(each, "--text") for each in text]
@@ -215,13 +220,13 @@ def _examples(
     else:
         content, place = read_file(file), STDIN if file == "-" else file
         if not content.strip():
-            raise UserError(f"{place}: is empty; give it a text a line")
+            raise UserError(f"{place}: is empty; write one text per line")
         rows = list(task.kind.rows(content))
         places = [f"{place}:{number}" for number in range(1, len(rows) + 1)]
-        too_few, too_many = "put a tab between two", "a tab parts two: take it out"
+        too_few, too_many = "put a tab between the texts", "remove the tab, which separates texts"
     for row, place in zip(rows, places, strict=True):
         if not least <= len(row) <= most:
             has = "1 text" if len(row) == 1 else f"{len(row)} texts"
             fix = too_many if len(row) > most else too_few
-            raise UserError(f"{place}: has {has}, and the model takes {words}; {fix}")
+            raise UserError(f"{place}: has {has}, but the model takes {words}; {fix}")
     return [example(task.kind, task.kind.joined(row), n) for n, row in enumerate(rows)]

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecipeOptions:
-    """How a recipe is changed."""
+    """Changes to the recipe."""
 
-    size: str | None = option("tiny, mini, small, LAYERSxHIDDEN, or a released size")
-    set: Settings = option("change the recipe once", (), metavar="KEY=VALUE")
+    size: str | None = option("tiny, mini, small, LAYERSxHIDDEN, or a size of the released models")
+    set: Settings = option("change a value of the recipe", (), metavar="KEY=VALUE")
 
     def read(self, recipe: str | Recipe, watch: Watch | None = None) -> Recipe:
         """The recipe of that name or in that file, changed; what is odd in it is said."""
@@ -32,7 +32,9 @@ class RecipeOptions:
         if isinstance(recipe, str):
             changed = recipes.read(recipe, size=self.size, overrides=self.set)
         elif self.size is not None:
-            raise UserError("size is for a recipe's name; read it at that size")
+            raise UserError(
+                "size: a recipe object already has a size; give size to clozelab.read instead"
+            )
         else:
             changed = recipe.override(self.set)
         if watch is not None:
@@ -49,12 +51,12 @@ def read(recipe: RecipeLike, *, changes: RecipeOptions) -> Recipe:
 
 @command
 def diff(a: RecipeLike, b: RecipeLike) -> list[tuple[str, Any, Any]]:
-    """List what two recipes do differently.
+    """List the differences between two recipes.
 
-    Each difference is a key, the value in the first and the value in the second.
+    Each difference is a key, its value in the first recipe and its value in the second.
 
     Args:
-        b: another
+        b: another name or TOML file
     """
     unchanged = RecipeOptions()
     return unchanged.read(a).diff(unchanged.read(b))
@@ -88,13 +90,13 @@ def mask(
     changes: RecipeOptions,
     watch: Watch,
 ) -> MaskedText:
-    """See what a recipe hides in a text.
+    """Show which tokens of a text a recipe masks.
 
     Args:
         text: the text, or - for standard input
-        epoch: one epoch; several are shown without it
-        corpus: take the tokenizer and the counts from this corpus
-        seed: of the masks (0)
+        epoch: show this epoch only (several)
+        corpus: take the tokenizer and the token counts from this corpus
+        seed: seed of the masks (0)
     """
     from clozelab.pretraining import masks
     from clozelab.text.store import Corpus
@@ -146,15 +148,15 @@ def show_blocks(
     changes: RecipeOptions,
     watch: Watch,
 ) -> BlockSample:
-    """See what a recipe's blocks look like, with pair labels.
+    """Show some blocks that a recipe makes of a corpus, with their pair labels.
 
     Args:
-        corpus: the corpus they are made from
-        count: how many to show (3)
-        number: the first to show (0)
-        part: train or held_out
-        epoch: of the pass (0)
-        seed: of the run (0)
+        corpus: the corpus that the blocks are made from
+        count: how many blocks to show (3)
+        number: number of the first block to show (0)
+        part: train or held_out (train)
+        epoch: epoch of the run (0)
+        seed: seed of the run (0)
     """
     import numpy as np
 
@@ -165,6 +167,6 @@ def show_blocks(
     store = Corpus.open(corpus)
     plan = masks.plan(changed, store, split=part, epoch=epoch, seed=seed)
     if not 0 <= number < len(plan):
-        raise UserError(f"--number {number}: there are blocks 0 to {len(plan) - 1:,}")
+        raise UserError(f"--number {number}: is out of range; give 0 to {len(plan) - 1:,}")
     chosen = plan.blocks(np.arange(number, min(number + count, len(plan))))
     return BlockSample(changed, store.tokenizer, plan, chosen)

@@ -41,38 +41,39 @@ def score(
     files: TaskFiles,
     watch: Watch,
 ) -> TextScores | PairScores | FactScores:
-    """Compute how likely texts are to a model, which of two it prefers, or which facts it knows.
+    """Compute how likely texts are under a model, which of two it prefers, or which facts it knows.
 
-    A masked model has a pseudo-log-likelihood: each token is hidden in a copy of the text, and
-    predicted from the others. Causal models, XLNet (in the order of the text) and ELMo (the mean of
-    both directions) have exact ones. A model that was trained as both, as GPT-BERT is, is asked as
-    a masked one unless `method` is causal. All are in nats.
+    For a masked language model this is the pseudo-log-likelihood: each token is masked in a copy of
+    the text and predicted from the others. Causal models, XLNet (in the order of the text) and ELMo
+    (the mean of both directions) have exact log-likelihoods. A model trained with both objectives,
+    such as GPT-BERT, is scored as a masked language model unless `method` is causal. All values are
+    in nats.
 
     Args:
-        text: a text; several may be given
-        file: files with one text a line; several may be given (standard input)
+        text: a text; may be given several times
+        file: a file with one text per line; may be given several times (standard input)
         pairs (NAME): minimal pairs: blimp, zhoblimp, crows_pairs, or a file with the columns good
-            and bad and, if you like, paradigm and phenomenon
-        facts (NAME): cloze facts: lama_trex, or a file with the columns sentence, with [MASK],
+            and bad and, optionally, paradigm and phenomenon
+        facts (NAME): cloze facts: lama_trex, or a file with the columns sentence (with [MASK]),
             object and relation
-        method: hide each token alone, or the rest of its word as well (within_word_l2r), or predict
-            each from those before it (causal)
-        by: what a line or a colour stands for (word)
-        data (CORPUS): whose words an ELMo predicts
-        out (FILE): write the scores: texts as lines, pairs and facts as a record in JSON
-        items (FILE.jsonl): of pairs, write both log-likelihoods of each
-        json: JSON in place of tables and fields
-        precision: of the arithmetic (tf32 on a GPU, else fp32)
+        method: mask each token alone (original), or with the rest of its word (within_word_l2r), or
+            predict each token from those before it (causal)
+        by: the unit of a line or a colour (word)
+        data (CORPUS): the corpus whose words an ELMo predicts
+        out (FILE): write the scores: texts as lines, pairs and facts as a JSON record
+        items (FILE.jsonl): write both log-likelihoods of each minimal pair
+        json: print JSON instead of tables and fields
+        precision: precision of the arithmetic (tf32 on a GPU, else fp32)
     """
     if text is not None and file:
-        raise UserError("--file brings its own texts: leave --text out")
+        raise UserError("--file and --text cannot be combined; give one of them")
     sets = sum(each is not None for each in (pairs, facts))
     if sets + bool(text is not None or file) > 1:
-        raise UserError("score takes texts, --pairs or --facts: name one of the three")
+        raise UserError("score takes texts, --pairs or --facts; give only one of the three")
     if items is not None and pairs is None:
-        raise UserError("--items are those of minimal pairs: say --pairs, or leave it out")
+        raise UserError("--items needs minimal pairs; give --pairs, or leave it out")
     if files.columns and not sets:
-        raise UserError("--columns names the columns of a table: leave it out with plain texts")
+        raise UserError("--columns names the columns of a table; leave it out with plain texts")
     refuse_existing(out, items, overwrite=overwrite)
     how: dict[str, Any] = {"device": device, "precision": precision}
     if not sets:
@@ -87,7 +88,7 @@ def score(
         likelihoods = watch.drain(follow(text_scorer, pieces, **how), "scoring", 1)
         scores = scored(text_scorer, texts, likelihoods)
         if scores.unknown:
-            watch.warn(f"unknown to the model, and scored as such: {scores.unknown:,} tokens")
+            watch.warn(f"scored as the unknown token: {scores.unknown:,} tokens")
         if out is not None:
             write_lines(out, scores.lines(by=by, as_json=json))
             watch.say(out)
@@ -126,7 +127,8 @@ def _scorer(model: Any, method: Method | None, data: str | None, watch: Watch) -
         corpus = Corpus.open(data)
         if corpus.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
             raise UserError(
-                f"{data}: its tokenizer is not the model's; name the corpus it was trained on"
+                f"{data}: its tokenizer is not the model's; name the corpus that the model"
+                " was trained on"
             )
         spelling = corpus.spelling
     return scorer(loaded, method, spelling=spelling)
@@ -138,20 +140,20 @@ def _texts(
     """Texts, and where each stands."""
     if text is not None:
         if not text:
-            raise UserError("score needs a text; the list of them is empty")
+            raise UserError("score needs a text; the list of texts is empty")
         texts = [sound(one, "--text") for one in text]
         return texts, [f"--text {number}" for number in range(1, len(texts) + 1)]
     if not file and sys.stdin.isatty():
-        watch.say("texts, one a line, until Ctrl-D:")
+        watch.say("enter texts, one per line, then Ctrl-D:")
     texts, places = [], []
     for name in file or ["-"]:
         lines = lines_of(name)
         place = STDIN if name == "-" else name
         written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         if not written:
-            raise UserError(f"{place}: is empty; give it a text a line")
+            raise UserError(f"{place}: is empty; write one text per line")
         if left := len(lines) - len(written):
-            watch.say(f"{place}: lines without a text, left out: {left:,}")
+            watch.say(f"{place}: empty lines skipped: {left:,}")
         texts += [line for _, line in written]
         places += [f"{place}:{number}" for number, _ in written]
     return texts, places

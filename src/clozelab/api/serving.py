@@ -19,17 +19,17 @@ def serve(
     host: str = "127.0.0.1",
     watch: Watch,
 ) -> None:
-    """Show models, masks and runs in a browser, until it is interrupted.
+    """Serve a web app that shows models, masks and runs in a browser, until Ctrl-C.
 
-    There are four rooms: hide words and see what models guess; see how surprising each token of a
-    text is; see what any recipe would hide of it; watch runs and studies. Folders are only read,
-    and no others than these. The app works without the internet.
+    The app has four pages: mask words and see what models predict; see the surprisal of each token
+    of a text; see what any recipe would mask in it; watch runs and studies. The app reads only the
+    folders that you name and writes nothing to them. It works without the internet.
 
     Args:
-        folders (RUN): runs, studies, corpora and Hugging Face directories, or folders of such; none
-            shows the masks alone
-        port: the first to try; if it is in use, the next is taken (8765)
-        host (ADDRESS): where to listen; beyond this machine a token is asked for (127.0.0.1)
+        folders (RUN): runs, studies, corpora and Hugging Face directories, or folders of these;
+            without any, the app shows only masks
+        port: the first port to try; if it is in use, the next free one is taken (8765)
+        host (ADDRESS): where to listen; access from other machines needs a token (127.0.0.1)
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
@@ -44,9 +44,9 @@ def serve(
 
     def ready() -> None:
         if port and listening.port != port:
-            watch.warn(f"port {port} is in use; took {listening.port}")
+            watch.warn(f"port {port} is in use; using {listening.port}")
         watch.tell(listening.url)
         if watch.progress:  # not `say`, which takes tokens out of addresses
-            err.print(f"{listening.url} is open; Ctrl-C ends it", markup=False)
+            err.print(f"{listening.url} is ready; press Ctrl-C to stop", markup=False)
 
     run(build(app, host=host, token=listening.token), listening, ready=ready)

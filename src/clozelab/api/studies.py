@@ -43,7 +43,7 @@ PAUSE = 5  # seconds between two writings of a page that is followed
 
 @dataclass(frozen=True)
 class Study:
-    """A study's folder: what its cells came to, and what became of the paper's claims."""
+    """A study's folder: the results of its cells, and the verdicts on the paper's claims."""
 
     path: Path  # a string will do
 
@@ -51,11 +51,11 @@ class Study:
         object.__setattr__(self, "path", Path(self.path))
 
     def result(self) -> dict[str, Any]:
-        """What each cell came to: its scores and its cost."""
+        """The result of each cell: its scores and its cost."""
         return Run(self.path).result() or {"cells": []}
 
     def table(self) -> dict[str, dict[str, dict[int, float]]]:
-        """The scores: by variant, measure and seed."""
+        """The scores by variant, measure and seed."""
         from clozelab.studies import records
 
         record = records.read(self.path)
@@ -65,7 +65,7 @@ class Study:
         }
 
     def verdicts(self) -> list[Judgement]:
-        """Each claim of the paper, judged by the cells that are done."""
+        """The verdict on each claim of the paper, from the cells that are done."""
         from clozelab.studies import records
         from clozelab.studies.verdicts import judge
 
@@ -73,7 +73,7 @@ class Study:
 
     @property
     def page(self) -> Path:
-        """The page about it."""
+        """The HTML page about the study."""
         return self.path / "page.html"
 
     def _repr_html_(self) -> str:
@@ -106,25 +106,25 @@ def study(
     machine: MachineOptions,
     watch: Watch,
 ) -> Any:
-    """Run a table of a paper as an experiment, with seeds and a page.
+    """Run a table of a paper as an experiment, with several seeds and an HTML page.
 
-    The same call goes on where one was stopped, and tries cells again that failed. It returns the
-    `Study`; with `plan` it runs nothing and returns the plan, without data what is to be compared.
+    The same call continues a study that was stopped, and runs failed cells again. It returns the
+    `Study`. With `plan` it runs nothing and returns the plan; without data, the study's definition.
 
     Args:
-        name: a name or a TOML file; none lists the names
-        out (DIR): the study's folder; the same one goes on
-        plan: show what would be run, and run nothing
-        budget: 30m for all of it, or 300Mtok or 2000steps for each of its runs
-        seeds: how many (what the study says)
-        first_seed: the first of them, as for cells that are merged with those of others (0)
-        variants (A,B): some of them (all)
-        tasks (TASK): known ones, or KIND=DIR with train.* and dev.*
-        task_data (DIR): where known tasks lie (CLOZELAB_DATA)
-        tune (KEY=VALUE): change how all are fine-tuned, as in epochs=1, or squad1.epochs=1 for one
-            task
+        name: a name or a TOML file; without it, list the studies
+        out (DIR): the study's folder; an existing study there is continued
+        plan: show what would run, and run nothing
+        budget: 30m for the whole study, or 300Mtok or 2000steps for each of its runs
+        seeds: number of seeds (that of the study)
+        first_seed: the first seed, for cells that will be merged with those of another folder (0)
+        variants (A,B): run only these variants (all)
+        tasks (TASK): known tasks, or KIND=DIR with train.* and dev.*
+        task_data (DIR): folder with the data of known tasks (CLOZELAB_DATA)
+        tune (KEY=VALUE): change the fine-tuning of all tasks, as in epochs=1, or of one, as in
+            squad1.epochs=1
         keep_models: keep fine-tuned weights as well
-        at_once: side by side (1; of narrow models on a GPU 4)
+        at_once: cells to run at the same time (1; for narrow models on a GPU 4)
         on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
     from clozelab.studies import spec as studies
@@ -153,7 +153,7 @@ def study(
         first_seed=first_seed,
     )
     if not out and not plan:
-        raise UserError(f"study {name} needs --out DIR for what it makes; or say --plan")
+        raise UserError(f"study {name} needs --out DIR for its results, or --plan")
     from clozelab.studies.plan import make_plan
     from clozelab.studies.run import follow
 
@@ -204,8 +204,8 @@ def _watch(
     watch.say(f"{place / 'page.html'}: {_done(place)} of {len(cells)} cells")
     if failed:
         raise UserError(
-            f"{len(failed)} of {len(cells)} cells failed ({', '.join(failed)}); their failed.json"
-            " tells why, and the same command tries them again"
+            f"{len(failed)} of {len(cells)} cells failed ({', '.join(failed)}); see"
+            " failed.json in their folders, then run the same command to try them again"
         )
 
 
@@ -218,16 +218,16 @@ def _done(place: Path) -> int:
 def merge_studies(
     studies: Places, *, out: Place, study: Place | None = None, watch: Watch
 ) -> Study:
-    """Join the cells of studies that were run on different days or machines into one study.
+    """Merge the cells of studies that ran on different days or machines into one study.
 
-    Cells of other seeds or variants are joined, and the claims are judged by all of them. What
-    cannot be compared is refused, and so is a cell that came out in two ways.
+    The folders may hold different seeds or variants; the claims are judged on all cells together.
+    clozelab refuses folders that cannot be compared, and a cell with two different results.
 
     Args:
         studies (STUDY): the folders, with their cells loose or packed
-        out (DIR): a new folder; a study may go on there
-        study (STUDY): its name or file, for claims that compare variants of two folders (the
-            packaged one of that name)
+        out (DIR): a new folder; the study can be continued there
+        study (STUDY): the study's name or file, for claims that compare variants of two folders
+            (the packaged study of that name)
     """
     from clozelab.reporting.study import write_page
     from clozelab.studies.merging import merge
@@ -255,10 +255,10 @@ def report(
     """Write a page about runs: tables, curves, scores with intervals.
 
     Args:
-        runs: folders of runs and fine-tunings, or of such; or one study's
-        out: PAGE.html, which needs nothing else, or .md
-        title: of the page (Runs; a study's own)
-        follow: write it anew every few seconds until they are done
+        runs: runs and fine-tuning runs, or folders of these; or one study
+        out: PAGE.html, a self-contained file, or a .md file
+        title: title of the page (Runs; for a study its own title)
+        follow: write the page again every few seconds until the runs are done
     """
     from clozelab.reporting.document import check
 
@@ -267,7 +267,9 @@ def report(
     refuse_existing(out, overwrite=overwrite)
     page, what, going = _page(folders, title)
     if follow and going:
-        watch.say(f"{place}: open it, it keeps up; Ctrl-C ends this, not the runs")
+        watch.say(
+            f"{place}: open this page, it updates itself; Ctrl-C stops the updates, not the runs"
+        )
         try:
             while going:
                 write_text(place, page.written(place, refresh=PAUSE))
@@ -294,13 +296,14 @@ def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
             return replace(about, title=title or about.title), what, not record.ended
         trained, tuned = gather(runs)
         going = any(not run.done for run in trained)
-        what = f"{len(trained)} runs, {len(tuned)} fine-tunings"
+        what = f"{len(trained)} runs, {len(tuned)} fine-tuning runs"
         return page.page(trained, tuned, title=title or "Runs"), what, going
     except UserError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # Records are ours: where one is not of the shape that we write, it was damaged since.
         raise UserError(
-            f"{', '.join(map(str, runs))}: the records there are damaged ({type(error).__name__}:"
-            f" {error}); put back a copy, or leave them out"
+            f"{', '.join(map(str, runs))}: the records there are damaged"
+            f" ({type(error).__name__}: {error}); restore them from a copy, or leave them"
+            " out"
         ) from error

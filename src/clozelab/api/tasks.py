@@ -35,23 +35,25 @@ if TYPE_CHECKING:
 class TaskFiles:
     """Where the examples of tasks are."""
 
-    task_data: Place | None = option("where known tasks lie (CLOZELAB_DATA)")
+    task_data: Place | None = option("folder with the data of known tasks (CLOZELAB_DATA)")
     columns: ColumnNames = option(
-        "of one's own files: first, second, label, … by name or number", (), metavar="ROLE=COLUMN"
+        "columns of your own files: first, second, label, … by name or number",
+        (),
+        metavar="ROLE=COLUMN",
     )
 
 
 @command
 def tasks(name: str | None = None) -> dict[str, Named]:
-    """List the tasks that go by name, and where their files should lie.
+    """List the known tasks and where their files belong.
 
     Args:
-        name: one of them, in full
+        name: show one task in full
     """
     from clozelab.finetuning.files.named import NAMED
 
     if name is not None and name not in NAMED:
-        raise UserError(f"task {name}: there is no such; {remedy(name, NAMED)}")
+        raise UserError(f"task {name}: is unknown; {remedy(name, NAMED)}")
     return dict(NAMED) if name is None else {name: NAMED[name]}
 
 
@@ -78,28 +80,28 @@ def finetune(
     machine: MachineOptions,
     watch: Watch,
 ) -> Run:
-    """Fit a model to a task, with seeds and grids; the run returned is the folder of them all.
+    """Fine-tune a model on a task, with several seeds or a grid; returns the folder of all runs.
 
     Args:
-        task: a known task (see clozelab tasks), or for one's own files: classify, regress, pairs,
-            tag, answer, choose, coreference
+        task: a known task (see clozelab tasks), or a kind for your own files: classify, regress,
+            pairs, tag, answer, choose, coreference
         out (DIR): the folder to make (MODEL-TASK)
-        train (FILE): .tsv .csv .jsonl .parquet … or hf:NAME
-        dev (FILE): by which the best model is chosen
-        protocol (NAME): or a TOML file (that of the model's recipe)
-        set (KEY=VALUE): change the protocol once
-        after (TASK): fit it to this task first
-        teacher (RUN): learn from this fine-tuned model as well
-        fresh: random weights in the model's place
-        seeds: how many runs (1)
-        seed: the first one's (0)
-        grid (KEY=A,B): every combination; none given: the protocol's
-        at_once: side by side (1)
+        train (FILE): training set, .tsv .csv .jsonl .parquet … or hf:NAME
+        dev (FILE): dev set, on which the best model is chosen
+        protocol (NAME): a protocol's name or TOML file (that of the model's recipe)
+        set (KEY=VALUE): change a value of the protocol
+        after (TASK): fine-tune on this task first
+        teacher (RUN): also distil from this fine-tuned model
+        fresh: start from random weights instead of the model's
+        seeds: number of runs with different seeds (1)
+        seed: the first seed (0)
+        grid (KEY=A,B): run every combination; without values, the protocol's grid
+        at_once: runs at the same time (1)
     """
     from clozelab.finetuning.request import Data, FinetuneRequest
 
     if out is None and is_url(model):
-        raise UserError(f"{shown(model)}: is at a URL; name the folder to make by --out DIR")
+        raise UserError(f"{shown(model)}: is at a URL; name the folder to make with --out DIR")
     place = Path(out or f"{model.rstrip('/')}-{task}")
     request = FinetuneRequest(
         model,
@@ -119,8 +121,8 @@ def finetune(
     if after is not None:  # which random weights, if asked for, came before
         if is_distributed():
             raise UserError(
-                f"--after is for one process: under torchrun fit the model to {after} first, then"
-                " name that run"
+                f"--after needs a single process; under torchrun fine-tune on {after} first,"
+                " then name that run as the model"
             )
         earlier = place.with_name(f"{place.name}-after-{after}")
         data = Data(after, root=files.task_data)
@@ -164,6 +166,6 @@ def _tune(
         watch.follow(noticed(running, update), show)
     result = Run(place).result()
     if result is not None:
-        watch.say(f"{place}: the best is {result['best']}")
+        watch.say(f"{place}: the best run is {result['best']}")
     stop_after(place, view.ended.signal if view.ended else 0)
     return Run(place)

@@ -16,21 +16,21 @@ from clozelab.tracking import TRACKERS, TrackerName
 def track(
     runs: Places, *, to: TrackerName, tags: Words = (), again: bool = False, watch: Watch
 ) -> list[Run]:
-    """Send runs to a tracker: what they are, their curves and what came out.
+    """Send runs to a tracker: their settings, curves and results.
 
-    A folder of fine-tunings or a study stands for all its runs. A run that trains is sent by
-    --track of the command that trains it.
+    A folder of fine-tuning runs or a study stands for all its runs. To track a run while it trains,
+    give --track to the command that trains it.
 
     Args:
         runs (RUN): folders of runs
         to (NAME): trackio, wandb, mlflow or tensorboard
-        tags (TAG,…): tags of the runs there
-        again: send also what is there already, as new runs
+        tags (TAG,…): tags of the runs in the tracker
+        again: also send runs that are already in the tracker, as new runs
     """
     sent = []
     for run in [run for place in runs for run in runs_at(Path(place))]:
         if to in recorded(run) and not again:
-            watch.warn(f"{run.path}: is in {to} already; --again sends it as a new run")
+            watch.warn(f"{run.path}: is already in {to}; --again sends it as a new run")
             continue
         with run.writing():
             _send(run, to, tags=tags, anew=again, watch=watch)

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 Budget = Annotated[
     str,
     budget_word,
-    "20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes",
+    "20m, 300Mtok or 12steps; the schedule is fitted to it, and adjusted to the measured speed",
 ]
-Seed = Annotated[int, whole, "of weights, order, masks and dropout (0)"]
-Shard = Annotated[bool, "share the weights out over processes, under torchrun"]
+Seed = Annotated[int, whole, "seed of weights, order, masks and dropout (0)"]
+Shard = Annotated[bool, "shard the weights over the processes of torchrun"]
 
 
 @command
@@ -60,29 +60,31 @@ def pretrain(
     machine: MachineOptions,
     watch: Watch,
 ) -> Run:
-    """Train an encoder, or go on with a run.
+    """Pretrain an encoder, or resume a run.
 
     Args:
         out (DIR): the run's folder
-        from_ (MODEL): begin with the weights of a run, a Hugging Face directory or a hub name
-        resume (RUN): go on with this run, as it was started
+        from_ (MODEL): start from the weights of a run, a Hugging Face directory or a hub name
+        resume (RUN): resume this run with the options it was started with
     """
     on = machine_of(machine, shard=shard)
     if resume is not None:
         if out is not None or from_ is not None:
-            raise UserError(f"{resume}: is resumed where it stands; leave --out and --from out")
+            raise UserError(
+                f"{resume}: a run is resumed in its own folder; leave out --out and --from"
+            )
         changed = recipe is None and (changes.set or changes.size)
         if changed or any(option is not None for option in (budget, seed, mix_temperature)):
             raise UserError(
-                f"{resume}: a run is resumed as it was started; leave --set, --size, --seed,"
-                " --budget and --mix-temperature out, or start a run of its own with --from"
+                f"{resume}: a resumed run keeps its options; leave out --set, --size,"
+                " --seed, --budget and --mix-temperature, or start a new run with --from"
                 f" {resume}"
             )
         own = None if recipe is None else changes.read(recipe, watch)
         return _resumed(resume, own, data, copy_to=copy_to, saving=saving, machine=on, watch=watch)
     if recipe is None or not data or out is None:
         raise UserError(
-            "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
+            "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to resume a run"
         )
     from clozelab.config.overrides import keys_set
     from clozelab.pretraining import starting
@@ -95,7 +97,7 @@ def pretrain(
     if from_ is None:
         job = starting.fresh(read, **source)
     elif changes.size is not None:
-        raise UserError("--from brings its own encoder: leave --size out")
+        raise UserError("--from takes the encoder of that model; leave --size out")
     else:
         job = starting.continued(
             read,
@@ -119,12 +121,12 @@ def resume(
     machine: MachineOptions,
     watch: Watch,
 ) -> Run:
-    """Go on with a run, as it was started.
+    """Resume a run with the options it was started with.
 
     Args:
         run: the run, or its folder
-        recipe: to be sure that it is the run's
-        data (CORPUS[:WEIGHT]): where the corpora of the run are by now
+        recipe: a name or a TOML file, to check that it is the run's recipe
+        data (CORPUS[:WEIGHT]): the run's corpora, if they have moved
     """
     own = None if recipe is None else RecipeOptions().read(recipe, watch)
     on = machine_of(machine, shard=shard)
@@ -147,11 +149,11 @@ def distil(
     machine: MachineOptions,
     watch: Watch,
 ) -> Run:
-    """Train a student under a teacher.
+    """Distil a teacher into a student.
 
     Args:
         out (DIR): the run's folder
-        recipe: of the student (distilbert)
+        recipe: the student's recipe (distilbert)
     """
     from clozelab.config.overrides import keys_set
     from clozelab.pretraining import starting
@@ -184,7 +186,7 @@ def _resumed(
     from clozelab.remote import copies
 
     if copy_to and not Path(run).exists():
-        watch.say(f"{run}: is not there; it is fetched from its copy at {shown(copy_to)}")
+        watch.say(f"{run}: is missing; restoring it from its copy at {shown(copy_to)}")
         copies.restore(copy_to, Path(run))
     options |= {"copy_to": copy_to, "watch": watch}
     job = starting.resumed(Path(run), recipe=recipe, data=data)
@@ -227,7 +229,7 @@ def _stand(run: Run, watch: Watch) -> None:
     minutes = result.get("times", {}).get("training", 0.0) / 60
     reason = board.obstacle(machine, minutes)
     if reason is not None:
-        watch.say(f"board: {reason}, so this run has no place on it (results/board/README.md)")
+        watch.say(f"board: {reason}, so this run is not ranked (results/board/README.md)")
         return
 
     from clozelab.pretraining.held_out import evaluate
@@ -239,10 +241,10 @@ def _stand(run: Run, watch: Watch) -> None:
     try:
         losses = means(evaluate(str(run.path), data, **how, device=recorded_device(machine)))
     except UserError as error:  # it predicts something else, or its corpus has moved
-        watch.say(f"board: this run has no place on it, since {error}")
+        watch.say(f"board: this run is not ranked, because {error}")
         return
     if "masked_lm" not in losses:
-        watch.say("board: this run predicts no masked tokens, so it has no loss to compare")
+        watch.say("board: this run is not ranked, because it predicts no masked tokens")
         return
     loss = losses["masked_lm"]["loss"]
     for line in board.standing(loss, minutes, board.rivals(machine, minutes)):
@@ -263,7 +265,7 @@ def _probing(
     if not saving.probe:
         return job, saving
     if machine.shard:
-        raise UserError("--probe: needs whole weights; leave --shard out")
+        raise UserError("--probe: does not work with sharded weights; leave --shard out")
     from clozelab.finetuning.files.splits import VARIABLE
     from clozelab.scoring.during import training_probes
 
@@ -274,8 +276,8 @@ def _probing(
     saving = replace(saving, task_data=root and shown(root), probe_examples=most)
     if probes.pairs and job.recipe.encoder.reads == "words":
         raise UserError(
-            f"--probe {probes.pairs[0].name}: {job.recipe.name} predicts words of its corpus alone;"
-            " use clozelab score --pairs when it is trained"
+            f"--probe {probes.pairs[0].name}: {job.recipe.name} predicts only words of its"
+            " corpus; use clozelab score --pairs after training"
         )
     return replace(job, probe=probes, probe_constants=probes.constants()), saving
 

@@ -58,13 +58,14 @@ def show_vocabulary(
     reading: ReadingOptions,
     watch: Watch,
 ) -> VocabularySummary:
-    """Show a model's vocabulary, and what it makes of a text.
+    """Show a model's vocabulary, and how it splits a text.
 
-    With a text: tokens a word, how many tokens it uses, and the words that would save most.
+    With a text: tokens per word, how many tokens of the vocabulary the text uses, and the words
+    that would save the most tokens.
 
     Args:
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
-        least: occurrences of a word worth a row (10)
+        least: least occurrences of a word to be listed (10)
     """
     from clozelab.config import slots
     from clozelab.models.vocabulary import check_pieces, figures
@@ -104,30 +105,31 @@ def add_to_vocabulary(
 ) -> VocabularyChange:
     """Add words of a text to a model's vocabulary, and write it as a Hugging Face directory.
 
-    The words that save most tokens are added: by how often they occur, times their pieces less one.
-    Words that hold none of them, not even as a part, are read as before. Train the model on
-    afterwards (pretrain --from).
+    The added words are those that save the most tokens: their occurrences times their number of
+    pieces less one. The tokens of a word that contains no added word do not change. Continue the
+    pretraining of the model afterwards (pretrain --from).
 
     Args:
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
-        words: how many
+        words: how many words to add
         out (DIR): the folder to make
-        init: what their embeddings begin with: the mean of their pieces (FVT), words used like them
-            (FOCUS), or a draw from the distribution of all rows or of fresh ones (mean)
-        least: occurrences of a word worth a row (10)
-        seed: of what is drawn (0)
+        init: initial embedding of a new word: mean of its pieces (FVT), focus on words used like it
+            (FOCUS), normal: a sample from the distribution of all embeddings, or random: as in a
+            new model (mean)
+        least: least occurrences of a word to be added (10)
+        seed: seed of the random embeddings (0)
     """
     from clozelab.models.vocabulary import with_words
     from clozelab.text.extension import check_extendable
 
     if words < 1:
-        raise UserError(f"--words {words}: at least 1")
+        raise UserError(f"--words {words}: must be at least 1")
     loaded = _start(model, out, least, watch)
     check_extendable(loaded.tokenizer)
     usage = _read(loaded, input, reading, watch)
     candidates = usage.words.ranked(least=least)
     extended = with_words(loaded, candidates, usage, words=words, initialisation=init, seed=seed)
-    note = f"{words:,} words were added ({init}); results below are those before"
+    note = f"{words:,} words were added ({init}); the results below are from before that"
     added = tuple(each.text for each in candidates[:words])
     return _written(loaded, extended, out, usage=usage, note=note, watch=watch, added=added)
 
@@ -143,16 +145,15 @@ def trim_vocabulary(
     reading: ReadingOptions,
     watch: Watch,
 ) -> VocabularyChange:
-    """Remove from a model's vocabulary what a text does not use, and write it as a Hugging Face
-    directory.
+    """Trim a model's vocabulary to the tokens that a text uses; write a Hugging Face directory.
 
     The special tokens stay. Text without the removed pieces has the same outputs as before.
 
     Args:
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
         out (DIR): the folder to make
-        least: occurrences below which a piece is removed (1)
-        size: at most so many tokens, the most frequent (all that occur)
+        least: remove pieces with fewer occurrences than this (1)
+        size: keep at most this many tokens, the most frequent (all that occur)
     """
     from clozelab.models.vocabulary import without_unused
 
@@ -168,7 +169,7 @@ def _start(model: Any, out: str, least: int, watch: Watch) -> Model:
     from clozelab.models.vocabulary import check_pieces
 
     if least < 1:
-        raise UserError(f"--least {least}: at least 1")
+        raise UserError(f"--least {least}: must be at least 1")
     check_new(Path(out))
     loaded = opened(model, watch)
     check_pieces(loaded)
@@ -205,7 +206,7 @@ def _read(model: Model, input: Sequence[str], reading: ReadingOptions, watch: Wa
 
     result = watch.drain(work(), "reading", total_bytes(input, how) or 0)
     if not result.sample:
-        raise UserError(f"{', '.join(input)}: there is no text to read; name other files")
+        raise UserError(f"{', '.join(input)}: the files hold no text; name other files")
     return result
 
 

@@ -52,9 +52,9 @@ class _Rate(meters.ProgressColumn):
 
 @dataclass(frozen=True)
 class Watch:
-    """What is shown of the work, and who is told of it."""
+    """How the progress is reported."""
 
-    progress: bool = option("say what happens, with a bar, on standard error", True)
+    progress: bool = option("report progress on standard error", True)
     on_event: Callable[[Any], None] | None = option("called with each event as it happens")
 
     def say(self, line: str, *, style: str | None = None) -> None:
@@ -116,7 +116,7 @@ def follow_run(
     assert last is not None
     if not last.whole:
         raise Stopped(
-            f"stopped after step {last.step:,}, which is saved; go on with clozelab {verb}"
+            f"stopped after step {last.step:,}, which is saved; resume with clozelab {verb}"
             f" --resume {place}",
             signal=last.signal,
         )
@@ -149,7 +149,7 @@ def copying(place: Path, url: str | None, watch: Watch) -> Iterator[Callable[[],
         yield copy.update
     finally:
         if not copy.close(seconds=2):
-            watch.say(f"putting up what is left of the copy at {url}; Ctrl-C leaves that out")
+            watch.say(f"copying the remaining files to {url}; Ctrl-C skips them")
             copy.close()
 
 
@@ -170,7 +170,7 @@ def resumable(running: Iterator[Any]) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         raise Stopped(
-            "stopped; what was saved is kept, and the same command goes on from there",
+            "stopped; what was saved is kept, and the same command continues from there",
             signal=signal_of(error),
         ) from None
     finally:
@@ -210,8 +210,8 @@ class View:
             self.clear()
             if not event.whole:
                 raise Stopped(
-                    f"stopped after step {event.step:,} of {stage}, which is saved; run the same"
-                    " command again to go on",
+                    f"stopped after step {event.step:,} of {stage}, which is saved; run the"
+                    " same command again to continue",
                     signal=event.signal,
                 )
 
@@ -267,7 +267,7 @@ class View:
         scores = [f"{_words(name)} {score:.2f}" for name, score in event.scores.items()]
         shared = event.constant.keys() & event.scores.keys()
         blind = shared and all(isclose(event.scores[n], event.constant[n]) for n in shared)
-        note = ", as a constant prediction would" if blind else ""
+        note = ", the same as a constant prediction" if blind else ""
         self.watch.say(f"step {event.step:,}: dev {', '.join(scores)}{note}")
 
     def _probed(self, event: Probed) -> None:

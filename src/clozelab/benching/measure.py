@@ -56,10 +56,10 @@ def bench(request: BenchRequest) -> Iterator[Turn | Said | Finished]:
     check(request.against)
     with join(request.machine.device) as world:
         if world.size > 1:
-            raise UserError("bench measures one process; run it without torchrun")
+            raise UserError("bench measures a single process; run it without torchrun")
         device = world.device.type
         if not request.data:
-            yield Said("building a corpus of the embedded text")
+            yield Said("building a corpus from the embedded text")
         records: list[dict[str, Any]] = []
         with text(request) as stores:
             table = rows(request, device)

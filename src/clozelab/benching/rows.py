@@ -93,7 +93,7 @@ def recipe_of(row: BenchRow, request: BenchRequest, corpus: Corpus, *, device: s
     objectives = tuple(part for part in recipe.objectives if not part.needs_teacher)
     if not objectives:
         raise UserError(
-            f"{row.recipe}: bench has no teacher, without which it learns nothing; name another"
+            f"{row.recipe}: needs a teacher, which bench does not have; name another recipe"
         )
     blocks: Any = recipe.blocks
     length = row.length or blocks.length

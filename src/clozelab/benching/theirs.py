@@ -29,7 +29,7 @@ def check(peer: str | None) -> None:
     if peer is None:
         return
     if peer not in _PEERS:
-        raise UserError(f"--against {peer}: unknown; there is {', '.join(_PEERS)}")
+        raise UserError(f"--against {peer}: is unknown; choose {', '.join(_PEERS)}")
     if find_spec(peer) is None:
         raise UserError(f"--against {peer}: is not installed; pip install 'clozelab[bench]'")
     from transformers.utils import logging
@@ -42,9 +42,9 @@ def exported(job: PretrainJob) -> Exported:
     """The initial model in transformers' format; a UserError if it has no such class."""
     recipe = job.recipe
     if any(part.generates_input for part in recipe.objectives):
-        raise UserError("it trains no encoder together with a generator")
+        raise UserError("it does not train an encoder together with a generator")
     if recipe.schedule.causal:
-        raise UserError("none reads some blocks causally and others both ways")
+        raise UserError("no model there reads some blocks causally and others in both directions")
     vocabulary = job.stores[0][0].vocabulary
     # RoBERTa's class counts positions from the padding id, which must match the offset.
     offset = getattr(recipe.encoder, "position_offset", 0)

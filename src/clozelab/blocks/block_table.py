@@ -173,8 +173,8 @@ class TableFormat(PlannedFormat):
         blocks = len(table.columns["first"]) - 1
         if not blocks:
             raise UserError(
-                "the corpus gives not one block of this format: add text, or use shorter blocks"
-                " (blocks.length)"
+                "the corpus is too small for one block of this format; add text, or use"
+                " shorter blocks (blocks.length)"
             )
         shares = {
             name: number / blocks if name in self.shares else number

@@ -268,9 +268,9 @@ def _check_documents(visits: VisitOrder, negatives: Negatives, *, what: str) -> 
     """Refuse to draw partners from other documents where there is only one."""
     if len(visits.bounds) - 1 == 1 and negatives == "other_document":
         raise UserError(
-            f"blocks {what}: the corpus has a single document, so no random partner from another"
-            " one: build it from several documents (see corpus build --layout), or set"
-            ' blocks.negatives = "same_document"'
+            f"blocks {what}: the corpus has a single document, so there is no random segment"
+            " of another one; build it from several documents (see corpus build --layout),"
+            ' or set blocks.negatives = "same_document"'
         )
 
 

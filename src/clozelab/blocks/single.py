@@ -77,8 +77,8 @@ class SentenceRows(SingleSentences):
         if len(table.columns["first"]) == 1 and len(documents.ids):
             what = "a text, its positive and its negative" if self.views == 3 else "pairs"
             raise UserError(
-                f"the corpus has no document of {self.views} sentences, and blocks.views ="
-                f" {self.views} makes rows of them; add text in which each document is {what}"
+                f"the corpus has no document of {self.views} sentences, which blocks.views ="
+                f" {self.views} needs; add text in which each document is {what}"
             )
         return super().opened(documents, key, table)
 

@@ -78,8 +78,8 @@ class Stream:
         """Refuse a stream of fewer than `least` tokens."""
         if len(self) < least:
             raise UserError(
-                f"the corpus has {len(self)} tokens and one block of this format takes {least}:"
-                " add text, or use shorter blocks (blocks.length) or fewer rows"
+                f"the corpus has {len(self)} tokens, but one block of this format needs"
+                f" {least}; add text, or use shorter blocks (blocks.length) or fewer rows"
             )
 
 
@@ -284,8 +284,8 @@ class StreamPair(StreamFormat):
         super().__post_init__()
         if self.reuse > self.length - _PAIR_SPECIALS - 2:
             raise UserError(
-                f"reuse = {self.reuse}, length = {self.length}: a block holds the reused tokens"
-                " and at least five more"
+                f"reuse = {self.reuse}, length = {self.length}: a block must hold the reused"
+                " tokens and at least five more; lower reuse or raise length"
             )
         if self.reverse and self.rows % 2:
             raise UserError(f"rows = {self.rows}: must be even where half are reversed")

@@ -57,7 +57,9 @@ class WordSentences(TableFormat):
     def visits(self, documents: Documents, key: int, pieces: PlanPieces) -> VisitOrder:
         """The order in which a pass visits the sentences."""
         if documents.spelling is None:
-            raise UserError("blocks words needs a store with a word vocabulary: build it again")
+            raise UserError(
+                "blocks words needs a corpus with a word vocabulary; build the corpus again"
+            )
         return visit_order(
             documents,
             key,

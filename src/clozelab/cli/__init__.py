@@ -27,8 +27,8 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "check the path"),
     errno.EISDIR: "name a file",
     errno.EEXIST: "name another",
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "name another place, or change its permissions"),
-    errno.EROFS: "name a place that can be written",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "choose another place, or change its permissions"),
+    errno.EROFS: "choose a writable place",
     errno.ENOSPC: "free some space, then run the same command again",
     errno.EDQUOT: "free some space, then run the same command again",
     errno.ENAMETOOLONG: "use a shorter name",
@@ -70,7 +70,7 @@ def run(words: Sequence[str]) -> None:
     """Run a command; what is wrong is raised."""
     for word in words:
         if "\0" in word:  # which no path and no text has
-            raise UserError(f"{word!r}: has a NUL character in it; leave that out")
+            raise UserError(f"{word!r}: contains a NUL character; leave it out")
     words = _imported(words)
     # A command that is named needs no parser for the others.
     names = (" ".join(words[:1]), " ".join(words[:2]))
@@ -96,7 +96,7 @@ def _imported(words: Sequence[str]) -> list[str]:
         if not sign:
             module = next(remaining, "")
         if not module:
-            raise UserError("--import: names no module; write --import my_package.parts")
+            raise UserError("--import: no module is named; write --import my_package.parts")
         registry.load(module)
     return rest
 
@@ -116,15 +116,18 @@ def _ending(error: BaseException) -> tuple[str, int]:
         around = error.object[max(0, error.start - 40) : error.end + 40]
         return f"{' '.join(around.split())}: is not UTF-8; rename it, or convert it", 2
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "memory is exhausted; give the command less at once, or use a larger machine", 2
+        return "out of memory; give the command less data at a time, or use a larger machine", 2
     if isinstance(error, RuntimeError) and _GONE in str(error):
-        return "another process of this command has ended, and says why", 2
+        return "another process of this command failed; see its message", 2
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         if package != "clozelab":
             return f"{package} is not installed; pip install {package}", 2
     line = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{line}; this is a fault in clozelab: set {DEBUG}=1 to see where, and report it", 1
+    return (
+        f"{line}; this is a bug in clozelab: set {DEBUG}=1 to see the traceback, and report it",
+        1,
+    )
 
 
 def _system(error: OSError) -> str:

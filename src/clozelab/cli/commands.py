@@ -44,7 +44,7 @@ class Command:
         """Do it, and print what came out."""
         if self.one_of and not any(name in values for name in self.one_of):
             named = " or ".join(f"--{name}" for name in self.one_of)
-            raise UserError(f"{named} is missing: give one, or see --help")
+            raise UserError(f"{named} is missing; give one, or see --help")
         events = {"on_event": lambda event: self._print(self.event_view, event, values)}
         result = self.call(**values, **events if self.event_view else {})
         if self.view:
@@ -66,13 +66,13 @@ def show(
     changes: RecipeOptions,
     watch: Watch,
 ) -> Any:
-    """Show a recipe resolved, with its parts and their parameters.
+    """Show a recipe with all its settings, its parts and their parameter counts.
 
-    With corpora, also how often the run would read each.
+    With corpora, also show how often the run would read each.
 
     Args:
-        recipe: a name or a TOML file; none lists the names
-        toml: print it as a complete recipe file
+        recipe: a name or a TOML file; without it, list the recipes
+        toml: print a complete recipe file
     """
     if recipe is None:
         return None
@@ -87,7 +87,7 @@ def show(
 
 @command
 def version() -> None:
-    """Tell what is installed here, as a report of a fault should say."""
+    """Print the versions of clozelab, Python and torch, to include in a bug report."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
     from platform import python_version
@@ -142,7 +142,7 @@ COMMANDS: dict[str, Command] = {
 
 
 _GROUPS = {
-    "corpus": "build, show, check or add to a corpus, or list its plans",
+    "corpus": "build, show or check a corpus, add to it, or list its plans",
     "vocabulary": "show a model's vocabulary, add words to it, or trim it to a text",
 }
 
@@ -165,7 +165,7 @@ class _Parser(argparse.ArgumentParser):
             option = others[0].partition("=")[0]
             meant = nearest(option, self._option_string_actions) if option[0:1] == "-" else None
             hint = f"did you mean {meant}?" if meant else f"leave it out, or see {self.prog} --help"
-            what = "is no option" if option[0:1] == "-" else "is one word too many"
+            what = "is not an option" if option[0:1] == "-" else "is one argument too many"
             raise UserError(f"{option}: {what} of {self.prog}; {hint}")
         return known, others
 
@@ -193,10 +193,12 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     words: argparse.ArgumentParser = _Parser(
         prog="clozelab",
         description="Pretrain, fine-tune, distil, score and compare the BERT family of encoders.",
-        epilog="Any command takes --import MODULE: a module that registers parts of your own.",
+        epilog="Every command takes --import MODULE, a module that registers your own parts.",
     )
     version: dict[str, Any] = {"action": "store_const", "const": "version", "dest": "command"}
-    words.add_argument("--version", **version, help="of clozelab, Python and torch")
+    words.add_argument(
+        "--version", **version, help="print the versions of clozelab, Python and torch"
+    )
     verbs = words.add_subparsers(metavar="COMMAND")
     groups: dict[str, Any] = {"": verbs}
     for name, entry in commands.items():

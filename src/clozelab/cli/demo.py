@@ -43,11 +43,13 @@ _WORDS = range(6, 15)  # of such a sentence
 
 @command
 def demo(*, out: Place = "demo", budget: str = "40s") -> None:
-    """Take the embedded text from raw to two encoders and a task; finished stages are kept.
+    """Run every stage on the embedded text: a corpus, two encoders and a task.
+
+    Finished stages are kept.
 
     Args:
-        out (DIR): where to work (demo/)
-        budget: for each of them (40s)
+        out (DIR): folder to work in (demo/)
+        budget: training budget of each encoder (40s)
     """
     place = Path(out)
     corpus, models, exported = place / "corpus", (place / "swift", place / "bert"), place / "hf"
@@ -123,8 +125,8 @@ def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
         measured = result.get("held_out", result["train"])  # a tiny corpus holds nothing out
         loss = measured["masked_lm"]["loss"]
         out.print(
-            f"[bold]{model.name}[/]: {loss:.2f} nats for a hidden token;"
-            f" guessing by frequency costs {floor:.2f}"
+            f"[bold]{model.name}[/]: {loss:.2f} nats per masked token; predicting by"
+            f" frequency gives {floor:.2f}"
         )
     out.print()
 
@@ -144,13 +146,13 @@ def _task(place: Path, model: Path, books: dict[str, Path]) -> None:
 def _gain(tuned: Path, fresh: Path) -> None:
     """The two accuracies side by side, and what may be said of them."""
     scores = [(Run(run).result() or {})["cells"][0]["selected"] for run in (tuned, fresh)]
-    out.print(f"{_shown(scores[0])}  of 100 right, pretrained")
-    out.print(f"{_shown(scores[1])}  the same architecture from random weights")
+    out.print(f"{_shown(scores[0])} % accuracy, pretrained")
+    out.print(f"{_shown(scores[1])} % accuracy, the same architecture from random weights")
     if scores[0].get("low", 0) > scores[1].get("high", 100):
         gain = scores[0]["mean"] - scores[1]["mean"]
         out.print(f"Pretraining gained {gain:.1f} points; the 95 % intervals do not overlap.\n")
     else:
-        out.print("No clear gain: so short a pretraining is too little for this task.\n")
+        out.print("No clear gain: this pretraining is too short for this task.\n")
 
 
 def _shown(score: Mapping[str, float]) -> str:
@@ -173,7 +175,7 @@ def _pipeline(task: str, place: Path, ask: Callable[[Any], Iterable[str]]) -> No
     """Ask an exported model as anyone opens it, by the pipeline of transformers, if it is there."""
     out.rule(f'[bold]transformers.pipeline("{task}")', align="left")
     if find_spec("transformers") is None:
-        err.print("transformers is not installed, so the exported model is not opened here")
+        err.print("transformers is not installed, so the exported model is not tested with it")
         return
     from transformers import pipeline
     from transformers.utils import logging

@@ -46,7 +46,7 @@ end
 
 @command
 def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
-    """Print a script that completes commands and options: put it where your shell reads it.
+    """Print a shell script that completes commands and options.
 
     For bash and zsh: eval "$(clozelab completion bash)"; for fish: clozelab completion fish |
     source.

@@ -46,7 +46,7 @@ def override(tables: Table, change: str, *, place: str) -> None:
     key, text = split(change, example="masking.mask_rate=0.3", place=place)
     *path, last = names = key.split(".")
     if names[0] not in (*TABLES, *_WORDS):
-        raise UserError(f"{place}: {key} is no key of a recipe; {remedy(names[0], TABLES)}")
+        raise UserError(f"{place}: {key} is not a key of a recipe; {remedy(names[0], TABLES)}")
     table: Any = tables
     for word in path:
         table = _enter(table, word, place=place, key=key)
@@ -76,6 +76,6 @@ def _enter(table: Any, word: str, *, place: str, key: str) -> Any:
     if isinstance(table, list):
         if not word.isdigit() or int(word) >= len(table):
             last = len(table) - 1
-            raise UserError(f"{place}: {key} names no objective; count from 0 to {last}")
+            raise UserError(f"{place}: {key} is not an objective; number them from 0 to {last}")
         return table[int(word)]
     return table.setdefault(word, {}) if isinstance(table, dict) else table

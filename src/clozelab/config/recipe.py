@@ -63,7 +63,7 @@ class Recipe:
         slots.check(self)
 
     def tables(self) -> dict[str, Any]:
-        """The recipe as TOML tables, with every default written out."""
+        """The recipe as the tables of a TOML file, with every default written out."""
         return {slot: _table(slot, getattr(self, slot)) for slot in slots.TABLES}
 
     def reading(self, tokenizer: Tokenizer, *, vocabulary: int | None = None) -> Recipe:
@@ -76,11 +76,11 @@ class Recipe:
 
     @classmethod
     def read(cls, name_or_path: str | Path, **options: Any) -> Recipe:
-        """The recipe of that name or in that file; `size` and `overrides` as in `read`."""
+        """Read a recipe by name or from a file; `size` and `overrides` as in `read`."""
         return read(name_or_path, **options)
 
     def override(self, changes: Iterable[str] | Mapping[str, Any]) -> Recipe:
-        """The recipe with other values by dotted key: `key=value`, or a dictionary; checked."""
+        """A checked copy with other values, given as dotted `key=value` or as a dictionary."""
         if isinstance(changes, Mapping):
             changes = [f"{key}={written(value)}" for key, value in changes.items()]
         # `use` first: choosing another part would drop keys that were set before.
@@ -96,7 +96,7 @@ class Recipe:
         return _build({"name": self.name, "title": self.title, **tables}, place)
 
     def diff(self, other: Recipe | str) -> list[tuple[str, Any, Any]]:
-        """The keys whose values differ: key, value here, value there; None where it is not set."""
+        """The differences from another recipe: key, value here, value there; None is no value."""
         others = (read(other) if isinstance(other, str) else other).tables()
         left, right = dict(flat(self.tables())), dict(flat(others))
         keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
@@ -106,16 +106,16 @@ class Recipe:
         return self.to_toml()
 
     def to_toml(self) -> str:
-        """The complete recipe as the text of a file, which extends nothing and reads back equal."""
+        """The complete recipe as the text of a file: it extends nothing and reads back equal."""
         head = {"name": self.name, "title": self.title, "imports": slots.modules(self) or None}
         return toml.to_toml({**head, **self.tables()})
 
     def warnings(self) -> list[str]:
-        """Sentences about settings that are allowed but are probably mistakes."""
+        """Settings that are allowed but probably a mistake, one sentence each."""
         return slots.warnings(self)
 
     def parameters(self) -> dict[str, int]:
-        """Numbers of trainable parameters by dotted name; tied embeddings count in the encoder."""
+        """Parameter counts by dotted part; tied embeddings are counted once, in the encoder."""
         size = self.tokenizer.vocabulary
         counts = {f"encoder.{key}": n for key, n in self.encoder.parameters(size).items()}
         for part in self.objectives:
@@ -170,7 +170,9 @@ def _checked(source: Source) -> tuple[_Chain, Recipe]:
         raise UserError(f"{place}: sizes must be tables; write each as [sizes.large]")
     for size in released:
         if size in DIAL:
-            raise UserError(f"{place}: sizes.{size} is a word of the dial; give it another name")
+            raise UserError(
+                f"{place}: sizes.{size} is the name of a built-in size; give it another name"
+            )
         _sized(recipe, size, released)
     return chain, recipe
 
@@ -214,8 +216,8 @@ def _resolve(source: Source) -> _Chain:
         if (source.path.resolve() if source.path else source.place) in seen:
             circle = ", which extends ".join([*chain.places[1:], source.place])
             raise UserError(
-                f"{chain.places[0]}: extends {circle}, and so on for ever;"
-                " let one of them extend a complete recipe, for instance bert"
+                f"{chain.places[0]}: extends {circle}, which is a circle; let one of them"
+                " extend a complete recipe, for instance bert"
             )
 
 
@@ -233,10 +235,10 @@ def _check_keys(tables: Table, place: str) -> None:
     for word in tables:
         if word not in _KEYS:
             kind = "table" if isinstance(tables[word], dict | list) else "key"
-            raise UserError(f"{place}: {word} is no {kind} of a recipe; {remedy(word, _KEYS)}")
+            raise UserError(f"{place}: {word} is not a {kind} of a recipe; {remedy(word, _KEYS)}")
     for word in _WORDS:
         if not isinstance(tables.get(word, ""), str):
-            raise UserError(f"{place}: {word} must be a word in quotes")
+            raise UserError(f"{place}: {word} must be a string in quotes")
 
 
 def _build(tables: Table, place: str, *, homes: Mapping[str, str] | None = None) -> Recipe:

@@ -38,7 +38,7 @@ def current(key: str, known: Collection[str]) -> str:
     if name in known or new is None:
         return key
     today = f"{path}{dot}{new}"
-    warnings.warn(f"{key} is called {today} today; write that", OldNameWarning, stacklevel=2)
+    warnings.warn(f"{key} is now called {today}; use that name", OldNameWarning, stacklevel=2)
     return today
 
 
@@ -48,7 +48,9 @@ def renamed(table: Table, known: Collection[str], *, place: str, key: str) -> Ta
     for name, value in table.items():
         new = current(f"{key}.{name}", known).removeprefix(f"{key}.")
         if new in today:
-            raise UserError(f"{place}: {key} has {new} under two names; keep {new} alone")
+            raise UserError(
+                f"{place}: {key} has {new} under its old and its new name; keep only {new}"
+            )
         today[new] = value
     return today
 

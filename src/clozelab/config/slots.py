@@ -80,8 +80,9 @@ def _small_caps(recipe: Recipe) -> Iterator[str]:
     length = recipe.blocks.length
     if cap is not None and cap < 0.9 * rate * length:
         yield (
-            f"{recipe.name}: masking.cap = {cap} hides only {cap / length:.1%} of a block of"
-            f" {length}, not {rate:.0%}; raise it to {math.ceil(rate * length)} or leave it out"
+            f"{recipe.name}: masking.cap = {cap} masks only {cap / length:.1%} of a block of"
+            f" {length}, not {rate:.0%}; raise it to {math.ceil(rate * length)} or leave it"
+            " out"
         )
 
 
@@ -91,8 +92,8 @@ def _equal_twins(recipe: Recipe) -> Iterator[str]:
     drops = any(getattr(recipe.encoder, key, 0) for key in ("dropout", "attention_dropout"))
     if twins and not drops:
         yield (
-            f"{recipe.name}: encoder.dropout = 0 makes a block and its twin the same; set"
-            " encoder.dropout=0.1, or use blocks sentence_rows"
+            f"{recipe.name}: encoder.dropout = 0 makes the two copies of a block the same;"
+            " set encoder.dropout=0.1, or use blocks sentence_rows"
         )
 
 
@@ -127,8 +128,8 @@ def _sizes(recipe: Recipe) -> Iterator[str]:
     window = getattr(recipe.encoder, "window", 0)
     if window > 2 * length:
         yield (
-            f"encoder.window = {window} is more than twice blocks.length = {length} and hides"
-            " nothing; narrow the window or lengthen the blocks"
+            f"encoder.window = {window} is more than twice blocks.length = {length} and has"
+            " no effect; narrow the window or lengthen the blocks"
         )
     lengths = [phase[0] for phase in recipe.schedule.phases]
     longest = max(lengths, default=length)
@@ -159,11 +160,11 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
         if part.language_model != "causal":
             if recipe.encoder.causal:
                 fix = "set encoder.causal = false or use causal_lm"
-                yield f"objective {name} reads both sides; {fix}"
+                yield f"objective {name} needs both directions; {fix}"
             continue
         if not (recipe.encoder.causal or recipe.schedule.causal):
             fix = (
-                "set encoder.causal = true, or say by schedule.causal which blocks are read so"
+                "set encoder.causal = true, or choose causal blocks with schedule.causal"
                 if "causal_reading" in recipe.encoder.provides
                 else "use encoder transformer with causal = true"
             )
@@ -188,7 +189,7 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
     predicted = any("targets" in part.needs for part in recipe.objectives)
     if "targets" in recipe.masking.provides and not predicted:
         name = use("masking", recipe.masking)
-        yield f"masking {name} hides tokens that no objective predicts; use masking nothing"
+        yield f"masking {name} masks tokens that no objective predicts; use masking nothing"
 
 
 def _directions(recipe: Recipe) -> Iterator[str]:
@@ -201,19 +202,19 @@ def _directions(recipe: Recipe) -> Iterator[str]:
         name = use("encoder", recipe.encoder)
         yield f"{key}, which encoder {name} cannot; use encoder transformer, or leave it out"
     if recipe.encoder.causal:
-        yield f"{key}, and encoder.causal = true reads all of them so; leave one of the two out"
+        yield f"{key}, but encoder.causal = true already does so for all; leave one of the two out"
     causal = [part.language_model == "causal" for part in recipe.objectives]
     if not any(causal):
-        yield f"{key}, and no objective learns from those; list causal_lm, or leave it out"
+        yield f"{key}, but no objective learns from those; list causal_lm, or leave it out"
     if all(causal) or schedule.causal_share(schedule.total) == 1:
         yield (
-            f"{key} up to the end, and the encoder would never be read both ways; list masked_lm"
-            " and give it the last steps, or set encoder.causal = true instead"
+            f"{key} up to the end, so the encoder would never be bidirectional; list"
+            " masked_lm and give it the last steps, or set encoder.causal = true instead"
         )
     for part in recipe.objectives:
         if part.needs_teacher or part.generates_input:
             name = use("objectives", part)
-            yield f"{key}, which objective {name} knows nothing of; leave one of the two out"
+            yield f"{key}, which objective {name} does not support; leave one of the two out"
 
 
 def _memory(recipe: Recipe) -> Iterator[str]:

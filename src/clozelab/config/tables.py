@@ -32,7 +32,7 @@ def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
     table = renamed(dict(table), known, place=place, key=key)
     for name in table:
         if name not in known:
-            raise UserError(f"{place}: {key}.{name} is no key of {key}; {remedy(name, known)}")
+            raise UserError(f"{place}: {key}.{name} is not a key of {key}; {remedy(name, known)}")
     values: Table = {}
     for name, field in known.items():
         hint = _hints(part)[name]

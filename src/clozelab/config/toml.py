@@ -55,7 +55,7 @@ class Shelf:
             path = Path(name_or_path)
             if not path.is_file():
                 raise UserError(
-                    f"{path} is no file; give a {self.kind}'s name or the path of a TOML file"
+                    f"{path} does not exist; give a {self.kind}'s name or the path of a TOML file"
                 )
             return Source(path.read_text(encoding="utf-8", errors="replace"), str(path), path)
         known = _packaged(self.folder)
@@ -89,7 +89,7 @@ def decode(text: str, place: str) -> Table:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{place} is not TOML: {error}; fix it there") from None
+        raise UserError(f"{place} is not valid TOML: {error}; fix the file") from None
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ def read_folder(place: str, data: Sequence[str] = ()) -> Case:
         same = tokenizer is None or tokenizer.get_vocab() == stores[0][0].tokenizer.get_vocab()
         text = facts_of(stores) if same else retokenised(stores[0][0], tokenizer)  # type: ignore[arg-type]
     else:
-        unknown.append("the text: give it by --data CORPUS, to compare the loss with its entropies")
+        unknown.append("the text: give --data CORPUS, to compare the loss with its entropies")
     if log is None:
         unknown.append(f"the training: there is no {_STATE}")
     classes = config.get("architectures")

@@ -103,9 +103,9 @@ def mask_token(tokenizer: Tokenizer | None, *, name: str | None = None) -> MaskT
 def _refuse_several(path: Path) -> None:
     """Refuse folders of several runs."""
     if (path / STUDY).exists():
-        raise UserError(f"{path}: is a study; name the folder of one of its runs, as cells/…")
+        raise UserError(f"{path}: is a study; name the folder of one of its runs, such as cells/…")
     if (path / PLAN).exists() or (path / TASK).exists():
-        raise UserError(f"{path}: is a fine-tuning; the doctor reads pretraining runs")
+        raise UserError(f"{path}: is a fine-tuning run; name a pretraining run")
 
 
 def _open_text(
@@ -123,9 +123,12 @@ def _open_text(
             )
         return stores, []
     if not recorded:
-        return [], ["the text: the run names none; give it by --data CORPUS"]
+        return [], ["the text: the run records none; give --data CORPUS"]
     if gone := [one for one in recorded if not exists(one.rpartition(":")[0])]:
-        return [], [f"the text: {gone[0].rpartition(':')[0]} is gone; give it by --data CORPUS"]
+        return [], [
+            f"the text: {gone[0].rpartition(':')[0]} is missing; give its new place with --data"
+            " CORPUS"
+        ]
     fingerprints = machine.get("fingerprint") or [""] * len(recorded)
     try:
         return open_stores(
@@ -248,7 +251,7 @@ def _describe_state(run: Run, log: TrainingLog, result: Mapping[str, Any]) -> st
         return f"done, {log.done:,} steps"
     if files.is_locked(run.path):
         return f"running, {steps}"
-    return f"stopped, {steps}" if log.done else "has taken no step yet"
+    return f"stopped, {steps}" if log.done else "no step yet"
 
 
 def measured(case: Case, means: Mapping[str, Mapping[str, float]]) -> Case:

@@ -50,7 +50,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether no check found an illness."""
+        """Whether no check found a problem."""
         return not self.of("ill")
 
     @property
@@ -58,10 +58,10 @@ class Diagnosis:
         """A summary in one line."""
         counts = {level: len(self.of(level)) for level in LEVELS}
         if not self.findings:
-            return "nothing to look at yet"
+            return "nothing to check yet"
         clauses = list[str]()
         if ill := counts["ill"]:
-            clauses.append(f"{ill} {'illness' if ill == 1 else 'illnesses'}")
+            clauses.append(f"{ill} {'problem' if ill == 1 else 'problems'}")
         if counts["caution"]:
             clauses.append(f"{counts['caution']} caution{'s' * (counts['caution'] > 1)}")
         clauses.append(f"{counts['healthy']} of {len(self.findings)} checks normal")

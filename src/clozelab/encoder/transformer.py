@@ -138,15 +138,16 @@ class Transformer(Checked, EncoderPart):
         self._check_positions()
         if not self.first_norm and (self.norm != "pre" or self.copies("attention") < self.layers):
             raise UserError(
-                'first_norm = false: leaves out a norm before a layer of its own; set norm = "pre"'
-                " and share no attention"
+                "first_norm = false: removes the norm before the first layer; set norm ="
+                ' "pre" and share no attention'
             )
 
     def _check_positions(self) -> None:
         if self.position_embedding == "rotary" and self.head_size % 2:
             raise UserError(
-                f"heads = {self.heads}: give each {self.head_size} elements of hidden_size ="
-                f" {self.hidden_size}, which rotary positions cannot turn in pairs; make it even"
+                f"heads = {self.heads}: give each head {self.head_size} elements of"
+                f" hidden_size = {self.hidden_size}, which rotary positions cannot turn in"
+                " pairs; make it even"
             )
         if self.position_embedding != "learned" and self.position_offset:
             raise UserError(

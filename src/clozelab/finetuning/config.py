@@ -77,10 +77,10 @@ class FinetuneConfig(Checked):
         self.optimiser_part()  # checks the optimiser's settings
         super().__post_init__()
         if self.epochs is None and self.steps is None:
-            raise UserError("epochs is missing; give it a number, or give steps")
+            raise UserError("epochs is missing; set epochs or steps")
         for name, other in (("epochs", "steps"), ("warmup", "warmup_steps")):
             if getattr(self, name) is not None and getattr(self, other) is not None:
-                raise UserError(f"{name} and {other} are both given; give one of them")
+                raise UserError(f"{name} and {other} are both set; set only one of them")
 
     def schedule(self, examples: int) -> Schedule:
         """The steps of a run over so many examples."""

@@ -82,7 +82,7 @@ def follow(
 ) -> Iterator[Happened]:
     """Run the trials that are not done yet, then name the best."""
     if at_once < 1:
-        raise UserError(f"--at-once {at_once}: at least 1")
+        raise UserError(f"--at-once {at_once}: must be at least 1")
     try:
         if at_once > 1:
             yield from _run_in_parallel(plan, out, machine, saving, at_once)
@@ -188,7 +188,7 @@ def planned(
     refused here, before anything is written.
     """
     if seeds < 1:
-        raise UserError(f"--seeds {seeds}: at least 1")
+        raise UserError(f"--seeds {seeds}: must be at least 1")
     forget()  # caches of an earlier plan: files may have changed
     protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
     protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
@@ -226,15 +226,15 @@ def _write_plan(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
         if changed:
             raise UserError(
-                f"{out}: was started with another {', '.join(changed)};"
-                " name another folder by --out"
+                f"{out}: was started with another {', '.join(changed)}; name another folder"
+                " with --out"
             )
         if before.get("digests") is not None:
             refuse_changed(before["digests"], now["digests"], since=f"{out} was started")
             return
         said = (
-            f"{out}: was started before digests of its data were kept; from now on the files must"
-            " stay as they are"
+            f"{out}: was started before clozelab recorded digests of its data; do not change"
+            " the files from now on"
         )
         yield Happened("", Said(said))
     write_text(file, text)
@@ -248,7 +248,7 @@ def _saved_plan(file: Path) -> dict[str, Any]:
             plan["tuning"] = renamed(plan["tuning"], known, place=str(file), key="tuning")
         return plan
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise UserError(f"{file}: cannot be read; name another folder by --out") from None
+        raise UserError(f"{file}: cannot be read; name another folder with --out") from None
 
 
 def _run_in_parallel(
@@ -256,7 +256,7 @@ def _run_in_parallel(
 ) -> Iterator[Happened]:
     """Run several trials at a time on one device, each in its own process."""
     if is_distributed():
-        raise UserError("--at-once is for one process: leave it out under torchrun")
+        raise UserError("--at-once needs a single process; leave it out under torchrun")
     with _locked(out):
         yield from _write_plan(plan, out)
         orders = _unfinished(plan, out)
@@ -310,7 +310,7 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
     if not records:
         raise UserError(
             f"{out}: every run diverged; lower the learning rate (--set learning_rate=…) or"
-            " lengthen the warm-up, in a folder of its own"
+            " lengthen the warm-up, and use a new folder"
         )
     named = {"task": task, "best": best, "selected": selected}
     return {**named, "constant": constant, "cells": records}

@@ -65,7 +65,9 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
     notes = list(model.notes)
     length = model.block_length(tuning.length)
     if length != tuning.length:
-        notes.append(f"blocks of {length} tokens: the encoder was trained on no longer ones")
+        notes.append(
+            f"blocks of {length} tokens: the encoder was trained on blocks no longer than this"
+        )
     kind: Any = kind_for(model, splits, tuning)  # Any, since it is a key of a cache
     share, dev, counted = _tokenized_examples(order.model, order.data, kind, length)
     return FinetuneInputs(
@@ -124,7 +126,7 @@ def _tokenized_examples(
     names = [name for name in splits.splits if name.startswith("dev")]
     if not names:
         raise UserError(
-            f"{data.task}: has no dev set, by which the best model is chosen; give one by --dev"
+            f"{data.task}: has no dev set to choose the best model on; give one with --dev"
         )
     tokenized = kind.tokenize(splits.read("train"), reader, training=True)
     evaluators = {name: Evaluator.of(kind, splits.read(name), reader) for name in names}
@@ -200,15 +202,21 @@ def _teacher(order: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | No
     teacher = load(order.teacher)
     if not isinstance(teacher.module, Tuned) or teacher.task is None:
         raise UserError(
-            f"{order.teacher}: a teacher is a model fine-tuned on {order.data.task}; make one with"
-            f" clozelab finetune {order.teacher} {order.data.task}"
+            f"{order.teacher}: is not fine-tuned on {order.data.task}, as a teacher must be;"
+            f" make one with clozelab finetune {order.teacher} {order.data.task}"
         )
     if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
-        raise UserError(f"{order.teacher}: its vocabulary is not that of {order.model}; it must be")
+        raise UserError(
+            f"{order.teacher}: its vocabulary is not that of {order.model}; name a teacher with"
+            " the same vocabulary"
+        )
     compared = ("name", *kind.outputs)
     theirs = [getattr(teacher.task.kind, name, None) for name in compared]
     if theirs != [getattr(kind, name) for name in compared]:
-        raise UserError(f"{order.teacher}: was tuned on another task than {order.data.task}")
+        raise UserError(
+            f"{order.teacher}: was fine-tuned on another task than {order.data.task}; name"
+            " another teacher"
+        )
     return teacher.module
 
 
@@ -218,8 +226,8 @@ def _order_notes(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -
     if order.fresh or tuning.after in (None, before):
         return []
     return [
-        f"the protocol begins from a model tuned on {tuning.after}, which this one is not: use"
-        f" --after {tuning.after}, or name such a model"
+        f"the protocol starts from a model fine-tuned on {tuning.after}, which this one is"
+        f" not; use --after {tuning.after}, or name such a model"
     ]
 
 

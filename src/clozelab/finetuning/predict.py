@@ -66,7 +66,8 @@ def score(
     files = data.splits()
     if files.kind != task.kind.name:
         raise UserError(
-            f"{what}: is a task to {files.kind}, and {loaded.place} was tuned to {task.kind.name}"
+            f"{what}: is a {files.kind} task, but {loaded.place} was fine-tuned for"
+            f" {task.kind.name}; name another task or model"
         )
     splits = [name for name in files.splits if name.startswith(part)]
     if not splits:
@@ -98,7 +99,7 @@ def data_of(
     if what in NAMED:
         return Data(what, root=root)
     if part != "dev":
-        raise UserError(f"--split {part}: is of a known task, and {what} is a file; leave it out")
+        raise UserError(f"--split {part}: is for known tasks, but {what} is a file; leave it out")
     columns = tuple(columns) or task.columns
     labels = task.kind.label_names
     return Data(_word(task, what, columns), dev=what, columns=columns, labels=labels)
@@ -121,8 +122,8 @@ def fine_tuned(loaded: Model) -> tuple[TunedTask, Tuned]:
     """The task and the model; one that was not fine-tuned is refused."""
     if loaded.task is None or not isinstance(loaded.module, Tuned):
         raise UserError(
-            f"{loaded.place}: was not fine-tuned, so there is nothing it can say of a text; use"
-            f" clozelab finetune {loaded.place} TASK --out DIR first"
+            f"{loaded.place}: was not fine-tuned, so it cannot predict labels; use clozelab"
+            f" finetune {loaded.place} TASK --out DIR first"
         )
     return loaded.task, loaded.module
 
@@ -138,5 +139,5 @@ def example(kind: TaskKind, value: Any, number: int) -> Any:
         return kind.example(value, str(number))
     except (TypeError, ValueError, AttributeError):
         raise UserError(
-            f"input {number}: is {value!r:.80}, and the model takes {kind.takes().words}"
+            f"input {number}: is {value!r:.80}, but the model takes {kind.takes().words}"
         ) from None

@@ -132,7 +132,7 @@ def cells(
     for word in overrides:
         key, text = setting.split(word, example="learning_rate=1e-5,2e-5", place="grid")
         if key in chosen:
-            raise UserError(f"grid: {key} = {text} is not its only list; list its values once")
+            raise UserError(f"grid: {key} = {text} repeats the key; list its values once")
         chosen[key] = setting.values(text)
     lists = _value_lists(chosen or grid, place="grid", key="grid", kind=kind)
     return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
@@ -248,13 +248,13 @@ def _task_lines(table: Table, kind: str | None, *, place: str, key: str) -> tupl
         return ()
     if kind is None:
         example = "[kinds.answer.task] and [grids.answer.task]"
-        raise UserError(f"{place}: {key} is for no kind of task; name one, as in {example}")
+        raise UserError(f"{place}: {key} is not a kind of task; name one, as in {example}")
     part = KINDS[kind]
     for name in table:
         if name in part.from_tuning:
             raise UserError(f"{place}: {key}.{name} is not set here; set {part.from_tuning[name]}")
         if name in part.from_examples:
-            raise UserError(f"{place}: {key}.{name} is what the examples say; leave it out")
+            raise UserError(f"{place}: {key}.{name} is read from the examples; leave it out")
     tried = build(part, part.stand_in(table) | table, place=place, key=key)
     values = plain(tried)
     return tuple(f"{name} = {written(values[name])}" for name in sorted({*table} & {*values}))

@@ -47,9 +47,11 @@ class Data:
                 self.task, **self.files, columns=columns_of(self.columns), labels=self.labels
             )
         if self.columns:
-            raise UserError(f"--columns is for one's own files, and {self.task} has its own")
+            raise UserError(
+                f"--columns is for your own files, but {self.task} is a known task; leave it out"
+            )
         if self.task in own_words():
-            raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
+            raise UserError(f"{self.task}: is for your own files; give --train FILE --dev FILE")
         return find(self.task, self.root)
 
     def check(self) -> None:
@@ -129,8 +131,8 @@ def refuse_changed(before: Mapping[str, str], now: Mapping[str, str], *, since: 
     if changed:
         files, have = ", ".join(map(_relative, changed)), "has" if len(changed) == 1 else "have"
         raise UserError(
-            f"{files} {have} changed since {since}; put back what was there, or name another"
-            " folder by --out"
+            f"{files} {have} changed since {since}; restore the old files, or name another"
+            " folder with --out"
         )
 
 

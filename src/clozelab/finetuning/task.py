@@ -68,7 +68,9 @@ def parse(text: str, place: str) -> TunedTask:
         columns = tuple(str(word) for word in tables.get("columns", ()))
         marked = tables.get("marks", True) is not False
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{place}: is no task file ({error}); put the checkpoint back") from None
+        raise UserError(
+            f"{place}: is not a task file ({error}); restore the checkpoint from a copy"
+        ) from None
     registry.require(tables.get("imports", []), place)
     part = registry.find("task", str(use))
     if part is None:

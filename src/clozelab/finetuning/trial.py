@@ -145,7 +145,7 @@ class Trial:
             torch.cuda.empty_cache()
         self.tokens //= 2
         self.shape = self.sampler.shape(tokens=self.tokens) if self.compiled else None
-        return f"out of memory: at most {self.tokens:,} tokens at a time from here on"
+        return f"out of memory: at most {self.tokens:,} tokens at a time from now on"
 
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
         """The scores on the dev sets; the best weights are kept."""

@@ -137,6 +137,6 @@ def _language_model(recipe: Recipe, tuning: FinetuneConfig) -> Any:
         if part.language_model == "causal" and recipe.encoder.causal:
             return part
     raise UserError(
-        f"lm_weight = {tuning.lm_weight}: {recipe.name} has no causal language model to go on with"
-        " beside the task; use --set lm_weight=0, or another --protocol"
+        f"lm_weight = {tuning.lm_weight}: {recipe.name} has no causal language model to"
+        " train along with the task; use --set lm_weight=0, or another --protocol"
     )

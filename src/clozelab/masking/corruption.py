@@ -85,8 +85,8 @@ class Corruption(Part):
         if self.replacement == "unigram":
             if vocabulary.counts is None:
                 raise UserError(
-                    'corruption.replacement = "unigram" needs how often each token occurs: give it'
-                    " a corpus (--corpus DIR)"
+                    'corruption.replacement = "unigram" needs the token counts; give a'
+                    " corpus (--corpus DIR)"
                 )
             counts = vocabulary.counts[ordinary]
             if counts.any():

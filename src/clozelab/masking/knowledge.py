@@ -58,7 +58,7 @@ class Knowledge(Rated):
             refuse_with_coins(self.cap, self.over)
         for name in self.levels:
             if name not in LEVELS:
-                raise UserError(f"levels.{name}: unknown; the levels are {', '.join(LEVELS)}")
+                raise UserError(f"levels.{name}: is unknown; choose from {', '.join(LEVELS)}")
         if not self.levels or min(self.levels.values()) < 0 or sum(self.levels.values()) <= 0:
             raise UserError("levels: give at least one level a weight above 0")
         if self.stages and len(self.stages) != len(self.levels):
@@ -66,7 +66,9 @@ class Knowledge(Rated):
         if self.stages and not sum(self.stages):
             raise UserError("stages: give at least one a share above 0")
         if self.stages and not next(iter(self.levels.values())):
-            raise UserError("stages: the first level stands alone at first: weigh it above 0")
+            raise UserError(
+                "stages: the first level is used alone at first; give it a weight above 0"
+            )
 
     @property
     def units(self) -> tuple[str, ...]:

@@ -82,9 +82,7 @@ class Rarity(Rated):
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""
         if vocabulary.counts is None:
-            raise UserError(
-                "masking rarity needs how often each token occurs: give it a corpus (--corpus DIR)"
-            )
+            raise UserError("masking rarity needs the token counts; give a corpus (--corpus DIR)")
         free = np.flatnonzero(~blocks.fixed)
         counts = np.maximum(vocabulary.counts[blocks.ids[free]], 1).astype(np.float64)
         # The smallest of exponentials with rates w is a draw in proportion to w; likewise the next.

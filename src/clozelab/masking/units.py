@@ -20,9 +20,7 @@ from clozelab.keys import mix
 from clozelab.packed import ranges
 from clozelab.ranges import Part, at_least, inside
 
-MaskRate = Annotated[
-    float, inside(0, 1, "hide more than none and less than all, for instance 0.15")
-]
+MaskRate = Annotated[float, inside(0, 1, "must be above 0 and below 1, for instance 0.15")]
 Cap = Annotated[int, at_least(1, "leave it out, or allow at least one prediction")]
 Over = Literal["length", "content"]  # the rate is a share of all tokens, or of those not special
 T = TypeVar("T", bound=np.generic)
@@ -47,8 +45,8 @@ class Rated(Part):
         for _, factor in self.course:
             if not 0 < factor * self.mask_rate < 1:
                 raise UserError(
-                    f"course: a factor of {factor} makes mask_rate = {self.mask_rate} one of"
-                    f" {factor * self.mask_rate:g}; hide more than none and less than all"
+                    f"course: a factor of {factor} turns mask_rate = {self.mask_rate} into"
+                    f" {factor * self.mask_rate:g}; it must stay above 0 and below 1"
                 )
 
     def stage(self, progress: float) -> Self:
@@ -94,9 +92,13 @@ def counted(blocks: Blocks, over: Over) -> Ints:
 def refuse_with_coins(cap: int | None, over: Over) -> None:
     """Refuse settings that have no effect if each token is drawn independently."""
     if cap is not None:
-        raise UserError(f"cap = {cap}: a coin for each token knows no cap: leave it out")
+        raise UserError(
+            f"cap = {cap}: has no effect when each token is drawn on its own; leave it out"
+        )
     if over != "length":
-        raise UserError(f"over = {over}: a coin for each token counts none: leave it out")
+        raise UserError(
+            f"over = {over}: has no effect when each token is drawn on its own; leave it out"
+        )
 
 
 def grid(sizes: Ints, values: NDArray[T], *, width: int, fill: object) -> NDArray[T]:

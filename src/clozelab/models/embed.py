@@ -111,7 +111,7 @@ def follow(
     check_layer(model, layer)
     rows = model.reader().read(texts)
     if pool == "cls" and any(text.cls is None for text in rows):
-        raise UserError(f"{model.place}: its texts have no [CLS] to take; use --pool mean")
+        raise UserError(f"{model.place}: its texts have no [CLS]; use --pool mean")
     lengths = np.array([len(text) for text in rows], dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")  # texts of similar length need little padding
     encoder = model.recipe.encoder

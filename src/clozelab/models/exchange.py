@@ -136,8 +136,9 @@ def _export(
     task, origin = _task_head(model), model.origin
     if model.shift and task is None:
         raise UserError(
-            f"{place}: masked_lm.shift = {model.shift} predicts a masked token from the place"
-            " before it, and no class of transformers does; export to ONNX, or fine-tune it first"
+            f"{place}: masked_lm.shift = {model.shift} predicts a masked token from the"
+            " previous position, which no class of transformers does; export to ONNX, or"
+            " fine-tune it first"
         )
     vocabulary, weights = model.vocabulary, weights_of(model.module)
     model_type: str | None = None
@@ -169,8 +170,8 @@ def _export(
     kind = exported.config["model_type"]
     if _doubles_separator(model) and not FAMILIES[exported.family].is_roberta:
         raise UserError(
-            f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
-            f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"
+            f"{place}: was fine-tuned with two separators between two texts, as in roberta,"
+            f" but a {kind} model of transformers has one; export to ONNX, which keeps both"
         )
     shorter = _trained_length(model) if task is None else None
     facts = {"longest block": f"{shorter:,} tokens"} if shorter else {}
@@ -195,11 +196,11 @@ def _export(
     # A generator is exported separately; projection and decoder are needed only in training.
     expected_left = {"heads.generator", "heads.contrastive", "heads.retromae"}
     parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - expected_left)
-    notes = [f"left out, since {kind} has no place for it: {', '.join(parts)}"] if parts else []
+    notes = [f"left out, because {kind} has no place for it: {', '.join(parts)}"] if parts else []
     if shorter:
         notes.append(
-            f"its {model.recipe.encoder.max_positions:,} positions were trained on blocks of up to"
-            f" {shorter:,} tokens: so many the tokenizer says that a text may have"
+            f"its {model.recipe.encoder.max_positions:,} positions were trained on blocks of"
+            f" up to {shorter:,} tokens; the tokenizer's maximum length is set to that"
         )
     what = f"{exported.config['architectures'][0]} of transformers"
     return Exchanged(what, (*model.notes, *notes))
@@ -241,14 +242,14 @@ def export_graph(place: str, out: str | Path) -> Exchanged:
             task=task,
         )
         (folder / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
-    return Exchanged(f"model.onnx, which puts out {' and '.join(outputs)}", model.notes)
+    return Exchanged(f"model.onnx with the outputs {' and '.join(outputs)}", model.notes)
 
 
 def import_model(place: str, out: Path) -> Exchanged:
     """Write a model of transformers as a run, which every command can read."""
     path = local_folder(place)
     if (path / "recipe.toml").exists() or (path / PLAN).exists():
-        raise UserError(f"{shown(place)}: is a run of clozelab already; use it as it is")
+        raise UserError(f"{shown(place)}: is already a run of clozelab; use it directly")
     model = load(place)
     text = recipes.to_toml(model.recipe)
     texts = {"recipe.toml": text, "tokenizer.json": model.tokenizer.to_str()}
@@ -266,8 +267,8 @@ def import_model(place: str, out: Path) -> Exchanged:
         checkpoint.save(
             run.checkpoints, 0, weights=weights, tensors={}, state={}, texts=texts, keep=0
         )
-    kind = "" if model.module.heads else ", an encoder alone, without a head that predicts"
-    kind = f", tuned to {model.task.kind.name}" if model.task else kind
+    kind = "" if model.module.heads else ", an encoder without a prediction head"
+    kind = f", fine-tuned for {model.task.kind.name}" if model.task else kind
     return Exchanged(f"a run of the recipe {model.recipe.name}, at step 0{kind}", model.notes)
 
 

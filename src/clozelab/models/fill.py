@@ -70,23 +70,23 @@ def fill_between(
     if model.recipe.encoder.reads == "words":
         name = slots.use("encoder", model.recipe.encoder)
         raise UserError(
-            f"{model.place}: encoder {name} reads whole words by their characters and has no"
-            " blanks; use clozelab embed"
+            f"{model.place}: encoder {name} reads whole words by their characters and cannot"
+            " fill blanks; use clozelab embed"
         )
     heads = language_models(model.module.heads, *_PREDICTORS)
     if not heads:
         raise UserError(
-            f"{model.place}: has no head that predicts tokens; pretrain it with one by --from"
+            f"{model.place}: has no head that predicts tokens; pretrain one with --from"
         )
     if top < 1:
-        raise UserError(f"--top {top}: at least 1")
+        raise UserError(f"--top {top}: must be at least 1")
     kind = str(PARTS[heads[0]].language_model)
     ids, at = _mask_blanks(model, around_blanks, masked=kind == "masked")
     limit = model.reader().limit
     if limit is not None and len(ids) > limit:
         raise UserError(
-            f"the text has {len(ids):,} tokens, and {model.place} reads {limit:,} at a time;"
-            f" shorten it to {limit:,}"
+            f"the text has {len(ids):,} tokens, but {model.place} reads at most {limit:,};"
+            " shorten it"
         )
     with join(device) as world:
         if model.device != world.device:
@@ -105,7 +105,7 @@ def _split_at_blanks(model: Model, text: str) -> list[str]:
     names = {*ROLES["mask"], *([mask] if mask else [])}
     parts = re.split("|".join(re.escape(name) for name in sorted(names)), text)
     if len(parts) == 1:
-        raise UserError("the text has no blank in it: write [MASK] where a word is missing")
+        raise UserError("the text has no blank; write [MASK] where a word is missing")
     return parts
 
 
@@ -166,8 +166,8 @@ def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
         context = np.concatenate([prefix, ids[:position]])[-(model.reader().limit or 0) :]
         if not len(context):
             raise UserError(
-                f"nothing stands before the first blank, and {model.place} reads from the left;"
-                " put a word before it"
+                f"the text starts with a blank, but {model.place} reads left to right; put a"
+                " word before it"
             )
         encoded = model.module.encode(packed([model.reader().around(context)], model.device))
         logits = head.logits(encoded.hidden_states[-1:], encoded.table)

@@ -68,9 +68,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:
-            raise UserError(f"--temperature {self.temperature:g}: must be a number from 0 up")
+            raise UserError(f"--temperature {self.temperature:g}: must be 0 or more")
         if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"--top-k {self.top_k}: at least 1, or leave it out")
+            raise UserError(f"--top-k {self.top_k}: must be at least 1; or leave it out")
 
     def draw(self, logits: Tensor, at: Ints, step: int) -> tuple[Ints, Tensor]:
         """[K] a sampled column for each row of logits, and their probabilities."""
@@ -122,8 +122,8 @@ def generate(
     ids = _prompt_and_masks(model, prompt, length)
     if not 1 <= steps <= length:
         raise UserError(
-            f"--steps {steps}: must be from 1 to {length}, the tokens to generate, since each step"
-            " unmasks at least one"
+            f"--steps {steps}: must be from 1 to --length {length}, because each step"
+            " unmasks at least one token"
         )
     first = len(ids) - length
     ordinary = model.vocabulary.ordinary  # special tokens were never masked
@@ -147,7 +147,7 @@ def generate(
 def _prompt_and_masks(model: Model, prompt: str, length: int) -> Ids:
     """The tokens of the prompt, then masks."""
     if length < 1:
-        raise UserError(f"--length {length}: at least 1")
+        raise UserError(f"--length {length}: must be at least 1")
     mask = model.vocabulary.role("mask")
     encoder = CachedTokenizer(model.tokenizer, segment=False, counts=Counts())
     prompt_ids = encoder.encode([prompt]).ids
@@ -155,8 +155,8 @@ def _prompt_and_masks(model: Model, prompt: str, length: int) -> Ids:
     if limit is not None and len(prompt_ids) + length > limit:
         note = f" after {len(prompt_ids):,} of the prompt" if len(prompt_ids) else ""
         raise UserError(
-            f"--length {length}: {model.place} reads {limit:,} tokens at a time; generate at most"
-            f" {max(limit - len(prompt_ids), 0):,}{note}"
+            f"--length {length}: {model.place} reads at most {limit:,} tokens; generate at"
+            f" most {max(limit - len(prompt_ids), 0):,}{note}"
         )
     return np.concatenate([prompt_ids, np.full(length, mask, dtype=prompt_ids.dtype)])
 

@@ -17,7 +17,7 @@ from clozelab.objectives import Generator, MaskedLm
 from clozelab.objectives.replaced import Sharing
 
 FOLDER = "generator"  # its subfolder beside the encoder's files, in transformers' format
-_REMEDY = "give the generator of this encoder, or remove {} to go on without one"
+_REMEDY = "give the generator of this encoder, or remove {} to continue without one"
 _WORDS = WORDS.removeprefix("encoder.")
 _TABLES = tuple(f"embeddings.{name}." for name in ("words", "positions", "types", "norm"))
 
@@ -54,9 +54,8 @@ def predicting(model: Model) -> Model:
     generator = generator_of(model)
     if generator is None:
         raise UserError(
-            f"{model.place}: tells replaced tokens and predicts none; its generator does, which"
-            f" transformers has as ElectraForMaskedLM: name that, or put it into"
-            f" {model.place}/{FOLDER}"
+            f"{model.place}: is a discriminator and predicts no tokens; name its generator"
+            f" (ElectraForMaskedLM in transformers), or put that into {model.place}/{FOLDER}"
         )
     return generator
 
@@ -112,7 +111,7 @@ def _check_generator(imported: Imported, other: Imported, place: str) -> None:
             "masked_lm" not in other.heads
         ),
         "its head has a table of its own": "heads.masked_lm.table" in other.weights,
-        f"has {words[1]:,} words, and the encoder {words[0]:,}": words[0] != words[1],
+        f"has {words[1]:,} tokens, but the encoder has {words[0]:,}": words[0] != words[1],
     }
     faults |= {
         f"{size} = {theirs} is more than the encoder's {mine}": theirs > mine

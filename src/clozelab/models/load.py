@@ -53,11 +53,11 @@ def load(place: str) -> Model:
         if checkpoint is not None:
             return _load_checkpoint(checkpoint, tuple(skipped))
         if Run(path).result() is None:
-            raise UserError(f"{path}: the run has no whole checkpoint yet; wait, or resume it")
-        remedy = f"train it again by clozelab pretrain --resume {path}"
+            raise UserError(f"{path}: the run has no complete checkpoint yet; wait, or resume it")
+        remedy = f"train it again with clozelab pretrain --resume {path}"
         if (path / TASK).exists():
             remedy = f"remove {path / 'result.json'} and run the same finetune command again"
-        problem = skipped[0].partition(";")[0] if skipped else "its checkpoints are gone"
+        problem = skipped[0].partition(";")[0] if skipped else "its checkpoints are missing"
         raise UserError(f"{path}: is done, but {problem}; {remedy}")
     if (path / PLAN).exists():
         return load(str(path / best_tuning(path)))
@@ -79,13 +79,13 @@ def best_tuning(folder: Path) -> str:
     result = Run(folder).result()
     if result is None:
         raise UserError(
-            f"{folder}: its fine-tunings are not all done; run the same finetune command again,"
-            " or name one of the folders in it"
+            f"{folder}: some of its fine-tuning runs are not done; run the same finetune"
+            " command again, or name one of the folders in it"
         )
     if "best" not in result:
         raise UserError(
-            f"{folder / 'result.json'}: names no best run; remove it and run the same finetune"
-            " command again"
+            f"{folder / 'result.json'}: does not name the best run; remove it and run the"
+            " same finetune command again"
         )
     return str(result["best"])
 
@@ -149,8 +149,8 @@ def _load_foreign(place: str) -> Model:
     size = describe(tokenizer).size
     if size > rows:
         raise UserError(
-            f"{place}: the tokenizer has ids up to {size - 1:,} and the model {rows:,} words;"
-            " resize the model's embeddings to the tokenizer, and save both"
+            f"{place}: the tokenizer has ids up to {size - 1:,}, but the model has {rows:,}"
+            " embeddings; resize the model's embeddings to the tokenizer, and save both"
         )
     # Of several types float32, which holds the values of all.
     dtypes = {tensor.dtype for tensor in files.tensors.values() if tensor.is_floating_point()}
@@ -173,10 +173,10 @@ def _load_foreign(place: str) -> Model:
     notes = [f"{place}: {note}" for note in imported.notes]
     if extra_tokens:
         notes.append(
-            f"{place}: left aside, since the model has no row for them: the tokenizer's"
+            f"{place}: ignored, because the model has no embedding for them: the tokenizer's"
             f" {', '.join(extra_tokens[:_MOST_NAMES])}"
         )
-    notes += [f"{place}: left aside, since nothing here needs it: {_modules(rest)}"] if rest else []
+    notes += [f"{place}: ignored, because nothing here needs it: {_modules(rest)}"] if rest else []
     return Model(place, recipe, tokenizer, module.eval(), 0, tuple(notes), task, origin)
 
 

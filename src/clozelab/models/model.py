@@ -66,7 +66,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Model:
-    """A model with what made it."""
+    """A trained model with its tokenizer and its recipe."""
 
     place: str
     recipe: Recipe
@@ -82,7 +82,7 @@ class Model:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The ids the model deals in."""
+        """The token ids that the model knows."""
         return describe(self.tokenizer)
 
     @property
@@ -136,15 +136,15 @@ class Model:
         return hasher.hexdigest()
 
     def probe(self, task: str | Sequence[str], **options: Any) -> Probes:
-        """Read tasks off the layers by linear probes: `clozelab.probe`."""
+        """Score the layers on tasks with linear probes: `clozelab.probe`."""
         return clozelab.probe(self, task, **options)
 
     def score(self, text: str | Sequence[str] | None = None, **options: Any) -> Any:
-        """Compute how likely texts are, or ask for minimal pairs or facts: `clozelab.score`."""
+        """Compute how likely texts are, or score minimal pairs or facts: `clozelab.score`."""
         return clozelab.score(self, text=text, **options)
 
     def fill(self, text: str, **options: Any) -> Filled:
-        """Guess the blanks of a text: `clozelab.fill`."""
+        """Predict the blanks of a text: `clozelab.fill`."""
         return clozelab.fill(self, text, **options)
 
     def generate(self, **options: Any) -> Generated:
@@ -160,13 +160,13 @@ class Model:
         return clozelab.export(self, out, **options)
 
     def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The last layer's states of some texts, [B, L, W], and which of them are tokens, [B, L].
+        """The last layer's hidden states of texts, [B, L, W], and a mask of the tokens, [B, L].
 
-        They are on the model's device, and take part in gradients where these are recorded.
+        Both are on the model's device. The states carry gradients unless autograd is switched off.
         """
         texts = [texts] if isinstance(texts, str) else texts
         if not len(texts):
-            raise UserError("encode needs texts; the list of them is empty")
+            raise UserError("encode needs texts; the list of texts is empty")
         rows = self.reader().read(texts)
         if not any(map(len, rows)):  # neither tokens nor special tokens
             size, width = len(rows), self.recipe.encoder.vector_width
@@ -179,7 +179,7 @@ class Model:
         return pad(list(states_of), batch_first=True), pad(masks, batch_first=True)
 
     def predict(self, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
-        """What a fine-tuned model says of each input, as `clozelab predict` does.
+        """The predictions of a fine-tuned model for a list of inputs, as in `clozelab predict`.
 
         An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
         question and its passage (answer), a text and its continuations (choose), or a document in
@@ -188,7 +188,7 @@ class Model:
         from clozelab.finetuning.loading import predict
 
         if isinstance(inputs, str):
-            raise UserError("predict takes a list of inputs: put the text into one, as [text]")
+            raise UserError("predict takes a list of inputs; put the text into a list, as [text]")
         return predict(self, inputs, device=device)
 
     def _repr_html_(self) -> str:

@@ -134,8 +134,7 @@ class TaskReader:
         columns["segments"] = segments = np.zeros(len(columns["ids"]), dtype=np.uint8)
         if not len(segments):
             raise UserError(
-                "a text has no tokens, and the model reads texts without marks around them; leave"
-                " it out"
+                "a text has no tokens, and the model adds no special tokens; leave it out"
             )
         if second is not None and self.recipe.encoder.segment_types not in (0, 1):
             segments[b.start :] = 1

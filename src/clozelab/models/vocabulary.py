@@ -54,8 +54,8 @@ def check_pieces(model: Model) -> None:
     if model.recipe.encoder.reads == "words":
         name = slots.use("encoder", model.recipe.encoder)
         raise UserError(
-            f"{model.place}: encoder {name} reads words by their characters, whatever the"
-            " vocabulary; use it as it is"
+            f"{model.place}: encoder {name} reads words by their characters, so its"
+            " vocabulary cannot be changed; use it unchanged"
         )
 
 
@@ -71,8 +71,8 @@ def with_words(
     """The model with the best `words` of the candidates added to its vocabulary."""
     if not candidates:
         raise UserError(
-            "there is nothing to add: the tokenizer takes no word apart that occurs often enough;"
-            " give more text, or a smaller --least"
+            "there is nothing to add: the tokenizer splits no word that occurs often"
+            " enough; give more text, or a smaller --least"
         )
     if words > len(candidates):
         raise UserError(
@@ -129,8 +129,8 @@ def _with_tokenizer(
     offset = getattr(model.recipe.encoder, "position_offset", 0)
     if offset and list(rows[offset - 1].ids) != [offset - 1]:
         raise UserError(
-            f"{model.place}: its positions are counted from the padding's id, {offset - 1}, which"
-            " would change with the vocabulary; use it as it is"
+            f"{model.place}: its positions are counted from the padding id, {offset - 1},"
+            " which would change with the vocabulary; use it unchanged"
         )
     old = {name: value.detach() for name, value in model.module.named_parameters()}
     weights = with_rows(old, rows, initialisation=initialisation, seed=seed)
@@ -160,8 +160,8 @@ def _check_trimmed(
         unaffected = unknown not in ids and min(new_id[ids], default=0) >= 0
         if unaffected and new_id[ids].tolist() != new.encode(text, add_special_tokens=False).ids:
             raise UserError(
-                f"the tokenizer cannot be trimmed: without the other pieces it reads {text[:60]!r}"
-                " otherwise; use it as it is"
+                "the tokenizer cannot be trimmed: without the other pieces it tokenises"
+                f" {text[:60]!r} differently; use it unchanged"
             )
 
 

@@ -42,8 +42,8 @@ class Contrastive(Weighted):
             raise UserError(f"sizes = {list(self.sizes)}: list each once, ascending")
         if self.sizes and self.projection:
             raise UserError(
-                f"sizes = {list(self.sizes)} cut the vectors themselves, and projection = true"
-                " trains others; set projection = false"
+                f"sizes = {list(self.sizes)} truncate the vectors, but projection = true"
+                " trains projected ones; set projection = false"
             )
 
     @property
@@ -85,7 +85,7 @@ class Contrastive(Weighted):
         if self.sizes and self.sizes[-1] >= encoder.hidden_size:
             raise UserError(
                 f"sizes = {list(self.sizes)} must be below encoder.hidden_size ="
-                f" {encoder.hidden_size}, the whole vector, whose loss is always there"
+                f" {encoder.hidden_size}, the full vector, which is always trained"
             )
 
     def training_flops(

@@ -106,7 +106,7 @@ class CausalLm(_TableObjective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.head == "shared" and not self.tied:
-            raise UserError('tied = false: has no effect with head = "shared"; set it of masked_lm')
+            raise UserError('tied = false: has no effect with head = "shared"; set it in masked_lm')
 
     @property
     def head_of(self) -> str | None:

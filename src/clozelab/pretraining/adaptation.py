@@ -68,8 +68,8 @@ def adaptation(
     pretrained(model)  # refused, if it is fine-tuned
     if model.recipe.encoder.reads == "words":
         raise UserError(
-            f"{place}: predicts whole words of its own corpus, and another text has others;"
-            f" pretrain {model.recipe.name} on both"
+            f"{place}: predicts only the words of its own corpus; pretrain"
+            f" {model.recipe.name} on both texts"
         )
     stores = open_stores([data])
     corpus = stores[0][0]
@@ -99,7 +99,7 @@ def adaptation(
 def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
     """The recipe that adapts a model of the recipe `own` to a text of `blocks` blocks."""
     if not 0 <= detour < 1:
-        raise UserError(f"--detour {detour:g}: a share of the steps, from 0 to below 1")
+        raise UserError(f"--detour {detour:g}: must be a share of the steps, from 0 to below 1")
     old = own.schedule
     length = own.blocks.length
     batch = max(1, min(_MAX_TOKENS // length, max(_MIN_BLOCKS, blocks // _STEPS_A_PASS)))
@@ -149,7 +149,7 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
     except UserError as error:
         if not detour:
             raise
-        raise UserError(f"--detour: not for a model of {own.name}, since {error}") from None
+        raise UserError(f"--detour: does not work with {own.name}, because {error}") from None
 
 
 def _changes(own: Recipe, recipe: Recipe) -> list[str]:
@@ -170,7 +170,9 @@ def _replay_share(replay: str | None) -> tuple[float, str | None]:
     place, share = weighted(replay)
     share = REPLAY if place == replay else share
     if not share < 1:
-        raise UserError(f"--replay {replay}: a share of the tokens, below 1, as in {place}:0.1")
+        raise UserError(
+            f"--replay {replay}: must be a share of the tokens below 1, as in {place}:0.1"
+        )
     return share, place
 
 
@@ -187,8 +189,8 @@ def _teacherless(model: Model) -> Recipe:
     parts = tuple(part for part in model.recipe.objectives if not part.needs_teacher)
     if not parts:
         raise UserError(
-            f"{model.place}: was trained under a teacher alone, and has no loss of its own; adapt"
-            " its teacher, and distil that"
+            f"{model.place}: was trained only from a teacher and has no loss without it;"
+            " adapt the teacher, and distil that"
         )
     return replace(model.recipe, objectives=parts)
 
@@ -247,10 +249,10 @@ def _general_corpus(job: PretrainJob, model: Model, place: str | None) -> Corpus
     try:
         general = open_stores([corpus.place, place])[1][0]
         if general.manifest["fingerprint"] == corpus.manifest["fingerprint"]:
-            raise UserError(f"{place}: is the text to adapt to; name another by --general")
+            raise UserError(f"{place}: is the text to adapt to; name another with --general")
         sample = held_out(job.recipe, general, length=job.recipe.blocks.length, count=1)
         if isinstance(sample, str):
-            raise UserError(f"{sample}; name another by --general")
+            raise UserError(f"{sample}; name another with --general")
     except UserError:
         if named:
             raise

@@ -144,14 +144,14 @@ def evaluate(
     so that recipes with different mask rates can be compared.
     """
     if blocks < 1:
-        raise UserError(f"--blocks {blocks}: at least 1")
+        raise UserError(f"--blocks {blocks}: must be at least 1")
     (store,) = open_stores([data])
     corpus = store[0]
     recipe, trained = measurable(place, corpus)
     form: Any = recipe.blocks
     if pairs is not None:
         if not {*PAIRS} & {*trained.heads}:
-            raise UserError(f"{place}: --pairs needs a pair objective, which this model has not")
+            raise UserError(f"{place}: has no pair objective; leave --pairs out")
         form = FORMATS[pairs](length=form.length)
     if masks is not None:
         recipe = masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
@@ -163,8 +163,8 @@ def evaluate(
         sums = held_out.measure(model, world, tokens=TOKENS)
     if not any(values["count"] for values in sums.values()):
         raise UserError(
-            f"{corpus.name}: nothing is hidden in its held-out blocks, so there is no loss; give it"
-            " more text"
+            f"{corpus.name}: nothing is masked in its held-out blocks, so there is no loss;"
+            " give it more text"
         )
     return sums
 
@@ -180,8 +180,7 @@ def measurable(place: str, corpus: Corpus) -> tuple[Recipe, PretrainingModel]:
     model = pretrained(loaded)
     if {*model.heads} <= {*model.taught}:
         raise UserError(
-            f"{place}: is an encoder alone, without a head to measure; pretrain it with one by"
-            f" --from {place}"
+            f"{place}: is an encoder without a head to measure; pretrain a head with --from {place}"
         )
     return loaded.recipe, model
 
@@ -192,8 +191,8 @@ def masked(recipe: Recipe, other: Recipe) -> Recipe:
     ordered = {"order_of_prediction" in part.provides for part in (recipe.masking, other.masking)}
     if "targets" in missing or len(ordered) > 1:
         raise UserError(
-            f"--masks {other.name}: {recipe.name} and {other.name} do not predict alike; name"
-            " another recipe"
+            f"--masks {other.name}: {recipe.name} and {other.name} have different"
+            " objectives; name another recipe"
         )
     objectives = tuple(part for part in recipe.objectives if not part.needs & missing)
     try:
@@ -202,5 +201,5 @@ def masked(recipe: Recipe, other: Recipe) -> Recipe:
         )
     except UserError as error:
         raise UserError(
-            f"--masks {other.name}: not for a model of {recipe.name}, since {error}"
+            f"--masks {other.name}: does not work with {recipe.name}, because {error}"
         ) from None

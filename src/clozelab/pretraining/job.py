@@ -386,8 +386,8 @@ class PretrainTrainer:
     def _check_texts(self) -> None:
         if rows_of_a_group(self.recipe, 2) > 1 and sum(s.size for s in self.sources(0)) < 2:
             raise UserError(
-                f"{self.job.stores[0][0].name}: has one text, and {self.recipe.name} tells a text"
-                " from others; give more text"
+                f"{self.job.stores[0][0].name}: has only one text, but {self.recipe.name}"
+                " tells texts apart; give more text"
             )
 
     def _check_rows(self) -> None:
@@ -403,12 +403,13 @@ class PretrainTrainer:
             return
         if len(self.job.stores) > 1:
             raise UserError(
-                f"--data: {self.recipe.name} reads one text in order, and was given"
-                f" {len(self.job.stores)} corpora; build one of all the texts"
+                f"--data: {self.recipe.name} reads one text in order, but"
+                f" {len(self.job.stores)} corpora are given; build one corpus from all the"
+                " texts"
             )
         if sequences % size:
             raise UserError(
-                f"schedule.batch_size = {sequences} rows cannot be shared by {size} processes;"
+                f"schedule.batch_size = {sequences} cannot be split over {size} processes;"
                 f" use a multiple of {size}"
             )
 

@@ -102,7 +102,7 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> TextBlocks:
     encoded = encoder.encode(splitter().split(text))
     units = {} if corpus is None else corpus.mark_units(encoded)
     if not len(encoded.ids):
-        raise UserError("the text has no token in it: give some words to hide")
+        raise UserError("the text has no tokens; give some words to mask")
     sizes = np.diff(encoded.starts)
     documents = Documents(
         ids=encoded.ids,

@@ -78,9 +78,9 @@ def follow(
     `pairs` next-sentence and sentence-order pairs; 0: on none.
     """
     if blocks < 2:
-        raise UserError(f"--blocks {blocks}: at least 2")
+        raise UserError(f"--blocks {blocks}: must be at least 2")
     if pairs < 0 or pairs == 1:
-        raise UserError(f"--pairs {pairs}: 0, or at least 2")
+        raise UserError(f"--pairs {pairs}: must be 0, or at least 2")
     others = {word: strategy(word) for word in masks}
     opened = [measurable(place, corpus) for place in places]
     if not others:
@@ -134,10 +134,12 @@ def strategy(word: str) -> Recipe:
     try:
         masking: Any = PARTS[word]()
     except TypeError:
-        raise UserError(f"--masks {word}: has no usual settings; name a recipe with it") from None
+        raise UserError(
+            f"--masks {word}: has no default settings; name a recipe that uses it"
+        ) from None
     unit: Any = "span" if "spans" in masking.provides else "token"
     if "targets" not in masking.provides:
-        raise UserError(f"--masks {word}: hides nothing to predict; name another strategy")
+        raise UserError(f"--masks {word}: masks nothing to predict; name another strategy")
     return replace(usual, name=word, masking=masking, corruption=Corruption(unit=unit))
 
 
@@ -200,7 +202,7 @@ def _measured(held_out: HeldOut, measure: Callable[[HeldOut], Measured]) -> Matr
     order = np.concatenate(held_out.groups)
     if len(order) < 2:
         raise UserError(
-            f"{held_out.name}: its held-out text is one block, and the errors of a matrix need two:"
+            f"{held_out.name}: its held-out text is one block, but standard errors need two;"
             " give it more text, or build it with a larger --held-out"
         )
     parts = max(2, min(_PARTS, len(order) // 2))

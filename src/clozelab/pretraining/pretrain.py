@@ -95,13 +95,13 @@ def resume(
             trainer = PretrainTrainer(job, machine, world)
         first, cursor, state = 0, trainer.steps.start(), dict[str, Any]()
         if checkpoint is None:
-            yield Said(f"{out}: no whole checkpoint; the run begins again")
+            yield Said(f"{out}: no complete checkpoint; the run starts from the beginning")
         else:
             state = checkpoint.state()
             if not state:
                 raise UserError(
-                    f"{out}: was imported and has no steps to go on from; start a run of its own"
-                    f" with --from {out}"
+                    f"{out}: was imported and has no steps to resume; start a new run with"
+                    f" --from {out}"
                 )
             _check_data(out, state["data"], trainer.identity())
             with room_for("the checkpoint", world.device):
@@ -152,7 +152,7 @@ def _fit(trainer: PretrainTrainer, budget: Budget) -> Iterator[Event]:
     if budget.kind == "seconds":
         schedule, length = trainer.recipe.schedule, trainer.recipe.blocks.length
         size = f"{schedule.batch_size:,} × {length:,} tokens"
-        yield Said(f"timing a few steps of {size}, to fit the schedule to the budget")
+        yield Said(f"timing a few steps of {size} to fit the schedule to the budget")
     while True:
         try:
             return trainer.fit(budget)
@@ -165,7 +165,7 @@ def _check_schedule(run: Run, job: PretrainJob) -> None:
     """Refuse to resume if another process has refitted the run since its recipe was read."""
     recorded = run.recipe()
     if recorded.schedule != job.recipe.schedule:
-        raise UserError(f"{run.path}: went on meanwhile; run the same command again")
+        raise UserError(f"{run.path}: was continued by another process; run the same command again")
 
 
 def _check_data(out: Path, before: list[Any], now: list[Any]) -> None:
@@ -173,8 +173,8 @@ def _check_data(out: Path, before: list[Any], now: list[Any]) -> None:
     texts, texts_now = ([(s["made"], s["weight"]) for s in stores] for stores in (before, now))
     if texts != texts_now:
         raise UserError(
-            f"{out}: was started with other data ({_listed(before)}) than is given now"
-            f" ({_listed(now)}); give the same --data"
+            f"{out}: was started with other data ({_listed(before)}, now {_listed(now)});"
+            " give the same --data"
         )
 
 

@@ -71,7 +71,7 @@ def continued(
     if not {*own} <= encoder.free_settings:
         free = [f"encoder.{name}" for name in sorted(encoder.free_settings)]
         but = f", but for {listed(free)}" if free else ""
-        raise UserError(f"the model brings its own encoder: leave --set encoder.… out{but}")
+        raise UserError(f"the encoder is that of the model; leave --set encoder.… out{but}")
     encoder = replace(encoder, **{name: getattr(recipe.encoder, name) for name in own})
     objectives = _built_alike(job.recipe, loaded.recipe, loaded.module.heads)
     recipe = within(job.recipe, encoder, objectives=objectives)
@@ -142,11 +142,13 @@ def taught(
         )
     for part in objectives:
         if part.compares and "masked_lm" not in teacher.module.heads:
-            raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
+            raise UserError(
+                f"{place}: has no masked_lm head, as a teacher must; name another teacher"
+            )
         if part.compares and teacher.shift:
             raise UserError(
-                f"{place}: predicts masked tokens from the place before them, which a student does"
-                " not; use --recipe minilm, or another teacher"
+                f"{place}: predicts masked tokens from the previous position, which a"
+                " student does not; use --recipe minilm, or another teacher"
             )
         try:
             part.check_teacher(teacher.recipe.encoder)
@@ -193,8 +195,8 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     facts = run.machine()
     if not {"seed", "data"} <= facts.keys():
         raise UserError(
-            f"{place}/machine.toml: does not tell the run's seed and data any more; put it back, or"
-            f" start a run of its own with --from {place}"
+            f"{place}/machine.toml: has lost the run's seed and data; restore it from a"
+            f" copy, or start a new run with --from {place}"
         )
     places = _where(place, data, facts)
     stores = open_stores(places, ahead=True)
@@ -220,8 +222,8 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         changed = changes(recorded, refitted)
         if changed:
             raise UserError(
-                f"{place}: was started with another recipe ({'; '.join(changed[:5])}); resume"
-                f" it as it was, or start a run of its own with --from {place}"
+                f"{place}: was started with another recipe ({'; '.join(changed[:5])});"
+                f" resume it with the same recipe, or start a new run with --from {place}"
             )
     if newest(run.checkpoints)[0] is None:  # it starts again, as it did the first time
         inputs: dict[str, Any] = {"data": places, "seed": facts["seed"]}
@@ -251,7 +253,9 @@ def _adaptation(facts: Mapping[str, Any]) -> Adaptation | None:
     general, fingerprint = settings.pop("general", None), settings.pop("general_fingerprint", "")
     patience = settings.pop("patience")
     if general is not None and not exists(general):
-        raise UserError(f"{general}: the corpus of general text is gone; put it back to go on")
+        raise UserError(
+            f"{general}: the corpus of general text is missing; restore it, then resume the run"
+        )
     places = [] if general is None else [as_it_was(f"{general}:1", fingerprint)]
     corpora = [corpus for corpus, _ in open_stores(places)] if places else [None]
     return Adaptation(corpora[0], patience, settings)
@@ -262,14 +266,13 @@ def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequen
     before = facts["data"]
     if not (data or before):
         raise UserError(
-            f"{place}: was imported and has no steps to go on from; start a run of its own with"
-            f" --from {place}"
+            f"{place}: was imported and has no steps to resume; start a new run with --from {place}"
         )
     if data:
         return data
     gone = [store for store in before if not exists(store.rpartition(":")[0])]
     if gone:
-        raise UserError(f"{place}: its corpus {gone[0]} is gone; give its new place by --data")
+        raise UserError(f"{place}: its corpus {gone[0]} is missing; give its new place with --data")
     recorded_fingerprints = facts.get("fingerprint") or [""] * len(
         before
     )  # of which early runs had no record
@@ -289,8 +292,8 @@ def _as_wide_as(
     if type(student) is not type(other):
         mine, theirs = (slots.use("encoder", part) for part in (student, other))
         raise UserError(
-            f"{recipe.name}: encoder {mine} cannot have the size of its teacher's {theirs}; give"
-            " it one of its own by --size"
+            f"{recipe.name}: encoder {mine} cannot have the size of the teacher's {theirs};"
+            " set its size with --size"
         )
     bert_layers = recipes.read("bert").encoder.layers
     settings = {name: getattr(other, name) for name in {*student.block_settings, *more}}
@@ -363,7 +366,7 @@ def _extend_vocabulary(
     ):
         raise UserError(
             f"{place}: its tokenizer is not that of {loaded.place}; build the corpus with"
-            f" --tokenizer-from {loaded.place}, and --extend N to add words of its own"
+            f" --tokenizer-from {loaded.place}, and --extend N to add words of the text"
         )
     rows = sources(loaded.tokenizer, tokenizer, initialisation="mean")
     # A table may have unused rows: new words take those first.

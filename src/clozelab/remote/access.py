@@ -71,11 +71,11 @@ def system_of(url: str) -> tuple[Any, str]:
         system, path = import_module("fsspec.core").url_to_fs(url, **options)
     except ImportError as error:
         raise UserError(
-            f"{shown(url)}: its protocol needs a package more ({said(error)}):"
-            " pip install 'clozelab[remote]', or that package"
+            f"{shown(url)}: its protocol needs another package ({said(error)}); pip install"
+            " 'clozelab[remote]', or that package"
         ) from None
     except Exception as error:  # some connect at once, or need options that a URL lacks
-        raise UserError(f"{shown(url)} cannot be read ({said(error)}): check the URL") from None
+        raise UserError(f"{shown(url)} cannot be read ({said(error)}); check the URL") from None
     return system, path
 
 
@@ -191,18 +191,18 @@ def tried(ask: Callable[[], T], url: str, *, verb: str = "read") -> T:
         except UserError:
             raise
         except NotImplementedError:
-            raise UserError(f"{shown(url)} cannot be {verb}: name another place") from None
+            raise UserError(f"{shown(url)} cannot be {verb}; name another place") from None
         except Exception as error:  # every protocol has its own exceptions
             if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
                 raise UserError(
-                    f"{shown(url)} may not be {verb} ({said(error)}): check your credentials"
+                    f"{shown(url)} may not be {verb} ({said(error)}); check your credentials"
                 ) from None
             if isinstance(error, OSError) and error.errno in FULL:
                 raise  # a full disk of this machine
             problem = error
-    remedy = "check the connection" + (", or fetch it first" if verb == "read" else "")
+    remedy = "check the connection" + (", or download it first" if verb == "read" else "")
     raise UserError(
-        f"{shown(url)} cannot be {verb}, asked for {TRIES} times ({said(problem)}): {remedy}"
+        f"{shown(url)} cannot be {verb} after {TRIES} tries ({said(problem)}); {remedy}"
     )
 
 

@@ -142,8 +142,9 @@ class AheadFile:
             if files.sha256(self.target) != self.wanted.sha256:
                 self.target.unlink()
                 raise UserError(
-                    f"{shown(self.wanted.file.url)}: its checksum is not that of the manifest; put"
-                    " the corpus there again, and start the run anew: it has read from this one"
+                    f"{shown(self.wanted.file.url)}: its checksum is not that of the"
+                    " manifest; upload the corpus again, and restart the run, which has"
+                    " read damaged text"
                 )
             files.sync(self.target)
             grains.unlink()
@@ -164,7 +165,10 @@ class AheadFile:
         start, end = first * GRAIN, min(last * GRAIN, self.size)
         piece = access.ranged(self.wanted.file, start, end)
         if piece is None:
-            raise UserError(f"{shown(self.wanted.file.url)}: its server sends no parts any more")
+            raise UserError(
+                f"{shown(self.wanted.file.url)}: its server no longer sends parts of files;"
+                " download the corpus first"
+            )
         with self._lock:
             if not self._ended.is_set():
                 os.pwrite(self._handle, piece, start)

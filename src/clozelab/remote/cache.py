@@ -62,7 +62,7 @@ def local_folder(place: str, wanted: Callable[[str], bool] = lambda name: True) 
         return Path(place)
     remote_files = access.files_under(place)
     if not remote_files.keys() - {""}:
-        raise MissingError(f"there is no folder {shown(place)}, or nothing in it: check the name")
+        raise MissingError(f"the folder {shown(place)} does not exist or is empty; check the name")
     name = _last_name(place)
     chosen = [
         Wanted(f"{name}/{inside}", file)
@@ -205,7 +205,7 @@ def _make_room(folder: Path, need: int, *, url: str) -> None:
     larger = f"set {GIGABYTES} to more, or {FOLDER} to a folder on another disk"
     if size > most:
         raise UserError(
-            f"{shown(url)}: is {_gigabytes(size)} GB, and the cache {root} may have"
+            f"{shown(url)}: is {_gigabytes(size)} GB, but the cache {root} is limited to"
             f" {_gigabytes(most)}; {larger}"
         )
     with files.locked(root, wait=True):
@@ -219,15 +219,16 @@ def _make_room(folder: Path, need: int, *, url: str) -> None:
                 taken[path] = 0
         if size + sum(taken.values()) > most:
             raise UserError(
-                f"{shown(url)}: is {_gigabytes(size)} GB, and processes use"
-                f" {_gigabytes(sum(taken.values()))} of the {_gigabytes(most)} GB that the cache"
-                f" {root} may have; wait for them, or {larger}"
+                f"{shown(url)}: is {_gigabytes(size)} GB, but running processes use"
+                f" {_gigabytes(sum(taken.values()))} of the {_gigabytes(most)} GB of the"
+                f" cache {root}; wait for them, or {larger}"
             )
         free = shutil.disk_usage(root).free
         if need > free:
             raise UserError(
-                f"{shown(url)}: needs {_gigabytes(need)} GB of space in {root}, where"
-                f" {_gigabytes(free)} are left; free some, or set {FOLDER} to another folder"
+                f"{shown(url)}: needs {_gigabytes(need)} GB in {root}, where"
+                f" {_gigabytes(free)} are free; free some space, or set {FOLDER} to another"
+                " folder"
             )
         _write_index(folder, bytes=size)
 
@@ -328,11 +329,11 @@ def _disk_errors(root: Path, url: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in files.FULL:
             raise UserError(
-                f"{shown(url)}: no space is left for it in {root}; free some, or set {FOLDER} to"
+                f"{shown(url)}: no space is left in {root}; free some, or set {FOLDER} to"
                 " another folder"
             ) from None
         if isinstance(error, PermissionError):
             raise UserError(
-                f"{shown(url)}: the cache {root} cannot be written; set {FOLDER} to another folder"
+                f"{shown(url)}: the cache {root} is not writable; set {FOLDER} to another folder"
             ) from None
         raise

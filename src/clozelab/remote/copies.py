@@ -40,7 +40,7 @@ def put_folder(folder: Path, url: str, *, last: str) -> None:
 def check_new(url: str) -> None:
     """Refuse a URL that cannot be written or that has files already."""
     if _names_at(url):
-        raise UserError(f"{shown(url)}: has files in it already; name a new place")
+        raise UserError(f"{shown(url)}: already contains files; name a new place")
 
 
 def restore(url: str, folder: Path) -> None:
@@ -48,13 +48,21 @@ def restore(url: str, folder: Path) -> None:
     content = _list_bytes(partial(access.content, joined(url, LIST)))
     known = _parse_list(content)
     if content is not None and not known:
-        raise UserError(f"{shown(url)}/{LIST}: is no list of files and their sizes; it was altered")
+        raise UserError(
+            f"{shown(url)}/{LIST}: is not a list of files and sizes, so it was altered;"
+            " restore it there"
+        )
     if not known:
-        raise UserError(f"{folder}: is not there, and no copy of it at {shown(url)}; check both")
+        raise UserError(
+            f"{folder}: does not exist, and neither does a copy at {shown(url)}; check both"
+        )
     with files.new_folder(folder) as part:
         for name, (size, changed) in known["files"].items():
             if {"", ".", ".."} & {*name.split("/")}:
-                raise UserError(f"{shown(url)}/{LIST}: names a file {name!r}; it was altered")
+                raise UserError(
+                    f"{shown(url)}/{LIST}: lists a file {name!r}, so it was altered; restore"
+                    " it there"
+                )
             place = joined(url, name)
             wanted = Wanted(name, RemoteFile(place, *access.system_of(place), size, str(changed)))
             file = part / name
@@ -68,13 +76,13 @@ def _names_at(url: str) -> set[str]:
     """The names of the files at a URL; refuses one that cannot be written."""
     if access.is_web(url):
         raise UserError(
-            f"{shown(url)}: a web server cannot be written; name a bucket, as in s3://bucket/name"
+            f"{shown(url)}: a web server is not writable; name a bucket, as in s3://bucket/name"
         )
     try:
         return {*access.files_under(url)}
     except access.MissingError:  # a missing folder has no files; only a missing bucket raises
         raise UserError(
-            f"{shown(url)}: there is no such bucket; make it first, or name another place"
+            f"{shown(url)}: the bucket does not exist; make it first, or name another place"
         ) from None
 
 
@@ -114,7 +122,7 @@ class FolderCopy:
             return
         other = _read_list(partial(access.content, joined(self.url, LIST))) if LIST in names else {}
         if not known or other.get("id") != known.get("id"):
-            raise UserError(f"--copy-to {shown(self.url)}: has other files in it; name a new place")
+            raise UserError(f"--copy-to {shown(self.url)}: contains other files; name a new place")
 
     def _work(self) -> None:
         said = ""
@@ -126,7 +134,7 @@ class FolderCopy:
                 self._update_copy()
                 said = ""
             except (UserError, OSError) as error:
-                later = "to go on with it, with the same --copy-to, puts up the rest"
+                later = "resume the run with the same --copy-to to copy the rest"
                 again = later if ends else "the next save tries again"
                 sentence = (
                     f"the copy at {shown(self.url)} is behind ({access.said(error)}); {again}"

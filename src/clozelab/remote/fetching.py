@@ -51,8 +51,8 @@ def fetch(wanted: Wanted, target: Path, *, part: Path, tell: Callable[[int], Non
             return
         part.unlink()
     raise UserError(
-        f"{shown(wanted.file.url)}: its checksum is not that of the manifest, fetched twice; put"
-        " the corpus there again"
+        f"{shown(wanted.file.url)}: its checksum is not that of the manifest, in two"
+        " downloads; upload the corpus again"
     )
 
 

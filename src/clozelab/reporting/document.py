@@ -109,7 +109,7 @@ class Page:
 def check(place: Path) -> None:
     """Refuse a file name that is neither HTML nor Markdown."""
     if place.suffix not in (".html", ".md"):
-        raise UserError(f"--out {place}: is no page; end its name in .html or .md")
+        raise UserError(f"--out {place}: is not a page; use a name ending in .html or .md")
 
 
 def number(value: float, form: str = ".1f") -> NumberCell:

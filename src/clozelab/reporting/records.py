@@ -58,15 +58,16 @@ def named(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
 def _run_folders(place: Path) -> list[Path]:
     """The runs at a place or right below it, without studies."""
     if (place / STUDY).exists():
-        raise UserError(f"{place}: is a study, which has a page of its own; name it alone")
+        raise UserError(f"{place}: is a study, which gets a page of its own; name only this study")
     if (place / TASK).exists() and not (place / PLAN).exists():
-        raise UserError(f"{place}: is one seed of a fine-tuning; name the folder of all its seeds")
+        raise UserError(
+            f"{place}: is one seed of a fine-tuning run; name the folder of all its seeds"
+        )
     inside = (folder for folder in sorted(place.glob("*")) if not (folder / STUDY).exists())
     runs = [place] if _is_run(place) else [folder for folder in inside if _is_run(folder)]
     if not runs:
         raise UserError(
-            f"{place}: has no run; name the folders of runs by pretrain or finetune, or a folder of"
-            " such folders"
+            f"{place}: has no run; name folders made by pretrain or finetune, or a folder of these"
         )
     return runs
 

@@ -67,10 +67,10 @@ class AdaptationRecord:
         """The gain and the forgetting in a sentence."""
         new = _folder_name(self.texts["held_out"])
         if not self.best_step:
-            return f"no step made the loss of {new} lower; the model is as it was"
+            return f"no step lowered the loss on {new}; the model is unchanged"
         words = [f"new text ({new}): {self.gain:.3f} nats gained"]
         if self.forgetting is None:
-            words.append("what was forgotten is not measured, for want of general text")
+            words.append("forgetting is not measured, because there is no general text")
         else:
             what = "forgotten" if self.forgetting > 0 else "gained"
             general = _folder_name(self.texts["general"])

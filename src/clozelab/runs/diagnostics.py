@@ -39,13 +39,13 @@ FIRST_TIMED = 3  # the first step that counts: those before it compile, and wait
 
 FEED, HOST, MEMORY, ARITHMETIC, SHARED = "feed", "host", "memory", "arithmetic", "shared"
 SENTENCES = {  # what a user can do about each
-    FEED: "the device waits for text; give it more --workers",
-    HOST: "the device waits for its next launch; a larger --micro-batch, more sequences a step or"
-    " --compile would fill it",
-    MEMORY: "the device moves more data than it computes with; a wider model, or one without"
-    " dropout, would use more of it",
-    ARITHMETIC: "the device computes nearly all the time; only a faster one helps",
-    SHARED: "other processes have the CPU's cores for part of the time; run it alone, or wait",
+    FEED: "the device waits for text; use more --workers",
+    HOST: "the device waits for the host; use a larger --micro-batch, more sequences per step or"
+    " --compile",
+    MEMORY: "the device is limited by memory bandwidth; a wider model, or one without dropout,"
+    " would use it better",
+    ARITHMETIC: "the device computes nearly all the time; only a faster device helps",
+    SHARED: "other processes use the CPU cores part of the time; run it alone, or wait",
 }
 
 
@@ -155,8 +155,8 @@ class Plateau:
             return None
         self.warned = True
         return (
-            f"on the unigram plateau: for {2 * self.stretch:,} steps {self.objective} has stayed at"
-            f" {mean:.2f}, and to know no more than how often each token occurs costs"
+            f"on the unigram plateau: for {2 * self.stretch:,} steps {self.objective} has"
+            f" stayed at {mean:.2f}, and predicting by token frequency alone gives"
             f" {self.entropy:.2f}; {self.cause(self._lower)}"
         )
 
@@ -220,29 +220,29 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     low, high = recipe.optimiser.usual_rates or (rate, rate)
     if lower:
         return (
-            "it had been lower, so steps are too long: lower optimiser.learning_rate or lengthen"
-            " schedule.warmup"
+            "it had been lower, so the updates are too large: lower optimiser.learning_rate"
+            " or lengthen schedule.warmup"
         )
     if not low <= rate <= high:
-        fix = f"{'raise' if rate < low else 'lower'} it by --set optimiser.learning_rate=…"
+        fix = f"{'raise' if rate < low else 'lower'} it with --set optimiser.learning_rate=…"
         return f"a learning rate of {rate:g} is unusual: {fix}"
     if repeats >= REPEATED:
         return (
-            f"{repeats:.0%} of the text are sentences that were there before: build the corpus"
-            " without them (--unique lines)"
+            f"{repeats:.0%} of the text are repeated sentences: build the corpus without"
+            " them (--unique lines)"
         )
     if recipe.tokenizer.vocabulary < SMALL_VOCABULARY:
         return (
-            f"a vocabulary of {recipe.tokenizer.vocabulary} makes tokens that tell little of one"
-            " another: build the corpus with a larger --vocabulary"
+            f"a vocabulary of {recipe.tokenizer.vocabulary} makes tokens that say little"
+            " about each other: build the corpus with a larger --vocabulary"
         )
     length = f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
     post = getattr(encoder, "norm", None) == "post"
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:
         return (
             f"{encoder.layers} layers with norm = post may not leave it within {length}: try"
-            " --set encoder.norm=pre (the recipe swift has it), fewer sequences and so more steps,"
-            " or a longer warm-up"
+            " --set encoder.norm=pre (as the recipe swift does), smaller batches with more"
+            " steps, or a longer warm-up"
         )
     for number, part in enumerate(recipe.objectives):
         if "next" in part.needs and part.weight > _LIGHT:
@@ -250,7 +250,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
                 f"next-sentence prediction at a weight of {part.weight:g} can keep a small encoder"
                 f" near it for all of {length}: try --set objectives.{number}.weight={_LIGHT:g}"
             )
-    return f"{length} may be too few: try fewer sequences and so more steps, or a longer budget"
+    return f"{length} may be too few: try smaller batches with more steps, or a longer budget"
 
 
 def repeated_share(corpus: Corpus) -> float:

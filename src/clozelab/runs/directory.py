@@ -46,7 +46,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One run's folder."""
+    """The folder of one run."""
 
     path: Path  # a string will do
 
@@ -84,16 +84,18 @@ class Run:
         saved = any(self.checkpoints.glob("step-*"))
         if saved or self.result() is not None or self.events("step"):
             raise UserError(
-                f"{self.path}: has a run in it already; continue it with --resume {self.path},"
-                " or name another folder"
+                f"{self.path}: already contains a run; continue it with --resume"
+                f" {self.path}, or name another folder"
             )
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        """A run that was started before."""
+        """Open an existing run."""
         run = cls(Path(path))
         if not run.recipe_file.is_file():
-            raise UserError(f"{path}: is no run, it has no recipe.toml; name the folder of a run")
+            raise UserError(
+                f"{path}: is not a run, because it has no recipe.toml; name the folder of a run"
+            )
         return run
 
     @property
@@ -107,7 +109,7 @@ class Run:
         return self.path / "checkpoints"
 
     def recipe(self) -> Recipe:
-        """The recipe as the run has it."""
+        """The run's recipe."""
         from clozelab.config.recipe import parse
 
         return parse(self.recipe_text(), str(self.recipe_file))
@@ -118,15 +120,15 @@ class Run:
         try:
             return self.read(file.name).decode()
         except UnicodeDecodeError:
-            raise UserError(f"{file}: is not UTF-8 text; put back a copy of it") from None
+            raise UserError(f"{file}: is not UTF-8 text; restore it from a copy") from None
 
     def machine(self) -> dict[str, Any]:
-        """What the run was made on and with."""
+        """The run's machine, data, seed and versions."""
         try:
             return tomllib.loads(self.read("machine.toml").decode())
         except ValueError as error:
             file = self.path / "machine.toml"
-            raise UserError(f"{file}: is not TOML ({error}); fix it there") from None
+            raise UserError(f"{file}: is not valid TOML ({error}); fix the file") from None
 
     def remember(self, facts: Mapping[str, Any]) -> None:
         """Put facts into machine.toml, beside those that are there or in their place."""
@@ -170,7 +172,7 @@ class Run:
         self.append({"kind": "refit", "step": step, "steps": steps})
 
     def events(self, kind: str | None = None) -> list[Entry]:
-        """What was recorded, the last where a kind and step were recorded twice."""
+        """The recorded events; if a kind and step were recorded twice, the last."""
         entries: dict[object, Entry] = {}
         for number, entry in enumerate(self._lines()):
             step: int | None = entry.get("step")
@@ -186,7 +188,7 @@ class Run:
         write_text(self.path / "result.json", text + "\n")
 
     def result(self) -> dict[str, Any] | None:
-        """What came out; None if the run is not done."""
+        """The results; None if the run is not done."""
         try:
             return dict(json.loads(self.read("result.json")))
         except FileNotFoundError:
@@ -222,7 +224,7 @@ class Run:
     # What can be done with a run are the public functions, called with it.
 
     def resume(self, **options: Any) -> Run:
-        """Go on with the run: `clozelab.resume`."""
+        """Resume the run: `clozelab.resume`."""
         return clozelab.resume(self, **options)
 
     def load(self, **options: Any) -> Any:
@@ -230,11 +232,11 @@ class Run:
         return clozelab.load(self, **options)
 
     def finetune(self, task: str, **options: Any) -> Run:
-        """Fit its model to a task: `clozelab.finetune`."""
+        """Fine-tune its model on a task: `clozelab.finetune`."""
         return clozelab.finetune(self, task, **options)
 
     def predict(self, text: Any, **options: Any) -> list[Any]:
-        """Ask its fine-tuned model about texts: `clozelab.predict`."""
+        """Predict with its fine-tuned model: `clozelab.predict`."""
         return clozelab.predict(self, text=text, **options)
 
     def evaluate(self, task: str | None = None, **options: Any) -> dict[str, dict[str, float]]:

@@ -85,8 +85,8 @@ class Machine(MachineOptions):
             return able and torch.cuda.get_device_capability(device) >= (8, 0)
         if self.kernels and not self.can_fuse(device):
             suits = self._suits_kernels(device)
-            kind = "are for whole weights in half precision on a GPU; leave it out"
-            needs = "need Triton; pip install triton, or leave it out"
+            kind = "needs unsharded weights in half precision on a GPU; leave it out"
+            needs = "needs Triton; pip install triton, or leave it out"
             raise UserError(f"--kernels: {needs if suits else kind}")
         return self.kernels
 
@@ -116,8 +116,8 @@ class Machine(MachineOptions):
         can = self.can_replay(device, compiled=compiled) and recipe.encoder.compiles != "layers"
         if self.graphs and not can:
             raise UserError(
-                "--graphs: are for a model that is compiled whole on a GPU; say --compile there,"
-                " or leave it out"
+                "--graphs: needs a fully compiled model on a GPU; give --compile there, or"
+                " leave it out"
             )
         return can and (usual if self.graphs is None else self.graphs)
 

@@ -27,57 +27,59 @@ Device = Annotated[str, OneOf("cpu", "cuda"), "where to compute (a GPU, if there
 
 @dataclass(frozen=True)
 class MachineOptions(CheckedOptions):
-    """These change the speed. A precision changes the arithmetic as well, and with dropout the
-    micro-batch changes what is dropped; without dropout no split changes a gradient.
+    """Options that change the speed. The precision also changes the arithmetic. With dropout, the
+    micro-batch changes what is dropped; without dropout, it changes no gradient.
     """
 
     device: Device | None = option("where to compute (a GPU, if there is one)")
-    precision: Precision | None = option("of the arithmetic (bf16 on a GPU, else fp32)")
-    micro_batch: Count | None = option("full sequences at a time (what memory allows)")
-    workers: Few | None = option("threads that prepare steps (1)")
+    precision: Precision | None = option("precision of the arithmetic (bf16 on a GPU, else fp32)")
+    micro_batch: Count | None = option("full-length sequences at a time (what fits in memory)")
+    workers: Few | None = option("threads that prepare batches (1)")
     compile: bool | None = option("compile the model (on a GPU)")
-    kernels: bool | None = option("our own kernels, in a compiled model (on a GPU)")
+    kernels: bool | None = option("use clozelab's kernels in a compiled model (on a GPU)")
     graphs: bool | None = option("replay compiled steps as CUDA graphs (narrow models)")
     recompute: bool | None = option("recompute activations: less memory, more time")
 
 
 @dataclass(frozen=True)
 class TrackOptions(CheckedOptions):
-    """Where a run is logged beside its own folder. A tracker that fails does not stop it."""
+    """Where a run is logged, besides its folder. A tracker that fails does not stop the run."""
 
     track: TrackerNames = option(
-        "log to trackio, wandb, mlflow or tensorboard as well; none: no longer", (), metavar="NAME"
+        "also log to trackio, wandb, mlflow or tensorboard; none stops that", (), metavar="NAME"
     )
-    tags: Words = option("tags of the run there", (), metavar="TAG,…")
+    tags: Words = option("tags of the run in the tracker", (), metavar="TAG,…")
 
 
 @dataclass(frozen=True)
 class SaveOptions(TrackOptions):
-    """How often a run saves and evaluates, in steps; 0 is only at the end, the default ten times.
+    """How often a run saves and evaluates, in steps; by default ten times, with 0 only at the end.
 
-    On a budget of time it evaluates less often where that would take over a tenth of it.
+    With a time budget it evaluates less often if evaluations would take over a tenth of the time.
     """
 
-    save_every: int | None = option("steps between checkpoints; 0: at the end (total/10)")
-    keep: int | None = option("checkpoints to keep, 0 for all (2; of a resumed run as it had)")
+    save_every: int | None = option("steps between checkpoints; 0: only at the end (total/10)")
+    keep: int | None = option("checkpoints to keep; 0 for all (2; a resumed run: as before)")
     evaluate_every: int | None = option("steps between evaluations on held-out text (total/10)")
-    evaluate_blocks: Count | None = option("held-out blocks of one evaluation (1,024)")
+    evaluate_blocks: Count | None = option("held-out blocks in one evaluation (1,024)")
     probe: Words | None = option(
-        "tasks that it is probed by as it goes, and blimp; nothing is changed", metavar="TASK,…"
+        "tasks to probe during training, also blimp; the training does not change", metavar="TASK,…"
     )
-    probe_every: int | None = option("steps between probes; 0: at the end (total/10)")
+    probe_every: int | None = option("steps between probes; 0: only at the end (total/10)")
     probe_examples: int | None = option("texts to fit a probe on, and pairs to score (4,096)")
-    task_data: Place | None = option("where the data of these tasks lies (CLOZELAB_DATA)")
+    task_data: Place | None = option("folder with the data of these tasks (CLOZELAB_DATA)")
     tensorboard: bool = option("the old name of --track tensorboard", False)
     max_seconds_between_saves: float | None = 600  # it saves after as long in any case
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.probe and (self.probe_every, self.probe_examples) != (None, None):
-            raise UserError("--probe-every and --probe-examples: name tasks by --probe TASK,…")
+            raise UserError(
+                "--probe-every and --probe-examples: need tasks; name them with --probe TASK,…"
+            )
 
         if self.tensorboard:
-            message = "--tensorboard is called --track tensorboard today; write that"
+            message = "--tensorboard is now called --track tensorboard; use that name"
             warnings.warn(message, OldNameWarning, stacklevel=3)
             trackers = dict.fromkeys([*self.track, tracker("tensorboard", "--track")])
             object.__setattr__(self, "track", tuple(trackers))

@@ -167,6 +167,4 @@ def _death(code: int | None) -> UserError:
     names = {-number: number.name for number in signal.Signals}
     how = names.get(code or 0, f"exit code {code}")
     full = "; memory may have run out" if code == -signal.SIGKILL else ""
-    return UserError(
-        f"a worker process ended by itself ({how}{full}); run the same command again to go on"
-    )
+    return UserError(f"a worker process died ({how}{full}); run the same command again to continue")

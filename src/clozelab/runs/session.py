@@ -368,8 +368,8 @@ class Session:
             )
         except OSError as error:  # most likely a full disk; earlier checkpoints are intact
             raise UserError(
-                f"step {step.number:,} could not be saved: {error}; fix that, then go on with"
-                f" {self.again}"
+                f"step {step.number:,} could not be saved: {error}; fix that, then resume"
+                f" with {self.again}"
             ) from error
         self._saved = time.monotonic()
         if place is not None:

@@ -85,7 +85,7 @@ def runs_at(place: Path) -> list[Run]:
     ]  # a checkpoint has a recipe, too
     runs = [Run(place.joinpath(*parts)) for parts in inside if "checkpoints" not in parts]
     if not runs:
-        raise UserError(f"{place}: has no run; name the folder of a run by pretrain or finetune")
+        raise UserError(f"{place}: has no run; name a folder made by pretrain or finetune")
     return runs
 
 

@@ -95,8 +95,8 @@ class FactFiles(NamedTuple):
 
         if text_scorer.kind != "masked":
             raise UserError(
-                f"{text_scorer.model.place}: is no masked language model, which alone sees both"
-                " sides of a blank; name one that is"
+                f"{text_scorer.model.place}: is not a masked language model, which facts"
+                " need; name one that is"
             )
         facts = self.read()
         pieces = read(text_scorer, [fact.filled for fact in facts], places=lambda n: facts[n].place)
@@ -104,8 +104,8 @@ class FactFiles(NamedTuple):
         (chosen,) = np.nonzero(at >= 0)
         if not len(chosen):
             raise UserError(
-                f"{self.file}: has no object that is one token to {text_scorer.model.place}; use"
-                " another tokenizer, or other facts"
+                f"{self.file}: has no object that is a single token of"
+                f" {text_scorer.model.place}; use another model, or other facts"
             )
         labels = pieces.columns["ids"][pieces.starts[chosen] + at[chosen]].astype(np.int64)
         candidates = np.unique(labels)
@@ -185,11 +185,11 @@ def find_facts(word: str, *, root: str | None = None, columns: Mapping[str, str]
         path = local_file(word)
         if not path.exists() and not path.suffix:
             meant = nearest(word, NAMED_FACTS, alike=0.4)
-            hint = f"did you mean {meant}?" if meant else f"say {', '.join(NAMED_FACTS)}"
-            raise UserError(f"--facts {word}: is neither a file here nor a known set; {hint}")
+            hint = f"did you mean {meant}?" if meant else f"choose {', '.join(NAMED_FACTS)}"
+            raise UserError(f"--facts {word}: is neither a file nor a known set; {hint}")
         return FactFiles(str(path), located(path), columns)
     if columns:
-        raise UserError(f"--columns is for one's own files, and {word} has its own")
+        raise UserError(f"--columns is for your own files, but {word} is a known set; leave it out")
     split = found_in(NAMED_FACTS[word], root).splits["test"]
     assert isinstance(split.source, Path)
     return FactFiles(word, split.source, split.options.columns)

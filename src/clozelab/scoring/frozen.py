@@ -47,7 +47,7 @@ class FrozenEncoder:
         self._texts: dict[str, Text] = {} if texts is None else texts
         if self.pool == "cls" and loaded.recipe.encoder.layout.summary is None:
             raise UserError(
-                f"--pool cls: no token of {loaded.place} has read a whole text; use --pool mean"
+                f"--pool cls: no token of {loaded.place} sees a whole text; use --pool mean"
             )
 
     def follow(self, wanted: Iterable[Excerpt]) -> Generator[tuple[int, int], None, None]:

@@ -231,22 +231,22 @@ def scorer(
     names = language_models(heads, *(["causal"] if method == "causal" else _METHODS))
     if method == "causal" and not names:
         raise UserError(
-            f"--method causal: is for models that were trained with causal_lm, and {model.place} is"
-            " none; leave it out"
+            f"--method causal: needs a model trained with causal_lm, which {model.place} is"
+            " not; leave it out"
         )
     kind = str(PARTS[names[0]].language_model) if names else "two_directions"
     if not names and "bidirectional_lm" not in heads:
         raise UserError(
-            f"{model.place}: has no head that predicts tokens; pretrain it with one by --from"
+            f"{model.place}: has no head that predicts tokens; pretrain one with --from"
         )
     if method not in (None, "causal") and kind != "masked":
         raise UserError(
-            f"--method {method}: is for masked language models, and {model.place} is not one;"
+            f"--method {method}: needs a masked language model, which {model.place} is not;"
             " leave it out"
         )
     if kind == "two_directions" and spelling is None:
         raise UserError(
-            f"{model.place}: predicts the words of the corpus it was trained on; name that by"
+            f"{model.place}: predicts the words of its training corpus; name that with"
             " --data CORPUS"
         )
     reader = TaskReader(model.recipe, model.tokenizer, model.recipe.blocks.length, spelling)
@@ -278,17 +278,17 @@ def read(text_scorer: TextScorer, texts: Sequence[str], *, places: Callable[[int
         for number in np.flatnonzero(wrong)[:1]:
             raise UserError(f"{places(number)}: {why}")
 
-    refuse(lengths == 0, "has no token in it; give a text")
+    refuse(lengths == 0, "has no token; give a text")
     if most is not None:
         longer = lengths[lengths > most][:1].sum()  # of the first such text
-        remedy = f"and {model} reads {most:,} at a time; shorten it, or split it"
+        remedy = f"but {model} reads at most {most:,}; shorten it, or split it"
         refuse(lengths > most, f"has {longer:,} tokens, {remedy}")
     if text_scorer.kind != "two_directions":
         known = ~np.isin(pieces.columns["ids"], text_scorer.model.vocabulary.special)
         unknown = np.add.reduceat(known, pieces.starts[:-1]) == 0
         refuse(unknown, "has only characters that the tokenizer does not know; leave it out")
     if text_scorer.kind == "causal" and not text_scorer.before:
-        remedy = f"and {model} predicts tokens from those before them; give a longer text"
+        remedy = f"but {model} predicts each token from those before it; give a longer text"
         refuse(lengths == 1, f"is one token, {remedy}")
     return pieces
 

@@ -220,11 +220,11 @@ def find_pairs(word: str, *, root: str | None = None, columns: Mapping[str, str]
         path = local_file(word)
         if not path.exists() and not path.suffix:
             meant = nearest(word, NAMED_PAIRS)
-            hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED_PAIRS)}"
-            raise UserError(f"--pairs {word}: is neither a file here nor a known set; {hint}")
+            hint = f"did you mean {meant}?" if meant else f"choose from {', '.join(NAMED_PAIRS)}"
+            raise UserError(f"--pairs {word}: is neither a file nor a known set; {hint}")
         return PairFiles(str(path), _pair_files(located(path)), columns)
     if columns:
-        raise UserError(f"--columns is for one's own files, and {word} has its own")
+        raise UserError(f"--columns is for your own files, but {word} is a known set; leave it out")
     split = found_in(NAMED_PAIRS[word], root).splits["test"]
     assert isinstance(split.source, Path)
     return PairFiles(word, _pair_files(split.source), split.options.columns)
@@ -269,7 +269,7 @@ def _pair_files(path: Path) -> tuple[Path, ...]:
         return (path,)
     files = tuple(sorted(file for file in path.iterdir() if ".jsonl" in file.suffixes))
     if not files:
-        raise UserError(f"{path}: has no file of JSON lines in it; name a file")
+        raise UserError(f"{path}: contains no JSON lines file; name a file")
     return files
 
 

@@ -95,7 +95,7 @@ def follow(
     The `errors` of scores take longer than the scores.
     """
     if by == "logistic" and task.kind.name == "regress" and not task.by_cosine:
-        raise UserError(f"--fit logistic: is for classes, and {task.name} has numbers; use ridge")
+        raise UserError(f"--fit logistic: needs classes, but {task.name} has numbers; use ridge")
     scored = task.scored_rows()
     training = None if task.by_cosine else task.training_rows(most)
     if training is not None and len({*training.groups.tolist()}) < 2:

@@ -123,10 +123,10 @@ class ProbeTask:
     def check(self) -> None:
         """Refuse a task that is missing or cannot be probed, before a model is opened."""
         if self.name == self.data.task and self.name not in known() and not self.data.dev:
-            raise UserError(f"{self.name}: is no task to probe; {remedy(self.name, known())}")
+            raise UserError(f"{self.name}: is not a task to probe; {remedy(self.name, known())}")
         if self.files.kind not in KINDS:
             raise UserError(
-                f"{self.name}: is a task to {self.files.kind}; probes are for those to"
+                f"{self.name}: is a {self.files.kind} task; probes need the kinds"
                 f" {', '.join(KINDS)}"
             )
         for split in (self.scored, *(() if self.by_cosine else ("train",))):

@@ -145,7 +145,7 @@ async def _respond(request: Request, future: Future[bytes]) -> Response:
         if debugging():
             traceback.print_exception(error)
         fault = " ".join(f"{type(error).__name__}: {error}".split())
-        raise HTTPException(500, f"{fault}; this is a fault in clozelab: report it") from None
+        raise HTTPException(500, f"{fault}; this is a bug in clozelab: report it") from None
 
 
 def build(app: App, *, host: str, token: str | None) -> Starlette:

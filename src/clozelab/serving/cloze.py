@@ -81,7 +81,9 @@ def guesses(model: Model, text: str, hidden: Sequence[int], *, top: int) -> dict
     asked = [0 if number is None else number for number in blanks.tokens]
     filled = fill_between(predictor, blanks.parts, top=top, about=asked)
     if not all(isfinite(best[0].probability) for best in filled.blanks):
-        raise UserError(f"{model.place}: computes NaN, its training diverged; try an earlier step")
+        raise UserError(
+            f"{model.place}: gives NaN, because its training diverged; try an earlier step"
+        )
     rows = zip(blanks.word, blanks.tokens, filled.blanks, filled.asked, strict=True)
     return {
         "step": predictor.step,
@@ -111,9 +113,9 @@ def _split_at_hidden(model: Model, text: str, hidden: Sequence[int]) -> _Blanks:
     """The text split at the hidden words."""
     text_words, chosen = words_of(text), sorted({*hidden})
     if not chosen:
-        raise UserError("no word is hidden: choose one")
+        raise UserError("no word is masked; choose one")
     if len(chosen) > _MOST_HIDDEN:
-        raise UserError(f"{len(chosen)} words are hidden; hide {_MOST_HIDDEN} at most")
+        raise UserError(f"{len(chosen)} words are masked; mask at most {_MOST_HIDDEN}")
     count = len(text_words)
     if chosen[-1] >= count:
         raise UserError(f"the text has {count} words, and word {chosen[-1]} is to be hidden")

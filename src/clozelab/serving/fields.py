@@ -42,7 +42,9 @@ def text_of(fields: Fields, key: str, *, most: int = MOST_CHARACTERS) -> str:
     if not isinstance(text, str):
         raise UserError(f"{key}: must be a text")
     if len(text) > most:
-        raise UserError(f"the text has {len(text):,} characters, and {most:,} are read; shorten it")
+        raise UserError(
+            f"the text has {len(text):,} characters, but at most {most:,} are allowed; shorten it"
+        )
     try:
         text.encode()
     except UnicodeEncodeError:

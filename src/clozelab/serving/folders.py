@@ -64,11 +64,11 @@ class Folders:
         self._places = [Path(place) for place in places]
         for place in self._places:
             if not place.is_dir():
-                raise UserError(f"{place}: there is no such folder; name one on this machine")
+                raise UserError(f"{place}: does not exist; name a folder on this machine")
             if not list(_folders_at(place)):
                 raise UserError(
-                    f"{place}: is no run; name folders of runs, studies or corpora, Hugging Face"
-                    " directories, or a folder of such folders"
+                    f"{place}: is not a run; name runs, studies, corpora or Hugging Face"
+                    " directories, or a folder of these"
                 )
 
     def all(self) -> list[Folder]:

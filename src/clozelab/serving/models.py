@@ -81,7 +81,7 @@ class Models:
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and "memory" not in str(error):
                 raise
-            raise UserError(f"{place}: does not fit into the memory; serve a smaller one") from None
+            raise UserError(f"{place}: does not fit into memory; serve a smaller model") from None
         except FileNotFoundError:
             raise UserError(f"{place}: was removed; choose another model") from None
         with self._lock:
@@ -103,8 +103,8 @@ class Models:
                 self._open.popitem(last=False)
             gc.collect()  # modules have reference cycles
         raise UserError(
-            f"{place}: its weights are {size / 1e9:.1f} GB, and {(free or 0) / 1e9:.1f} GB of"
-            " memory are free; close other programs, or serve it on a larger machine"
+            f"{place}: its weights are {size / 1e9:.1f} GB, but only {(free or 0) / 1e9:.1f}"
+            " GB of memory are free; close other programs, or serve it on a larger machine"
         )
 
 

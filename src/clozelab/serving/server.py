@@ -52,9 +52,11 @@ def listen(host: str, port: int, *, token: bool) -> Listening:
             if number == errno.EADDRINUSE:
                 continue
             if number == errno.EACCES:
-                raise UserError(f"--port {candidate}: is not open to you; try 1024 up") from None
+                raise UserError(
+                    f"--port {candidate}: is not permitted; use 1024 or above"
+                ) from None
             raise UserError(
-                f"--host {host}: is no address of this machine; leave it out, or name one"
+                f"--host {host}: is not an address of this machine; leave it out, or name one"
             ) from None
         key = secrets.token_urlsafe(24) if token else None
         return Listening(opened, host, opened.getsockname()[1], key)

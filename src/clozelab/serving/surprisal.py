@@ -36,11 +36,13 @@ def scored(model: Model, texts: Sequence[str], folders: Folders) -> dict[str, An
         if time.monotonic() > end and done < total:
             work.close()
             raise UserError(
-                f"the text takes {model.place} over {_SECONDS:.0f} seconds; shorten it, or use"
-                " clozelab score"
+                f"scoring this text with {model.place} would take over {_SECONDS:.0f}"
+                " seconds; shorten it, or use clozelab score"
             )
     if not all(text.predicted for text in scores.texts):
-        raise UserError(f"{model.place}: computes NaN, its training diverged; try an earlier step")
+        raise UserError(
+            f"{model.place}: gives NaN, because its training diverged; try an earlier step"
+        )
     return {
         "step": model.step,
         "method": scores.method,
@@ -83,6 +85,6 @@ def _spelling(model: Model, folders: Folders) -> Spelling | None:
         if corpus.tokenizer.get_vocab() == model.tokenizer.get_vocab():
             return corpus.spelling
     raise UserError(
-        f"{model.place}: predicts the words of the corpus it was trained on; give clozelab serve"
-        " that corpus, too"
+        f"{model.place}: predicts the words of its training corpus; give clozelab serve that"
+        " corpus, too"
     )

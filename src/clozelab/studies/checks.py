@@ -45,7 +45,7 @@ def _check_measure(study: StudySpec, measure: str, tasks: Sequence[str], place: 
     kind, _, name = measure.partition(".")
     if kind not in MEASURE_KINDS:
         fix = remedy(kind, MEASURE_KINDS)
-        raise UserError(f"{place}: {measure} is no measure; name KIND.NAME, {fix}")
+        raise UserError(f"{place}: {measure} is not a measure; write KIND.NAME, {fix}")
     check_score(measure, study.tasks, place=place)
     if kind == "under" and name not in (known := [one.name for one in study.variants]):
         raise UserError(f"{place}: {measure}: no variant is called that; {remedy(name, known)}")
@@ -58,7 +58,7 @@ def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
     task, dot, _ = word.partition("=")[0].partition(".")
     known = (*tasks, *(name for name in protocols.tasks() if name not in tasks))
     if dot and task not in (*known, "task"):
-        raise UserError(f"{place}: fine-tuning {word}: {task} is no task; {remedy(task, known)}")
+        raise UserError(f"{place}: fine-tuning {word}: {task} is not a task; {remedy(task, known)}")
 
 
 def _check_teacher(study: StudySpec, variant: Variant, place: str) -> None:
@@ -95,8 +95,8 @@ def _check_claim(study: StudySpec, claim: Claim, tasks: Sequence[str], place: st
     amounts = (claim.margin, claim.delta, claim.level, claim.effect)
     if any(amounts) and len({unit(score) for score in claim.on}) > 1:
         raise UserError(
-            f"{place}: a margin, a delta or an effect is in one unit, and on has several; write a"
-            " claim for each"
+            f"{place}: a margin, a delta or an effect has one unit, but the measures of on"
+            " have several; write a claim for each"
         )
 
 

@@ -78,7 +78,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
     if not (out / PLAN).exists():
         other = [file for file in out.iterdir() if not is_own(file)]
         if other and kind_of(out) != KIND and not _has_only_spec(out):
-            raise UserError(f"{out}: has other files in it; name a new or empty folder")
+            raise UserError(f"{out}: contains other files; name a new or empty folder")
         return None
     try:
         plan = dict(json.loads((out / PLAN).read_text(encoding="utf-8")))
@@ -98,7 +98,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
             list(plan.get("parts", [])),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OSError):
-        raise UserError(f"{out}: its plan cannot be read; name another folder by --out") from None
+        raise UserError(f"{out}: its plan cannot be read; name another folder with --out") from None
     now = fingerprints(request)
     requested = request.recorded()
     changed = [
@@ -115,7 +115,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
     ]
     if changed:
         raise UserError(
-            f"{out}: was started with another {', '.join(changed)}; name another folder by --out"
+            f"{out}: was started with another {', '.join(changed)}; name another folder with --out"
         )
     refuse_changed(task_files(saved.fingerprints), task_files(now), since=f"{out} was started")
     return saved

@@ -64,7 +64,7 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
     """
     parts = [_read_part(folder) for folder in folders]
     if len(parts) < 2:
-        raise UserError(f"{len(parts)} study is nothing to merge; name two folders or more")
+        raise UserError(f"{len(parts)} study cannot be merged; name two folders or more")
     for first, other in combinations(parts, 2):
         _check_comparable(first, other)
     owners = _owners(parts)
@@ -95,7 +95,7 @@ def _read_part(folder: Path) -> _Part:
         {Cell(one["variant"], int(one["seed"])): one for one in cells} for cells in lists
     )
     if not results:
-        raise UserError(f"{folder}: has no cell that is done; leave it out")
+        raise UserError(f"{folder}: has no finished cell; leave it out")
     return _Part(record, planned, results, packed_files(folder))
 
 
@@ -103,8 +103,8 @@ def _check_comparable(first: _Part, other: _Part) -> None:
     words = [*_differences(first, other)]
     if words:
         raise UserError(
-            f"{other.folder}: has another {listed(words, conjunction='and')} than {first.folder};"
-            " only cells of one and the same experiment can be merged"
+            f"{other.folder}: has another {listed(words, conjunction='and')} than"
+            f" {first.folder}; only cells of the same experiment can be merged"
         )
 
 

@@ -146,14 +146,17 @@ def make_plan(
     With `timed`, steps are timed even without a budget of time, to estimate the duration.
     """
     if at_once is not None and at_once < 1:
-        raise UserError(f"--at-once {at_once}: at least 1")
+        raise UserError(f"--at-once {at_once}: must be at least 1")
     budget = None if request.budget is None else budgets.parse(request.budget)
     for variant in request.study.variants:
         open_stores(request.stores(variant.name))
         for task in request.tasks():
             timing.tuning(request, variant.name, task)  # reports its errors before anything runs
     if not request.study.tasks and not request.study.measures:
-        yield Said(f"{request.study.name}: has only curves to compare; name tasks by --tasks")
+        yield Said(
+            f"{request.study.name}: has no task, so only loss curves are compared; name tasks"
+            " with --tasks"
+        )
     for measure, why in unmeasurable(request).items():
         yield Said(f"{request.study.name}: {measure} is left out: {why}")
     saved = saved_plan(request, out)
@@ -177,8 +180,8 @@ def make_plan(
         return plan
     if task_files(plan.fingerprints) and not task_files(saved.fingerprints):
         yield Said(
-            f"{out}: was started before digests of its tasks were saved; from now on their files"
-            " must not change"
+            f"{out}: was started before clozelab recorded digests of task files; do not"
+            " change these files from now on"
         )
     plan = replace(
         plan,
@@ -207,8 +210,8 @@ def _saved_at_once(at_once: int | None, before: int, *, place: Path | None) -> i
     """The number of cells at once that a study of equal time was started with, or refused."""
     if at_once is not None and (at_once == 1) != (before == 1):
         raise UserError(
-            f"{place}: was begun with --at-once {before}; go on so: cells that are alone keep to"
-            " seconds, cells side by side to the steps that these should give"
+            f"{place}: was started with --at-once {before}; continue with the same value,"
+            " because cells run alone are limited by time and parallel cells by steps"
         )
     return before if at_once is None else at_once
 
@@ -247,7 +250,7 @@ def _divide_budget(
     if budget is None:
         if study.equal == "time":
             raise UserError(
-                f"{study.name}: gives each run the same time; set --budget, as in --budget 30m"
+                f"{study.name}: gives each run equal time; set --budget, as in --budget 30m"
             )
         first = next(iter(plan.paces))
         steps = plan.request.recipe(first).schedule.steps

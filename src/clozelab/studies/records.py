@@ -189,7 +189,9 @@ class StudyRecord:
 def read(folder: Path) -> StudyRecord:
     """The study in a folder, its cells loose or packed."""
     if not (folder / STUDY).is_file():
-        raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
+        raise UserError(
+            f"{folder}: is not a study, because it has no {STUDY}; name the folder of a study"
+        )
     with recorded():
         study = spec.read(folder / STUDY)
     cells = _started_cells(folder)
@@ -215,7 +217,9 @@ def parts_line(parts: Sequence[Mapping[str, Any]]) -> str:
 def pack(folder: Path) -> None:
     """Pack the loose cells of a study into one file; binary files are refused."""
     if not (folder / STUDY).is_file():
-        raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
+        raise UserError(
+            f"{folder}: is not a study, because it has no {STUDY}; name the folder of a study"
+        )
     with locked(folder, work="study"):
         texts = packed_files(folder)
         for file in (folder / CELLS).rglob("*"):
@@ -266,7 +270,7 @@ def _read_text(file: Path) -> str:
         return file.read_bytes().decode()
     except UnicodeDecodeError:
         raise UserError(
-            f"{file}: is not text, and only records are packed; remove the weights first"
+            f"{file}: is not text, but only records can be packed; remove the weights first"
         ) from None
 
 
@@ -279,10 +283,10 @@ def packed_files(folder: Path) -> dict[str, str]:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
         texts = {str(line["file"]): str(line["text"]) for line in lines}
     except (ValueError, TypeError, KeyError):
-        raise UserError(f"{file}: cannot be read; put back a copy of it") from None
+        raise UserError(f"{file}: cannot be read; restore it from a copy") from None
     for name in texts:
         if not name.startswith(f"{CELLS}/") or ".." in Path(name).parts:
-            raise UserError(f"{file}: {name} is not in {CELLS}/; put back a copy of it")
+            raise UserError(f"{file}: {name} is not in {CELLS}/; restore it from a copy")
     return texts
 
 
@@ -335,4 +339,4 @@ def _read_plan(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError):
-        raise UserError(f"{file}: cannot be read; run the study again, which writes it") from None
+        raise UserError(f"{file}: cannot be read; run the study again to write it") from None

@@ -76,7 +76,7 @@ class StudyRequest:
         corpora = [path for name, path in pairs if path and name == own]
         if not corpora:
             raise UserError(
-                f"{self.study.name}: variant {variant} has a corpus of its own; give it by"
+                f"{self.study.name}: variant {variant} needs its own corpus; give it with"
                 f" --data {own}=CORPUS"
             )
         return corpora
@@ -166,7 +166,7 @@ def make_request(
 ) -> StudyRequest:
     """A request with absolute paths."""
     if not data:
-        raise UserError(f"{study.name}: no corpus to train on; give one by --data CORPUS")
+        raise UserError(f"{study.name}: needs a corpus to train on; give --data CORPUS")
     return StudyRequest(
         study,
         tuple(_absolute(word) for word in data),
@@ -205,5 +205,5 @@ def _split_file(folder: Path, split: str) -> str:
     files = sorted(folder.glob(f"{split}.*"))
     if len(files) != 1:
         count = "no file" if not files else f"{len(files)} files"
-        raise UserError(f"{folder}: has {count} named {split}.*; a task of your own has one")
+        raise UserError(f"{folder}: has {count} named {split}.*; keep exactly one")
     return str(files[0])

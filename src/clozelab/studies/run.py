@@ -84,7 +84,7 @@ def follow(
 ) -> Iterator[StudyEvent]:
     """Run the cells that are not done; `on` is the address of a Ray cluster, or local."""
     if is_distributed():
-        raise UserError("study is for one process: leave torchrun out, and see --at-once and --on")
+        raise UserError("study runs in one process; leave torchrun out, and see --at-once and --on")
     if on is not None:
         cluster.known(on)
     with locked_folder(out):

@@ -91,7 +91,8 @@ def check_score(score: str, tasks: Iterable[str], *, place: str) -> None:
     first, sign, name = score.partition(".")
     if not sign or not name:
         raise UserError(
-            f"{place}: {score} is no score; write TASK.METRIC, held_out.OBJECTIVE or pair.OBJECTIVE"
+            f"{place}: {score} is not a score; write TASK.METRIC, held_out.OBJECTIVE or"
+            " pair.OBJECTIVE"
         )
     if first in TUNINGS:
         check_score(name, tasks, place=place)

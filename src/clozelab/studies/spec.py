@@ -101,7 +101,8 @@ class Claim:
     def __post_init__(self) -> None:
         if self.margin < 0:
             raise UserError(
-                f"margin = {self.margin:g} must not be negative; give by how much it may be worse"
+                f"margin = {self.margin:g} must not be negative; give how much worse the"
+                " variant may be"
             )
         for name in ("delta", "ratio", "seeds"):
             value = getattr(self, name)
@@ -110,7 +111,7 @@ class Claim:
         if bool(self.than) == (self.level is not None):
             raise UserError("than: name the other variant, or give a level in its place")
         if self.kind == "equal" and (self.delta is None or self.margin):
-            raise UserError("delta: a claim that two are equal needs it, and no margin")
+            raise UserError("delta: a claim that two variants are equal needs delta and no margin")
 
     @property
     def against(self) -> str:
@@ -205,7 +206,7 @@ class StudySpec(Base):
         Without its variant or its task a measure goes, and without its sides or measures a claim.
         """
         if seeds is not None and seeds < 1:
-            raise UserError(f"--seeds {seeds}: at least 1")
+            raise UserError(f"--seeds {seeds}: must be at least 1")
         chosen = self.variants
         if variants is not None:
             names = [self.variant(name).name for name in variants]
@@ -274,7 +275,7 @@ def read(name_or_path: str | Path) -> StudySpec:
     for word in tables:
         if word not in (*_WORDS, *_TABLES):
             fix = remedy(word, (*_WORDS, *_TABLES))
-            raise UserError(f"{place}: {word} is no key of a study; {fix}")
+            raise UserError(f"{place}: {word} is not a key of a study; {fix}")
     for word in ("title", "question", "base", "variants"):
         if word not in tables:
             raise UserError(f"{place}: {word} is missing; add it")

@@ -86,25 +86,29 @@ def choose_tokenizer(
     choices = {name: value for name, value in choices.items() if value is not None}
     if source is not None:
         if kind or recipe or choices:
-            raise UserError("--tokenizer-from brings its own settings: leave the others out")
+            raise UserError(
+                "--tokenizer-from has its own settings; leave the other tokenizer options out"
+            )
         trained = load(source)
         return trained if extend is None else Extension(trained.to_str(), extend)
     if extend is not None:
-        raise UserError("--extend adds words to a trained tokenizer: name it by --tokenizer-from")
+        raise UserError("--extend adds words to a trained tokenizer; name it with --tokenizer-from")
     name = kind or "wordpiece"
     if recipe is None and name not in TOKENIZERS:
         meant = nearest(name, TOKENIZERS)
         hint = f"did you mean {meant}? " if meant else ""
-        raise UserError(f"--tokenizer {name}: unknown; {hint}there are {', '.join(TOKENIZERS)}")
+        raise UserError(
+            f"--tokenizer {name}: is unknown; {hint}choose from {', '.join(TOKENIZERS)}"
+        )
     spec: Any = recipe or TOKENIZERS[name](vocabulary=VOCABULARY)
     # Parts from outside the package need not have `spells`.
     if vocabulary is not None and vocabulary < 300 and getattr(spec, "spells", True):
-        raise UserError(f"--vocabulary {vocabulary}: too small to spell with; at least 300")
+        raise UserError(f"--vocabulary {vocabulary}: is too small; give at least 300")
     for setting in choices.keys() - _field_names(type(spec)):
         owners = [other for other, part in TOKENIZERS.items() if setting in _field_names(part)]
         raise UserError(
-            f"--{setting}: this tokenizer has no such setting; it belongs to"
-            f" --tokenizer {' or '.join(owners)}"
+            f"--{setting}: is not a setting of this tokenizer; it belongs to --tokenizer"
+            f" {' or '.join(owners)}"
         )
     chosen: TokenizerSpec = replace(spec, **choices)
     return chosen

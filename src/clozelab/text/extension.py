@@ -52,8 +52,8 @@ class Extension(Part):
         check_extendable(tokenizer)
         if names := behind(json.loads(self.tokenizer)):
             raise UserError(
-                f"--extend: {names[0]} and what else stands behind the tokenizer's pieces would get"
-                " other ids; give the model words with clozelab vocabulary add"
+                f"--extend: {names[0]} and other tokens after the tokenizer's pieces would"
+                " get other ids; add words with clozelab vocabulary add"
             )
 
     @property
@@ -195,8 +195,8 @@ class _WordAdder:
         adder = None if is_bytes(tokenizer) else _ADDERS.get((kind, before))
         if adder is None:
             raise UserError(
-                f"a tokenizer of the kind {kind} with {before} cannot be given words; use it as it"
-                " is, or train one on the text (clozelab corpus build)"
+                f"a tokenizer of the kind {kind} with {before} cannot be extended; use it"
+                " unchanged, or train one on the text (clozelab corpus build)"
             )
         return adder(tokenizer)
 

@@ -47,11 +47,11 @@ def load(place: str | Path) -> Tokenizer:
         if (path / _DEBERTA).is_file():
             raise _deberta_error(path / _DEBERTA)
         raise UserError(
-            f"{path}: no tokenizer.json, vocab.txt, vocab.json with merges.txt or spiece.model"
-            " here; put the tokenizer's files beside the model"
+            f"{path}: has no tokenizer.json, vocab.txt, vocab.json with merges.txt or"
+            " spiece.model; put the tokenizer's files beside the model"
         )
     if not path.is_file():
-        raise UserError(f"{path}: no such tokenizer; give a directory, tokenizer.json or vocab.txt")
+        raise UserError(f"{path}: does not exist; give a directory, tokenizer.json or vocab.txt")
     readers: dict[str, Callable[[Path], Tokenizer]] = {
         ".txt": _from_vocab_txt,
         ".model": _from_sentencepiece,
@@ -68,14 +68,17 @@ def load(place: str | Path) -> Tokenizer:
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises Exception, or panics
-        raise UserError(f"{path}: not a tokenizer file that can be read ({error})") from error
+        raise UserError(
+            f"{path}: is not a readable tokenizer file ({error}); give another"
+        ) from error
 
 
 def _deberta_error(file: Path) -> UserError:
     folder = str(file.parent)
     return UserError(
-        f"{file}: DeBERTa's file of sentencepiece is not read here; write tokenizer.json beside it"
-        f" by transformers: AutoTokenizer.from_pretrained({folder!r}).save_pretrained({folder!r})"
+        f"{file}: clozelab does not read DeBERTa's sentencepiece file; write tokenizer.json"
+        " beside it with transformers:"
+        f" AutoTokenizer.from_pretrained({folder!r}).save_pretrained({folder!r})"
     )
 
 
@@ -89,7 +92,7 @@ def _flag(path: Path, key: str, default: bool | None) -> bool | None:
     config = path.parent / "tokenizer_config.json"
     value = _settings(config).get(key)
     if value is not None and not isinstance(value, bool):
-        raise UserError(f"{config}: {key} must be true or false; fix it there")
+        raise UserError(f"{config}: {key} must be true or false; fix the file")
     return default if value is None else value
 
 
@@ -100,7 +103,9 @@ def _with_added(tokenizer: Tokenizer, file: Path) -> Tokenizer:
         if tokenizer.token_to_id(name) is None:
             tokenizer.add_tokens([AddedToken(name, normalized=False)])
         if tokenizer.token_to_id(name) != table[name]:
-            raise UserError(f"{file}: {name!r} cannot have that number; number on from the others")
+            raise UserError(
+                f"{file}: {name!r} cannot have that id; continue the numbers of the others"
+            )
     return tokenizer
 
 
@@ -154,7 +159,9 @@ def _from_sentencepiece(path: Path) -> Tokenizer:
     model = _parse_sentencepiece(path.read_bytes())
     family = _family(model, path)
     if model.kind != _UNIGRAM:
-        raise UserError(f"{path}: its pieces are no unigram model, which a known family would have")
+        raise UserError(
+            f"{path}: is not a unigram model, as every known family has; give another tokenizer"
+        )
     pieces = [(text, score) for text, score, _ in model.pieces]
     unknown, steps = model.unknown, list[normalizers.Normalizer]()
     if family in _FAIRSEQ:
@@ -207,9 +214,7 @@ def _family(model: _SentencePieceModel, path: Path) -> str:
     for special, family in (("<cls>", "xlnet"), ("[CLS]", "albert")):
         if special in texts:
             return family
-    raise UserError(
-        f"{path}: whose tokenizer it is is not said; add model_type to config.json beside it"
-    )
+    raise UserError(f"{path}: the model family is unknown; add model_type to config.json beside it")
 
 
 def _parse_sentencepiece(content: bytes) -> _SentencePieceModel:

@@ -27,7 +27,7 @@ def check() -> None:
     """Refuse where the package that computes signatures is not installed."""
     package = find_spec("rensa")
     if package is None or package.origin is None:  # a folder of that name is no package
-        raise UserError("--near-duplicates needs one package more: pip install clozelab[dedup]")
+        raise UserError("--near-duplicates needs another package; pip install clozelab[dedup]")
 
 
 def algorithm() -> str:

@@ -113,10 +113,10 @@ def _file_ngrams(file: str, texts: Iterable[RawDocument], size: int, *, counts: 
             what = f"texts of {file} that have no {size} words in a row, and so are not looked for"
             counts.add(what, document.name)
     if not texts_read:
-        raise UserError(f"there is no text in {file}: leave the file out")
+        raise UserError(f"{file} has no text; leave the file out")
     if not ngram_keys:
         raise UserError(
-            f"{file} has no {size} words in a row to look for: lower --exclude-ngram, or leave the"
-            " file out"
+            f"{file} has no {size} words in a row to search for; lower --exclude-ngram, or"
+            " leave the file out"
         )
     return np.unique(np.concatenate(ngram_keys))

@@ -127,8 +127,8 @@ def settled(tokenizer: Tokenizer, specials: int, *, size: int) -> Tokenizer:
 def too_small(size: int) -> UserError:
     """The error for a unigram vocabulary that is too small for the single characters."""
     return UserError(
-        f"tokenizer.vocabulary = {size}: unigram keeps every character, and the text has more than"
-        " that; give it more room"
+        f"tokenizer.vocabulary = {size}: is too small, because unigram keeps every character"
+        " and the text has more of them; raise it"
     )
 
 

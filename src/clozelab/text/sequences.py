@@ -118,8 +118,8 @@ class RegexMatches(Part):
             counts.update(match for match, _ in matches)
         if line and not counts:
             raise UserError(
-                f'tokenizer.pattern = "{self.pattern}": matches nothing in the text, which begins'
-                f' with "{line[:40]}"; change the expression'
+                f'tokenizer.pattern = "{self.pattern}": matches nothing in the text, which'
+                f' begins with "{line[:40]}"; change the pattern'
             )
         ranked = sorted(counts, key=lambda match: (-counts[match], match))
         room = max(self.vocabulary - len(self.specials), 0)
@@ -161,7 +161,7 @@ class SingleBytes(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.cased:
-            raise UserError("bytes leaves text as it is: cased = false is not available")
+            raise UserError("bytes does not change the text; leave out cased = false")
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         """Number the bytes; the text is not read."""

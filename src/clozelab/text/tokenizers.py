@@ -84,7 +84,7 @@ class ByteBpe(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.cased:
-            raise UserError("byte_bpe leaves text as it is: cased = false is not available")
+            raise UserError("byte_bpe does not change the text; leave out cased = false")
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         """Learn the merges, with all 256 bytes in the alphabet."""

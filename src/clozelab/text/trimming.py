@@ -49,8 +49,8 @@ def trimmed(
     more = len(behind(settings))
     if size is not None and size < len(pieces) + more:
         raise UserError(
-            f"--size {size:,}: the special tokens and what else no text can be read without are"
-            f" {len(pieces) + more:,}; give it at least that"
+            f"--size {size:,}: the tokens that every text needs are {len(pieces) + more:,},"
+            " special ones included; give at least that"
         )
     for word in unknown if least == 1 and size is None else ():
         pieces |= {*_longest_matches(word, settings["model"])}
@@ -61,12 +61,14 @@ def trimmed(
             break
         pieces |= new
     if len(pieces) == len(numbers):
-        raise UserError("there is nothing to trim: the text uses every piece of the vocabulary")
+        raise UserError(
+            "there is nothing to trim, because the text uses every piece of the vocabulary"
+        )
     if pieces <= {token["content"] for token in settings["added_tokens"]}:
         option = f"--least {least:,}" if size is None else f"--size {size:,}"
         raise UserError(
-            f"{option}: only the special tokens would stay; keep more pieces, or give a text that"
-            " uses them"
+            f"{option}: only the special tokens would remain; keep more pieces, or give a"
+            " text that uses them"
         )
     names = (piece for piece in numbers if piece in pieces)
     return renumbered(needs.without(pieces), {piece: at for at, piece in enumerate(names)})

@@ -34,8 +34,8 @@ def parse(word: str) -> Budget:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]+)", word, re.ASCII)
     if match is None or match[2] not in _UNITS:
         raise UserError(
-            f"--budget {word}: not a budget; give a number and its unit without a space, as in"
-            " 90s, 20m, 1.5h (time), 500ktok, 300Mtok, 2Gtok (tokens) or 12steps"
+            f"--budget {word}: is not a budget; give a number and its unit without a space,"
+            " as in 90s, 20m, 1.5h (time), 500ktok, 300Mtok, 2Gtok (tokens) or 12steps"
         )
     kind, size = _UNITS[match[2]]
     amount = float(match[1]) * size
@@ -61,7 +61,7 @@ def steps(budget: Budget, *, tokens_a_step: float, seconds_a_step: float | None)
     if count < 1:
         raise UserError(
             f"--budget: {budget.amount:,.6g} {budget.kind} are too few, since one step takes"
-            f" {cost}; give more, set a smaller schedule.batch_size, or take --size tiny, mini or"
-            " small, which has one of its own"
+            f" {cost}; give more, set a smaller schedule.batch_size, or use --size tiny,"
+            " mini or small, which have smaller batches"
         )
     return count

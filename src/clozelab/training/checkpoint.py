@@ -139,7 +139,7 @@ def discard(folder: Path) -> None:
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder; raises `UserError` if it is damaged."""
     if not path.is_dir():
-        raise UserError(f"{path}: there is no such checkpoint; name a folder checkpoints/step-…")
+        raise UserError(f"{path}: does not exist; name a folder checkpoints/step-…")
     checkpoint = Checkpoint(path, int(_checksums(path)["step"]))
     checkpoint.verify()
     return checkpoint
@@ -196,8 +196,8 @@ def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str,
     if moments:
         number, owner = min(moments)
         raise UserError(
-            f"the checkpoint has moments of {owner} for optimiser {number}, which does not train"
-            " it here: resume with the recipe of the run that wrote it"
+            f"the checkpoint has moments of {owner} for optimiser {number}, which does not"
+            " train it here; resume with the recipe of the run that wrote it"
         )
 
 
@@ -308,4 +308,6 @@ def _seal(step: object, files: object) -> str:
 
 
 def _damaged(path: Path, problem: str) -> UserError:
-    return UserError(f"{path}: {problem}, so this checkpoint is damaged; go on from an earlier one")
+    return UserError(
+        f"{path}: {problem}, so this checkpoint is damaged; continue from an earlier one"
+    )

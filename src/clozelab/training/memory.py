@@ -45,8 +45,9 @@ def check_room(parameters: int, device: torch.device, *, memory: float) -> None:
     needed = 4 * (4 if device.type == "cpu" else 1) * parameters
     if needed > memory:
         raise UserError(
-            f"a model of {parameters / 1e9:,.1f} billion parameters takes {needed / 2**30:,.0f} GiB"
-            f" of memory, and this machine has {memory / 2**30:,.0f}; use a smaller --size"
+            f"a model of {parameters / 1e9:,.1f} billion parameters takes"
+            f" {needed / 2**30:,.0f} GiB of memory, but this machine has"
+            f" {memory / 2**30:,.0f}; use a smaller --size"
         )
 
 

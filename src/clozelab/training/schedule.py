@@ -72,7 +72,9 @@ class Schedule(Checked):
         if self.warmup > self.steps:
             raise UserError(f"warmup = {self.warmup}: must lie between 0 and steps = {self.steps}")
         if self.power != 1 and self.decay != "polynomial":
-            raise UserError(f'power = {self.power}: has an effect only with decay = "polynomial"')
+            raise UserError(
+                f'power = {self.power}: has no effect without decay = "polynomial"; leave it out'
+            )
         if self.decay_share < 1 and self.decay in ("google_linear", "constant"):
             raise UserError(
                 f'decay_share = {self.decay_share}: has no effect with decay = "{self.decay}";'
@@ -199,7 +201,7 @@ class Schedule(Checked):
             raise UserError("phases: give pairs (length, share of the steps), each above 0")
         total = sum(share for _, share in self.phases)
         if self.phases and not isclose(total, 1, abs_tol=_CLOSE):
-            raise UserError(f"phases: the shares must sum to 1, and sum to {total:g}")
+            raise UserError(f"phases: the shares must sum to 1, not {total:g}")
 
     def _check_refits(self) -> None:
         end, last = self.steps, 0
@@ -218,9 +220,7 @@ class Schedule(Checked):
             )
         total = sum(share for _, share in self.causal)
         if total > 1 + _CLOSE:
-            raise UserError(
-                f"causal: the shares of the steps must sum to at most 1, and sum to {total:g}"
-            )
+            raise UserError(f"causal: the shares of the steps must sum to at most 1, not {total:g}")
 
     def _check_ramp(self) -> None:
         sizes = [size for size, _ in self.ramp]

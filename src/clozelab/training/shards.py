@@ -61,8 +61,8 @@ def _check_whole(file: Path, tensors: Mapping[str, Tensor]) -> None:
         for name, tensor in tensors.items():
             if tensors_file.get_slice(name).get_shape() != [*tensor.shape]:
                 raise UserError(
-                    f"{file.parent.parent}: has not the shards of all processes; with --shard a"
-                    " run's folder must be on a disk that all of them share"
+                    f"{file.parent.parent}: lacks the shards of some processes; with"
+                    " --shard, put the run's folder on a disk that all processes share"
                 )
 
 

@@ -47,8 +47,8 @@ class World:
         if self.size == 1:
             if shard:
                 raise UserError(
-                    "--shard: there is one process to share the weights; start several with"
-                    " torchrun --nproc-per-node N -m clozelab, or leave it out"
+                    "--shard: there is only one process; start several with torchrun"
+                    " --nproc-per-node N -m clozelab, or leave it out"
                 )
             return model
         if not shard:
@@ -214,7 +214,7 @@ def _choose_device(name: str | None, local: int) -> torch.device:
         torch.cuda.set_device(local)
         return torch.device("cuda", local)
     if name not in (None, "cpu", "cuda"):
-        raise UserError(f"--device {name}: unknown; use cpu or cuda")
+        raise UserError(f"--device {name}: is unknown; use cpu or cuda")
     if name == "cuda":
-        raise UserError("--device cuda: no GPU was found here; leave it out to use the CPU")
+        raise UserError("--device cuda: no GPU was found; leave it out to use the CPU")
     return torch.device("cpu")

@@ -122,7 +122,7 @@ def test_one_document_is_refused_with_a_remedy() -> None:
 
 @pytest.mark.parametrize("negatives", ["other_document", "same_document"])
 def test_documents_of_one_sentence_give_no_sentence_pair(negatives: str) -> None:
-    with pytest.raises(UserError, match="not one block"):
+    with pytest.raises(UserError, match="too small for one block"):
         SentencePair(length=32, negatives=negatives).plan(synthetic_documents.placed([[4]] * 5), 5)
 
 
@@ -186,7 +186,7 @@ def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() 
 
 
 def test_a_corpus_of_single_sentences_has_no_order() -> None:
-    with pytest.raises(UserError, match="not one block"):
+    with pytest.raises(UserError, match="too small for one block"):
         SentenceOrderPair(length=64).plan(synthetic_documents.placed([[5]] * 30), 5)
 
 

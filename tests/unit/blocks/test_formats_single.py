@@ -150,14 +150,14 @@ def test_ours_loses_nothing_where_spanbert_does() -> None:
 
 
 def test_a_corpus_of_nothing_but_lost_blocks_is_refused() -> None:
-    with pytest.raises(UserError, match="not one block"):
+    with pytest.raises(UserError, match="too small for one block"):
         DocSentences(length=22, compat="spanbert").plan(
             synthetic_documents.placed([[5, 30], [40], [1]]), 5
         )
 
 
 def test_a_corpus_of_one_token_documents_is_refused_by_doc_sentences() -> None:
-    with pytest.raises(UserError, match="not one block"):
+    with pytest.raises(UserError, match="too small for one block"):
         DocSentences(length=22).plan(synthetic_documents.placed([[1], [0, 1], [1, 0]]), 5)
 
 

@@ -199,7 +199,7 @@ def test_more_rows_than_the_corpus_fills_are_refused_with_a_remedy() -> None:
         [[127]]
     )  # 128 with its end: 2 forward rows of 64, and no more
     assert len(StreamPair(length=64, reuse=32, rows=4).plan(documents, 0)) == 4
-    with pytest.raises(UserError, match=r"has 128 tokens .* takes 192: .* fewer rows") as refused:
+    with pytest.raises(UserError, match=r"has 128 tokens, .* needs 192; .* fewer rows") as refused:
         StreamPair(length=64, reuse=32, rows=6).plan(documents, 0)
     assert ". " not in str(refused.value)
 

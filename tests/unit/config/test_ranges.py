@@ -54,9 +54,9 @@ def test_what_is_in_its_range_is_taken_and_none_is_in_any() -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Token(mask_rate=1.0), "mask_rate = 1.0: hide more than none"),
+        (lambda: Token(mask_rate=1.0), "mask_rate = 1.0: must be above 0"),
         (lambda: Token(cap=0), "cap = 0: leave it out"),
-        (lambda: Token(cap=3, count="bernoulli"), "cap = 3: a coin for each token"),
+        (lambda: Token(cap=3, count="bernoulli"), "cap = 3: has no effect when each token"),
         (lambda: Adamw(0.0), "learning_rate = 0.0: must be above 0, for instance 1e-4"),
         (lambda: Adamw(1e-3, clip=-1.0), "clip = -1.0: must be at least 0"),
         (lambda: Muon(1e-3, iterations=100), "iterations = 100: must be at least 1 and below 100"),
@@ -69,7 +69,7 @@ def test_parts_state_their_ranges(make: Any, sentence: str) -> None:
 
 
 def test_a_recipe_says_where() -> None:
-    with pytest.raises(UserError, match=r"^bert: masking\.mask_rate = 0\.0: hide more than none"):
+    with pytest.raises(UserError, match=r"^bert: masking\.mask_rate = 0\.0: must be above 0"):
         read("bert", overrides=["masking.mask_rate=0"])
     with pytest.raises(UserError, match=r"^bert: optimiser\.betas = \[0\.9, 1\.0\]: must each"):
         read("bert", overrides=["optimiser.betas=[0.9, 1.0]"])

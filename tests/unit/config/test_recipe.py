@@ -166,8 +166,8 @@ def test_recipes_that_extend_each_other_are_refused_with_the_circle(tmp_path: Pa
         UserError, match=r"a\.toml: extends .*b\.toml, which extends .*c\.toml"
     ) as circle:
         read(tmp_path / "a.toml")
-    assert "for ever; let one of them" in one_line(circle.value)
-    with pytest.raises(UserError, match="for ever"):
+    assert "which is a circle; let one of them" in one_line(circle.value)
+    with pytest.raises(UserError, match="is a circle"):
         read(str(tmp_path / "self.toml"))
     assert read(tmp_path / "roberta").masking == read("roberta").masking
 
@@ -180,7 +180,7 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
     with pytest.raises(UserError, match=r"ours\.toml: masking\.use = .*did you mean token"):
         read(tmp_path / "mine.toml")
     (tmp_path / "ours.toml").write_text('extends = "bert"\nmaskin = 3\n')
-    with pytest.raises(UserError, match=r"ours\.toml: maskin is no key"):
+    with pytest.raises(UserError, match=r"ours\.toml: maskin is not a key"):
         read(tmp_path / "mine.toml")
 
 
@@ -362,7 +362,7 @@ def test_a_bad_override_is_refused(change: str, phrases: tuple[str, ...]) -> Non
     [
         ("robberta", ("robberta", "did you mean roberta?", "spanbert")),
         ("zzz", ("zzz", "spanbert", "xlnet")),
-        ("nowhere/mine.toml", ("nowhere/mine.toml", "no file")),
+        ("nowhere/mine.toml", ("nowhere/mine.toml", "does not exist")),
     ],
 )
 def test_an_unknown_recipe_is_refused(name: str, phrases: tuple[str, ...]) -> None:

@@ -113,7 +113,7 @@ def test_a_command_imports_what_it_is_given(capsys: pytest.CaptureFixture[str]) 
     assert main(["show", "mine.toml", f"--import={NAME}"]) == 0
     assert "each_nth" in capsys.readouterr().out
     for arguments, message in (
-        (["show", "bert", "--import"], "names no module"),
+        (["show", "bert", "--import"], "no module is named"),
         (["show", "bert", "--import", "mine.py"], "is a file"),
         (["show", "bert", "--import", "not_there"], "ModuleNotFoundError"),
     ):
@@ -172,9 +172,9 @@ class _Descent(_Idle):
         ("masking", "token", _Idle, "is a part of clozelab itself"),
         ("blocks", "idle", _Idle, "has no plan()"),
         ("masking", "idle", _Silent, "what it provides"),
-        ("masking", "idle", _Idle(), "no frozen dataclass"),
+        ("masking", "idle", _Idle(), "not a frozen dataclass"),
         ("task", "idle", _Idle, "has no read()"),
-        ("optimiser", "idle", _Descent, "inherit from clozelab.training.Optimiser, by which"),
+        ("optimiser", "idle", _Descent, "inherit from clozelab.training.Optimiser, which declares"),
     ],
 )
 def test_what_is_no_part_is_refused_in_a_sentence(

@@ -41,13 +41,15 @@ def test_a_recipe_with_old_names_is_read_with_a_warning(tmp_path: Path) -> None:
         recipe = recipes.read(file)
     assert recipe.masking.mask_rate == 0.4  # type: ignore[attr-defined]
     assert (recipe.optimiser.learning_rate, recipe.optimiser.weight_decay) == (1e-3, 0.1)
-    assert "masking.rate is called masking.mask_rate today; write that" in {
+    assert "masking.rate is now called masking.mask_rate; use that name" in {
         str(warning.message) for warning in warned
     }
 
 
 def test_an_old_name_can_be_set() -> None:
-    with pytest.warns(OldNameWarning, match=r"schedule\.sequences is called schedule\.batch_size"):
+    with pytest.warns(
+        OldNameWarning, match=r"schedule\.sequences is now called schedule\.batch_size"
+    ):
         recipe = recipes.read("bert", overrides=["schedule.sequences=7"])
     assert recipe == recipes.read("bert", overrides=["schedule.batch_size=7"])
 
@@ -60,7 +62,7 @@ def test_the_sizes_of_an_encoder_by_their_old_names(name: str) -> None:
         today["inner"] = "cell_size"
     pairs = [word.split("=") for word in old_settings]
     new = [f"encoder.{today.get(key, key)}={value}" for key, value in pairs]
-    with pytest.warns(OldNameWarning, match=r"encoder\.width is called encoder\.hidden_size today"):
+    with pytest.warns(OldNameWarning, match=r"encoder\.width is now called encoder\.hidden_size"):
         old = recipes.read(recipe, overrides=[f"encoder.{word}" for word in old_settings])
     assert old == recipes.read(recipe, overrides=new)
     assert keys_set(["blocks.length=8", "encoder.inner = 3"], "encoder", old.encoder) == [
@@ -84,7 +86,7 @@ def test_released_sizes_by_old_names_replace_the_new_ones(tmp_path: Path) -> Non
 
 
 def test_an_old_setting_of_a_protocol_can_be_set() -> None:
-    with pytest.warns(OldNameWarning, match="head_rate is called head_learning_rate today"):
+    with pytest.warns(OldNameWarning, match="head_rate is now called head_learning_rate"):
         old = protocols.read("bert", "sst2", "classify", overrides=["head_rate=0.5"])
     new = protocols.read("bert", "sst2", "classify", overrides=["head_learning_rate=0.5"])
     assert old == new and old.head_learning_rate == 0.5
@@ -113,7 +115,7 @@ def test_a_study_with_old_names_is_the_same_study(tmp_path: Path) -> None:
         assert name in text
         text = text.replace(name, old)
     file.write_text(text, encoding="utf-8")
-    with pytest.warns(OldNameWarning, match="hidden_size today"):
+    with pytest.warns(OldNameWarning, match="now called .*hidden_size"):
         old = spec.read(file)
     for old_variant, other in zip(old.variants, new.variants, strict=True):
         assert old_variant.hidden_size == other.hidden_size
@@ -145,7 +147,9 @@ def test_recorded_studies_are_read_without_a_warning() -> None:
 
 
 def test_a_key_under_both_names_is_refused() -> None:
-    with pytest.raises(UserError, match=r"a\.toml: masking has mask_rate under two names"):
+    with pytest.raises(
+        UserError, match=r"a\.toml: masking has mask_rate under its old and its new name"
+    ):
         renamed({"rate": 0.1, "mask_rate": 0.2}, ["mask_rate"], place="a.toml", key="masking")
 
 
@@ -166,4 +170,4 @@ def test_digests_are_made_by_the_first_names() -> None:
 def test_the_command_line_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "bert", "--set", "optimiser.rate=3e-4"]) == 0
     output = capsys.readouterr().err.strip()
-    assert output == "clozelab: optimiser.rate is called optimiser.learning_rate today; write that"
+    assert output == "clozelab: optimiser.rate is now called optimiser.learning_rate; use that name"

@@ -463,7 +463,7 @@ def test_the_slopes_of_alibi() -> None:
         ({"global_every": 3}, "window = 0: goes with global_every"),
         (
             {"hidden_size": 18, "heads": 6, "position_embedding": "rotary"},
-            "heads = 6: give each 3 elements of hidden_size = 18, which rotary positions cannot",
+            "heads = 6: give each head 3 elements of hidden_size = 18, which rotary positions",
         ),
         ({"position_embedding": "alibi", "position_offset": 2}, "position_offset = 2: has no eff"),
         ({"first_norm": False}, 'first_norm = false: .* set norm = "pre"'),

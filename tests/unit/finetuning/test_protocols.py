@@ -298,10 +298,10 @@ def test_overrides_come_last_and_need_no_quotes() -> None:
         ("[tasks.coal]\nlearning_rate = 1.0\n", ("mine.toml: tasks.coal", "did you mean cola?")),
         ("[kinds.tags]\nlearning_rate = 1.0\n", ("kinds.tags", "did you mean tag?")),
         ("[task.cola]\nlearning_rate = 1.0\n", ("mine.toml: task", "did you mean tasks?")),
-        ("[tasks.rte]\nlearning_rat = 1.0\n", ("is no key", "did you mean learning_rate?")),
+        ("[tasks.rte]\nlearning_rat = 1.0\n", ("is not a key", "did you mean learning_rate?")),
         ('[tasks.rte]\nlearning_rate = "a"\n', ('tasks.rte.learning_rate = "a" must be a number',)),
         ("[kinds.tag]\nlearning_rate = 0.0\n", ("kinds.tag.learning_rate = 0.0: must be above 0",)),
-        ("[kinds.tag]\nsteps = 1\nepochs = 1\n", ("kinds.tag.epochs and steps are both given",)),
+        ("[kinds.tag]\nsteps = 1\nepochs = 1\n", ("kinds.tag.epochs and steps are both set",)),
         ('[tasks.rte]\nafter = "mlni"\n', ('tasks.rte.after = "mlni"', "did you mean mnli?")),
         ('[tasks.mnli]\nafter = "mnli"\n', ("tasks.mnli.after names mnli itself",)),
         ("[grid]\nlearning_rate = 1e-5\n", ("grid.learning_rate must be a list of values",)),
@@ -310,8 +310,8 @@ def test_overrides_come_last_and_need_no_quotes() -> None:
         ("[grids.coal]\nlearning_rate = [1.0]\n", ("grids.coal", "did you mean cola?")),
         ("[grids.cola]\nepochs = [1]\nsteps = [1]\n", ("grids.cola has epochs and steps",)),
         ("[tasks]\ncola = 3\n", ("tasks has keys outside a table", "[tasks.cola]")),
-        ("[default.task]\nstride = 1\n", ("default.task is for no kind", "[kinds.answer.task]")),
-        ("[grid]\ntask.stride = [1]\n", ("grid.task is for no kind", "[grids.answer.task]")),
+        ("[default.task]\nstride = 1\n", ("default.task is not a kind", "[kinds.answer.task]")),
+        ("[grid]\ntask.stride = [1]\n", ("grid.task is not a kind", "[grids.answer.task]")),
         ("[kinds.answer.task]\nstrid = 1\n", ("kinds.answer.task.strid", "mean stride?")),
         ("[tasks.litbank]\ntask.ratio = 0.0\n", ("tasks.litbank.task.ratio = 0.0: must be",)),
         ("[kinds.tag]\ntask = 3\n", ("kinds.tag.task must be a table",)),
@@ -328,12 +328,12 @@ def test_a_mistake_anywhere_in_a_file_is_named_whatever_task_is_asked_for(
 
 def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
     assert "table default is missing" in refusal(for_task, mine(""), "sst2")
-    assert "is not TOML" in refusal(for_task, mine("x"), "sst2")
+    assert "is not valid TOML" in refusal(for_task, mine("x"), "sst2")
     assert "default has keys outside a table" in refusal(for_task, mine("default = 3"), "sst2")
     short = refusal(
         for_task, mine("[default]\nlearning_rate = 1e-4\nbatch_size = 8\nlength = 9\n"), "sst2"
     )
-    assert "default.epochs is missing; give it a number, or give steps" in short
+    assert "default.epochs is missing; set epochs or steps" in short
     assert "default.length is missing" in refusal(
         for_task, mine("[default]\nlearning_rate = 1e-4\nbatch_size = 8\nepochs = 2\n"), "sst2"
     )
@@ -343,7 +343,7 @@ def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
     ("arguments", "phrases"),
     [
         (("brt", "cola", "classify"), ("protocol brt is unknown", "did you mean bert?")),
-        (("no/bert.toml", "cola", "classify"), ("no/bert.toml is no file",)),
+        (("no/bert.toml", "cola", "classify"), ("no/bert.toml does not exist",)),
         (("bert", "sst-2", "classify"), ("task sst-2 is unknown", "did you mean sst2?")),
         (("bert", "cola", "clasify"), ("kind clasify is unknown", "did you mean classify?")),
     ],
@@ -356,12 +356,12 @@ def test_an_unknown_word_is_refused(arguments: tuple[str, str, str], phrases: tu
 @pytest.mark.parametrize(
     ("overrides", "phrases"),
     [
-        (["batchsize=1"], ("bert: cola.batchsize is no key", "did you mean batch_size?")),
+        (["batchsize=1"], ("bert: cola.batchsize is not a key", "did you mean batch_size?")),
         (["learning_rate"], ("'learning_rate' sets nothing", "learning_rate=2e-5")),
         (["learning_rate="], ("'learning_rate=' sets nothing",)),
         (["learning_rate=1", "learning_rate=2"], ("rate is set twice", "leave it out of the grid")),
         (["features=lst"], ('cola.features = "lst" is unknown', "did you mean last?")),
-        (["steps=3", "epochs=1"], ("epochs and steps are both given",)),
+        (["steps=3", "epochs=1"], ("epochs and steps are both set",)),
     ],
 )
 def test_a_bad_override_is_refused(overrides: list[str], phrases: tuple[str, ...]) -> None:
@@ -400,15 +400,15 @@ def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
 @pytest.mark.parametrize(
     ("task", "override", "phrases"),
     [
-        ("squad1", "task.strid=64", ("squad1.task.strid is no key", "did you mean stride?")),
-        ("cola", "task.stride=64", ("cola.task.stride is no key of cola.task",)),
+        ("squad1", "task.strid=64", ("squad1.task.strid is not a key", "did you mean stride?")),
+        ("cola", "task.stride=64", ("cola.task.stride is not a key of cola.task",)),
         ("squad1", "task.stride=short", ('squad1.task.stride = "short" must be a whole number',)),
         ("squad1", "task.stride=0", ("squad1.task.stride = 0: must be at least 1",)),
         ("conll2003", "task.scheme=iob3", ('scheme = "iob3" is unknown', "did you mean iob")),
         ("cola", 'task.metrics=["f2"]', ("cola.task.metrics = ['f2']: give some of accuracy",)),
         ("cola", "task.dropout=0.2", ("cola.task.dropout is not set here; set head_dropout",)),
         ("litbank", "task.segment=9", ("litbank.task.segment is not set here; set length",)),
-        ("cola", 'task.labels=["a", "b"]', ("cola.task.labels is what the examples say",)),
+        ("cola", 'task.labels=["a", "b"]', ("cola.task.labels is read from the examples",)),
         ("cola", "task=stride", ("'task=stride' sets nothing", "task.stride=64")),
     ],
 )
@@ -502,7 +502,7 @@ def test_a_name_goes_by_the_order_of_the_settings() -> None:
         (["learning_rate=fast,slow"], 'grid.learning_rate = "fast" must be a number'),
         (["learning_rate"], "'learning_rate' sets nothing"),
         (["steps=1,2", "epochs=1,2"], "grid has steps and epochs"),
-        (["task.stride=1,2"], "grid.task is for no kind of task"),
+        (["task.stride=1,2"], "grid.task is not a kind of task"),
         (["task=1,2"], "grid.task must be a table"),
     ],
 )
@@ -579,9 +579,9 @@ def test_settings_that_cannot_be_are_refused(field: str, value: Any) -> None:
 def test_one_of_two_ways_to_say_a_thing_is_given() -> None:
     with pytest.raises(UserError, match="epochs is missing"):
         FinetuneConfig(learning_rate=1e-4, batch_size=1, length=8)
-    with pytest.raises(UserError, match="epochs and steps are both given"):
+    with pytest.raises(UserError, match="epochs and steps are both set"):
         replace(SIMPLE, steps=3)
-    with pytest.raises(UserError, match="warmup and warmup_steps are both given"):
+    with pytest.raises(UserError, match="warmup and warmup_steps are both set"):
         replace(SIMPLE, warmup=0.1, warmup_steps=3)
     with pytest.raises(UserError, match="steps = 0"):
         replace(SIMPLE, epochs=None, steps=0)

@@ -54,14 +54,14 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_line(tmp_path: Path) -> 
 @pytest.mark.parametrize("broken", [b"no such thing", lzma.compress(b"sentence\tlabel\n")[:-9]])
 def test_a_broken_xz_is_refused(tmp_path: Path, broken: bytes) -> None:
     path = write(tmp_path / "a.tsv.xz", broken)
-    assert f"{path} is cut short or no .xz file" in refusal(lambda: sentences(path))
+    assert f"{path} is truncated or not a .xz file" in refusal(lambda: sentences(path))
 
 
 def test_a_broken_gz_is_refused(tmp_path: Path) -> None:
     packed = gzip.compress(b"sentence\tlabel\nfine\t1\n" * 50)
     for broken in (b"nothing", packed[:-9], packed[:10] + b"\xff" * 30):
         path = write(tmp_path / "a.tsv.gz", broken)
-        assert f"{path} is cut short or no .gz file" in refusal(
+        assert f"{path} is truncated or not a .gz file" in refusal(
             lambda: sentences(tmp_path / "a.tsv")
         )
 
@@ -129,7 +129,7 @@ def test_an_empty_file_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_a_header_alone_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\n")
-    assert "nothing under it" in refusal(lambda: sentences(path))
+    assert "and no rows" in refusal(lambda: sentences(path))
 
 
 def test_json_lines_and_an_array_hold_the_same_rows(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_parquet_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["good", "bad"], "label": [1.0, 0.0]}), path)
     assert sentences(path) == [Sentences("0", "good", None, "1"), Sentences("1", "bad", None, "0")]
     path = write(tmp_path / "b.parquet", b"PAR1 nothing")
-    assert "no Parquet file" in refusal(lambda: sentences(path))
+    assert "not a Parquet file" in refusal(lambda: sentences(path))
 
 
 # --- columns -----------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_missing_column_is_refused_with_what_was_sought_what_is_there_and_the_
     path = write(tmp_path / "a.tsv", "sentence\tmood\nfine\tgood\n")
     message = refusal(lambda: sentences(path))
     assert f"{path} has no column for the label: looked for label, gold_label" in message
-    assert "found sentence, mood; say --columns label=NAME" in message
+    assert "found sentence, mood; give --columns label=NAME" in message
     message = refusal(lambda: sentences(path, ReadOptions(columns={"label": "moood"})))
     assert "looked for moood" in message and "--columns label=mood" in message
     assert "column for the first" in refusal(lambda: sentences(path, pair=True))
@@ -238,14 +238,14 @@ def test_a_missing_column_is_refused_with_what_was_sought_what_is_there_and_the_
 def test_a_role_that_no_column_has_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\n")
     message = refusal(lambda: sentences(path, ReadOptions(columns={"lable": "x"})))
-    assert "knows no 'lable'; did you mean label?" in message
+    assert "has no role 'lable'; did you mean label?" in message
 
 
 def test_columns_parted_by_another_sign_are_hinted_at(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "body;label\nfine;1\n")
     message = refusal(lambda: sentences(path))
     assert "has no column for the first text" in message
-    assert "if ';' parts columns, write commas" in message
+    assert "if ';' separates columns, write commas" in message
 
 
 def test_a_test_set_may_lack_labels_but_no_other_may(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_test_set_may_lack_labels_but_no_other_may(tmp_path: Path) -> None:
         None,
         "0",
     ]
-    assert f"{path}:2 has no label, and so have 1 of 2 rows" in refusal(lambda: sentences(path))
+    assert f"{path}:2 has no label, as 1 of 2 rows" in refusal(lambda: sentences(path))
 
 
 def test_an_unknown_label_is_refused_with_its_line_and_the_known_ones(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_numbers_are_read_as_numbers(tmp_path: Path) -> None:
     for bad in ("much", "nan", "inf"):
         path = write(tmp_path / "b.tsv", f"sentence1\tsentence2\tscore\na\tb\t{bad}\n")
         message = refusal(partial(sentences, path, pair=True, numeric=True))
-        assert f"{path}:2 has '{bad}' where a number should stand" in message
+        assert f"{path}:2 has '{bad}' instead of a number" in message
 
 
 def test_a_record_without_text_is_refused_and_an_empty_text_counted(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_word_without_its_tag_is_refused_with_its_line(tmp_path: Path) -> None
     path = write(tmp_path / "a.conll", "one O\ntwo\n")
     assert f"{path}:2 has 1 columns where 2 are expected" in refusal(lambda: tagged(path))
     path = write(tmp_path / "b.conll", "one\ntwo\n")
-    assert f"{path}:1 has a word and no tag" in refusal(lambda: tagged(path))
+    assert f"{path}:1 has a word without a tag" in refusal(lambda: tagged(path))
     assert tagged(path, ReadOptions(labelled=False)) == [Tagged("0", ("one", "two"), None)]
 
 

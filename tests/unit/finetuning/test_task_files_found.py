@@ -106,10 +106,12 @@ def test_missing_data_is_refused_with_the_layout_and_the_flag(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = refusal(lambda: find("squad2", tmp_path))
-    assert f"{tmp_path} has no data of squad2: say --task-data DIR or set CLOZELAB_DATA" in message
+    assert (
+        f"{tmp_path} has no data for squad2; give --task-data DIR or set CLOZELAB_DATA" in message
+    )
     assert "DIR/squad/\n    train-v2.0.json\n    dev-v2.0.json" in message
     monkeypatch.delenv("CLOZELAB_DATA", raising=False)
-    assert "say --task-data DIR or set CLOZELAB_DATA" in refusal(lambda: find("squad2", None))
+    assert "give --task-data DIR or set CLOZELAB_DATA" in refusal(lambda: find("squad2", None))
     write(tmp_path / "WNLI" / "dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\tx\ty\t1\n")
     monkeypatch.setenv("CLOZELAB_DATA", str(tmp_path))
     assert len(find("wnli", None).read("dev")) == 1
@@ -280,7 +282,7 @@ def test_tags_that_name_no_entities_are_scored_by_accuracy(tmp_path: Path) -> No
     speech = write(tmp_path / "speech.conll", "Cats\tNNS\nsleep\tVBP\n!\tO\n\nDogs\tNNS\n")
     splits = own("tag", train=speech)
     assert splits.settings == {"tags": ("O", "NNS", "VBP"), "metrics": ("accuracy",)}
-    assert splits.notes == ("tags such as NNS name no entities: accuracy is what counts",)
+    assert splits.notes == ("tags such as NNS name no entities; models are compared by accuracy",)
     assert Tag(**splits.settings).metrics == ("accuracy",)  # type: ignore[arg-type]
     people = write(tmp_path / "people.conll", "Anna\tB-PER\nsleeps\tO\n")
     assert own("tag", train=people).settings == {"tags": ("O", "B-PER")}
@@ -304,9 +306,11 @@ def test_the_other_kinds_settings_come_from_the_examples(tmp_path: Path) -> None
 
 
 def test_what_is_no_kind_of_task_is_refused(tmp_path: Path) -> None:
-    assert "no kind of task 'sort': say classify" in refusal(lambda: own("sort", train="x"))
+    assert "kind of task 'sort' is unknown; choose from classify" in refusal(
+        lambda: own("sort", train="x")
+    )
     assert "no file is named" in refusal(lambda: own("classify"))
-    assert "there is no file" in refusal(lambda: own("classify", train=tmp_path / "x.tsv"))
+    assert "does not exist" in refusal(lambda: own("classify", train=tmp_path / "x.tsv"))
 
 
 # --- datasets ----------------------------------------------------------------------------------
@@ -359,7 +363,7 @@ def test_a_dataset_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatc
     message = refusal(lambda: own("classify", train="hf:some/thing:odd"))
     assert "hf:some/thing:odd has no split odd that can be read (Unknown split 'odd'.)" in message
     assert "say hf:some/thing:SPLIT" in message
-    assert "names no dataset" in refusal(lambda: own("classify", train="hf:a b"))
+    assert "is not a dataset" in refusal(lambda: own("classify", train="hf:a b"))
 
 
 def test_without_datasets_the_package_to_install_is_named(
@@ -391,7 +395,7 @@ def test_glues_files_have_their_names_header_and_spellings(tmp_path: Path) -> No
     path = write_submission(splits, "test", predictions=predictions, folder=tmp_path / "out")
     assert path == tmp_path / "out" / "QNLI.tsv"
     assert path.read_text() == "index\tprediction\n7\tnot_entailment\n9\tentailment\n"
-    assert "2 examples and there are 1" in refusal(
+    assert "2 examples but there are 1" in refusal(
         lambda: write_submission(splits, "test", predictions=predictions[:1], folder=tmp_path)
     )
 

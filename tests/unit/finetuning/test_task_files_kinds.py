@@ -108,7 +108,7 @@ def test_rows_hold_answers_in_several_ways(
 
 def test_questions_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     twice = write(tmp_path / "a.json", squad(asking(1, ("cat", 6)), asking(1, ("cat", 6))))
-    assert "id 'q1' once more" in refusal(lambda: questions(twice))
+    assert "repeats the id 'q1'" in refusal(lambda: questions(twice))
     odd = write(tmp_path / "b.json", json.dumps({"data": [{"paragraphs": [{"qas": []}]}]}))
     assert "not in SQuAD's layout ('context')" in refusal(lambda: questions(odd))
     broken = write(tmp_path / "c.json", squad(asking(1)).replace("]", "]\n", 1)[:-3])
@@ -187,7 +187,7 @@ def test_races_articles_must_be_whole(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", jsonl(ARTICLE, {**ARTICLE, "answers": ["A"]}))
     assert f"{path}:2 needs as many answers as questions" in refusal(lambda: choices(path))
     path = write(tmp_path / "b.jsonl", jsonl({**ARTICLE, "answers": ["A", "E"]}))
-    assert f"{path}:1 says 'E' is right" in refusal(lambda: choices(path))
+    assert f"{path}:1 gives 'E' as the right answer" in refusal(lambda: choices(path))
     (tmp_path / "none").mkdir()
     assert "has no article" in refusal(lambda: choices(tmp_path / "none"))
     file = write(tmp_path / "dev" / "high" / "1.txt", '{"article": "x",\n "questions": [')
@@ -252,9 +252,9 @@ def test_an_article_without_texts_is_refused(tmp_path: Path, bad: dict[str, obje
 def test_choices_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     row = {"question": "Why?", "choices": ["no", "so"], "answer": 1}
     for bad, sentence in (
-        ({"answer": 2}, "says 2 is right, which is none of its 2 choices"),
+        ({"answer": 2}, "gives 2 as the right answer, which is none of its 2 choices"),
         ({"answer": None}, "does not say which choice is right"),
-        ({"choices": ["no"]}, "has no two choices"),
+        ({"choices": ["no"]}, "has fewer than two choices"),
     ):
         path = write(tmp_path / "a.jsonl", jsonl(row, {**row, **bad}))
         assert f"{path}:2 {sentence}" in refusal(partial(choices, path))
@@ -406,5 +406,7 @@ def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_column_of_a_conll_file_goes_by_number(tmp_path: Path, column: str) -> None:
     path = write(tmp_path / "a.conll", "d\t0\t0\tAnna\t(0)\n")
     message = refusal(lambda: documents(path, ReadOptions(columns={"sentences": column})))
-    assert f"--columns sentences={column} is no column of {path}: they go by number" in message
+    assert (
+        f"--columns sentences={column} is not a column of {path}; columns are numbered" in message
+    )
     assert documents(path, ReadOptions(columns={"sentences": "2"}))[0].sentences == (("0",),)

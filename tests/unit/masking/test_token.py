@@ -35,7 +35,7 @@ def test_floor_counts_what_it_is_told_to() -> None:
 
 def test_coins_count_nothing_and_know_no_cap() -> None:
     for setting in ({"over": "content"}, {"cap": 3}):
-        with pytest.raises(UserError, match="a coin for each token"):
+        with pytest.raises(UserError, match="has no effect when each token"):
             Token(count="bernoulli", **setting)  # type: ignore[arg-type]
 
 
@@ -124,8 +124,8 @@ def test_the_rate_follows_its_course(progress: float, rate: float) -> None:
     [
         (((0.5, 1.0), (0.2, 0.5)), "course: give pairs .* rising"),
         (((0.0, 1.0), (1.0, -1.0)), "course: the factors must be at least 0"),
-        (((0.0, 1.0), (1.0, 4.0)), "a factor of 4.0 makes mask_rate = 0.3 one of 1.2; hide more"),
-        (((0.0, 1.0), (1.0, 0.0)), "a factor of 0.0 makes mask_rate = 0.3 one of 0"),
+        (((0.0, 1.0), (1.0, 4.0)), "a factor of 4.0 turns mask_rate = 0.3 into 1.2; it must"),
+        (((0.0, 1.0), (1.0, 0.0)), "a factor of 0.0 turns mask_rate = 0.3 into 0"),
     ],
 )
 def test_a_course_that_leaves_the_range_is_refused(

@@ -582,8 +582,8 @@ def test_a_family_that_nothing_says_is_asked_for(classes: list[str] | None) -> N
     ("change", "problem"),
     [
         ({"model_type": "deberta"}, "model_type 'deberta' is unknown"),
-        ({"vocab_size": None}, "no vocab_size"),
-        ({"hidden_size": None}, "no hidden_size"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_act": "mish"}, "activation 'mish'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"model_type": "ernie", "use_task_id": True}, "use_task_id = True"),
@@ -660,7 +660,7 @@ def test_the_published_configurations_are_the_recipe_s(size: str, change: dict[s
         ({"rope_parameters": [1]}, "rope_parameters = .* must be a table"),
         ({"global_rope_theta": "wide"}, "global_rope_theta = 'wide' must be a number"),
         ({"global_rope_theta": -1.0}, "rope_theta = -1.0: must be above 0"),
-        ({"hidden_size": 12 * 63}, "give each 63 elements"),
+        ({"hidden_size": 12 * 63}, "give each head 63 elements"),
         ({"num_attention_heads": 11}, "heads = 11: must divide hidden_size = 768"),
         ({"hidden_activation": "mish", "classifier_activation": "mish"}, "activation 'mish'"),
     ],
@@ -732,7 +732,7 @@ def test_shards_and_pickled_weights_are_read(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"not to be read")
     assert same(read(str(folder)).tensors, wanted)
     (folder / "model-2.safetensors").unlink()
-    with pytest.raises(UserError, match="named by the index but not there"):
+    with pytest.raises(UserError, match="is in the index but missing"):
         read(str(folder))
     for wrong in ([1], 5, {"a": 3}, {"a": "../elsewhere/model-1.safetensors"}, {"a": "/etc/x"}):
         place.write_text(json.dumps({"weight_map": wrong}), encoding="utf-8")
@@ -765,7 +765,7 @@ def test_only_weights_are_unpickled(folder: Path) -> None:
     with pytest.raises(UserError, match="not a JSON object"):
         read(str(folder))
     (folder / "config.json").unlink()
-    with pytest.raises(UserError, match=r"config\.json: no such file"):
+    with pytest.raises(UserError, match=r"config\.json: does not exist"):
         read(str(folder))
 
 
@@ -794,7 +794,9 @@ def test_a_folder_that_is_not_there_is_not_sought_on_the_hub(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "encoder").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"runs/encodr: no such.*did you mean runs/encoder\?"):
+    with pytest.raises(
+        UserError, match=r"runs/encodr: does not exist.*did you mean runs/encoder\?"
+    ):
         read("runs/encodr")
 
 
@@ -803,12 +805,12 @@ def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -
         raise ConnectionError("no way out")
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
-    with pytest.raises(UserError, match=r"owner/name: no such directory.*no way out"):
+    with pytest.raises(UserError, match=r"owner/name: does not exist.*no way out"):
         read("owner/name")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match="pip install huggingface_hub"):
         read("owner/name")
-    with pytest.raises(UserError, match="no such directory"):
+    with pytest.raises(UserError, match="does not exist"):
         read("/no/such/place")
 
 

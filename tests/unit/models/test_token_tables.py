@@ -94,7 +94,7 @@ def test_words_begin_as_those_that_are_used_alike() -> None:
 def test_the_padding_that_positions_are_counted_from_keeps_its_id() -> None:
     loaded = model("roberta")  # whose positions begin behind it
     rows = [RowSource([number], [1.0]) for number in (1, 0, *range(2, loaded.vocabulary.size))]
-    with pytest.raises(UserError, match="counted from the padding's id, 1, which would change"):
+    with pytest.raises(UserError, match="counted from the padding id, 1, which would change"):
         _with_tokenizer(loaded, loaded.tokenizer, rows)
 
 

@@ -280,7 +280,7 @@ def test_a_generator_is_as_deep_as_the_encoder_and_a_share_as_wide() -> None:
         (["objectives.0.share=0.3"],
          r"objective generator: share = 0.3: 230 of encoder.hidden_size = 768"
          r", which heads of 64 do not divide; use for instance 0.333"),
-        (["encoder.causal=true"], "generator reads both sides"),
+        (["encoder.causal=true"], "generator needs both directions"),
         (["masking.use=nothing"], "generator needs targets"),
         (["encoder.use=relative"], "needs shared_embeddings, which encoder relative does not"),
     ],

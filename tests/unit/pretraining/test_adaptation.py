@@ -79,9 +79,9 @@ def test_a_detour_is_causal_first_and_its_rate_falls_behind_it() -> None:
     assert [schedule.causal_share(step) for step in (0, 59, 60, 99)] == [1, 1, 0, 0]
     assert schedule.factor(59) == 1 and schedule.factor(80) < 0.5
     assert [part.language_model for part in adaptation.objectives] == ["masked", "causal"]
-    with pytest.raises(UserError, match="--detour 1: a share of the steps"):
+    with pytest.raises(UserError, match="--detour 1: must be a share of the steps"):
         adapted(read("roberta"), blocks=MANY, detour=1.0)
-    with pytest.raises(UserError, match="--detour: not for a model of xlnet, since"):
+    with pytest.raises(UserError, match="--detour: does not work with xlnet, because"):
         adapted(read("xlnet"), blocks=MANY, detour=0.5)
 
 

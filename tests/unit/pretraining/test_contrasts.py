@@ -106,7 +106,7 @@ def test_no_split_of_a_step_changes_its_loss_or_what_is_learned(pooling: str) ->
 
 def test_texts_that_are_fewer_than_a_group_are_told_and_one_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
-    for texts, sentence in ((1, "has one text"), (3, "its own negative")):
+    for texts, sentence in ((1, "has only one text"), (3, "its own negative")):
         file.write_text("\n".join(["a small cat", "the dog sat", "bread"][:texts]), "utf-8")
         out = tmp_path / f"corpus-{texts}"
         clozelab.build_corpus(
@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_refused(overrides: list[str], sentence: str) -> No
 
 def test_twins_without_dropout_are_warned_of() -> None:
     overrides = ["encoder.dropout=0", "encoder.attention_dropout=0"]
-    assert "twin" in recipes.read("simcse", overrides=overrides).warnings()[0]
+    assert "two copies" in recipes.read("simcse", overrides=overrides).warnings()[0]
     assert not recipes.read("simcse").warnings()
     rows = [*overrides, "blocks.use=sentence_rows"]
     assert not recipes.read("simcse", overrides=rows).warnings()

@@ -154,7 +154,7 @@ def test_a_plan_of_another_recipe_is_refused(corpus: Corpus) -> None:
     (other,) = {plan.path for plan in files_of_plans.listed(corpus)} - {kept.path}
     shutil.rmtree(kept.path)
     shutil.copytree(other, kept.path)
-    with pytest.raises(UserError, match=r"something else \(blocks, key differ\), .*--remove"):
+    with pytest.raises(UserError, match=r"something else \(blocks, key differ\); .*--remove"):
         plan_of(corpus)
     clozelab.corpus_plans(corpus, remove=True)
     assert ids(plan_of(corpus)) == plain
@@ -179,7 +179,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(FullSentences, "stretches", full)
-    with pytest.raises(UserError, match=r"no space left .* corpus plans .* --remove"):
+    with pytest.raises(UserError, match=r"no disk space left .* corpus plans .* --remove"):
         plan_of(corpus)
     assert not list((corpus.path / "plans").rglob("*.bin"))
 

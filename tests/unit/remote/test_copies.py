@@ -165,7 +165,7 @@ def test_what_stays_down_is_told_and_leaves_nothing_half(
         copy._thread.join(0.01)
     assert messages == [
         f"the copy at {URL} is behind (memory://copies/run/checkpoints/step-1/model.safetensors"
-        " cannot be written, asked for 5 times (reset): check the connection); the next save tries"
+        " cannot be written after 5 tries (reset); check the connection); the next save tries"
         " again"
     ]
     assert not {"result.json", "checkpoints/step-1/checksums.json"} & there().keys()
@@ -195,13 +195,13 @@ def test_places_that_are_not_its_own_are_refused(run: Path, tmp_path: Path) -> N
     brought(run)
     other = tmp_path / "other"
     _written(other / "recipe.toml", "other")
-    refused = f"--copy-to {URL}: has other files in it; name a new place"
+    refused = f"--copy-to {URL}: contains other files; name a new place"
     with pytest.raises(UserError, match=refused):
         brought(other)
     MEMORY.pipe_file(f"/copies/run/{LIST}", b"[]")
     with pytest.raises(UserError, match=refused):
         brought(run)
-    with pytest.raises(UserError, match="https://a/b: a web server cannot be written"):
+    with pytest.raises(UserError, match="https://a/b: a web server is not writable"):
         FolderCopy(run, "https://me:secret@a/b?key=secret", warn=pytest.fail)
     with pytest.raises(UserError, match="nothing://a cannot be read"):
         FolderCopy(run, "nothing://a", warn=pytest.fail)
@@ -224,10 +224,10 @@ def test_a_list_that_was_altered_is_told(
     brought(run)
     copied = json.dumps({**json.loads(there()[LIST]), **altered})
     MEMORY.pipe_file(f"/copies/run/{LIST}", copied.encode())
-    with pytest.raises(UserError, match=rf"{URL}/{LIST}: is no list of files .*; it was altered"):
+    with pytest.raises(UserError, match=rf"{URL}/{LIST}: is not a list of files .* it was altered"):
         restore(URL, tmp_path / "again")
     _written(run / LIST, copied)
-    with pytest.raises(UserError, match="has other files in it; name a new place"):
+    with pytest.raises(UserError, match="contains other files; name a new place"):
         brought(run)
 
 
@@ -236,7 +236,7 @@ def test_a_bucket_that_is_not_there_is_told(run: Path, monkeypatch: pytest.Monke
         raise FileNotFoundError("The specified bucket does not exist")
 
     monkeypatch.setattr(type(MEMORY), "find", find)
-    with pytest.raises(UserError, match=f"^{URL}: there is no such bucket; make it first"):
+    with pytest.raises(UserError, match=f"^{URL}: the bucket does not exist; make it first"):
         FolderCopy(run, URL, warn=pytest.fail)
 
 
@@ -244,5 +244,5 @@ def test_a_folder_is_put_up_with_its_last_file_last(run: Path, store_calls: list
     check_new(URL)
     put_folder(run, URL, last="recipe.toml")
     assert store_calls[-1] == "put recipe.toml" and LIST not in there()
-    with pytest.raises(UserError, match=f"{URL}: has files in it already; name a new place"):
+    with pytest.raises(UserError, match=f"{URL}: already contains files; name a new place"):
         check_new(URL)

@@ -383,7 +383,7 @@ def test_a_long_name_is_cut_and_kept_for_who_asks() -> None:
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["nothing", "--out", "p.html"], "has no run"),
-    (["a", "--out", "p.pdf"], "end its name in .html or .md"),
+    (["a", "--out", "p.pdf"], "use a name ending in .html or .md"),
 ])  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(
     arguments: list[str],
@@ -417,7 +417,7 @@ def test_a_page_is_written_again_and_anything_else_is_left(
         assert "Again" in (tmp_path / name).read_text()
         (tmp_path / name).write_text("precious")
         assert main(command) == 2
-        assert f"{name}: is there already" in capsys.readouterr().err
+        assert f"{name}: already exists" in capsys.readouterr().err
         assert (tmp_path / name).read_text() == "precious"
         assert main([*command, "--overwrite"]) == 0
         assert (tmp_path / name).read_text() != "precious"
@@ -469,7 +469,7 @@ def test_damaged_records_are_told_in_a_sentence(
     file.write_bytes(whole[: len(whole) // 2] if content is None else content)
     code = main(["report", str(places[folder]), "--out", str(tmp_path / "p.html")])
     output = capsys.readouterr().err
-    assert code in (0, 2) and "fault in clozelab" not in output
+    assert code in (0, 2) and "bug in clozelab" not in output
     if code:
         assert output.startswith("clozelab: ") and len(output.strip().splitlines()) == 1
         assert str(places[folder]) in output and not (tmp_path / "p.html").exists()

@@ -450,7 +450,7 @@ def test_the_command_knows_a_study_when_it_sees_one(
     text = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert "<h1>Static against dynamic masking</h1>" in text and "refresh" not in text
     assert main(["report", "s", "s", "--out", "q.html"]) == 2
-    assert "name it alone" in " ".join(capsys.readouterr().err.split())
+    assert "name only this study" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(UserError, match="has no run"):
         gather([tmp_path])  # a study among other folders is not taken for a run
 

@@ -160,7 +160,7 @@ def falling(first: float, last: float, steps: int) -> list[float]:
 def test_a_loss_that_stays_is_warned_of_once_when_it_should_have_left() -> None:
     ((number, text),) = warnings_of(plateau(), [7.1] * 2000)
     assert number == 601  # three tenths of the run, in stretches of 100
-    assert "for 200 steps masked_lm has stayed at 7.10" in text and "costs 7.00; no cause" in text
+    assert "for 200 steps masked_lm has stayed at 7.10" in text and "gives 7.00; no cause" in text
 
 
 def test_a_thinned_log_tells_the_same() -> None:

@@ -129,7 +129,7 @@ def test_a_process_that_dies_is_told_in_a_sentence_and_takes_no_other_with_it() 
     with workers() as processes:
         dead = processes.submit(signal.raise_signal, signal.SIGKILL)
         alive = [processes.submit(abs, -number) for number in (1, 2)]
-        with pytest.raises(UserError, match=r"ended by itself \(SIGKILL; memory may have run out"):
+        with pytest.raises(UserError, match=r"died \(SIGKILL; memory may have run out"):
             dead.result()
         assert [future.result() for future in alive] == [1, 2]
         with pytest.raises(ZeroDivisionError) as caught:

@@ -39,11 +39,11 @@ def test_a_run_is_read_back(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="has other files in it; name a new or empty folder"):
+    with pytest.raises(UserError, match="contains other files; name a new or empty folder"):
         create(tmp_path)
     with pytest.raises(UserError, match="is not a folder"):
         create(tmp_path / "thesis.tex")
-    with pytest.raises(UserError, match=r"is no run, it has no recipe\.toml"):
+    with pytest.raises(UserError, match=r"is not a run, because it has no recipe\.toml"):
         Run.open(tmp_path)
     assert os.listdir(tmp_path) == ["thesis.tex"]
 

@@ -160,7 +160,7 @@ def test_crows_pairs_counts_the_tokens_that_both_texts_have(tmp_path: Path) -> N
         ("a.jsonl", '{"good": "x"}\n', "has no column for the bad"),
         ("a.tsv", "good\tworse\nx\ty\n", "has no column for the bad"),
         ("a.jsonl", "", "is empty"),
-        ("a.jsonl", '{"good": "", "bad": "x"}\n', "a.jsonl:1: has no token in it"),
+        ("a.jsonl", '{"good": "", "bad": "x"}\n', "a.jsonl:1: has no token"),
         ("a.jsonl", '{"good": "x", "bad": null}\n', "a.jsonl:1 has no text"),
         ("a.jsonl", "{oh\n", "a.jsonl:1 is not JSON"),
     ],
@@ -176,9 +176,9 @@ def test_files_that_are_no_pairs_are_refused(
 def test_pairs_that_are_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean blimp"):
         find_pairs("blmp", columns={})
-    with pytest.raises(UserError, match="has no data of blimp"):
+    with pytest.raises(UserError, match="has no data for blimp"):
         find_pairs("blimp", root=str(tmp_path), columns={})
-    with pytest.raises(UserError, match="no file"):
+    with pytest.raises(UserError, match="does not exist"):
         find_pairs(str(tmp_path / "a.jsonl"), columns={})
 
 
@@ -232,7 +232,7 @@ def test_the_mean_of_relations_is_not_that_of_facts() -> None:
 
 def test_facts_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
     file = facts_file(tmp_path)
-    with pytest.raises(UserError, match="is no masked language model"):
+    with pytest.raises(UserError, match="is not a masked language model"):
         drained(find_facts(str(file), columns={}).follow(scorer(model("gpt")), device="cpu"))
     for sentence, says in (("no blank", "has 0 blanks"), ("[MASK] [MASK]", "has 2 blanks")):
         file.write_text(lines([{"sentence": sentence, "object": "x"}]))

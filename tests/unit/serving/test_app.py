@@ -52,7 +52,7 @@ def refused(app: TestClient, room: str, code: int = 400, **fields: Any) -> str:
     answer = app.post(f"/api/{room}", content=json.dumps(fields), headers=typed)
     assert answer.status_code == code, answer.text
     sentence = answer.json()["error"]
-    assert isinstance(sentence, str) and "fault in clozelab" not in sentence
+    assert isinstance(sentence, str) and "bug in clozelab" not in sentence
     return sentence
 
 
@@ -192,7 +192,7 @@ def test_what_is_no_text_is_refused(app: TestClient, room: str, text: Any) -> No
 @pytest.mark.parametrize(
     ("room", "fields", "says"),
     [
-        ("fill", {"hidden": []}, "no word is hidden"),
+        ("fill", {"hidden": []}, "no word is masked"),
         ("fill", {"hidden": "1"}, "must be the numbers of words"),
         ("fill", {"hidden": [-1]}, "must be the numbers of words"),
         ("fill", {"hidden": [True]}, "must be the numbers of words"),
@@ -202,8 +202,8 @@ def test_what_is_no_text_is_refused(app: TestClient, room: str, text: Any) -> No
         ("fill", {"hidden": [1], "step": 9}, "no checkpoint of step 9"),
         ("fill", {"hidden": [1], "step": "1"}, "must be a whole number"),
         ("fill", {"hidden": [1], "top": 10**9}, "from 0 to 20"),
-        ("score", {"text": ""}, "has no token in it"),
-        ("score", {"text": "x" * 1001}, "1,001 characters, and 1,000 are read"),
+        ("score", {"text": ""}, "has no token"),
+        ("score", {"text": "x" * 1001}, "1,001 characters, but at most 1,000"),
         ("masks", {"recipe": "bret"}, "did you mean bert?"),
         ("masks", {"recipe": "/etc/passwd"}, "is unknown"),
         ("masks", {"recipe": "bert", "set": ["masking.mask_rat=1"]}, "mask_rate"),
@@ -211,7 +211,7 @@ def test_what_is_no_text_is_refused(app: TestClient, room: str, text: Any) -> No
         ("masks", {"recipe": "bert", "epochs": 1000}, "from 0 to 12"),
         ("masks", {"recipe": "bert", "epochs": 0}, "from 1 to 12"),
         ("masks", {"recipe": "bert", "corpus": "/etc"}, "not among the folders here"),
-        ("masks", {"recipe": "bert", "text": " "}, "no token in it"),
+        ("masks", {"recipe": "bert", "text": " "}, "no token"),
     ],
 )
 def test_a_mistake_is_a_sentence(
@@ -358,8 +358,8 @@ def test_a_model_that_diverged_is_a_sentence() -> None:
     for opened in rooms.models._open.values():
         for weight in opened.module.parameters():
             weight.data.fill_(float("nan"))
-    assert "computes NaN" in refused(app, "fill", model=model, text=TEXT, hidden=[1])
-    assert "computes NaN" in refused(app, "score", model=model, text=TEXT)
+    assert "gives NaN" in refused(app, "fill", model=model, text=TEXT, hidden=[1])
+    assert "gives NaN" in refused(app, "score", model=model, text=TEXT)
 
 
 def test_names_that_are_no_utf8_are_shown_and_refused(tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ def test_nothing_is_written_into_the_folders(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"no such folder|is no run"):
+    with pytest.raises(UserError, match=r"does not exist|is not a run"):
         Folders([str(tmp_path / name)])
 
 
@@ -411,5 +411,5 @@ def test_a_fault_of_ours_is_told_and_the_server_goes_on(monkeypatch: pytest.Monk
     with monkeypatch.context() as broken:
         broken.setattr(cloze, "words_of", lambda text: 1 / 0)
         answer = app.post("/api/words", json={"text": "a"})
-    assert answer.status_code == 500 and "fault in clozelab" in answer.json()["error"]
+    assert answer.status_code == 500 and "bug in clozelab" in answer.json()["error"]
     ask(app, "words", text="a")

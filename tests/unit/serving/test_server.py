@@ -38,15 +38,15 @@ def test_a_port_beyond_this_machine_has_a_token_of_its_own() -> None:
 
 @pytest.mark.parametrize("host", ["203.0.113.9", "no.such.host.invalid", "é" * 300, "a\0b"])
 def test_an_address_of_another_machine_is_refused(host: str) -> None:
-    with pytest.raises(UserError, match="is no address of this machine"):
+    with pytest.raises(UserError, match="is not an address of this machine"):
         listen(host, 0, token=True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "nowhere: there is no such folder"),
-        ([str(Path(__file__).parent)], "is no run"),
+        (["nowhere"], "nowhere: does not exist"),
+        ([str(Path(__file__).parent)], "is not a run"),
         (["--port", "70000"], "--port 70000: must be at most 65535"),
         (["--port", "x"], "--port: 'x' is not a whole number"),
     ],
@@ -70,7 +70,7 @@ def test_it_serves_until_ctrl_c() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with serving([], "--port", str(port)) as (url, messages):
-            assert f"port {port} is in use; took " in messages[0] and str(port) not in url
+            assert f"port {port} is in use; using " in messages[0] and str(port) not in url
             with urlopen(f"{url}api/models", timeout=60) as answer:
                 assert json.load(answer) == []
     with serving([runs()], "--port", "0") as (url, _):

@@ -92,8 +92,9 @@ def test_a_plan_warns_of_claims_that_would_stay_undecided(
 
 
 @pytest.mark.parametrize(("more", "why"), [
-    ('kind = "equal"', "needs it"), ("delta = 0.0", "above 0"), ("level = 50.0", "name the other"),
-    ('kind = "same"', "unknown"), ("seeds = 0", "above 0"), ("deltas = 1.0", "is no key"),
+    ('kind = "equal"', "needs delta"), ("delta = 0.0", "above 0"),
+    ("level = 50.0", "name the other"),
+    ('kind = "same"', "unknown"), ("seeds = 0", "above 0"), ("deltas = 1.0", "is not a key"),
 ])  # fmt: skip
 def test_claims_are_read_strictly(tmp_path: Path, more: str, why: str) -> None:
     with pytest.raises(UserError, match=why):

@@ -76,7 +76,7 @@ def test_only_records_are_packed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="safetensors: is not text"):
         pack(folder)
     assert files(folder) == before
-    with pytest.raises(UserError, match="is no study"):
+    with pytest.raises(UserError, match="is not a study"):
         pack(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_pack_is_refused_in_a_sentence(tmp_path: Path, line: str) -> N
     folder = study(tmp_path / "s")
     (folder / PACKED).write_text(f"{line}\n")
     for reads in (read, unpack, pack):
-        with pytest.raises(UserError, match="put back a copy"):
+        with pytest.raises(UserError, match="restore it from a copy"):
             reads(folder)
 
 

@@ -92,7 +92,7 @@ def test_what_a_corpus_was_can_still_be_opened(parts: tuple[Path, Path], small: 
     assert [line.partition(":")[0] for line in facts.splitlines()] == [
         f"{small}@{state[:8]}" for state in states[1::-1]
     ]
-    with pytest.raises(UserError, match=f"no fingerprint 00ff; name one of {states[2][:8]}"):
+    with pytest.raises(UserError, match=f"no version 00ff; name one of {states[2][:8]}"):
         Corpus.open(f"{small}@00ff")
 
 
@@ -119,7 +119,7 @@ def test_documents_of_the_corpus_are_not_added_again(
     assert known and counts.numbers["documents left out that are in the corpus"] == known
     assert counts.numbers["documents left out as repeats"] == 1
     assert len(decoded(corpus)) == len(decoded(before)) + 3 - known
-    with pytest.raises(UserError, match="all of this text is in the corpus already"):
+    with pytest.raises(UserError, match="all of this text is already in the corpus"):
         add(write(small.parent / "e.jsonl", [TEXTS[25]]), small, unique="documents")
 
 
@@ -198,13 +198,13 @@ def test_what_is_no_whole_corpus_is_left_alone(small: Path, parts: tuple[Path, P
             add(text, place)
         assert digests(small) == before
 
-    refused("no corpus here", small.parent)
-    refused("text is added to what it is now", Path(f"{small}@{fingerprint[:8]}"))
+    refused("is not a corpus", small.parent)
+    refused("add the text to the current one", Path(f"{small}@{fingerprint[:8]}"))
     with files.locked(small, work="build"):
-        refused("another build is writing there")
+        refused("another build is writing to it")
     (small / "added-1").mkdir()
     (small / "added-1" / "mine").touch()
-    refused("added-1: is in the way")
+    refused("added-1: already exists")
     shutil.rmtree(small / "added-1")
     (small / "train" / "marks.npy").write_bytes(b"broken")
     refused("marks.npy: 6 bytes instead of")

@@ -207,7 +207,7 @@ def test_words_split_twice_as_in_the_files_of_albert_are_extended_too() -> None:
 def test_specials_behind_the_pieces_stay_behind_them(kind: str) -> None:
     old = copy(kind)
     old.add_special_tokens(["<extra>"])
-    with pytest.raises(UserError, match=r"<extra> and what else stands behind .* vocabulary add"):
+    with pytest.raises(UserError, match=r"<extra> and other tokens after .* vocabulary add"):
         Extension(old.to_str(), 5)
     more = grown(old, TEXT * 10, words=9)
     table = more.get_vocab()
@@ -221,10 +221,10 @@ def test_specials_behind_the_pieces_stay_behind_them(kind: str) -> None:
 def test_what_cannot_be_extended_is_refused_at_once() -> None:
     word_level = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     word_level.pre_tokenizer = pre_tokenizers.Whitespace()
-    with pytest.raises(UserError, match="WordLevel with Whitespace cannot be given words"):
+    with pytest.raises(UserError, match="WordLevel with Whitespace cannot be extended"):
         Extension(word_level.to_str(), 5)
     for kind in ("kmer", "regex", "bytes"):
-        with pytest.raises(UserError, match="cannot be given words; use it as it is"):
+        with pytest.raises(UserError, match="cannot be extended; use it unchanged"):
             Extension(copy(kind).to_str(), 5)
     with pytest.raises(UserError, match="words = 0: --extend takes at least 1"):
         Extension(copy("wordpiece").to_str(), 0)

@@ -85,13 +85,13 @@ def test_evaluation_files_are_asked_for_by_their_whole_url(server: Server) -> No
 def test_a_line_that_stays_down_is_told_in_a_sentence(server: Server) -> None:
     server.troubles = ["503"] * 20
     url = at(server, written(server.folder, "text"))
-    with pytest.raises(UserError, match=r"a\.txt cannot be read, asked for 5 times \(503.*\): "):
+    with pytest.raises(UserError, match=r"a\.txt cannot be read after 5 tries \(503.*\); "):
         texts(url)
     with pytest.raises(UserError, match=r"there is no file or folder .*/b\.txt: check the name"):
         texts(at(server, "b.txt"))
     server.shutdown()
     server.server_close()
-    with pytest.raises(UserError, match=r"a\.txt cannot be read, asked for 5 times .*connect"):
+    with pytest.raises(UserError, match=r"a\.txt cannot be read after 5 tries .*connect"):
         texts(url)
 
 
@@ -119,9 +119,9 @@ def test_credentials_are_neither_recorded_nor_printed(server: Server) -> None:
 
 
 def test_urls_that_lead_nowhere_are_sentences() -> None:
-    with pytest.raises(UserError, match=r"nothing://a/b cannot be read .*: check the URL"):
+    with pytest.raises(UserError, match=r"nothing://a/b cannot be read .*; check the URL"):
         texts("nothing://a/b")
-    with pytest.raises(UserError, match=r"github://a/b cannot be read .*: check the URL"):
+    with pytest.raises(UserError, match=r"github://a/b cannot be read .*; check the URL"):
         texts("github://a/b")
     with pytest.raises(UserError, match=r"no file matches memory://none/\*\.txt"):
         texts("memory://none/*.txt")

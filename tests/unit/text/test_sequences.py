@@ -181,9 +181,9 @@ REFUSED = [
     ({"kind": "regex", "pattern": ""}, "matches nothing; give a regular expression"),
     ({"kind": "regex", "pattern": "z+"}, 'matches nothing in the text, which begins with "ACG"'),
     ({"kind": "regex", "pattern": "z*"}, "matches nothing in the text"),
-    ({"kind": "bytes", "cased": False}, "bytes leaves text as it is"),
-    ({"kind": "regex", "k": 3}, "--k: this tokenizer has no such setting; .* --tokenizer kmer$"),
-    ({"pattern": "a"}, "--pattern: this tokenizer has no such setting; .* --tokenizer regex$"),
+    ({"kind": "bytes", "cased": False}, "bytes does not change the text"),
+    ({"kind": "regex", "k": 3}, "--k: is not a setting of this tokenizer; .* --tokenizer kmer$"),
+    ({"pattern": "a"}, "--pattern: is not a setting of this tokenizer; .* --tokenizer regex$"),
 ]
 
 

@@ -156,7 +156,7 @@ def test_folders_are_read_sorted_and_say_what_they_skip(tmp_path: Path) -> None:
 def test_a_folder_of_other_endings_is_refused_with_what_it_has(tmp_path: Path) -> None:
     for name in ("a.md", "b.md", "c.html"):
         write(tmp_path / name, "text")
-    message = f"the folder {tmp_path} holds no file of text, only 2 .md, 1 .html; name those files"
+    message = f"the folder {tmp_path} has no text files, only 2 .md, 1 .html; name those files"
     assert message in refusal(tmp_path)
 
 
@@ -222,7 +222,7 @@ def test_a_saved_dataset(tmp_path: Path) -> None:
     (tmp_path / "test" / "data-1.arrow").unlink()
     assert "data-1.arrow is missing" in refusal(tmp_path, split="test")
     write(tmp_path / "test" / "state.json", "{")
-    assert "state.json is broken" in refusal(tmp_path, split="test")
+    assert "state.json is damaged" in refusal(tmp_path, split="test")
 
 
 @pytest.fixture
@@ -249,9 +249,9 @@ def test_a_dataset_of_the_hub() -> None:
     assert texts("hf:owner/name:train[:1%]") == ["owner/name None train[:1%]"]
     assert texts("hf:owner/name/raw:test") == ["owner/name raw test"]
     assert total_bytes(["hf:owner/name"]) is None
-    assert "only text, n: say --field text" in refusal("hf:owner/name", field="txet")
+    assert "only text, n; give --field text" in refusal("hf:owner/name", field="txet")
     assert "no/body cannot be read from the hub (unknown dataset)" in refusal("hf:no/body")
-    assert "names no dataset" in refusal("hf:")
+    assert "is not a dataset" in refusal("hf:")
     sys.modules.pop("datasets", None)
 
 
@@ -536,7 +536,7 @@ def test_folders_without_text_and_links_to_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "pictures" / "a.png", b"x")
-    assert "holds no file of text" in refusal(tmp_path / "pictures")
+    assert "has no text files" in refusal(tmp_path / "pictures")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "link.txt").symlink_to(tmp_path / "gone.txt")
     for name in (tmp_path / "folder", tmp_path / "folder" / "link.txt"):
@@ -547,7 +547,7 @@ def test_folders_without_text_and_links_to_nothing(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("os.scandir", refuse)
-    assert "may not be read (Permission denied): change its perm" in refusal(tmp_path / "folder")
+    assert "may not be read (Permission denied); change its perm" in refusal(tmp_path / "folder")
 
 
 def test_a_link_to_a_folder_is_not_followed_round_in_circles(tmp_path: Path) -> None:
@@ -562,7 +562,7 @@ def test_a_link_to_a_folder_is_not_followed_round_in_circles(tmp_path: Path) -> 
 def test_what_may_not_be_read(tmp_path: Path) -> None:
     path = write(tmp_path / "folder" / "a.txt", "x")
     path.chmod(0)
-    assert "may not be read: change its permissions" in refusal(path)
+    assert "may not be read; change its permissions" in refusal(path)
     path.parent.chmod(0)
     try:
         assert refusal(path.parent).startswith(f"the folder {path.parent} may not be read")
@@ -607,7 +607,7 @@ def test_a_text_in_another_encoding_is_refused_and_read_when_told(tmp_path: Path
     chinese = write(tmp_path / "b.txt", "今天天气很好。\n".encode("gb18030") * 50)
     assert "is not UTF-8" in refusal(chinese)
     assert texts(chinese, encoding="gb18030", layout="lines")[0] == "今天天气很好。"
-    assert "no encoding 'utf-9'" in refusal(path, encoding="utf-9")
+    assert "encoding 'utf-9'" in refusal(path, encoding="utf-9")
 
 
 def test_a_stray_byte_does_not_refuse_a_short_text(tmp_path: Path) -> None:
@@ -623,7 +623,7 @@ def test_a_stray_byte_does_not_refuse_a_short_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("encoding", "sentence"),
     [
-        ("hex", "there is no encoding 'hex' of text: say utf-8"),
+        ("hex", "encoding 'hex' is unknown; use utf-8"),
         ("undefined", "a.txt:1 is not UNDEFINED (undefined encoding): convert the file"),
         ("idna", "a.txt:1 is not IDNA"),
         ("utf-16", "stream does not start with BOM): pass --encoding utf-16-le or utf-16-be"),
@@ -696,24 +696,24 @@ def test_packed_files_cut_short_corrupt_or_not_packed(tmp_path: Path, packing: s
     for wrong in (packed[: len(packed) // 2], broken, b"plain"):
         path = write(tmp_path / f"a.txt{packing}", wrong)
         message = refusal(path)
-        assert message.startswith(f"{path} is cut short or no {packing} file")
-        assert message.endswith("fetch or pack it again")
+        assert message.startswith(f"{path} is truncated or not a {packing} file")
+        assert message.endswith("download or compress it again")
 
 
 def test_tables_cut_short_or_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["one"] * 999, "n": [1] * 999}), path)
     content = path.read_bytes()
-    assert "has no field 'body', only text, n: say --field" in refusal(path, field="body")
-    assert "holds int64, not text, in its field 'n': say --field text" in refusal(path, field="n")
+    assert "has no field 'body', only text, n; give --field" in refusal(path, field="body")
+    assert "holds int64, not text, in its field 'n'; give --field text" in refusal(path, field="n")
     pq.write_table(pa.table({"text": [["One"]], "body": ["One"]}), path)
-    assert "not text, in its field 'text': say --field body" in refusal(path)
+    assert "not text, in its field 'text'; give --field body" in refusal(path)
     pq.write_table(pa.table({"text": [["One"]]}), path)
-    assert "in its field 'text': it has no field of text, name other files" in refusal(path)
+    assert "in its field 'text'; no field holds text, name other files" in refusal(path)
     for wrong in (content[:-20], b"plain", content[:4] + bytes(50) + content[54:]):
-        assert f"{path} is cut short, damaged or no parquet file" in refusal(write(path, wrong))
+        assert f"{path} is truncated, damaged or not a parquet file" in refusal(write(path, wrong))
     arrow = write(tmp_path / "a.arrow", b"plain text")
-    assert f"{arrow} is cut short, damaged or no arrow file" in refusal(arrow)
+    assert f"{arrow} is truncated, damaged or not a arrow file" in refusal(arrow)
 
 
 def test_broken_json_lines_are_skipped_but_not_the_first(tmp_path: Path) -> None:
@@ -731,10 +731,10 @@ def test_broken_json_lines_are_skipped_but_not_the_first(tmp_path: Path) -> None
         ('{"text": \n"a"}', f"{path}:1 is not a JSON record"),
         (
             '{"id": 1, "body": "long enough", "title": "b"}',
-            "only id, body, title: say --field body",
+            "only id, body, title; give --field body",
         ),
         ('[{"text": "a"}]', "holds a JSON list"),
-        ("{}", "nor any other"),
+        ("{}", "or any other"),
         ("[" * 100_000, "is not a JSON record"),
     ):
         assert expected in refusal(write(path, wrong))

@@ -391,7 +391,7 @@ def test_phrases_are_mined(tmp_path: Path) -> None:
 
 
 def test_text_without_a_token_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not one token"):
+    with pytest.raises(UserError, match="no token in this text"):
         build(write(tmp_path / "a.jsonl", ["\x01\x02\x03"]), tmp_path / "c", Wordpiece(400))
 
 

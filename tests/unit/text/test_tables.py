@@ -95,12 +95,12 @@ def test_rows_that_do_not_fit_are_skipped_and_counted(tmp_path: Path) -> None:
     [
         (
             "id,body,title\n1,A long body.,T\n",
-            "has no field 'text', only id, body, title: say --field body (the first line of a"
+            "has no field 'text', only id, body, title; give --field body (the first line of a"
             " table names its columns)",
         ),
-        ("id,Text\n1,One\n", "only id, Text: say --field Text"),
+        ("id,Text\n1,One\n", "only id, Text; give --field Text"),
         ("id;text\n1;One\n", "has one column, id;text"),
-        ("text,text\n1,One\n", "has 2 fields 'text': rename all but one"),
+        ("text,text\n1,One\n", "has 2 fields 'text'; rename all but one"),
         ('id,text\n1,One\n2,"Two\n3,Three\n', ":3 opens a quotation mark that is not closed"),
         ("id,body\n", "has no field 'text', only id, body"),
         ("id,text\n", "there is no text in"),
@@ -171,7 +171,7 @@ def test_strings_that_are_no_utf8_are_one_sentence(tmp_path: Path) -> None:
 def test_a_name_that_two_columns_share_is_refused(tmp_path: Path) -> None:
     table = pa.table([["a"], ["b"]], names=["text", "text"])
     path = put(tmp_path / "a.arrow", arrow(table))
-    assert "has 2 fields 'text': rename all but one" in refusal(path)
+    assert "has 2 fields 'text'; rename all but one" in refusal(path)
 
 
 FUZZ = """

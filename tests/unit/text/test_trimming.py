@@ -121,7 +121,9 @@ def test_a_size_keeps_the_most_frequent(kind: str) -> None:
     new = trimmed(old, token_usage.counts, size=size)
     assert size - 5 <= new.get_vocab_size() <= size
     assert describe(new).roles.keys() == describe(old).roles.keys()
-    with pytest.raises(UserError, match=r"--size 3: the special tokens .* give it at least that"):
+    with pytest.raises(
+        UserError, match=r"--size 3: the tokens that every text needs .* give at least that"
+    ):
         trimmed(old, token_usage.counts, size=3)
     rare = trimmed(old, token_usage.counts, least=20)
     assert rare.get_vocab_size() < trimmed(old, token_usage.counts).get_vocab_size()
@@ -129,7 +131,7 @@ def test_a_size_keeps_the_most_frequent(kind: str) -> None:
 
 def test_a_text_that_uses_all_leaves_nothing_to_trim() -> None:
     old = copy("wordpiece")
-    with pytest.raises(UserError, match="nothing to trim: the text uses every piece"):
+    with pytest.raises(UserError, match="nothing to trim, because the text uses every piece"):
         trimmed(old, np.ones(old.get_vocab_size(), np.int64))
 
 

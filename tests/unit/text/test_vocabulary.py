@@ -84,7 +84,7 @@ def test_byte_bpe_is_read_from_its_two_files(tmp_path: Path) -> None:
 
 def test_missing_files_are_said_in_one_sentence(tmp_path: Path) -> None:
     assert "spiece.model" in refusal(tmp_path)
-    assert "no such tokenizer" in refusal(tmp_path / "nothing")
+    assert "does not exist" in refusal(tmp_path / "nothing")
     copy("byte_bpe").model.save(str(tmp_path))
     (tmp_path / "merges.txt").unlink()
     assert "merges.txt" in refusal(tmp_path / "vocab.json")

@@ -94,7 +94,7 @@ def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
     assert newest(tmp_path / "nowhere") == (None, [])
     (tmp_path / "step-abc").mkdir()
     assert newest(tmp_path) == (None, [])
-    with pytest.raises(UserError, match="no such checkpoint"):
+    with pytest.raises(UserError, match="does not exist"):
         open_checkpoint(tmp_path / "nowhere")
 
 
@@ -427,6 +427,6 @@ def test_a_folder_that_lacks_a_shard_is_refused(
     cut = {name: tensor[:20] for name, tensor in tensors(3).items()}
     real = shards.save
     monkeypatch.setattr(shards, "save", lambda _, **more: real(cut, **more))
-    with pytest.raises(UserError, match="on a disk that all of them share"):
+    with pytest.raises(UserError, match="on a disk that all processes share"):
         shards.write_joined(tmp_path / "model.safetensors", tensors(3))
     assert not (tmp_path / "model.safetensors").exists()

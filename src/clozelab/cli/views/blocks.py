@@ -49,7 +49,7 @@ def built(result: Corpus, values: Values) -> Iterator[RenderableType]:
 
 def checked(result: Corpus, values: Values) -> Iterator[str]:
     """How much was compared."""
-    yield f"{result.name}: all {len(result.manifest['files'])} files are whole"
+    yield f"{result.name}: all {len(result.manifest['files'])} files are intact"
 
 
 def plans(result: list[KeptPlan], values: Values) -> Iterator[RenderableType]:
@@ -100,7 +100,7 @@ def blocks(result: BlockSample, values: Values) -> Iterator[RenderableType]:
             names = ("in order", "swapped") if ordered else ("the next segment", "a random segment")
             head += f", {names[int(drawn.labels[row])]}"
         if drawn.reverse is not None and drawn.reverse[row]:
-            head += ", read from its end"
+            head += ", read backwards"
         yield Group(Text(head, style="bold"), _text(drawn, row, result.tokenizer), Text())
 
 
@@ -124,24 +124,24 @@ def _known(result: MaskedText) -> Iterator[Text]:
     """The phrases and names of a text that a recipe would hide whole, a line for each kind."""
     for kind, texts in known_units(result.laid, result.recipe, result.tokenizer):
         name, remedy = UNITS[kind]
-        nothing = f"none: it takes {remedy}" if texts is None else "none"
+        nothing = f"none: needs {remedy}" if texts is None else "none"
         yield Text(f"{name} known in this text: {',  '.join(texts or ()) or nothing}")
 
 
 def _legend(recipe: Recipe) -> Text:
     """What the signs mean."""
     if recipe.masking.provides >= {"order_of_prediction"}:
-        return Text("⟦predicted₁⟧ in the order of the small numbers; the input is left as it is")
+        return Text("⟦predicted₁⟧ in the order of the small numbers; the input does not change")
     if not recipe.masking.provides:
-        return Text("nothing is hidden: the objective predicts every token")
+        return Text("nothing is masked: the objective predicts every token")
     return Text.assemble(
-        ("⟦hidden⟧", _STYLES[Corrupted.MASK]),
+        ("⟦masked⟧", _STYLES[Corrupted.MASK]),
         "  ",
         ("⟦word→random⟧", _STYLES[Corrupted.RANDOM]),
         "  ",
         ("⟦=kept⟧", _STYLES[Corrupted.SAME]),
-        "  ⟦ ⟧ a span   · between the pieces of a word",
-        "   ‿ between the words of a unit" if hasattr(recipe.masking, "levels") else "",
+        "  ⟦ ⟧ span   · joins the pieces of a word",
+        "   ‿ joins the words of a unit" if hasattr(recipe.masking, "levels") else "",
     )
 
 
@@ -174,7 +174,7 @@ def _pass(plan: Plan, recipe: Recipe) -> Iterator[Text]:
     kind = recipe.tables()["blocks"]["use"]
     size = f", {count:,} block{'s' * (count != 1)} in a pass"
     yield Text.assemble((f"{recipe.name}: {kind}", "bold"), size)
-    of = f" (of {len(sample):,} sampled)" if step > 1 else ""
+    of = f" (in a sample of {len(sample):,})" if step > 1 else ""
     yield Text(f"mean {sample.lengths.mean():.1f} tokens, longest {sample.lengths.max()}{of}")
     for what, number in plan.notes.items():
         if what != "blocks" and number:

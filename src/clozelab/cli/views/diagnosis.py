@@ -34,7 +34,7 @@ def diagnosis(result: Diagnosis, values: Values) -> Iterator[RenderableType | st
     if result.unknown:
         yield Text()
         for line in result.unknown:
-            yield Text(f"? not looked at: {line}", style="dim")
+            yield Text(f"? not checked: {line}", style="dim")
 
 
 def _wrong(finding: CheckResult) -> RenderableType:

@@ -118,7 +118,7 @@ def answer(result: PassageAnswer, values: Values) -> Iterator[RenderableType]:
     span, passage = result.span, result.passage
     first = Text(span.text, style="bold green")
     if not span.text:
-        first = Text("the passage does not say", style="yellow")
+        first = Text("the passage has no answer", style="yellow")
     begin = span.best[0].start if span.best else 0
     end = begin + len(span.text)
     left, right = max(0, begin - _AROUND), min(len(passage), end + _AROUND)

@@ -76,7 +76,7 @@ def phases(recipe: Recipe) -> list[tuple[int, float, int]]:
 def _mixture(recipe: Recipe, parts: Sequence[MixtureShare]) -> Group:
     """How often a run of the recipe reads each corpus."""
     total = sum(tokens * share for _, share, tokens in phases(recipe)) * recipe.schedule.total
-    lines = table("corpus", "tokens", "weight", "share", "epochs", "by its size alone")
+    lines = table("corpus", "tokens", "weight", "share", "epochs", "epochs by size")
     for column in lines.columns[1:]:
         column.justify = "right"
     for part in parts:
@@ -85,7 +85,10 @@ def _mixture(recipe: Recipe, parts: Sequence[MixtureShare]) -> Group:
         numbers = [f"{part.tokens:,}", f"{part.weight:g}", f"{part.share:.1%}", epochs, alone]
         lines.add_row(Text(part.path), *numbers)
     more = (part for part in parts if part.oversampling > 1.005)
-    said = (f"{part.path}: {part.oversampling:.2f} times as often as by its size" for part in more)
+    said = (
+        f"{part.path}: {part.oversampling:.2f} times as often as in proportion to its size"
+        for part in more
+    )
     return Group(lines, *said)
 
 

@@ -60,11 +60,11 @@ def _described(spec: StudySpec) -> Iterator[RenderableType]:
     lines = table("variant", "what it is", "what it changes")
     for variant in spec.variants:
         words = [f"recipe {variant.recipe}"] if variant.recipe else []
-        words += [f"taught by {variant.teacher}"] if variant.teacher else []
+        words += [f"teacher {variant.teacher}"] if variant.teacher else []
         lines.add_row(variant.name, variant.says, ", ".join([*words, *variant.set]) or "nothing")
     yield from _compared(spec, lines, len(spec.variants) * spec.seeds)
     yield from _powers(spec, {})
-    yield Text("give --data CORPUS, and --budget, to see how long each would train")
+    yield Text("give --data CORPUS and --budget to see how long each variant would train")
 
 
 def _planned(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
@@ -80,12 +80,12 @@ def _planned(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
         tokens = f"{steps * plan['paces'][name]['tokens_a_step'] / 1e6:,.2f} M"
         lines.add_row(name, variant.says, f"{steps:,}", tokens, _minutes(seconds[name]))
     yield from _compared(spec, lines, len(plan["cells"]))
-    yield Text(f"equal {plan['equal']} for each cell")
+    yield Text(f"every cell gets equal {plan['equal']}")
     if plan.get("parts"):
         yield Text(parts_line(plan["parts"]))
     times = [cell["predicted_seconds"] for cell in plan["cells"]]
     if None not in times:
-        yield Text(f"about {_minutes(sum(times))} minutes of the device")
+        yield Text(f"about {_minutes(sum(times))} minutes on the device")
     yield from _powers(spec, plan)
 
 
@@ -102,9 +102,9 @@ def _too_short(planned: StudyPlan, plan: Values) -> Iterator[RenderableType]:
             short[name] = needed
     if short:
         yield Text(
-            f"{len(short)} of {len(plan['paces'])} variants end before any recorded run of their"
-            f" size had left the unigram plateau ({min(short.values()) / 1e6:.2g} M tokens): what"
-            " ends there tests no claim",
+            f"{len(short)} of {len(plan['paces'])} variants end before any recorded run of"
+            f" their size had left the unigram plateau ({min(short.values()) / 1e6:.2g} M"
+            " tokens); such a run tests no claim",
             style="red",
         )
 
@@ -132,18 +132,18 @@ def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
         )
     yield from (Text(), lines)
     yield Text(
-        "power: the chance of the claim's verdict at the paper's effect, and at half of it;"
-        " detectable: the effect with a power of 80 %"
+        "power: the probability of confirming the claim at the paper's effect, and at half"
+        " of it; detectable: the effect with a power of 80 %"
     )
     weak = sum(one.at_effect is not None and one.at_effect < LOW for one in powers)
     if weak:
         yield Text(
-            f"{weak} of {len(powers)} claims would probably stay undecided: give more --seeds, or"
-            " measures with less noise",
+            f"{weak} of {len(powers)} claims would probably stay undecided; use more"
+            " --seeds, or measures with less noise",
             style="red",
         )
     if unknown := dict.fromkeys(name for one in powers for name in one.unknown):
-        yield Text(f"no noise is recorded of {', '.join(unknown)}; state it as base.noise")
+        yield Text(f"no noise is recorded for {', '.join(unknown)}; set it as base.noise")
 
 
 def _power(power: float | None) -> Text:
@@ -174,7 +174,7 @@ def _form(name: str) -> str:
 def _compared(spec: StudySpec, variants: Table, cells: int) -> Iterator[RenderableType]:
     yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), variants, Text())
     sizes = f"{len(spec.variants)} variants × {spec.seeds} seeds"
-    yield Text(f"{cells} cells: {sizes}, each tuned on {', '.join(spec.tasks) or 'no task'}")
+    yield Text(f"{cells} cells: {sizes}, each fine-tuned on {', '.join(spec.tasks) or 'no task'}")
 
 
 def _minutes(seconds: float | None) -> str:

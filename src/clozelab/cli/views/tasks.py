@@ -24,7 +24,7 @@ def known(named: Mapping[str, Named], values: Values) -> Iterator[RenderableType
         yield from _described(named[values["name"]])
         return
     rows = ((name, task.kind, _metrics(task), task.title) for name, task in named.items())
-    yield table("task", "kind", "metrics", "what it asks", rows=rows)
+    yield table("task", "kind", "metrics", "description", rows=rows)
 
 
 def _described(task: Named) -> Iterator[RenderableType]:
@@ -40,7 +40,9 @@ def _described(task: Named) -> Iterator[RenderableType]:
         lines.add_row(*row)
     yield from (Text(task.title, style="bold"), Text(), lines, Text())
     yield from (Text(note) for note in (task.note,) if note)
-    yield Text("DIR is what --task-data or CLOZELAB_DATA says; files may be packed as .xz or .gz.")
+    yield Text(
+        "DIR is the folder of --task-data or CLOZELAB_DATA; files may be compressed as .xz or .gz."
+    )
 
 
 def _metrics(task: Named) -> str:

@@ -25,13 +25,13 @@ def summary(result: VocabularySummary, values: Values) -> Iterator[RenderableTyp
         "vocabulary": f"{tokens:,} tokens, {result.kind}",
         "special tokens": " ".join(result.specials),
         "parameters": f"{size.parameters:,}, of which {size.in_tables / size.parameters:.1%} have a"
-        f" row for each token ({size.bytes / 1e6:,.1f} MB in all)",
+        f" row per token ({size.bytes / 1e6:,.1f} MB in all)",
     }
     if result.used is not None:
         rows["used by the text"] = f"{result.used:,} tokens, {result.used / tokens:.1%}"
     rows |= dict(_text(size))
     if result.used is not None:
-        rows["words worth a row"] = _worth(result.candidates)
+        rows["words worth adding"] = _worth(result.candidates)
     yield Group(Text(result.place, style="bold"), Text(), facts(rows.items()))
     if result.candidates:
         lines = [
@@ -63,14 +63,14 @@ def changed(result: VocabularyChange, values: Values) -> Iterator[RenderableType
 def _all(size: VocabularyFigures) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{size.tokens:,}"
     yield "parameters", f"{size.parameters:,}"
-    yield "in tables of tokens", f"{size.in_tables / size.parameters:.1%}"
+    yield "in tables with a row per token", f"{size.in_tables / size.parameters:.1%}"
     yield "size", f"{size.bytes / 1e6:,.1f} MB"
     yield from _text(size)
 
 
 def _text(size: VocabularyFigures) -> Iterator[tuple[str, str]]:
     if size.text is not None:
-        yield "tokens a word", f"{size.text.tokens_per_word:.3f}"
+        yield "tokens per word", f"{size.text.tokens_per_word:.3f}"
         yield "unknown tokens", f"{size.text.unknown / max(size.text.tokens, 1):.2%}"
     if size.words_per_second is not None:
-        yield "words a second", f"{size.words_per_second:,.0f}"
+        yield "words per second", f"{size.words_per_second:,.0f}"

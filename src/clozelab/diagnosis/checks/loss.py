@@ -18,9 +18,9 @@ _ABOVE = 1.15  # times the plateau's loss; above it not even frequencies are lea
 _RISEN = 0.08  # share of the best loss by which a final loss has risen
 _BEHIND = 0.1  # share of the plateau's loss above every recorded run
 _LEVEL_NAMES = {
-    "unigram": "knowing frequencies alone",
+    "unigram": "token frequencies alone",
     "plateau": "frequencies and copying",
-    "bigram": "knowing the token before",
+    "bigram": "the previous token",
 }
 _TOO_GOOD = 0.2  # nats per token; no prose is as easy
 
@@ -41,34 +41,34 @@ def level(case: Case) -> CheckResult | None:
     marks = ", ".join(f"{name} {limits[name]:.2f}" for name in names if name in limits)
     if case.kind == "corpus" and "bigram" in limits:
         title = f"a model learns from context when its loss is below {limits['bigram']:.2f}"
-        return healthy(title, f"{marks} nats a token")
+        return healthy(title, f"{marks} nats per token")
     if loss is None or not case.language_model or "uniform" not in limits:
         return None
     if case.worse_than_guessing:
         rate = f", which is {case.log.peak:g}," if case.log is not None and case.log.peak else ""
         return ill(
-            f"the loss of {loss:.2f} is worse than guessing all tokens alike",
-            f"{marks} nats a token",
-            cause="training made the model confident of wrong tokens: steps were too long, or the"
-            " labels belong to other positions",
-            remedy=f"lower the learning rate{rate} to a half or, if it is far above 1e-3, to 1e-3;"
-            " if the loss is as bad then, check the labels of one batch",
+            f"the loss of {loss:.2f} is worse than uniform guessing",
+            f"{marks} nats per token",
+            cause="training made the model confident in wrong tokens: the learning rate was too"
+            " high, or the labels belong to other positions",
+            remedy=f"halve the learning rate{rate} or, if it is far above 1e-3, set it to 1e-3; if"
+            " the loss stays as bad, check the labels of one batch",
         )
     if loss < _TOO_GOOD:
         return caution(
-            f"the loss of {loss:.2f} is too good to be true of prose",
-            f"{marks} nats a token",
-            cause="the encoder can see what it is to predict, or the text repeats itself",
-            remedy="look at one batch: hidden tokens must not be in the input",
+            f"the loss of {loss:.2f} is implausibly low for prose",
+            f"{marks} nats per token",
+            cause="the encoder sees the tokens that it should predict, or the text repeats itself",
+            remedy="look at one batch: masked tokens must not be in the input",
         )
     below = [name for name in names[1:] if name in limits and loss < limits[name]]
     place = f", below that of {_LEVEL_NAMES[below[-1]]}" if below else ""
     behind, said = _beside_recorded(case, loss)
     if behind:
         return caution(
-            f"the loss of {loss:.2f} is behind recorded runs of this size",
+            f"the loss of {loss:.2f} is higher than in recorded runs of this size",
             f"{marks} nats a token; {said}",
-            cause="the learning rate, the batch or the text differ from theirs",
+            cause="the learning rate, the batch size or the text differs from theirs",
             remedy="compare the recipe with theirs: clozelab diff",
         )
     if "unigram" in limits and not below and case.log is not None and not case.log.young:
@@ -108,24 +108,28 @@ def plateau(case: Case) -> CheckResult | None:
     if len(left):
         step = int(ends[left[0]])
         title = f"left the unigram plateau before step {step:,}"
-        return healthy(title, f"the plateau is {known}, the loss {means[-1]:.2f} by now")
+        return healthy(title, f"the plateau is {known}, the loss is now {means[-1]:.2f}")
     reached = means <= (1.02 if case.unigram_known else 1.1) * limit
     since = int(ends[np.flatnonzero(reached)[0]]) if reached.any() else int(ends[0])
-    said = f"the loss is {means[-1]:.2f}, and frequencies and copying alone give {known};"
-    said += f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_recorded(case)}"
+    said = f"the loss is {means[-1]:.2f}, frequencies and copying alone give {known};"
+    said += (
+        f" it stayed there for {max(log.done - since, 0):,} of {log.done:,} steps{_recorded(case)}"
+    )
     cause, _, remedy = _cause_and_remedy(case, means).partition(": ")
     how = {"cause": cause, "remedy": remedy.removeprefix("try ")}
     if log.young:
         where = "above" if means[-1] > _ABOVE * limit else "on"
         title = f"still {where} the unigram plateau, which every run passes"
-        wait = "wait until a third of the steps are done, and ask again"
-        return caution(title, said, cause="the run is young", remedy=wait)
+        wait = "wait until a third of the steps are done, then run the doctor again"
+        return caution(title, said, cause="the run has only started", remedy=wait)
     if means[-1] > _ABOVE * limit:
-        said = f"the loss is {means[-1]:.2f} after {log.done:,} steps, and that alone gives {known}"
-        return ill("has not even learned how often each token occurs", said, **how)
+        said = (
+            f"the loss is {means[-1]:.2f} after {log.done:,} steps, frequencies alone give {known}"
+        )
+        return ill("has not learned the token frequencies yet", said, **how)
     falls = means[len(means) // 2] - means[-1] > _LEAST_FALL * limit
     if falls and log.done < log.total:
-        return caution("still on the unigram plateau, and slowly falling", said, **how)
+        return caution("still on the unigram plateau, but falling slowly", said, **how)
     return ill(f"{'still' if falls else 'stuck'} on the unigram plateau", said, **how)
 
 
@@ -138,7 +142,7 @@ def _recorded(case: Case) -> str:
     clause = f"; {len(left)} of {len(runs)} recorded runs of about this size left it"
     clause += f", half of them before {np.median(left):.0f} million tokens" if len(left) > 1 else ""
     seen = float(case.log.tokens[-1]) if case.log is not None and len(case.log.tokens) else 0.0
-    return clause + (f", and this one has seen {seen / 1e6:.3g}" if seen > 0 else "")
+    return clause + (f"; this run has seen {seen / 1e6:.3g} million" if seen > 0 else "")
 
 
 def _cause_and_remedy(case: Case, means: Floats) -> str:
@@ -150,12 +154,13 @@ def _cause_and_remedy(case: Case, means: Floats) -> str:
     peak = case.log.peak if case.log is not None else 0.0
     if 0 < peak <= 5e-5:
         return (
-            f"a peak learning rate of {peak:.2g} is one for fine-tuning: pretrain from random"
-            " weights with 1e-4 to 1e-3"
+            f"a peak learning rate of {peak:.2g} is one for fine-tuning: use 1e-4 to 1e-3 to"
+            " pretrain from random weights"
         )
     return (
-        "steps are too few or too large, or the layers too deep for norms behind them: take smaller"
-        " batches and so more steps, a learning rate of 5e-4 to 1e-3 and a longer warm-up"
+        "there are too few or too large steps, or too many layers for post-norm: use"
+        " smaller batches with more steps, a learning rate of 5e-4 to 1e-3 and a longer"
+        " warm-up"
     )
 
 
@@ -172,7 +177,7 @@ def collapse(case: Case) -> CheckResult | None:
     at = int(np.searchsorted(log.steps, ends[best]))
     rate = float(log.learning_rate[min(at, len(log.learning_rate) - 1)])
     return ill(
-        "the training loss fell, and rose again for good",
+        "the training loss fell, then rose and stayed high",
         f"{means[best]:.2f} at step {int(ends[best]):,}, where the learning rate was {rate:.2g};"
         f" {means[-1]:.2f} at step {int(ends[-1]):,}",
         cause="the learning rate is too high for this model",
@@ -187,19 +192,23 @@ def overfitting(case: Case) -> CheckResult | None:
         return None
     steps, losses = zip(*log.held_out, strict=True)
     best = int(np.argmin(losses))
-    said = f"held out {losses[-1]:.2f} (best {losses[best]:.2f} after step {int(steps[best]):,}), "
-    said += f"training {log.end:.2f}{_passes_clause(case)}"
+    said = (
+        f"held-out loss {losses[-1]:.2f} (best {losses[best]:.2f} at step {int(steps[best]):,}), "
+    )
+    said += f"training loss {log.end:.2f}{_passes_clause(case)}"
     rises = losses[-1] > (1 + _RISEN) * losses[best]
     if not (rises and log.end < losses[-1] / (1 + _RISEN)):
         gap = losses[-1] - log.end
-        return healthy("the held-out loss follows the training loss", f"{said}, {gap:+.2f} nats")
+        return healthy(
+            "the held-out loss follows the training loss", f"{said}, gap {gap:+.2f} nats"
+        )
     copies = case.recipe.corruption.copies if case.recipe else 0
-    cause = "the text is read too often for a model of this size"
-    remedy = f"stop at step {int(steps[best]):,}: train for as many steps, or give it more text"
+    cause = "the text is repeated too often for a model of this size"
+    remedy = f"stop at step {int(steps[best]):,}, or use more text"
     if copies:
-        cause = f"the same {copies} cop{'ies' if copies > 1 else 'y'} of the masks come again"
-        remedy = "draw fresh masks: --set corruption.copies=0"
-    title = "the text is being learned by heart: its held-out loss rises"
+        cause = f"the same {copies} cop{'ies' if copies > 1 else 'y'} of the masks are repeated"
+        remedy = "use dynamic masking: --set corruption.copies=0"
+    title = "overfitting: the held-out loss rises"
     return ill(title, said, cause=cause, remedy=remedy)
 
 

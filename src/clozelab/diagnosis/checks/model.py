@@ -20,10 +20,11 @@ def weights(case: Case) -> CheckResult | None:
     if case.damaged is None:
         return None
     return ill(
-        "its weights cannot be read",
+        "the weights cannot be read",
         str(case.damaged),
-        cause="the file is cut off or damaged: a full disk, or a copy that was broken off",
-        remedy="copy the file again; a run goes on from the checkpoint before it by --resume",
+        cause="the file is truncated or damaged, by a full disk or an interrupted copy",
+        remedy="copy the file again, or resume the run with --resume, which uses the checkpoint"
+        " before it",
     )
 
 
@@ -32,7 +33,7 @@ def mask_token(case: Case) -> CheckResult | None:
     mask = case.mask_token
     if mask is None:
         return None
-    fix = "name the token that the model was trained with as mask_token, in tokenizer_config.json"
+    fix = "set mask_token in tokenizer_config.json to the token that the model was trained with"
     fault = ""
     if mask.name is None:
         fault, evidence = "has no mask token", "neither [MASK] nor <mask> is in its vocabulary"
@@ -43,12 +44,14 @@ def mask_token(case: Case) -> CheckResult | None:
             f"{mask.name} is not in its vocabulary",
         )
     elif case.vocabulary is not None and mask.number >= case.vocabulary:
-        fault = "has a mask token that the model has no row for"
-        evidence = f"{mask.name} is id {mask.number:,}, and the model has {case.vocabulary:,} rows"
-        fix = "resize the model's embeddings to the tokenizer, and train on"
+        fault = "has a mask token that the model has no embedding for"
+        evidence = (
+            f"{mask.name} is id {mask.number:,}, the model has {case.vocabulary:,} embeddings"
+        )
+        fix = "resize the model's embeddings to the tokenizer, and continue training"
     elif mask.same_as is not None:
-        fault = "has one token for two roles"
-        evidence = f"{mask.name} is id {mask.number:,}, which is the {mask.same_as} token, too"
+        fault = "uses one token in two roles"
+        evidence = f"{mask.name} is id {mask.number:,}, which is also the {mask.same_as} token"
     elif mask.pieces != 1:
         fault = "splits its mask token"
         evidence = f"{mask.name} in a text becomes {mask.pieces} tokens"
@@ -57,15 +60,15 @@ def mask_token(case: Case) -> CheckResult | None:
         return ill(
             f"the tokenizer {fault}",
             evidence,
-            cause="tokenizer and model come from different places, or its files were edited",
+            cause="the tokenizer belongs to another model, or its files were edited",
             remedy=fix,
         )
     said = f"{mask.name} is id {mask.number:,}"
     if mask.others:
         return caution(
             "the tokenizer has two mask tokens",
-            f"{said}, and there is {mask.others[0]}",
-            cause="a mask was added to a tokenizer that had one",
+            f"{said}, but {mask.others[0]} exists, too",
+            cause="a mask token was added to a tokenizer that already had one",
             remedy=f"use {mask.others[0]} if the model was trained with it",
         )
     return healthy("the mask token is in place", said)
@@ -80,40 +83,40 @@ def masked_share(case: Case) -> CheckResult | None:
     if share is None:
         return None
     masks = case.recipe.corruption.mask
-    said = f"{share:.1%} of the tokens are hidden"
-    said += f" (asked for {mask_rate:.1%})" if mask_rate is not None else ""
-    said += f", {masks:.0%} of them as a mask"
+    said = f"{share:.1%} of the tokens are masked"
+    said += f" (the recipe asks for {mask_rate:.1%})" if mask_rate is not None else ""
+    said += f", {masks:.0%} of them replaced by the mask token"
     if mask_rate is not None and (share < _FEWEST or share > _MOST):
         few = share < _FEWEST
         return ill(
-            f"too {'few' if few else 'many'} tokens are hidden",
+            f"too {'few' if few else 'many'} tokens are masked",
             said,
-            cause="a step learns from what it predicts alone" if few else
-            "too little is left to predict from",
+            cause="a step learns only from the tokens that it predicts" if few else
+            "too little context is left",
             remedy=f"--set masking.mask_rate={'0.15' if few else '0.3'}",
         )  # fmt: skip
     if masks < 0.5:
         return caution(
-            "most hidden tokens are not replaced by a mask",
+            "most masked tokens are not replaced by the mask token",
             said,
-            cause="copying what is left as it is lowers the loss, and teaches nothing",
+            cause="copying unchanged tokens lowers the loss without learning anything",
             remedy="--set corruption.mask=0.8 corruption.same=0.1",
         )
     if mask_rate is not None and abs(share - mask_rate) > _MISSED * mask_rate:
         return caution(
-            "another share of the tokens is hidden than was asked for",
+            "the share of masked tokens is not what the recipe asks for",
             said,
             cause="a cap, whole units that do not fit, or very short blocks",
-            remedy="look at it: clozelab mask",
+            remedy="inspect the masks: clozelab mask",
         )
     if mask_rate is not None and not _USUAL[0] <= share <= _USUAL[1]:
         return caution(
-            "an unusual share of the tokens is hidden",
+            "an unusual share of the tokens is masked",
             said,
-            cause="papers hide 15 to 40 %",
+            cause="papers mask 15 to 40 %",
             remedy="--set masking.mask_rate=0.15, or 0.3",
         )
-    return healthy("the usual share of the tokens is hidden", said)
+    return healthy("the usual share of the tokens is masked", said)
 
 
 def accuracy(case: Case) -> CheckResult | None:
@@ -122,28 +125,29 @@ def accuracy(case: Case) -> CheckResult | None:
     if "mask" not in seen or not case.predicts_masks:
         return None
     names = {"mask": "masked", "random": "random", "same": "kept"}
-    said = "right at " + ", ".join(f"{seen[what]:.1%} of {names[what]}" for what in seen)
+    said = "accuracy " + ", ".join(f"{seen[what]:.1%} at {names[what]}" for what in seen)
     said += " tokens"
     copies = seen.get("same", 0.0)
     elsewhere = seen.get("random", 0.0)
     if elsewhere > 0.05 and seen["mask"] < _BLIND * elsewhere:
         return ill(
-            "it predicts everywhere but where it reads a mask",
+            "the model predicts well except at mask tokens",
             said,
-            cause="the mask that it reads is not the one that it was trained with",
+            cause="its mask token is not the one that it was trained with",
             remedy="compare the mask token's id with that of the model's own tokenizer",
         )
     common = case.text.commonest if case.text is not None else 0.0
     young = case.log is not None and case.log.young
     if common and seen["mask"] < 1.5 * common and not young and not case.worse_than_guessing:
-        copying = "it copies what it sees, and " * (copies > _COPIED)
+        copying = "it copies its input, and " * (copies > _COPIED)
         return caution(
-            f"{copying or 'it '}predicts masked tokens no better than by the commonest token",
-            f"{said}; always saying the commonest would be right at {common:.1%}",
-            cause="it is on the unigram plateau, where no other token is used",
-            remedy="take smaller batches and so more steps, or raise the learning rate",
+            f"{copying or 'it '}predicts masked tokens no better than always predicting the"
+            " most frequent token",
+            f"{said}; always predicting the most frequent token gives {common:.1%}",
+            cause="it is on the unigram plateau, where the context is not used",
+            remedy="use smaller batches with more steps, or raise the learning rate",
         )
-    return healthy(f"it is right at {seen['mask']:.0%} of the masked tokens", said)
+    return healthy(f"it predicts {seen['mask']:.0%} of the masked tokens correctly", said)
 
 
 def embeddings(case: Case) -> CheckResult | None:
@@ -155,8 +159,8 @@ def embeddings(case: Case) -> CheckResult | None:
     if not results:
         return None
     rows, unmoved = (sum(counts) for counts in zip(*map(_row_counts, case.tables), strict=True))
-    said = f"{rows - unmoved:,} of {rows:,} rows, by {case.tables[0].seen_by}"
-    return healthy("the embeddings move", said)
+    said = f"{rows - unmoved:,} of {rows:,} rows changed, by {case.tables[0].seen_by}"
+    return healthy("the embeddings are trained", said)
 
 
 def _row_counts(table: EmbeddingTable) -> tuple[int, int]:
@@ -165,29 +169,30 @@ def _row_counts(table: EmbeddingTable) -> tuple[int, int]:
 
 def _check_table(case: Case, table: EmbeddingTable) -> CheckResult | None:
     unmoved = len(table.unmoved)
-    said = f"{unmoved:,} of {table.rows:,} rows of {table.name}, by {table.seen_by}"
+    said = f"{unmoved:,} of {table.rows:,} rows of {table.name} unchanged, by {table.seen_by}"
     if unmoved == table.rows:
         if not table.others_moved:
             return ill(
-                "no weight moved between the last two checkpoints",
+                "no weight changed between the last two checkpoints",
                 said,
                 cause="the learning rate is 0, or all parameters are frozen",
-                remedy="check that the optimiser got the model's parameters, and its schedule",
+                remedy="check the learning-rate schedule, and that the optimiser has the model's"
+                " parameters",
             )
         return ill(
-            f"the embeddings of {table.kind} never move",
+            f"the embeddings of {table.kind} never change",
             said,
-            cause="they are frozen, or the optimiser was not given them",
+            cause="they are frozen, or the optimiser does not have them",
             remedy="unfreeze them (requires_grad), and give the optimiser all parameters",
         )
     if table.kind == "positions" and unmoved:
         return _check_positions(case, table, said)
     if unmoved > _SOME * table.rows:
         return caution(
-            "many embeddings never move",
+            "many embeddings never change",
             said,
-            cause="the text has none of these tokens",
-            remedy="trim the vocabulary to what the text has, or build one of the text",
+            cause="these tokens do not occur in the text",
+            remedy="trim the vocabulary to the text, or train a tokenizer on the text",
         )
     return None
 
@@ -200,8 +205,8 @@ def _check_positions(case: Case, table: EmbeddingTable, said: str) -> CheckResul
     if case.recipe is not None and case.recipe.blocks.length <= longest + 1:
         return None
     return caution(
-        f"texts of more than {longest:,} tokens have positions that were never trained",
+        f"positions beyond {longest:,} tokens were never trained",
         said,
-        cause="blocks were shorter than the model's positions",
+        cause="the training blocks were shorter than the model's positions",
         remedy=f"keep texts within {longest:,} tokens, or train some steps on longer blocks",
     )

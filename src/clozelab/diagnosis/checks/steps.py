@@ -39,10 +39,10 @@ def not_finite(case: Case) -> CheckResult | None:
     log = case.log
     if broken := [table.name for table in case.tables if not table.finite]:
         return ill(
-            "weights of the checkpoint are NaN",
+            "the checkpoint has NaN weights",
             f"in {broken[0]}",
-            cause="a step with a gradient that was not finite was taken",
-            remedy="go on from an earlier checkpoint, with half the learning rate",
+            cause="the optimiser took a step with a gradient that was not finite",
+            remedy="continue from an earlier checkpoint with half the learning rate",
         )
     if log is None or not (len(log.steps) or log.not_finite):
         return None
@@ -56,8 +56,8 @@ def not_finite(case: Case) -> CheckResult | None:
     where += f", in {len(log.not_finite):,} lines of the log" if len(log.not_finite) > 1 else ""
     if usual and last > _GROWN * usual:
         return ill(
-            "the run became NaN after its gradients grew",
-            f"{where}; the gradient's norm was {usual:.2g}, and {last:.2g} just before",
+            "the loss became NaN after the gradients grew",
+            f"{where}; the gradient norm was usually {usual:.2g}, and {last:.2g} just before",
             cause="the learning rate is too high"
             + (", and there is no warm-up" if not log.warmup else ""),
             remedy="halve the learning rate"
@@ -66,20 +66,21 @@ def not_finite(case: Case) -> CheckResult | None:
         )
     if log.peak > _HIGH:
         return ill(
-            "the run became NaN all at once",
-            f"{where}; the learning rate went up to {log.peak:g}",
+            "the loss became NaN suddenly",
+            f"{where}; the peak learning rate is {log.peak:g}",
             cause="the learning rate is far too high",
             remedy=f"set {case.key('optimiser.learning_rate')} to 1e-3 or less",
         )
     half = log.settings.get("precision") in ("fp16", None)
-    said = f"the gradient's norm was {usual:.2g}, and {last:.2g} just before" if usual else ""
+    said = f"the gradient norm was usually {usual:.2g}, and {last:.2g} just before" if usual else ""
     return ill(
-        "the run became NaN all at once",
+        "the loss became NaN suddenly",
         "; ".join(filter(None, [where, said])),
-        cause="numbers too large for half precision"
+        cause="values too large for half precision"
         if half
-        else "a batch without a target, or with an input that is not finite",
-        remedy="use bf16 in place of fp16 (--precision bf16), or fp32 to see whether it stays"
+        else "a batch without targets, or with an input that is not finite",
+        remedy="use bf16 instead of fp16 (--precision bf16), or fp32 to see whether the NaN"
+        " persists"
         if half
         else f"look at the batch of step {step:,}",
     )
@@ -107,26 +108,26 @@ def spikes(case: Case) -> CheckResult | None:
         return None
     at, noise = spiked(log)
     if not at:
-        return healthy("the loss has no spikes", f"it varies by {noise:.2g} from line to line")
+        return healthy("the loss has no spikes", f"it varies by {noise:.2g} between log lines")
     usual = float(np.nanmedian(log.norm)) if np.isfinite(log.norm).any() else 0.0
     worst = max(at, key=lambda line: log.loss[line])
     shown = ", ".join(f"{int(log.steps[line]):,}" for line in at[:5])
     said = f"{len(at)} after the warm-up, at steps {shown}{' …' * (len(at) > 5)};"
-    said += f" the highest is {log.loss[worst]:.2f}, where lines vary by {noise:.2g}"
+    said += f" the highest is {log.loss[worst]:.2f}, the usual variation is {noise:.2g}"
     there = float(np.nan_to_num(log.norm[at]).max())
     steep = usual > 0 and there > _STEEP * usual
     if steep:
-        said += f"; the gradient's norm there is {there:.2g}, usually {usual:.2g}"
+        said += f"; the gradient norm there is {there:.2g}, usually {usual:.2g}"
     clip = f"set {case.key('optimiser.clip')} to 1"
     rate = f"lower {case.key('optimiser.learning_rate')} by a third"
     say = ill if len(at) >= _MANY else caution
     return say(
         f"the loss has {len(at)} spike{'s' * (len(at) > 1)}",
         said,
-        cause="single steps are too long" if steep else "some batches are unlike the others",
+        cause="single updates are too large" if steep else "some batches differ from the others",
         remedy=(clip if log.clip == 0 else rate)
         if steep
-        else "look at the text of these steps: other languages, tables or broken encodings",
+        else "look at the text of these steps for other languages, tables or broken encodings",
     )
 
 
@@ -140,15 +141,15 @@ def gradient_norm(case: Case) -> CheckResult | None:
         return None
     quarter = len(norms) // 4
     early, late = float(np.median(norms[:quarter])), float(np.median(norms[-quarter:]))
-    said = f"{early:.2g} after the warm-up, {late:.2g} by now; peak learning rate {log.peak:.2g}"
+    said = f"{early:.2g} after the warm-up, {late:.2g} now; peak learning rate {log.peak:.2g}"
     said += f", clip {log.clip:g}" if log.clip else ""
     if late < _VANISHED and (case.loss or 0.0) > 1:
         return ill(
             "the gradients have vanished",
             said,
-            cause="the layers pass nothing back: dead activations, frozen layers, or a norm behind"
-            " too many of them",
-            remedy="put norms before the layers (--set encoder.norm=pre)",
+            cause="no gradient flows back through the layers: dead activations, frozen layers, or"
+            " post-norm in a deep model",
+            remedy="use pre-norm (--set encoder.norm=pre)",
         )
     if late > _GROWN * early and late > _LARGE:
         return ill(
@@ -162,12 +163,13 @@ def gradient_norm(case: Case) -> CheckResult | None:
     blown = case.worse_than_guessing  # steps were too long, which clipping does not fix
     if log.clip and not blown and min(early, late) > _CLIPPED * max(weight, 1.0) * log.clip:
         return ill(
-            "every step is cut to a tenth or less by clipping",
+            "clipping reduces every step to a tenth or less",
             said,
-            cause="the clip is far below the gradients' usual norm, as where losses are sums",
+            cause="the clip is far below the usual gradient norm, for instance because losses are"
+            " summed",
             remedy=f"raise {case.key('optimiser.clip')} to {late:.1g}",
         )
-    return healthy("the gradient's norm is steady", said)
+    return healthy("the gradient norm is steady", said)
 
 
 def small_steps(case: Case) -> CheckResult | None:
@@ -192,20 +194,20 @@ def small_steps(case: Case) -> CheckResult | None:
         few = peak >= _LOW
         return ill(
             f"the steps are too {'few' if few else 'small'} to train from random weights",
-            f"{said}, and recorded runs that learned something moved theirs by 0.7 and more",
-            cause="the run ends too soon" if few else "it is a learning rate for fine-tuning",
-            remedy="take smaller batches and so more steps"
+            f"{said}, while recorded runs that learned something reached 0.7 or more",
+            cause="the run is too short" if few else "the learning rate is one for fine-tuning",
+            remedy="use smaller batches with more steps"
             if few
             else f"set {case.key('optimiser.learning_rate')} to 1e-4 or more",
         )
     if far < _SHORT_PATH:
         return caution(
             "the run is short for its learning rate",
-            f"{said}, and recorded runs that learned something moved theirs by 0.7 and more",
-            cause=f"{log.total:,} steps at this rate do not go far",
-            remedy="take smaller batches and so more steps, or a longer budget",
+            f"{said}, while recorded runs that learned something reached 0.7 or more",
+            cause=f"{log.total:,} steps at this learning rate change the weights too little",
+            remedy="use smaller batches with more steps, or a longer budget",
         )
-    return healthy("the steps are long enough", said)
+    return healthy("the steps are large enough", said)
 
 
 def speed(case: Case) -> CheckResult | None:
@@ -215,10 +217,10 @@ def speed(case: Case) -> CheckResult | None:
         return None
     times: StepTimes = log.times
     limit = log.limited_by or bottleneck(times, flops_a_token=0.0, peak=None)
-    said = f"{times.speed:,.0f} tokens a second, {times.waited / times.seconds:.0%} of the time"
+    said = f"{times.speed:,.0f} tokens per second, {times.waited / times.seconds:.0%} of the time"
     said += " waiting for text"
     if limit not in (FEED, HOST, SHARED):
-        title = f"{limit}-bound" if limit else "the device is not kept waiting"
+        title = f"{limit}-bound" if limit else "the device does not wait for data"
         return healthy(title, said)
     cause, _, remedy = SENTENCES[limit].partition("; ")
     say = ill if limit == FEED and times.waited > _WAITED * times.seconds else caution

@@ -18,20 +18,20 @@ def splitting(case: Case) -> CheckResult | None:
     text = case.text
     if text is None or not text.tokens:
         return None
-    said = f"{text.tokens_a_word:.2f} tokens a word, by {text.vocabulary:,} pieces"
+    said = f"{text.tokens_a_word:.2f} tokens per word with a vocabulary of {text.vocabulary:,}"
     if text.tokens_a_word <= _MUCH:
         return healthy("the tokenizer knows the words of the text", said)
     if text.characters:
         title = "the tokenizer splits the text into characters"
-        cause = "it is one of characters"
+        cause = "it is a character tokenizer"
     elif text.vocabulary < SMALL_VOCABULARY:
         title = "the tokenizer splits nearly every word"
         cause = f"a vocabulary of {text.vocabulary:,} has no room for words"
     else:
         title = "the tokenizer splits nearly every word"
-        cause = "it was trained on other text than this"
+        cause = "it was trained on different text"
     say = ill if text.tokens_a_word > _SPLIT and not text.characters else caution
-    remedy = "build the corpus with a tokenizer of its own: --vocabulary 8000 or more"
+    remedy = "build the corpus with a tokenizer trained on it: --vocabulary 8000 or more"
     return say(title, said, cause=cause, remedy=remedy)
 
 
@@ -45,10 +45,11 @@ def unknown_tokens(case: Case) -> CheckResult | None:
         return healthy("the tokenizer knows the characters of the text", f"{said} are unknown")
     say = ill if text.unknown >= _UNKNOWN else caution
     return say(
-        "much of the text is unknown to the tokenizer",
-        f"{said} are its unknown token, which predicts nothing",
+        "the tokenizer does not know much of the text",
+        f"{said} are the unknown token, which carries no information",
         cause="the tokenizer was trained on another script or language",
-        remedy="build the corpus with a tokenizer of its own, or with byte_bpe, which knows all",
+        remedy="build the corpus with a tokenizer trained on it, or with byte_bpe, which knows"
+        " every character",
     )
 
 
@@ -62,18 +63,18 @@ def shared(case: Case) -> CheckResult | None:
             return None
         return caution(
             "no text is held out",
-            f"all of {text.tokens:,} tokens are trained on",
+            f"all {text.tokens:,} tokens are training text",
             cause="the corpus was built without a held-out part, or has a single short document",
-            remedy="build the corpus with --held-out 0.01, to see what is learned by heart",
+            remedy="build the corpus with --held-out 0.01, to see overfitting",
         )
-    said = f"{text.shared:.1%} of the held-out text are sentences that are trained on"
+    said = f"{text.shared:.1%} of the held-out text are sentences of the training text"
     if text.shared < _LITTLE:
         return healthy("held-out text is new to the model", said)
     say = ill if text.shared >= _SHARED else caution
     return say(
-        "held-out text is also trained on, so its loss is too good",
-        f"{said}, as “{text.example[:_SHOWN]}”",
-        cause="documents that repeat one another fell on both sides",
+        "leakage: held-out text is also in the training text, so its loss is too low",
+        f"{said}, for instance “{text.example[:_SHOWN]}”",
+        cause="repeated documents are in both splits",
         remedy="build the corpus with --unique lines, or with --near-duplicates 0.8",
     )
 
@@ -83,13 +84,13 @@ def repeated(case: Case) -> CheckResult | None:
     text = case.text
     if text is None or not text.tokens:
         return None
-    said = f"{text.repeated:.1%} of its beginning are sentences that were there before"
+    said = f"{text.repeated:.1%} of its beginning are repeated sentences"
     if text.repeated < _AGAIN:
         return healthy("the text repeats little", said)
     say = ill if text.repeated >= REPEATED else caution
     return say(
         "the text repeats itself",
         said,
-        cause="boilerplate, or the same documents several times",
+        cause="boilerplate, or duplicate documents",
         remedy="build the corpus with --unique lines",
     )

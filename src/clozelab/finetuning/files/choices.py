@@ -33,7 +33,7 @@ def choices(
         examples = list(_read_race(columns.rows, options) if is_race else _read_rows(columns))
     if not examples:
         name = source.name if isinstance(source, Table) else source
-        raise UserError(f"{name} has no question: write examples into it, or name another")
+        raise UserError(f"{name} has no question; add examples, or name another file")
     return examples
 
 
@@ -49,11 +49,11 @@ def _articles(folder: Path, level: str) -> Iterator[Record]:
     """Yield the articles of RACE as published: a file each, in folders middle and high."""
     files = [file for file in folder.rglob("*.txt") if level in ("", file.parent.name)]
     if not files:
-        raise UserError(f"{folder} has no article: RACE keeps them as middle/*.txt and high/*.txt")
+        raise UserError(f"{folder} has no article; RACE keeps them as middle/*.txt and high/*.txt")
     for file in sorted(files, key=lambda file: (file.parent, len(file.stem), file.stem)):
         article = parsed(text(file), file)
         if not isinstance(article, dict):
-            raise UserError(f"{file}:1 is no article of RACE: fetch the file again")
+            raise UserError(f"{file}:1 is not an article of RACE; download the file again")
         level = file.parent.name
         yield Record(f"{file}:1", {"id": f"{level}{file.name}", **article, "level": level})
 
@@ -147,7 +147,9 @@ def _choice_texts(row: Record, column: str) -> list[str]:
         texts = [item.get("text") if isinstance(item, Mapping) else item for item in value]
         if _are_texts(texts):
             return [str(text).strip() for text in texts]
-    raise UserError(f"{row.place} has no two choices in {column!r}: write a list of texts there")
+    raise UserError(
+        f"{row.place} has fewer than two choices in {column!r}; write a list of texts there"
+    )
 
 
 def _right_choice(
@@ -165,7 +167,7 @@ def _right_choice(
     """
     if value is None or value == "" or value == -1:
         if labelled:
-            raise UserError(f"{place} does not say which choice is right: write its number from 0")
+            raise UserError(f"{place} does not say which choice is right; write its number, from 0")
         return None
     word = str(value).strip()
     if word in names[: len(texts)]:
@@ -180,6 +182,6 @@ def _right_choice(
     if number is not None:
         return number
     raise UserError(
-        f"{place} says {value!r} is right, which is none of its {len(texts)} choices: write a"
-        " number from 0, a letter from A, or the text"
+        f"{place} gives {value!r} as the right answer, which is none of its {len(texts)}"
+        " choices; write a number from 0, a letter from A, or the text"
     )

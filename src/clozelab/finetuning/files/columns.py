@@ -45,7 +45,7 @@ class Columns:
         """Open a file; columns given by number mean that it has no header line."""
         for role in options.columns:
             if role not in roles:
-                raise UserError(f"--columns knows no {role!r}; {remedy(role, roles)}")
+                raise UserError(f"--columns has no role {role!r}; {remedy(role, roles)}")
         if isinstance(source, Path):
             numbered = any(name.isdecimal() for name in options.columns.values())
             skips = counts if options.skips else None
@@ -85,14 +85,16 @@ class Columns:
         return UserError(
             f"{self.table.name} has no column for the {_ROLE_NAMES.get(role, role)}: looked for"
             f" {', '.join(sought)}, found {', '.join(self.names)}; {self._separator_hint()}"
-            f"say --columns {role}={meant}{numbered}"
+            f"give --columns {role}={meant}{numbered}"
         )
 
     def _separator_hint(self) -> str:
         """A hint if a single column seems to hold several."""
         (name, *others) = self.names
         sign = next((mark for mark in ";|\t," if mark in name and not others), "")
-        return f"if {sign!r} parts columns, write commas (.csv) or tabs (.tsv); " if sign else ""
+        return (
+            f"if {sign!r} separates columns, write commas (.csv) or tabs (.tsv); " if sign else ""
+        )
 
     def id(self, row: Record, number: int) -> str:
         """The id of a row, or its number from 0."""
@@ -109,8 +111,8 @@ class Columns:
         if self.options.labelled:
             blank = sum(each.values.get(str(column)) in (None, "") for each in self.rows)
             raise UserError(
-                f"{row.place} has no label, and so have {blank:,} of {len(self.rows):,} rows: write"
-                " them, or leave such rows out"
+                f"{row.place} has no label, as {blank:,} of {len(self.rows):,} rows; add the"
+                " labels, or remove these rows"
             )
         return None
 
@@ -119,14 +121,16 @@ class Columns:
         value = None if column is None else row.values.get(column)
         if value is None or value == "":
             if self.options.labelled:
-                raise UserError(f"{row.place} has no number to predict: write one, or leave it out")
+                raise UserError(
+                    f"{row.place} has no number to predict; write one, or remove the row"
+                )
             return None
         try:
             number = float(value)
         except (TypeError, ValueError):
             number = math.nan
         if not math.isfinite(number):
-            raise UserError(f"{row.place} has {value!r} where a number should stand: fix it")
+            raise UserError(f"{row.place} has {value!r} instead of a number; fix it")
         return number
 
 
@@ -134,7 +138,7 @@ def text_of(row: Record, column: str) -> str:
     """The text of a cell, without the spaces around it."""
     value = row.values.get(column)
     if value is None or isinstance(value, (list, dict)):
-        raise UserError(f"{row.place} has no text in the column {column!r}: write one there")
+        raise UserError(f"{row.place} has no text in the column {column!r}; write one there")
     return _cell_text(value)
 
 
@@ -143,8 +147,8 @@ def checked_label(label: str, place: str, labels: Sequence[str], *, what: str = 
     if labels and label not in labels:
         shown = ", ".join(labels[:20]) + (", …" if len(labels) > 20 else "")
         raise UserError(
-            f"{place} has the {what} {label!r}, which is none of {shown}: fix it, or train on"
-            " examples that have it"
+            f"{place} has the {what} {label!r}, which is none of {shown}; fix it, or train"
+            " on examples that have it"
         )
     return label
 

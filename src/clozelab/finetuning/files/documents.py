@@ -96,7 +96,7 @@ def _read_columns(path: Path, options: ReadOptions) -> Iterator[Document]:
     column = options.columns.get("sentences", str(_WORD))
     if not re.fullmatch(r"\d+", column):
         raise UserError(
-            f"--columns sentences={column} is no column of {path}: they go by number, from 0"
+            f"--columns sentences={column} is not a column of {path}; columns are numbered from 0"
         )
     word, rows = int(column), lines(path)
     if not rows:
@@ -127,7 +127,7 @@ def _rows(columns: Columns) -> Iterator[Document]:
         sentences = _listed_sentences(row, texts)
         value = row.values.get(labels) if labels else None
         if value is None and columns.options.labelled:
-            raise UserError(f"{row.place} has no clusters: write them, or leave the document out")
+            raise UserError(f"{row.place} has no clusters; add them, or remove the document")
         size = sum(map(len, sentences))
         clusters = None if value is None else _clusters(row, value, size)
         yield Document(columns.id(row, number), sentences, clusters)
@@ -188,7 +188,9 @@ def _character_span(row: Record, text: str, name: str) -> tuple[int, int]:
     words, offset = str(row.values[name]), str(row.values[f"{name}-offset"])
     start = int(offset) if offset.isdecimal() else len(text)
     if not words or not text.startswith(words, start):
-        raise UserError(f"{row.place} has no {words!r} at character {offset}: fetch the file again")
+        raise UserError(
+            f"{row.place} has no {words!r} at character {offset}; download the file again"
+        )
     return start, start + len(words)
 
 

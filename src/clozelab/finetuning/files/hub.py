@@ -34,12 +34,14 @@ def hub(name: str, split: str) -> Table:
     name = name if name.startswith("hf:") else f"hf:{name}"
     match = _HUB.fullmatch(name)
     if match is None:
-        raise UserError(f"{name} names no dataset: say hf:owner/name or hf:owner/name/subset:split")
+        raise UserError(
+            f"{name} is not a dataset; write hf:owner/name or hf:owner/name/subset:split"
+        )
     package = find_spec("datasets")
     if package is None or package.origin is None:  # a folder of that name is no package
         raise UserError(
-            f"{name} is read from the Hugging Face hub, which needs one package more:"
-            " pip install clozelab[datasets]"
+            f"{name} is read from the Hugging Face hub, which needs another package; pip"
+            " install clozelab[datasets]"
         )
     part = match["split"] or _SPLITS.get(split, split)
     try:
@@ -56,7 +58,7 @@ def hub(name: str, split: str) -> Table:
         for number, row in enumerate(data, 1)
     ]
     if not rows:
-        raise UserError(f"{name} has nothing in its split {part}: name another")
+        raise UserError(f"{name} has an empty split {part}; name another")
     return Table(name, tuple(data.features), rows)
 
 

@@ -33,10 +33,12 @@ def questions(
     seen: set[str] = set()
     for place, question in _read(source, options, counts):
         if question.id in seen:
-            raise UserError(f"{place} has the id {question.id!r} once more: give each its own")
+            raise UserError(
+                f"{place} repeats the id {question.id!r}; give each question its own id"
+            )
         seen.add(question.id)
         if question.answers is None and options.labelled:
-            raise UserError(f"{place} has no answers: write them, or leave the question out")
+            raise UserError(f"{place} has no answers; add them, or remove the question")
         if question.answers:
             answers = _relocate(question.passage, question.answers, place, counts)
             if options.training:
@@ -47,7 +49,10 @@ def questions(
             question = question._replace(answers=tuple(answers))
         examples.append(question)
     if not examples:
-        raise UserError(f"{source if isinstance(source, Path) else source.name} has no question")
+        raise UserError(
+            f"{source if isinstance(source, Path) else source.name} has no question; add"
+            " examples, or name another file"
+        )
     return examples
 
 
@@ -108,7 +113,7 @@ def _read_table(columns: Columns) -> Iterator[tuple[str, Question]]:
     for number, row in enumerate(columns.rows):
         context = row.values.get(passage)
         if not isinstance(context, str):
-            raise UserError(f"{row.place} has no text in the column {passage!r}: write one there")
+            raise UserError(f"{row.place} has no text in the column {passage!r}; write one there")
         try:
             gold = _read_answers(row.values, context, column=answers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -88,7 +88,7 @@ def contrasted_words(path: Path) -> list[ContrastedWord]:
     data, labels = lines(path), lines(gold)
     if len(data) != len(labels):
         raise UserError(
-            f"{gold} has {len(labels)} lines and {path} has {len(data)}: fetch both again"
+            f"{gold} has {len(labels)} lines and {path} has {len(data)}; download both again"
         )
     words = []
     for number, (line, label) in enumerate(zip(data, labels, strict=True)):

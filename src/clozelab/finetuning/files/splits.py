@@ -87,8 +87,8 @@ def find(name: str, root: str | Path | None) -> TaskSplits:
     """A named task in a folder of tasks or at a URL, by default that of the environment."""
     if name not in NAMED:
         meant = nearest(name, NAMED, alike=0.4)
-        hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED)}"
-        raise UserError(f"there is no task {name!r}: {hint}")
+        hint = f"did you mean {meant}?" if meant else f"choose from {', '.join(NAMED)}"
+        raise UserError(f"task {name!r} is unknown; {hint}")
     return found_in(NAMED[name], root)
 
 
@@ -98,14 +98,14 @@ def found_in(named: Named, root: str | Path | None) -> TaskSplits:
     root = str(root or os.environ.get(VARIABLE, ""))
     if not root:
         raise UserError(
-            f"where the data of {name} lies is not said: say --task-data DIR or set"
-            f" {VARIABLE} to it{_layout(named)}"
+            f"the folder with the data of {name} is not set; give --task-data DIR or set"
+            f" {VARIABLE}{_layout(named)}"
         )
     layouts = [(folder, _files(named, folder)) for folder in _folders(named, _local(named, root))]
     folder, files = max(layouts, key=lambda layout: len(layout[1]))
     if not files:
         raise UserError(
-            f"{shown(root)} has no data of {name}: say --task-data DIR or set"
+            f"{shown(root)} has no data for {name}; give --task-data DIR or set"
             f" {VARIABLE}{_layout(named)}"
         )
     notes = [named.note] if named.note else []
@@ -160,7 +160,7 @@ def _layout(named: Named) -> str:
     """The expected layout as a small tree, for the end of an error."""
     names = [" or ".join(file.name for file in files) for files in named.splits.values()]
     rows = "".join(f"\n    {row}" for row in dict.fromkeys(names))
-    return f"; expected, plain or packed as .xz or .gz:\n  DIR/{named.folders[0]}/{rows}"
+    return f"; expected, plain or compressed as .xz or .gz:\n  DIR/{named.folders[0]}/{rows}"
 
 
 def own(
@@ -178,7 +178,7 @@ def own(
     those of `train`. A test file may lack them.
     """
     if word not in own_words():
-        raise UserError(f"there is no kind of task {word!r}: say {', '.join(own_words())}")
+        raise UserError(f"kind of task {word!r} is unknown; choose from {', '.join(own_words())}")
     files = {"train": train, "dev": dev, "test": test}
     sources: dict[str, Source] = {
         split: hub(str(name), split) if is_hub(str(name)) else local_file(str(name))
@@ -186,12 +186,12 @@ def own(
         if name is not None
     }
     if not sources:
-        raise UserError("no file is named: say --train FILE --dev FILE")
+        raise UserError("no file is named; give --train FILE --dev FILE")
     name, implied = own_words()[word]
     kind = KINDS[name]
     options = ReadOptions(columns=columns or {}, labels=tuple(labels))
     settings = {**implied, **kind.file_settings(next(iter(sources.values())), options)}
-    layout = ": name its file by --train, --dev or --test"
+    layout = "; name its file with --train, --dev or --test"
     splits: dict[str, Split] = {}
     task = TaskSplits("own", name, settings, splits, layout=layout)
     for split, source in sources.items():  # train first
@@ -225,8 +225,8 @@ def write_submission(
     examples = task.read(split)
     if len(examples) != len(predictions):
         raise UserError(
-            f"{task.name} {split} has {len(examples)} examples and there are {len(predictions)}"
-            " predictions: predict the same split"
+            f"{task.name} {split} has {len(examples)} examples but there are"
+            f" {len(predictions)} predictions; predict the same split"
         )
     spelled = task.named.spelled if task.named else None
     files = task.part.submission(examples, predictions, spelled=spelled)

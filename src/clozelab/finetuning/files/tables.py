@@ -43,7 +43,7 @@ def located(path: Path) -> Path:
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     meant = nearest(path.name, names, alike=0.5)
     hint = f"did you mean {folder / meant}?" if meant else "check the path"
-    raise UserError(f"there is no file {path}, nor {path.name}.xz or {path.name}.gz: {hint}")
+    raise UserError(f"{path} does not exist, nor {path.name}.xz or {path.name}.gz; {hint}")
 
 
 def suffix(path: Path) -> str:
@@ -61,10 +61,10 @@ def content(path: Path) -> bytes:
             return lzma.decompress(packed)
         return gzip.decompress(packed) if packing == ".gz" else packed
     except (PermissionError, IsADirectoryError) as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): name another file") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); name another file") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise UserError(
-            f"{path} is cut short or no {packing} file ({error}): fetch or pack it again"
+            f"{path} is truncated or not a {packing} file ({error}); download or compress it again"
         ) from None
 
 
@@ -76,8 +76,8 @@ def text(path: Path) -> str:
     except UnicodeDecodeError as error:
         number = encoded.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"{path}:{number} is not UTF-8 (byte 0x{encoded[error.start]:02X}):"
-            " save the file as UTF-8"
+            f"{path}:{number} is not UTF-8 (byte 0x{encoded[error.start]:02X}); save the file"
+            " as UTF-8"
         ) from None
     return decoded.replace("\r\n", "\n")
 
@@ -120,7 +120,7 @@ def elements(source: str, path: Path) -> Iterator[tuple[int, Any]]:
 def _json_error(error: Exception, path: Path, *, before: int = 0) -> UserError:
     line = before + (error.lineno if isinstance(error, json.JSONDecodeError) else 1)
     reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-    return UserError(f"{path}:{line} is not JSON ({reason}): fix it, or fetch the file again")
+    return UserError(f"{path}:{line} is not JSON ({reason}); fix it, or download the file again")
 
 
 def _repaired(value: Any) -> Any:
@@ -179,8 +179,8 @@ def _read_json(path: Path) -> Table:
     for row in rows:
         if not isinstance(row.values, dict):
             raise UserError(
-                f"{row.place} holds a JSON {type(row.values).__name__} where a record {{...}}"
-                " should stand: write one record a line"
+                f"{row.place} holds a JSON {type(row.values).__name__} instead of a record"
+                " {...}; write one record per line"
             )
         names.update(dict.fromkeys(row.values))
     return Table(str(path), tuple(names), rows)
@@ -188,7 +188,7 @@ def _read_json(path: Path) -> Table:
 
 def empty(path: Path) -> UserError:
     """The error for an empty file."""
-    return UserError(f"{path} is empty: write examples into it, or name another file")
+    return UserError(f"{path} is empty; add examples, or name another file")
 
 
 def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -233,7 +233,7 @@ def _build_table(
         else:
             skips.add(CUT_SHORT, place)
     if not rows:
-        raise UserError(f"{path} has a header line and nothing under it: write examples into it")
+        raise UserError(f"{path} has a header line and no rows; add examples")
     return Table(str(path), names, rows)
 
 
@@ -244,7 +244,7 @@ def _read_parquet(path: Path) -> Table:
     except (OSError, arrow.ArrowException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{path} is cut short or no Parquet file ({reason}): fetch or write it again"
+            f"{path} is truncated or not a Parquet file ({reason}); download or write it again"
         ) from None
     rows = [Record(f"{path}:{number}", values) for number, values in enumerate(read.to_pylist(), 1)]
     if not rows:

@@ -44,7 +44,9 @@ def _read_columns(path: Path, options: ReadOptions) -> list[Tagged]:
     word, tag = _column(options, "words", 0, width=width), _column(options, "tags", -1, width=width)
     has_tags = options.labelled or width > 1
     if has_tags and width == 1:
-        raise UserError(f"{path}:{first} has a word and no tag: write one, a tab between them")
+        raise UserError(
+            f"{path}:{first} has a word without a tag; write one, with a tab between them"
+        )
     checked: dict[str, str] = {}  # interned, so that millions of tags share a few strings
     examples: list[Tagged] = []
     for first, run in runs:
@@ -53,8 +55,8 @@ def _read_columns(path: Path, options: ReadOptions) -> list[Tagged]:
             row = cells(line)
             if len(row) != width:
                 raise UserError(
-                    f"{path}:{number} has {len(row)} columns where {width} are expected:"
-                    " give each word a tag, and part sentences by blank lines"
+                    f"{path}:{number} has {len(row)} columns where {width} are expected;"
+                    " give each word a tag, and separate sentences by blank lines"
                 )
             label = row[tag].strip()
             if label not in checked:
@@ -70,8 +72,8 @@ def _column(options: ReadOptions, role: str, usual: int, *, width: int) -> int:
     column = options.columns.get(role, str(usual))
     if not re.fullmatch(r"-?\d+", column) or not -width <= int(column) < width:
         raise UserError(
-            f"--columns {role}={column} is none of the {width} columns of the file: they go by"
-            " number, from 0, or from -1 backwards"
+            f"--columns {role}={column} is none of the {width} columns of the file; columns"
+            " are numbered from 0, or from -1 backwards"
         )
     return int(column)
 
@@ -96,8 +98,8 @@ def _read_rows(columns: Columns) -> list[Tagged]:
                 checked_label(label, row.place, options.labels, what="tag")
             if len(tags) != len(words):
                 raise UserError(
-                    f"{row.place} has {len(words)} words and {len(tags)} tags:"
-                    " give each word one tag"
+                    f"{row.place} has {len(words)} words and {len(tags)} tags; give each"
+                    " word one tag"
                 )
         examples.append(Tagged(columns.id(row, number), words, tags))
     return examples
@@ -108,5 +110,7 @@ def _read_list(row: Record, column: str) -> tuple[str, ...]:
     if isinstance(value, str):  # words separated by spaces
         value = value.split()
     if not isinstance(value, list) or not value:
-        raise UserError(f"{row.place} has no list in the column {column!r}: write words there")
+        raise UserError(
+            f"{row.place} has no list in the column {column!r}; write a list of words there"
+        )
     return tuple(str(entry) for entry in value)

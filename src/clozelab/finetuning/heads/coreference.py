@@ -147,8 +147,8 @@ class ClustersHead(Head):
     def labelled(self, targets: Columns) -> Tensor:
         """Refuse distillation: every model keeps other spans."""
         raise UserError(
-            "coreference: a student keeps other spans than its teacher, so it cannot be distilled;"
-            " distil the encoder and fine-tune it"
+            "coreference: cannot be distilled, because a student keeps other spans than its"
+            " teacher; distil the encoder and fine-tune it"
         )
 
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:

@@ -148,12 +148,12 @@ class Choose(SummaryKind):
         count = len(example.seconds)
         if not 1 <= count <= self.choices:
             raise UserError(
-                f"example {example.id} has {count} choices and the task takes 1 to {self.choices}:"
-                " leave it out, or make the task with more choices"
+                f"example {example.id} has {count} choices but the task takes 1 to"
+                f" {self.choices}; leave it out, or set up the task with more choices"
             )
         if example.label is not None and not 0 <= example.label < count:
             raise UserError(
-                f"example {example.id}: choice {example.label} is said to be right, but there are"
-                f" {count}, counted from 0; fix it"
+                f"example {example.id}: choice {example.label} is labelled as right, but"
+                f" there are {count}, counted from 0; fix it"
             )
         return count

@@ -183,7 +183,7 @@ class TaskKind(Checked, ABC):
         known = [(label, prediction) for label, prediction in labels if label is not None]
         if not known:
             raise UserError(
-                "no example has a label, so there is nothing to score: give labelled ones"
+                "no example has a label, so there is nothing to score; give labelled examples"
             )
         return known
 

@@ -84,7 +84,7 @@ class Tag(TaskKind):
         if "metrics" not in settings or not isinstance(tags, tuple):
             return ()
         odd = next(tag for tag in tags if not is_entity(tag))
-        return (f"tags such as {odd} name no entities: accuracy is what counts",)
+        return (f"tags such as {odd} name no entities; models are compared by accuracy",)
 
     @classmethod
     def stand_in(cls, table: Mapping[str, Any]) -> dict[str, Any]:

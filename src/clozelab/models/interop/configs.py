@@ -181,7 +181,8 @@ def _settings(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             settings[setting] = typed.whole(config, key, defaults.get(setting), least=least)
         if settings[setting] is None:
             raise UserError(
-                f"config.json: no {names[0]}; a config of {family.name} has one, so add it"
+                f"config.json: {names[0]} is missing; add it, as every config of"
+                f" {family.name} has it"
             )
     if settings["layers"] > _MOST_LAYERS:
         raise UserError(

@@ -67,20 +67,20 @@ def _download(place: str) -> Path:
     """Download the files of that name from the hub, and return their folder."""
     if not _HUB_NAME.fullmatch(place):
         raise UserError(
-            f"{place}: no such directory; give one, or a name on the hub with its owner, as in"
+            f"{place}: does not exist; give one, or a name on the hub with its owner, as in"
             " google-bert/bert-base-uncased"
         )
     parent = Path(place).parent
     if parent.is_dir():  # a local folder, not an owner on the hub
         meant = nearest(Path(place).name, [file.name for file in parent.iterdir()])
         hint = f"did you mean {parent / meant}?" if meant else f"look into {parent}"
-        raise UserError(f"{place}: no such directory; {hint}")
+        raise UserError(f"{place}: does not exist; {hint}")
     try:
         hub: Any = importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise UserError(
-            f"{place}: no such directory, and to fetch it from the hub needs huggingface_hub;"
-            " pip install huggingface_hub"
+            f"{place}: does not exist, and downloading it from the hub needs"
+            " huggingface_hub; pip install huggingface_hub"
         ) from error
     try:
         safe = [*_TEXTS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
@@ -90,8 +90,8 @@ def _download(place: str) -> Path:
             folder = Path(hub.snapshot_download(place, allow_patterns=old))
     except Exception as error:  # the errors of several libraries
         raise UserError(
-            f"{place}: no such directory, and the hub did not give it ({error}); download it on a"
-            " machine that can, and give the directory"
+            f"{place}: does not exist, and the download from the hub failed ({error});"
+            " download it on another machine, and give the directory"
         ) from error
     return folder
 
@@ -107,7 +107,7 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
             for shard in _shard_names(index):
                 tensors |= _load_file(folder / shard)
             return tensors
-    raise UserError(f"{folder}: no {' or '.join(_WEIGHTS)} here; give a directory with weights")
+    raise UserError(f"{folder}: has no {' or '.join(_WEIGHTS)}; give a directory with weights")
 
 
 def _shard_names(index: Path) -> list[str]:
@@ -128,12 +128,14 @@ def _load_file(path: Path) -> dict[str, Tensor]:
     runs nothing from the file.
     """
     if not path.is_file():
-        raise UserError(f"{path}: named by the index but not there; fetch the whole checkpoint")
+        raise UserError(f"{path}: is in the index but missing; download the whole checkpoint")
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
         except Exception as error:  # of the library, or of torch
-            raise UserError(f"{path}: cannot be read ({_first(error)}); fetch it again") from error
+            raise UserError(
+                f"{path}: cannot be read ({_first(error)}); download it again"
+            ) from error
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, of zip, of torch
@@ -154,7 +156,7 @@ def _first(error: Exception) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise UserError(f"{path}: no such file; give a directory of a Hugging Face checkpoint")
+        raise UserError(f"{path}: does not exist; give the directory of a Hugging Face checkpoint")
     return read_json(path)
 
 

@@ -44,7 +44,7 @@ def from_transformers(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     family = MODEL_TYPES[model_type]
     size = typed.whole(config, "vocab_size", typed.whole(config, "n_token"))
     if size is None:
-        raise UserError("config.json: no vocab_size; every config has one, so add it")
+        raise UserError("config.json: vocab_size is missing; add it, as every config has it")
     encoder, place = from_config(config, family), f"{model_type} weights"
     if family.name != "albert" and encoder.layers > len(tensors):  # ALBERT may share all layers
         raise UserError(f"{place}: {len(tensors):,} tensors, and {encoder.layers:,} layers")

@@ -153,7 +153,7 @@ def _check(
     """Refuse a student that the teacher's weights do not fit."""
     if type(student) is not type(teacher) or not student.block_settings:
         raise UserError(
-            "distillation: only a transformer starts from layers of its teacher, and of a"
+            "distillation: only a transformer can start from the layers of another"
             ' transformer; set start = "random"'
         )
     pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _EQUAL_SETTINGS}

@@ -81,12 +81,12 @@ def opened(text: TextFile) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         with text.open() as file, PACKINGS.get(packing, nullcontext)(file) as stream:
             yield file, stream
     except PermissionError:
-        raise UserError(f"{name} may not be read: change its permissions") from None
+        raise UserError(f"{name} may not be read; change its permissions") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if not packing:
-            raise UserError(f"{name} cannot be read ({error}): check the file") from None
+            raise UserError(f"{name} cannot be read ({error}); check the file") from None
         raise UserError(
-            f"{name} is cut short or no {packing} file ({error}): fetch or pack it again"
+            f"{name} is truncated or not a {packing} file ({error}); download or compress it again"
         ) from None
 
 
@@ -103,7 +103,7 @@ class Lines:
             # Only "\n", "\r\n" and "\r" end a line; str.splitlines would split at U+2028 as well.
             self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
         except LookupError:
-            sentence = f"there is no encoding {encoding!r} of text: say utf-8 or latin-1"
+            sentence = f"encoding {encoding!r} is unknown; use utf-8 or latin-1"
             raise UserError(sentence) from None
         self.name = name
         self.number = 0  # the line of the last piece
@@ -204,8 +204,8 @@ class Lines:
 
     def _refuse_utf16(self, kind: str) -> None:
         raise UserError(
-            f"{self.name} looks like UTF-16 or is no text: pass --encoding {kind},"
-            " or leave the file out"
+            f"{self.name} looks like UTF-16 or is not text; give --encoding {kind}, or leave"
+            " the file out"
         )
 
     def _judge_decoding(self) -> None:

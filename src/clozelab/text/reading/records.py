@@ -42,15 +42,15 @@ def json_lines(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
         except (ValueError, RecursionError) as error:
             if first:
                 raise UserError(
-                    f"{place} is not a JSON record ({error}): write one record a line,"
-                    " as jq -c does"
+                    f"{place} is not a JSON record ({error}); write one record per line, as"
+                    " jq -c does"
                 ) from None
             counts.add("broken JSON lines", place)
             continue
         if first and not isinstance(record, dict):
             raise UserError(
-                f"{place} holds a JSON {type(record).__name__} where a record {{...}} should"
-                " stand: write one record a line, as jq -c '.[]' does"
+                f"{place} holds a JSON {type(record).__name__} instead of a record {{...}};"
+                " write one record per line, as jq -c '.[]' does"
             )
         fields = record if isinstance(record, dict) else {}
         yield from _of_record(fields, place, first=first, reading=reading, counts=counts)
@@ -73,7 +73,7 @@ def from_hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDoc
         if isinstance(error, UserError):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{name} cannot be read from the hub ({reason}): check its name") from None
+        raise UserError(f"{name} cannot be read from the hub ({reason}); check its name") from None
 
 
 def separated(
@@ -118,7 +118,8 @@ def columnar(
     except (OSError, MemoryError, UnicodeDecodeError, arrow.ArrowException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{name} is cut short, damaged or no {kind} file ({reason}): fetch or write it again"
+            f"{name} is truncated, damaged or not a {kind} file ({reason}); download or"
+            " write it again"
         ) from None
 
 
@@ -190,14 +191,14 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
 def _no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
     """The error for a first record without the field, which lists the fields that it has."""
     if not record:
-        return UserError(f"{place} has no field {field!r}, nor any other: check the file")
+        return UserError(f"{place} has no field {field!r} or any other; check the file")
     texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
     longest = max(texts or dict.fromkeys(record, 0), key=lambda key: texts.get(key, 0))
     best = nearest(field, record) or longest
     names = [_short(name) for name in list(record)[:_NAMED]]
     names += [f"{len(record) - _NAMED} more"] if len(record) > _NAMED else []
     return UserError(
-        f"{place} has no field {field!r}, only {', '.join(names)}: say --field {_short(best)}"
+        f"{place} has no field {field!r}, only {', '.join(names)}; give --field {_short(best)}"
     )
 
 
@@ -209,7 +210,7 @@ def _short(name: str) -> str:
 
 def _check_once(name: str, names: list[str], field: str) -> None:
     if names.count(field) > 1:
-        raise UserError(f"{name} has {names.count(field)} fields {field!r}: rename all but one")
+        raise UserError(f"{name} has {names.count(field)} fields {field!r}; rename all but one")
 
 
 def _whole_lines(lines: Lines) -> Iterator[str]:
@@ -352,5 +353,5 @@ def _check_column(schema: Any, name: str, *, field: str) -> None:
     kinds = {entry.name: str(entry.type) for entry in schema}
     texts = [name for name, kind in kinds.items() if "string" in kind and not _NESTED.match(kind)]
     if field not in texts:
-        remedy = f"say --field {texts[0]}" if texts else "it has no field of text, name other files"
-        raise UserError(f"{name} holds {kinds[field]}, not text, in its field {field!r}: {remedy}")
+        remedy = f"give --field {texts[0]}" if texts else "no field holds text, name other files"
+        raise UserError(f"{name} holds {kinds[field]}, not text, in its field {field!r}; {remedy}")

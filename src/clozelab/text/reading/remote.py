@@ -26,10 +26,10 @@ def find_texts(url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
         names = sorted(call_with_retries(url, system, "glob", path))
         shown_names = [name for name in names if not PurePosixPath(name).name.startswith(".")]
         if not shown_names:
-            raise UserError(f"no file matches {shown(url)}: check the name")
+            raise UserError(f"no file matches {shown(url)}; check the name")
         texts = [text for name in shown_names for text in _find_under(system, name, url, wanted)]
     if not texts:
-        raise UserError(f"the folder {shown(url)} holds no file of text; name another folder")
+        raise UserError(f"the folder {shown(url)} has no text files; name another folder")
     return texts
 
 

@@ -122,7 +122,9 @@ def lines(text: str, counts: Counts | None = None, *, place: str = "") -> list[s
 def splitter(kind: Splitting = "auto") -> Splitter:
     """The splitter of that kind; `auto` takes nupunkt where it is installed."""
     if kind not in get_args(Splitting):
-        raise UserError(f"there is no sentence splitter {kind!r}: say auto, nupunkt, plain or none")
+        raise UserError(
+            f"sentence splitter {kind!r} is unknown; choose auto, nupunkt, plain or none"
+        )
     if kind == "none":
         return Splitter("none", _no_ends)
     if kind != "plain":
@@ -133,8 +135,8 @@ def splitter(kind: Splitting = "auto") -> Splitter:
         except ImportError:
             if kind == "nupunkt":
                 raise UserError(
-                    "the sentence splitter nupunkt is not installed: pip install nupunkt,"
-                    " or choose the plain splitter"
+                    "the sentence splitter nupunkt is not installed; pip install nupunkt,"
+                    " or choose plain"
                 ) from None
     return Splitter(f"plain {_RULE}", plain_ends)
 

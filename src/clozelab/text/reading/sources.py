@@ -154,8 +154,8 @@ def no_text(inputs: Sequence[str], counts: Counts) -> UserError:
     named = (_STDIN_NAME if isinstance(name, Spooled) else access.shown(name) for name in inputs)
     skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
     return UserError(
-        f"there is no text in {', '.join(named)}"
-        f"{f' ({skipped})' if skipped else ''}: name other files, or another --field"
+        f"there is no text in {', '.join(named)}{f' ({skipped})' if skipped else ''}; name other"
+        " files, or another --field"
     )
 
 
@@ -235,7 +235,7 @@ def _read_stream(
 
 def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[_Item]:
     if not inputs:
-        raise UserError("no input is named: name files, folders, URLs, - or hf:owner/name")
+        raise UserError("no input is named; name files, folders, URLs, - or hf:owner/name")
     items = [item for name in inputs for item in _expand_one(name, split, counts=counts)]
     for name, number in Counter(item.name for item in items).items():
         counts.add("inputs named more than once and read as often", name, number - 1)
@@ -255,15 +255,17 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:  # a folder on the way may not be entered, a name is too long
-        raise UserError(f"{name} may not be read ({error.strerror}): fix that first") from None
+        raise UserError(f"{name} may not be read ({error.strerror}); fix that first") from None
     if is_folder:
         return _folder(path, split, counts=counts)
     if exists and not path.is_file():  # it would be read twice, and a pipe can be read once
-        raise UserError(f"{name} is a pipe or a device, not a file: name - and feed it in there")
+        raise UserError(
+            f"{name} is a pipe or a device, not a file; name - and send the text to standard input"
+        )
     if exists:
         return [_Item(name, local(path))]
     if path.is_symlink():
-        raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing: fix the link")
+        raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing; fix the link")
     if glob.has_magic(name):
         matches = sorted(glob.glob(name, recursive=True))
         items = [item for match in matches for item in _expand_one(match, split, counts=counts)]
@@ -300,7 +302,7 @@ def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
     if any(entry.name == "dataset_dict.json" for entry in entries):
         splits = [entry.name for entry in entries if entry.is_dir()]
         if split not in splits:
-            raise UserError(f"{folder} has no split {split!r}: say --split {' or '.join(splits)}")
+            raise UserError(f"{folder} has no split {split!r}; give --split {' or '.join(splits)}")
         folder = folder / split
     if (folder / "state.json").exists() and (folder / "dataset_info.json").exists():
         return _saved_dataset(folder)
@@ -309,7 +311,7 @@ def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
     if not paths:
         only = f", only {_endings(aside)}; name those files themselves"
         hint = only if aside else "; name another folder"
-        raise UserError(f"the folder {folder} holds no file of text{hint}")
+        raise UserError(f"the folder {folder} has no text files{hint}")
     for path in paths:
         counts.add(f"files read: {_ending(path)}", shown(path))
     for path in aside:
@@ -336,9 +338,9 @@ def _saved_dataset(folder: Path) -> list[_Item]:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         paths = [folder / entry["filename"] for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder}/state.json is broken: save the dataset again") from None
+        raise UserError(f"{folder}/state.json is damaged; save the dataset again") from None
     if missing := [path for path in paths if not path.exists()]:
-        raise UserError(f"{missing[0]} is missing from the dataset: save the dataset again")
+        raise UserError(f"{missing[0]} is missing from the dataset; save the dataset again")
     return [_Item(str(path), local(path)) for path in paths]
 
 
@@ -348,7 +350,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise UserError(
-            f"the folder {folder} may not be read ({error.strerror}): change its permissions"
+            f"the folder {folder} may not be read ({error.strerror}); change its permissions"
         ) from None
 
 
@@ -364,7 +366,7 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
         if entry.name.startswith("."):
             counts.add("hidden files skipped", shown(path))
         elif entry.is_symlink() and not path.exists():
-            raise UserError(f"{path} is a link to {os.readlink(path)}, which is missing: fix it")
+            raise UserError(f"{path} is a link to {os.readlink(path)}, which is missing; fix it")
         elif entry.is_dir(follow_symlinks=False):
             if files.kind_of(path):
                 counts.add("folders that clozelab made skipped", shown(path))
@@ -390,11 +392,11 @@ def _is_binary(path: Path) -> bool:
 
 def _hub_item(name: str) -> _Item:
     if not HUB.fullmatch(name):
-        raise UserError(f"{name} names no dataset: say hf:owner/name or hf:owner/name:split")
+        raise UserError(f"{name} is not a dataset; write hf:owner/name or hf:owner/name:split")
     package = find_spec("datasets")
     if package is None or package.origin is None:  # a folder of that name is no package
         raise UserError(
-            f"{name} is no file, and reading it from the Hugging Face hub needs one package more:"
-            " pip install clozelab[datasets]"
+            f"{name} is not a file, and reading it from the Hugging Face hub needs another"
+            " package; pip install clozelab[datasets]"
         )
     return _Item(name)

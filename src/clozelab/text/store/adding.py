@@ -19,7 +19,7 @@ def check_addition(out: Path, parent: dict[str, Any]) -> None:
     """Refuse, before any work is done, if something else is in the place of the new folder."""
     folder = out / _next_folder(parent)
     if folder.exists() and files.kind_of(folder) != _KIND:
-        raise UserError(f"{folder}: is in the way of what is to be added; move it elsewhere")
+        raise UserError(f"{folder}: already exists where the new text must go; move it elsewhere")
 
 
 def _next_folder(parent: dict[str, Any]) -> str:

@@ -177,7 +177,9 @@ def _locked_corpus(out: Path) -> Iterator[tuple[Path, Corpus]]:
     """The folder to build in and the corpus, locked against other additions."""
     known = Corpus.open(out, trusting=True)  # refuses what is no corpus, before a lock is made
     if not out.is_dir():
-        raise UserError(f"{out}: is what a corpus was; text is added to what it is now")
+        raise UserError(
+            f"{out}: is an earlier version of a corpus; add the text to the current one"
+        )
     if files.kind_of(out) != _KIND or known.manifest["version"] != manifests.VERSION:
         raise UserError(f"{out}: was built by an early version of clozelab; build it again")
     with files.locked(out, work="build"):
@@ -203,7 +205,7 @@ def _locked_folder(out: Path) -> Iterator[Path]:
     """
     folder = out / "building"
     new, unmarked = not out.exists(), files.kind_of(out) is None
-    taken = UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
+    taken = UserError(f"{out}: contains a finished corpus; remove it, or choose another --out")
     if _finished(out):
         raise taken
     files.claim(out, _KIND)
@@ -351,7 +353,9 @@ def _corpus_settings(corpus: Corpus, comparison: Comparison) -> shards.Tokenisin
     kind, segments = corpus.manifest["sentences"].split()[0], corpus.manifest["segmenter"]
     splitter(kind)  # raises if it is not installed
     if segments and segmenter() is None:
-        raise UserError(f"{corpus.name}: has Chinese words by {segments}: pip install rjieba")
+        raise UserError(
+            f"{corpus.name}: its Chinese words were segmented by {segments}; pip install rjieba"
+        )
     entities = NgramTable.of(corpus.array("entities"))
     tokenizer = corpus.tokenizer.to_str()
     return shards.TokenisingSettings(tokenizer, kind, bool(segments), entities, comparison)

@@ -43,7 +43,7 @@ _TYPES = {"ids": "uint16 uint32", "marks": "uint8", "sentences": "int64", "docum
 
 @dataclass(frozen=True)
 class Corpus:
-    """An opened store."""
+    """An opened corpus."""
 
     path: Path  # its folder (of a URL, that in the cache), or FOLDER@FINGERPRINT
     manifest: dict[str, Any]
@@ -51,12 +51,12 @@ class Corpus:
 
     @classmethod
     def open(cls, place: str | Path, *, trusting: bool = False, ahead: bool = False) -> Corpus:
-        """Open a store; a file that is missing, cut short or altered is refused.
+        """Open a corpus; a missing, truncated or altered file is refused.
 
-        A place FOLDER@FINGERPRINT is what the store in a folder was before text was added. That at
-        a URL is fetched first; with `ahead`, its tokens while they are read. Sizes are always
-        compared; of a store over 256 MB only the checksums of files up to 16 MB, the others by
-        `check`, and none of a store just written (`trusting`).
+        FOLDER@FINGERPRINT opens an earlier version, from before text was added. A corpus at a URL
+        is downloaded first; with `ahead`, its tokens are downloaded while they are read. File sizes
+        are always checked. For a corpus over 256 MB, only files up to 16 MB have their checksums
+        compared here; `check` compares all. With `trusting`, for a corpus just written, none are.
         """
         if is_url(str(place)):
             return _fetched(str(place), trusting=trusting, ahead=ahead)
@@ -69,15 +69,15 @@ class Corpus:
 
     @classmethod
     def build(cls, input: Any, **options: Any) -> Corpus:
-        """Build a store from text: `clozelab.build_corpus`."""
+        """Build a corpus from text: `clozelab.build_corpus`."""
         return clozelab.build_corpus(input, **options)
 
     def show(self) -> Any:
-        """What is in it: sizes, lengths, frequent words, how it begins: `clozelab.show_corpus`."""
+        """Show its sizes, lengths, frequent words and first tokens: `clozelab.show_corpus`."""
         return clozelab.show_corpus(self)
 
     def show_blocks(self, recipe: Any, **options: Any) -> Any:
-        """Blocks that a recipe makes of it: `clozelab.show_blocks`."""
+        """Show blocks that a recipe makes of it: `clozelab.show_blocks`."""
         return clozelab.show_blocks(recipe, corpus=self, **options)
 
     def decode(self, ids: Any) -> str:
@@ -132,9 +132,9 @@ class Corpus:
         for name, entry in self.manifest["files"].items():
             file = self.folder / name
             if not file.is_file():
-                raise UserError(f"{file}: missing from the corpus; {REMEDY}")
+                raise UserError(f"{file}: is missing from the corpus; {REMEDY}")
             if not file.resolve().is_relative_to(inside):
-                raise UserError(f"{file}: is a link that leads out of the corpus; {REMEDY}")
+                raise UserError(f"{file}: is a link to outside the corpus; {REMEDY}")
             size = file.stat().st_size
             if size != entry["bytes"]:
                 raise UserError(f"{file}: {size:,} bytes instead of {entry['bytes']:,}; {REMEDY}")
@@ -143,7 +143,7 @@ class Corpus:
                 arriving.join()
             compares = up_to is None or (size <= up_to and not arriving)
             if compares and files.sha256(file) != entry["sha256"]:
-                raise UserError(f"{file}: its checksum differs, a byte was altered; {REMEDY}")
+                raise UserError(f"{file}: its checksum differs, so the file was altered; {REMEDY}")
         for split in SPLITS:
             self._arrays(split)
 
@@ -176,7 +176,7 @@ class Corpus:
     def documents(self, split: str = "train") -> Documents:
         """The documents of a split, memory-mapped."""
         if split not in SPLITS:
-            raise UserError(f"{self.name}: no split {split!r}; there are {' and '.join(SPLITS)}")
+            raise UserError(f"{self.name}: has no split {split!r}; choose {' or '.join(SPLITS)}")
         arrays = self._arrays(split)
         return Documents(**arrays, vocabulary=self.vocabulary, spelling=self.spelling)
 
@@ -206,9 +206,9 @@ class Corpus:
             array = np.load(file, mmap_mode="r" if mapped or arriving else None, allow_pickle=False)
             return AheadArray(array, arriving, offset=array.offset) if arriving else array
         except FileNotFoundError:
-            raise UserError(f"{file}: missing from the corpus; {REMEDY}") from None
+            raise UserError(f"{file}: is missing from the corpus; {REMEDY}") from None
         except (ValueError, EOFError, SyntaxError, TokenError, MemoryError) as error:
-            raise UserError(f"{file}: not an array that can be read ({error}); {REMEDY}") from None
+            raise UserError(f"{file}: is not a readable array ({error}); {REMEDY}") from None
 
     def needs(self, units: str) -> None:
         """Refuse where the store was built without a kind of unit."""
@@ -219,16 +219,14 @@ class Corpus:
             "segment": "where rjieba is installed, without --no-segmentation",
         }
         if not known:
-            raise UserError(
-                f"{self.name}: no {units} units in this corpus; build it again {remedy[units]}"
-            )
+            raise UserError(f"{self.name}: has no {units} units; build it again {remedy[units]}")
 
 
 def _arriving(file: Path) -> AheadFile | None:
     """The file if this process is still fetching it; an error if another one is."""
     arriving = filling(file)
     if arriving is None and is_unfinished(file):
-        raise UserError(f"{file}: is still being fetched; open the corpus by its URL")
+        raise UserError(f"{file}: is still being downloaded; open the corpus by its URL")
     return arriving
 
 
@@ -279,7 +277,7 @@ def open_stores(places: Sequence[str], *, ahead: bool = False) -> list[Store]:
     """Open the stores `DIR` or `DIR:WEIGHT`, which must have the same tokenizer."""
     stores = [(Corpus.open(place, ahead=ahead), weight) for place, weight in map(weighted, places)]
     if not stores:
-        raise UserError("no corpus to train on: give one by --data DIR")
+        raise UserError("no corpus to train on; give --data DIR")
     first = stores[0][0]
     for corpus, _ in stores[1:]:
         if corpus.tokenizer.to_str() != first.tokenizer.to_str():
@@ -307,7 +305,7 @@ def weighted(word: str) -> tuple[str, float]:
         weight = float(number)
     except ValueError:
         raise UserError(
-            f"--data {shown(word)}: {number} is no weight; write DIR or DIR:0.5"
+            f"--data {shown(word)}: {number} is not a weight; write DIR or DIR:0.5"
         ) from None
     if not 0 < weight < float("inf"):
         raise UserError(f"--data {shown(word)}: a weight must be above 0")

@@ -78,8 +78,7 @@ def _manifests(url: str) -> Iterator[tuple[str, dict[str, Any], bytes]]:
         except MissingError:
             if name == NAME:
                 raise UserError(
-                    f"{shown(url)}: no corpus there; put the folder of one there, as corpus build"
-                    " made it"
+                    f"{shown(url)}: is not a corpus; upload the folder that corpus build made"
                 ) from None
             return
         manifest = manifests.parsed(text, shown(at))

@@ -62,12 +62,12 @@ def finish(
     places = ", ".join(plan.inputs)
     if not sizes.any():
         left = " is left by --exclude" if options["exclude"] else ""
-        raise UserError(f"{places}: not one token in this text{left}; name other files")
+        raise UserError(f"{places}: no token in this text{left}; name other files")
     plan = yield from clean(plan, options=options, counts=counts, parent=parent)
     if plan.kept:
         digests, sizes = _digests_and_sizes(plan, Counts())
     if not sizes.any():
-        raise UserError(f"{places}: all of this text is in the corpus already; name other files")
+        raise UserError(f"{places}: all of this text is already in the corpus; name other files")
     division = split_documents(digests, sizes, plan.shards(), share=options["held_out"])
     if parent is None:
         phrases = yield from _write_vocabularies(plan, options)

@@ -87,11 +87,11 @@ def read(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         if (folder / "building").is_dir():
             raise UserError(
-                f"{folder}: this corpus is unfinished; run the same corpus build again, it goes on"
-                " where it stopped"
+                f"{folder}: this corpus is unfinished; run the same corpus build again to"
+                " continue it"
             )
         raise UserError(
-            f"{folder}: no corpus here; make one by clozelab corpus build TEXT --out DIR"
+            f"{folder}: is not a corpus; make one with clozelab corpus build TEXT --out DIR"
         )
     return _read(file)
 
@@ -116,7 +116,7 @@ def state(known: Sequence[Mapping[str, Any]], fingerprint: str, *, place: str) -
         if one.startswith(fingerprint):
             return number
     names = ", ".join(one[:8] for one in prints)
-    raise UserError(f"{place}: has had no fingerprint {fingerprint}; name one of {names}")
+    raise UserError(f"{place}: has no version {fingerprint}; name one of {names}")
 
 
 def parsed(content: bytes, file: str) -> dict[str, Any]:
@@ -126,14 +126,14 @@ def parsed(content: bytes, file: str) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads(text)
         version = manifest["version"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(f"{file}: not a corpus manifest; build the corpus again") from None
+        raise UserError(f"{file}: is not a corpus manifest; build the corpus again") from None
     if type(version) is not int or version not in _FILES:
         raise UserError(
-            f"{file}: written as version {version}, this clozelab reads {_UNSEALED} and {VERSION};"
-            " build it again"
+            f"{file}: has format version {version}, but this clozelab reads {_UNSEALED} and"
+            f" {VERSION}; build the corpus again"
         )
     if version == VERSION and text != render(manifest):
-        raise UserError(f"{file}: its seal differs, a byte was altered; {REMEDY}")
+        raise UserError(f"{file}: its checksum differs, so the file was altered; {REMEDY}")
     types = dict(_TYPES) if version == _UNSEALED else {**_TYPES, **_ADDED}
     types |= {key: kind for key, kind in _LATER.items() if key in manifest}
     wrong = _wrong(manifest, types, "") or _wrong_files(manifest["files"], _FILES[version])

@@ -93,8 +93,8 @@ def _load_columns(corpus: Corpus, folder: Path, purpose: Mapping[str, Any]) -> P
     others = [name for name, value in wanted.items() if here.get(name) != value]
     if others:
         raise UserError(
-            f"{folder}: holds a plan for something else ({', '.join(others)} differ), put there by"
-            f" hand; remove it: clozelab corpus plans {corpus.name} --remove"
+            f"{folder}: contains a plan for something else ({', '.join(others)} differ);"
+            f" remove it: clozelab corpus plans {corpus.name} --remove"
         )
     return columns.mapped(folder)
 
@@ -150,6 +150,6 @@ def _full_disk_error(corpus: Corpus) -> Iterator[None]:
         if error.errno not in files.FULL:
             raise
         raise UserError(
-            f"no space left on the disk for the plan of its blocks, in {_home(corpus)}; free some,"
-            f" or remove old plans: clozelab corpus plans {corpus.name} --remove"
+            f"no disk space left for the block plan in {_home(corpus)}; free some, or remove"
+            f" old plans: clozelab corpus plans {corpus.name} --remove"
         ) from None

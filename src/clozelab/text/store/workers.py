@@ -142,8 +142,8 @@ class _ShardMaker:
         self._tries[part] += 1
         if self._tries[part] >= _TRIES:
             raise UserError(
-                f"--on: text was lost {_TRIES} times on its way ({lost}); run the same command"
-                " again, finished parts are kept"
+                f"--on: text was lost {_TRIES} times in transfer ({lost}); run the same"
+                " command again, finished parts are kept"
             )
         self._unread.appendleft(part)
 
