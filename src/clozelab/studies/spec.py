@@ -201,9 +201,9 @@ class StudySpec(Base):
         overrides: Sequence[str] = (),
         tuning: Sequence[str] = (),
     ) -> StudySpec:
-        """The study with other tasks and settings, fewer variants, and what they leave of the rest.
+        """The study with other tasks and settings, or with fewer variants.
 
-        Without its variant or its task a measure goes, and without its sides or measures a claim.
+        Measures and claims that need a variant or a task that is not run are dropped.
         """
         if seeds is not None and seeds < 1:
             raise UserError(f"--seeds {seeds}: must be at least 1")
@@ -372,7 +372,7 @@ def _absolute_path(word: str, place: str) -> str:
 
 
 def _measurable(measure: str, variants: Sequence[str], tasks: Collection[str]) -> bool:
-    """Whether a study of these variants and tasks has what a measure of it is about."""
+    """Whether a measure can be taken in a study of these variants and tasks."""
     kind, _, name = measure.partition(".")
     if kind == "under":
         return name in variants

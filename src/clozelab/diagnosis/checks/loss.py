@@ -63,17 +63,17 @@ def level(case: Case) -> CheckResult | None:
         )
     below = [name for name in names[1:] if name in limits and loss < limits[name]]
     place = f", below that of {_LEVEL_NAMES[below[-1]]}" if below else ""
-    behind, said = _beside_recorded(case, loss)
+    behind, evidence = _beside_recorded(case, loss)
     if behind:
         return caution(
             f"the loss of {loss:.2f} is higher than in recorded runs of this size",
-            f"{marks} nats a token; {said}",
+            f"{marks} nats a token; {evidence}",
             cause="the learning rate, the batch size or the text differs from theirs",
             remedy="compare the recipe with theirs: clozelab diff",
         )
     if "unigram" in limits and not below and case.log is not None and not case.log.young:
         return None  # the check of the plateau reports it
-    return healthy(f"the loss is {loss:.2f}{place}", "; ".join(filter(None, [marks, said])))
+    return healthy(f"the loss is {loss:.2f}{place}", "; ".join(filter(None, [marks, evidence])))
 
 
 def _beside_recorded(case: Case, loss: float) -> tuple[bool, str]:
@@ -88,9 +88,9 @@ def _beside_recorded(case: Case, loss: float) -> tuple[bool, str]:
     mine = loss / limit
     runs = f"{len(shares)} recorded run{'s' * (len(shares) > 1)} of about this size"
     among = f"{min(shares):.2f}" + (f" to {max(shares):.2f}" if len(shares) > 1 else "")
-    said = f"{mine:.2f} of the plateau's loss; {runs} after as many tokens: {among}"
+    evidence = f"{mine:.2f} of the plateau's loss; {runs} after as many tokens: {among}"
     # Otherwise the limit is only estimated.
-    return case.unigram_known and mine > max(shares) + _BEHIND, said
+    return case.unigram_known and mine > max(shares) + _BEHIND, evidence
 
 
 def plateau(case: Case) -> CheckResult | None:
@@ -111,8 +111,8 @@ def plateau(case: Case) -> CheckResult | None:
         return healthy(title, f"the plateau is {known}, the loss is now {means[-1]:.2f}")
     reached = means <= (1.02 if case.unigram_known else 1.1) * limit
     since = int(ends[np.flatnonzero(reached)[0]]) if reached.any() else int(ends[0])
-    said = f"the loss is {means[-1]:.2f}, frequencies and copying alone give {known};"
-    said += (
+    evidence = f"the loss is {means[-1]:.2f}, frequencies and copying alone give {known};"
+    evidence += (
         f" it stayed there for {max(log.done - since, 0):,} of {log.done:,} steps{_recorded(case)}"
     )
     cause, _, remedy = _cause_and_remedy(case, means).partition(": ")
@@ -121,16 +121,16 @@ def plateau(case: Case) -> CheckResult | None:
         where = "above" if means[-1] > _ABOVE * limit else "on"
         title = f"still {where} the unigram plateau, which every run passes"
         wait = "wait until a third of the steps are done, then run the doctor again"
-        return caution(title, said, cause="the run has only started", remedy=wait)
+        return caution(title, evidence, cause="the run has only started", remedy=wait)
     if means[-1] > _ABOVE * limit:
-        said = (
+        evidence = (
             f"the loss is {means[-1]:.2f} after {log.done:,} steps, frequencies alone give {known}"
         )
-        return ill("has not learned the token frequencies yet", said, **how)
+        return ill("has not learned the token frequencies yet", evidence, **how)
     falls = means[len(means) // 2] - means[-1] > _LEAST_FALL * limit
     if falls and log.done < log.total:
-        return caution("still on the unigram plateau, but falling slowly", said, **how)
-    return ill(f"{'still' if falls else 'stuck'} on the unigram plateau", said, **how)
+        return caution("still on the unigram plateau, but falling slowly", evidence, **how)
+    return ill(f"{'still' if falls else 'stuck'} on the unigram plateau", evidence, **how)
 
 
 def _recorded(case: Case) -> str:
@@ -192,15 +192,15 @@ def overfitting(case: Case) -> CheckResult | None:
         return None
     steps, losses = zip(*log.held_out, strict=True)
     best = int(np.argmin(losses))
-    said = (
+    evidence = (
         f"held-out loss {losses[-1]:.2f} (best {losses[best]:.2f} at step {int(steps[best]):,}), "
     )
-    said += f"training loss {log.end:.2f}{_passes_clause(case)}"
+    evidence += f"training loss {log.end:.2f}{_passes_clause(case)}"
     rises = losses[-1] > (1 + _RISEN) * losses[best]
     if not (rises and log.end < losses[-1] / (1 + _RISEN)):
         gap = losses[-1] - log.end
         return healthy(
-            "the held-out loss follows the training loss", f"{said}, gap {gap:+.2f} nats"
+            "the held-out loss follows the training loss", f"{evidence}, gap {gap:+.2f} nats"
         )
     copies = case.recipe.corruption.copies if case.recipe else 0
     cause = "the text is repeated too often for a model of this size"
@@ -209,7 +209,7 @@ def overfitting(case: Case) -> CheckResult | None:
         cause = f"the same {copies} cop{'ies' if copies > 1 else 'y'} of the masks are repeated"
         remedy = "use dynamic masking: --set corruption.copies=0"
     title = "overfitting: the held-out loss rises"
-    return ill(title, said, cause=cause, remedy=remedy)
+    return ill(title, evidence, cause=cause, remedy=remedy)
 
 
 def _passes_clause(case: Case) -> str:

@@ -63,15 +63,15 @@ def mask_token(case: Case) -> CheckResult | None:
             cause="the tokenizer belongs to another model, or its files were edited",
             remedy=fix,
         )
-    said = f"{mask.name} is id {mask.number:,}"
+    evidence = f"{mask.name} is id {mask.number:,}"
     if mask.others:
         return caution(
             "the tokenizer has two mask tokens",
-            f"{said}, but {mask.others[0]} exists, too",
+            f"{evidence}, but {mask.others[0]} exists, too",
             cause="a mask token was added to a tokenizer that already had one",
             remedy=f"use {mask.others[0]} if the model was trained with it",
         )
-    return healthy("the mask token is in place", said)
+    return healthy("the mask token is in place", evidence)
 
 
 def masked_share(case: Case) -> CheckResult | None:
@@ -83,14 +83,14 @@ def masked_share(case: Case) -> CheckResult | None:
     if share is None:
         return None
     masks = case.recipe.corruption.mask
-    said = f"{share:.1%} of the tokens are masked"
-    said += f" (the recipe asks for {mask_rate:.1%})" if mask_rate is not None else ""
-    said += f", {masks:.0%} of them replaced by the mask token"
+    evidence = f"{share:.1%} of the tokens are masked"
+    evidence += f" (the recipe asks for {mask_rate:.1%})" if mask_rate is not None else ""
+    evidence += f", {masks:.0%} of them replaced by the mask token"
     if mask_rate is not None and (share < _FEWEST or share > _MOST):
         few = share < _FEWEST
         return ill(
             f"too {'few' if few else 'many'} tokens are masked",
-            said,
+            evidence,
             cause="a step learns only from the tokens that it predicts" if few else
             "too little context is left",
             remedy=f"--set masking.mask_rate={'0.15' if few else '0.3'}",
@@ -98,25 +98,25 @@ def masked_share(case: Case) -> CheckResult | None:
     if masks < 0.5:
         return caution(
             "most masked tokens are not replaced by the mask token",
-            said,
+            evidence,
             cause="copying unchanged tokens lowers the loss without learning anything",
             remedy="--set corruption.mask=0.8 corruption.same=0.1",
         )
     if mask_rate is not None and abs(share - mask_rate) > _MISSED * mask_rate:
         return caution(
             "the share of masked tokens is not what the recipe asks for",
-            said,
+            evidence,
             cause="a cap, whole units that do not fit, or very short blocks",
             remedy="inspect the masks: clozelab mask",
         )
     if mask_rate is not None and not _USUAL[0] <= share <= _USUAL[1]:
         return caution(
             "an unusual share of the tokens is masked",
-            said,
+            evidence,
             cause="papers mask 15 to 40 %",
             remedy="--set masking.mask_rate=0.15, or 0.3",
         )
-    return healthy("the usual share of the tokens is masked", said)
+    return healthy("the usual share of the tokens is masked", evidence)
 
 
 def accuracy(case: Case) -> CheckResult | None:
@@ -125,14 +125,14 @@ def accuracy(case: Case) -> CheckResult | None:
     if "mask" not in seen or not case.predicts_masks:
         return None
     names = {"mask": "masked", "random": "random", "same": "kept"}
-    said = "accuracy " + ", ".join(f"{seen[what]:.1%} at {names[what]}" for what in seen)
-    said += " tokens"
+    evidence = "accuracy " + ", ".join(f"{seen[what]:.1%} at {names[what]}" for what in seen)
+    evidence += " tokens"
     copies = seen.get("same", 0.0)
     elsewhere = seen.get("random", 0.0)
     if elsewhere > 0.05 and seen["mask"] < _BLIND * elsewhere:
         return ill(
             "the model predicts well except at mask tokens",
-            said,
+            evidence,
             cause="its mask token is not the one that it was trained with",
             remedy="compare the mask token's id with that of the model's own tokenizer",
         )
@@ -143,11 +143,11 @@ def accuracy(case: Case) -> CheckResult | None:
         return caution(
             f"{copying or 'it '}predicts masked tokens no better than always predicting the"
             " most frequent token",
-            f"{said}; always predicting the most frequent token gives {common:.1%}",
+            f"{evidence}; always predicting the most frequent token gives {common:.1%}",
             cause="it is on the unigram plateau, where the context is not used",
             remedy="use smaller batches with more steps, or raise the learning rate",
         )
-    return healthy(f"it predicts {seen['mask']:.0%} of the masked tokens correctly", said)
+    return healthy(f"it predicts {seen['mask']:.0%} of the masked tokens correctly", evidence)
 
 
 def embeddings(case: Case) -> CheckResult | None:
@@ -159,8 +159,8 @@ def embeddings(case: Case) -> CheckResult | None:
     if not results:
         return None
     rows, unmoved = (sum(counts) for counts in zip(*map(_row_counts, case.tables), strict=True))
-    said = f"{rows - unmoved:,} of {rows:,} rows changed, by {case.tables[0].seen_by}"
-    return healthy("the embeddings are trained", said)
+    evidence = f"{rows - unmoved:,} of {rows:,} rows changed, by {case.tables[0].seen_by}"
+    return healthy("the embeddings are trained", evidence)
 
 
 def _row_counts(table: EmbeddingTable) -> tuple[int, int]:
@@ -169,35 +169,35 @@ def _row_counts(table: EmbeddingTable) -> tuple[int, int]:
 
 def _check_table(case: Case, table: EmbeddingTable) -> CheckResult | None:
     unmoved = len(table.unmoved)
-    said = f"{unmoved:,} of {table.rows:,} rows of {table.name} unchanged, by {table.seen_by}"
+    evidence = f"{unmoved:,} of {table.rows:,} rows of {table.name} unchanged, by {table.seen_by}"
     if unmoved == table.rows:
         if not table.others_moved:
             return ill(
                 "no weight changed between the last two checkpoints",
-                said,
+                evidence,
                 cause="the learning rate is 0, or all parameters are frozen",
                 remedy="check the learning-rate schedule, and that the optimiser has the model's"
                 " parameters",
             )
         return ill(
             f"the embeddings of {table.kind} never change",
-            said,
+            evidence,
             cause="they are frozen, or the optimiser does not have them",
             remedy="unfreeze them (requires_grad), and give the optimiser all parameters",
         )
     if table.kind == "positions" and unmoved:
-        return _check_positions(case, table, said)
+        return _check_positions(case, table, evidence)
     if unmoved > _SOME * table.rows:
         return caution(
             "many embeddings never change",
-            said,
+            evidence,
             cause="these tokens do not occur in the text",
             remedy="trim the vocabulary to the text, or train a tokenizer on the text",
         )
     return None
 
 
-def _check_positions(case: Case, table: EmbeddingTable, said: str) -> CheckResult | None:
+def _check_positions(case: Case, table: EmbeddingTable, evidence: str) -> CheckResult | None:
     """Warn of positions beyond the longest block, unless the recipe has short blocks."""
     moved = sorted({*range(table.rows)} - {*table.unmoved})
     longest = moved[-1] - moved[0] + 1  # RoBERTa's first position is row 2
@@ -206,7 +206,7 @@ def _check_positions(case: Case, table: EmbeddingTable, said: str) -> CheckResul
         return None
     return caution(
         f"positions beyond {longest:,} tokens were never trained",
-        said,
+        evidence,
         cause="the training blocks were shorter than the model's positions",
         remedy=f"keep texts within {longest:,} tokens, or train some steps on longer blocks",
     )

@@ -72,10 +72,12 @@ def not_finite(case: Case) -> CheckResult | None:
             remedy=f"set {case.key('optimiser.learning_rate')} to 1e-3 or less",
         )
     half = log.settings.get("precision") in ("fp16", None)
-    said = f"the gradient norm was usually {usual:.2g}, and {last:.2g} just before" if usual else ""
+    evidence = (
+        f"the gradient norm was usually {usual:.2g}, and {last:.2g} just before" if usual else ""
+    )
     return ill(
         "the loss became NaN suddenly",
-        "; ".join(filter(None, [where, said])),
+        "; ".join(filter(None, [where, evidence])),
         cause="values too large for half precision"
         if half
         else "a batch without targets, or with an input that is not finite",
@@ -112,18 +114,18 @@ def spikes(case: Case) -> CheckResult | None:
     usual = float(np.nanmedian(log.norm)) if np.isfinite(log.norm).any() else 0.0
     worst = max(at, key=lambda line: log.loss[line])
     shown = ", ".join(f"{int(log.steps[line]):,}" for line in at[:5])
-    said = f"{len(at)} after the warm-up, at steps {shown}{' …' * (len(at) > 5)};"
-    said += f" the highest is {log.loss[worst]:.2f}, the usual variation is {noise:.2g}"
+    evidence = f"{len(at)} after the warm-up, at steps {shown}{' …' * (len(at) > 5)};"
+    evidence += f" the highest is {log.loss[worst]:.2f}, the usual variation is {noise:.2g}"
     there = float(np.nan_to_num(log.norm[at]).max())
     steep = usual > 0 and there > _STEEP * usual
     if steep:
-        said += f"; the gradient norm there is {there:.2g}, usually {usual:.2g}"
+        evidence += f"; the gradient norm there is {there:.2g}, usually {usual:.2g}"
     clip = f"set {case.key('optimiser.clip')} to 1"
     rate = f"lower {case.key('optimiser.learning_rate')} by a third"
     say = ill if len(at) >= _MANY else caution
     return say(
         f"the loss has {len(at)} spike{'s' * (len(at) > 1)}",
-        said,
+        evidence,
         cause="single updates are too large" if steep else "some batches differ from the others",
         remedy=(clip if log.clip == 0 else rate)
         if steep
@@ -141,12 +143,12 @@ def gradient_norm(case: Case) -> CheckResult | None:
         return None
     quarter = len(norms) // 4
     early, late = float(np.median(norms[:quarter])), float(np.median(norms[-quarter:]))
-    said = f"{early:.2g} after the warm-up, {late:.2g} now; peak learning rate {log.peak:.2g}"
-    said += f", clip {log.clip:g}" if log.clip else ""
+    evidence = f"{early:.2g} after the warm-up, {late:.2g} now; peak learning rate {log.peak:.2g}"
+    evidence += f", clip {log.clip:g}" if log.clip else ""
     if late < _VANISHED and (case.loss or 0.0) > 1:
         return ill(
             "the gradients have vanished",
-            said,
+            evidence,
             cause="no gradient flows back through the layers: dead activations, frozen layers, or"
             " post-norm in a deep model",
             remedy="use pre-norm (--set encoder.norm=pre)",
@@ -154,7 +156,7 @@ def gradient_norm(case: Case) -> CheckResult | None:
     if late > _GROWN * early and late > _LARGE:
         return ill(
             "the gradients grow while the model trains",
-            said,
+            evidence,
             cause="the learning rate is too high for this model",
             remedy=f"halve {case.key('optimiser.learning_rate')}",
         )
@@ -164,12 +166,12 @@ def gradient_norm(case: Case) -> CheckResult | None:
     if log.clip and not blown and min(early, late) > _CLIPPED * max(weight, 1.0) * log.clip:
         return ill(
             "clipping reduces every step to a tenth or less",
-            said,
+            evidence,
             cause="the clip is far below the usual gradient norm, for instance because losses are"
             " summed",
             remedy=f"raise {case.key('optimiser.clip')} to {late:.1g}",
         )
-    return healthy("the gradient norm is steady", said)
+    return healthy("the gradient norm is steady", evidence)
 
 
 def small_steps(case: Case) -> CheckResult | None:
@@ -189,12 +191,12 @@ def small_steps(case: Case) -> CheckResult | None:
         far = peak * schedule.total * float(np.mean([schedule.factor(int(n)) for n in sample]))
     elif log.done < log.total:
         far *= log.total / max(log.done, 1)
-    said = f"peak learning rate {peak:.2g}; all steps together can move a weight by {far:.2g}"
+    evidence = f"peak learning rate {peak:.2g}; all steps together can move a weight by {far:.2g}"
     if peak < usual[0] or far < _TOO_SHORT_PATH:
         few = peak >= _LOW
         return ill(
             f"the steps are too {'few' if few else 'small'} to train from random weights",
-            f"{said}, while recorded runs that learned something reached 0.7 or more",
+            f"{evidence}, while recorded runs that learned something reached 0.7 or more",
             cause="the run is too short" if few else "the learning rate is one for fine-tuning",
             remedy="use smaller batches with more steps"
             if few
@@ -203,11 +205,11 @@ def small_steps(case: Case) -> CheckResult | None:
     if far < _SHORT_PATH:
         return caution(
             "the run is short for its learning rate",
-            f"{said}, while recorded runs that learned something reached 0.7 or more",
+            f"{evidence}, while recorded runs that learned something reached 0.7 or more",
             cause=f"{log.total:,} steps at this learning rate change the weights too little",
             remedy="use smaller batches with more steps, or a longer budget",
         )
-    return healthy("the steps are large enough", said)
+    return healthy("the steps are large enough", evidence)
 
 
 def speed(case: Case) -> CheckResult | None:
@@ -217,11 +219,13 @@ def speed(case: Case) -> CheckResult | None:
         return None
     times: StepTimes = log.times
     limit = log.limited_by or bottleneck(times, flops_a_token=0.0, peak=None)
-    said = f"{times.speed:,.0f} tokens per second, {times.waited / times.seconds:.0%} of the time"
-    said += " waiting for text"
+    evidence = (
+        f"{times.speed:,.0f} tokens per second, {times.waited / times.seconds:.0%} of the time"
+    )
+    evidence += " waiting for text"
     if limit not in (FEED, HOST, SHARED):
         title = f"{limit}-bound" if limit else "the device does not wait for data"
-        return healthy(title, said)
+        return healthy(title, evidence)
     cause, _, remedy = SENTENCES[limit].partition("; ")
     say = ill if limit == FEED and times.waited > _WAITED * times.seconds else caution
-    return say(f"{limit}-bound", said, cause=cause, remedy=remedy)
+    return say(f"{limit}-bound", evidence, cause=cause, remedy=remedy)

@@ -18,9 +18,9 @@ def splitting(case: Case) -> CheckResult | None:
     text = case.text
     if text is None or not text.tokens:
         return None
-    said = f"{text.tokens_a_word:.2f} tokens per word with a vocabulary of {text.vocabulary:,}"
+    evidence = f"{text.tokens_a_word:.2f} tokens per word with a vocabulary of {text.vocabulary:,}"
     if text.tokens_a_word <= _MUCH:
-        return healthy("the tokenizer knows the words of the text", said)
+        return healthy("the tokenizer knows the words of the text", evidence)
     if text.characters:
         title = "the tokenizer splits the text into characters"
         cause = "it is a character tokenizer"
@@ -32,7 +32,7 @@ def splitting(case: Case) -> CheckResult | None:
         cause = "it was trained on different text"
     say = ill if text.tokens_a_word > _SPLIT and not text.characters else caution
     remedy = "build the corpus with a tokenizer trained on it: --vocabulary 8000 or more"
-    return say(title, said, cause=cause, remedy=remedy)
+    return say(title, evidence, cause=cause, remedy=remedy)
 
 
 def unknown_tokens(case: Case) -> CheckResult | None:
@@ -40,13 +40,13 @@ def unknown_tokens(case: Case) -> CheckResult | None:
     text = case.text
     if text is None or not text.tokens:
         return None
-    said = f"{text.unknown:.2%} of the tokens"
+    evidence = f"{text.unknown:.2%} of the tokens"
     if text.unknown < _SOME:
-        return healthy("the tokenizer knows the characters of the text", f"{said} are unknown")
+        return healthy("the tokenizer knows the characters of the text", f"{evidence} are unknown")
     say = ill if text.unknown >= _UNKNOWN else caution
     return say(
         "the tokenizer does not know much of the text",
-        f"{said} are the unknown token, which carries no information",
+        f"{evidence} are the unknown token, which carries no information",
         cause="the tokenizer was trained on another script or language",
         remedy="build the corpus with a tokenizer trained on it, or with byte_bpe, which knows"
         " every character",
@@ -67,13 +67,13 @@ def shared(case: Case) -> CheckResult | None:
             cause="the corpus was built without a held-out part, or has a single short document",
             remedy="build the corpus with --held-out 0.01, to see overfitting",
         )
-    said = f"{text.shared:.1%} of the held-out text are sentences of the training text"
+    evidence = f"{text.shared:.1%} of the held-out text are sentences of the training text"
     if text.shared < _LITTLE:
-        return healthy("held-out text is new to the model", said)
+        return healthy("held-out text is new to the model", evidence)
     say = ill if text.shared >= _SHARED else caution
     return say(
         "leakage: held-out text is also in the training text, so its loss is too low",
-        f"{said}, for instance “{text.example[:_SHOWN]}”",
+        f"{evidence}, for instance “{text.example[:_SHOWN]}”",
         cause="repeated documents are in both splits",
         remedy="build the corpus with --unique lines, or with --near-duplicates 0.8",
     )
@@ -84,13 +84,13 @@ def repeated(case: Case) -> CheckResult | None:
     text = case.text
     if text is None or not text.tokens:
         return None
-    said = f"{text.repeated:.1%} of its beginning are repeated sentences"
+    evidence = f"{text.repeated:.1%} of its beginning are repeated sentences"
     if text.repeated < _AGAIN:
-        return healthy("the text repeats little", said)
+        return healthy("the text repeats little", evidence)
     say = ill if text.repeated >= REPEATED else caution
     return say(
         "the text repeats itself",
-        said,
+        evidence,
         cause="boilerplate, or duplicate documents",
         remedy="build the corpus with --unique lines",
     )
