@@ -19,7 +19,7 @@ from clozelab.models.build import DELTA, PretrainingModel, build
 from clozelab.models.model import Model
 from clozelab.nearest import listed
 from clozelab.pretraining.early_stopping import Adaptation, EarlyStopping
-from clozelab.pretraining.held_out import HeldOut, held_out
+from clozelab.pretraining.held_out import TOKENS, HeldOut, held_out
 from clozelab.pretraining.passes import passes_note
 from clozelab.pretraining.source import BlockSource, rows_of_a_group, views_of
 from clozelab.pretraining.steps import Steps
@@ -291,7 +291,8 @@ class PretrainTrainer:
 
     def _judged(self, sample: HeldOut, length: int) -> Measured:
         """The sums over held-out blocks, in smaller micro-batches if memory runs out."""
-        tokens = self.tokens
+        # Small micro-batches: logits of all tokens of a large one would take tens of gigabytes.
+        tokens = min(self.tokens, max(TOKENS, length))
         while True:
             try:
                 plain = plainly(self.train_state.model, wrapped=bool(self.machine.shard))

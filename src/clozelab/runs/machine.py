@@ -134,11 +134,12 @@ class Machine(MachineOptions):
             return self.micro_tokens
         if device.type == "cpu":
             return max(length, 8192)
-        free = torch.cuda.mem_get_info(device)[0]
+        free, total = torch.cuda.mem_get_info(device)
         encoder = recipe.encoder
         token_bytes = _BYTES_A_TOKEN * encoder.layers * encoder.hidden_size + 1
-        # Half of the free memory: the rest is for gradients, logits and fragmentation.
-        tokens = int(0.5 * free / token_bytes / self.sharers) // length * length
+        # Its part of the memory, whatever the others have taken of theirs by now; half of it, since
+        # the rest is for gradients, logits and fragmentation.
+        tokens = int(0.5 * min(free, total / self.sharers) / token_bytes) // length * length
         return max(length, min(tokens, 131_072))
 
 

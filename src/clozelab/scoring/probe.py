@@ -113,7 +113,9 @@ def follow(
             # The majority class may have a high accuracy, but has no correlation.
             balanced = "matthews" in task.kind.metrics
             targets, groups = training.targets, training.groups
-            probe = fit(vectors, targets, groups=groups, by=by, balanced=balanced)
+            probe = fit(
+                vectors, targets, groups=groups, by=by, balanced=balanced, device=encoder.device
+            )
             outputs.append(probe.outputs(_features(encoder, scored, layer)))
             scores = _scored(task, scored, outputs[-1])
             layer_scores.append(LayerScores(layer, scores, probe.penalty, probe.loss))

@@ -50,3 +50,18 @@ def test_placing_a_model_fuses_its_encoder_and_its_heads(monkeypatch: pytest.Mon
     Machine().place((model,), torch.device("cpu"), compiled=True)
     fused = {type(part).__name__ for part in model.modules() if getattr(part, "fused", False)}
     assert fused == {"Stack", "VocabularyHead"}
+
+
+def test_a_micro_batch_is_of_a_process_own_part_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What other processes have taken of their parts leaves this one's as it is."""
+    recipe, device, total = read("roberta", size="6x512"), torch.device("cuda"), 120 << 30
+
+    def tokens(free: int, sharers: int) -> int:
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, total))
+        return Machine(sharers=sharers).tokens(device, recipe)
+
+    early, late = tokens(total, 8), tokens(total // 8, 8)
+    assert early == late < tokens(total, 1)
+    assert tokens(total // 16, 8) <= late // 2  # there is no more than what is free
