@@ -97,7 +97,10 @@ def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
             axis.plot(-row.margin, place, color=INK, marker=".", markersize=3)
     axis.axvline(0, color=SOFT, linewidth=0.8)
     axis.set_xscale("symlog", linthresh=TICKS[unit][0])
-    least, most = min(row.estimate.low for row in rows), max(row.estimate.high for row in rows)
+    # Zero is in every picture, with some space beside it.
+    space = 0.3 * TICKS[unit][0]
+    least = min(-space, *(row.estimate.low for row in rows))
+    most = max(space, *(row.estimate.high for row in rows))
     ticks = [sign * tick for sign in (-1, 1) for tick in TICKS[unit]]
     marked = sorted({0, *(tick for tick in ticks if least <= tick <= most)})
     axis.set_xticks(marked, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in marked])
