@@ -78,7 +78,7 @@ def ours(arguments: argparse.Namespace, clock: Clock) -> None:
     from clozelab.config import recipe as recipes
     from clozelab.pretraining import starting
     from clozelab.pretraining.adaptation import adaptation
-    from clozelab.pretraining.job import PretrainTrainer
+    from clozelab.pretraining.trainer import PretrainTrainer
     from clozelab.runs.machine import Machine
     from clozelab.training.feed import ahead
     from clozelab.training.loop import train

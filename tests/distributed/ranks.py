@@ -15,7 +15,8 @@ from support.pretrain_runs import double_precision_trainer, shrunk
 
 from clozelab.pretraining import starting
 from clozelab.pretraining.held_out import held_out
-from clozelab.pretraining.job import PretrainJob, PretrainTrainer
+from clozelab.pretraining.job import PretrainJob
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import bare, restore, save
 from clozelab.training.budget import parse

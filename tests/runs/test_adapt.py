@@ -137,7 +137,7 @@ def test_forgetting_that_outweighs_the_gain_is_told(
     model: Path, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from clozelab.pretraining.job import PretrainTrainer
+    from clozelab.pretraining.trainer import PretrainTrainer
 
     plain = PretrainTrainer._judged
     calls: list[int] = []

@@ -24,7 +24,8 @@ from clozelab.cli.views.bench import measured as shown_rows
 from clozelab.config import recipe
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
-from clozelab.pretraining.job import PretrainJob, PretrainTrainer
+from clozelab.pretraining.job import PretrainJob
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.text.store import Corpus

@@ -23,8 +23,8 @@ from clozelab.contracts import Input
 from clozelab.errors import UserError
 from clozelab.models.load import load
 from clozelab.models.model import Model
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.starting import continued, fresh, taught
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.diagnostics import unigram_entropy
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means

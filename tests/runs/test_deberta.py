@@ -30,8 +30,8 @@ from clozelab import cli
 from clozelab.errors import UserError
 from clozelab.models.generator import generator_of
 from clozelab.models.load import load
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.starting import continued
+from clozelab.pretraining.trainer import PretrainTrainer
 
 torch.set_num_threads(1)
 TEXT = "The river was wide, and slow."

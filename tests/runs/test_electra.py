@@ -31,9 +31,9 @@ from clozelab.contracts import Input
 from clozelab.errors import UserError
 from clozelab.models.generator import generator_of
 from clozelab.models.load import load
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.pretraining.starting import continued, fresh, resumed
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.session import SaveOptions
 from clozelab.studies import spec as studies
 from clozelab.training.loop import Step

@@ -31,8 +31,8 @@ from clozelab.models.fill import _filled_parts, fill
 from clozelab.models.history import longest_block
 from clozelab.models.load import load, tied
 from clozelab.models.reader import packed
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.starting import continued
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.directory import Run
 from clozelab.runs.options import SaveOptions
 from clozelab.runs.saving import set_weights

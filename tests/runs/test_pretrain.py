@@ -202,7 +202,7 @@ def test_a_budget_shorter_than_one_step_is_refused_without_taking_one(
             taken.append(step.tokens)
             yield step
 
-    monkeypatch.setattr("clozelab.pretraining.job.train", counted)
+    monkeypatch.setattr("clozelab.pretraining.trainer.train", counted)
     with pytest.raises(UserError, match=r"too few, since one step takes .*--size tiny"):
         budgeted("1s", tmp_path / "run", "schedule.batch_size=1000000")
     assert sum(taken) < 50_000
@@ -371,7 +371,7 @@ def test_memory_that_runs_out_elsewhere_is_told_in_a_sentence(
 
     machine = Machine(device="cpu", workers=0, micro_batch=1)
     places = {
-        "the model": "clozelab.pretraining.job.build",
+        "the model": "clozelab.pretraining.trainer.build",
         "the moments of the optimiser": "clozelab.training.loop.clip",
         "held-out blocks": "clozelab.pretraining.held_out.measure",
         "micro-batches of 1 sequences": "clozelab.training.packing.BatchShape.batches",

@@ -35,8 +35,8 @@ from clozelab.files import MARKER, kind_of
 from clozelab.models import exchange
 from clozelab.models.build import PretrainingModel
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.reporting.page import sections
 from clozelab.reporting.records import gather
 from clozelab.runs.directory import Run

@@ -349,7 +349,7 @@ def test_large_steps_are_timed_by_a_few_of_their_blocks_on_a_cpu(
             taken.append(step.tokens)
             yield replace(step, seconds=step.tokens / 1000)
 
-    monkeypatch.setattr("clozelab.pretraining.job.train", counted)
+    monkeypatch.setattr("clozelab.pretraining.trainer.train", counted)
     huge = {"name": "huge", "says": "steps of minutes", "set": ["schedule.batch_size=4096"]}
     request = make_request(read_study(tmp_path, STATIC, huge), [store("wordpiece")])
     for name in ("huge", "static"):

@@ -17,8 +17,8 @@ from support.pretrain_runs import HERE, MACHINE, QUIET, of_kind, pretrain_job, r
 
 from clozelab.api.watching import View, Watch
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs import diagnostics
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Said, Scored

@@ -40,7 +40,7 @@ from support.pretrain_runs import (
 from torch import Tensor, nn
 
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import PretrainTrainer
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.reporting import study
 from clozelab.reporting.records import gather
 from clozelab.runs.record import RunRecord

@@ -20,8 +20,9 @@ from torch import Tensor
 from clozelab import data
 from clozelab.config.recipe import Recipe, names, read
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import PretrainJob, PretrainTrainer
+from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.pretrain import pretrain
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.events import Event, means
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import SaveOptions

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from clozelab.pretraining.job import PretrainJob, PretrainTrainer
+from clozelab.pretraining.job import PretrainJob
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.events import means
 from clozelab.runs.machine import Machine
 from clozelab.training.feed import ahead

@@ -1,54 +1,26 @@
-"""A pretraining run in one process: the model on its device, the optimisers, the feed."""
+"""A pretraining job: a recipe on corpora, with a seed, a budget and the weights to begin with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
-from clozelab.models.build import DELTA, PretrainingModel, build
+from clozelab.models.build import PretrainingModel
 from clozelab.models.model import Model
-from clozelab.nearest import listed
-from clozelab.pretraining.early_stopping import Adaptation, EarlyStopping
-from clozelab.pretraining.held_out import TOKENS, HeldOut, held_out
-from clozelab.pretraining.passes import passes_note
-from clozelab.pretraining.source import BlockSource, rows_of_a_group, views_of
-from clozelab.pretraining.steps import Steps
+from clozelab.pretraining.early_stopping import Adaptation
+from clozelab.pretraining.source import rows_of_a_group
 from clozelab.remote.access import shown
-from clozelab.runs import machine as machines
-from clozelab.runs import warm
 from clozelab.runs.diagnostics import followed_objective
-from clozelab.runs.directory import machine_facts
-from clozelab.runs.events import Began, Evaluated, Said, Scored, means
-from clozelab.runs.machine import Machine
-from clozelab.runs.saving import begin_with, plainly, save, set_weights
-from clozelab.text.building import memory
-from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store, store_identity
 from clozelab.text.store.manifest import NOT_STATED
-from clozelab.text.store.mixture import shares
-from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
-from clozelab.training.checkpoint import Checkpoint
-from clozelab.training.feed import Cursor, ahead
-from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
-from clozelab.training.memory import check_room, raising_one
-from clozelab.training.schedule import Schedule
-from clozelab.training.world import World, full_tensor
-
-_NARROW = 512  # hidden size up to which kernels take no longer than their launches
-_WARMUP_STEPS = 3  # that are not timed, before those that are
-_TIMED_TOKENS = 4096  # of a timed step on a CPU, where a large one takes minutes; not tuned
-_TIMED_BLOCKS = 64  # by which the time of an evaluation is estimated; not tuned
 
 
 @dataclass(frozen=True)
@@ -68,440 +40,47 @@ class PretrainJob:
     probe_constants: Mapping[str, float] = field(default_factory=dict)  # of answers always the same
     adaptation: Adaptation | None = None
 
-
-class PretrainTrainer:
-    """A job on a machine: the model, its optimisers and its feed, for a session to train."""
-
-    def __init__(self, job: PretrainJob, machine: Machine, world: World) -> None:
-        self.job, self.machine, self.world = job, machine, world
-        self.recipe, self.seed = job.recipe, job.seed
-        self.precision = machine.precision_on(world.device)
-        self.tokens = self._micro_tokens()  # of a micro-batch
-        self.vocabulary = job.stores[0][0].vocabulary
-        self._check_rows()
-        self.compiled = machine.compiles(world.device, job.recipe)
-        self.model = self._model()
-        self.train_state = self._train_state()
-        self.steps = self._steps()
-        self._check_texts()
-        self._held_out: dict[tuple[str, int], HeldOut | str] = {}
-        self.early_stopping: EarlyStopping | None = None
-        if job.adaptation is not None:
-            objective = followed_objective(self.recipe)
-            self.early_stopping = EarlyStopping(objective, job.adaptation.patience)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The steps of the whole run, and their learning rates."""
-        return self.recipe.schedule
-
-    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
-        """Yield, from step `first` on, a job that prepares each step."""
-        return self.steps.jobs(first, cursor)
-
-    def fit(self, budget: Budget) -> None:
-        """Fit the number of steps of the schedule to a budget.
-
-        A budget of time does not include compiling and timing a few steps.
-        """
-        seconds = self.seconds_a_step(budget.amount) if budget.kind == "seconds" else None
-        tokens = self.steps.tokens_a_step()
-        steps = budgets.steps(budget, tokens_a_step=tokens, seconds_a_step=seconds)
-        self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(steps))
-        self.steps = self._steps()
-
-    def refit(self, step: int, total: int) -> str:
-        """Fit the schedule from `step` on to end after `total` steps; returns the recipe's text."""
-        schedule = self.recipe.schedule.refitted(step, total)
-        self.recipe = self.steps.recipe = replace(self.recipe, schedule=schedule)
-        return recipes.to_toml(self.recipe)
-
-    def seconds_a_step(self, budget: float) -> float:
-        """The mean seconds of a step, timed for 5 % of the budget; the model is then reset."""
-        weights = {name: full_tensor(value.detach()).clone() for name, value in self._parameters()}
-        done: list[Step] = []
-        jobs = self._steps(self._timed_recipe()).jobs(0, self.steps.start())
-        try:
-            with closing(ahead(jobs, workers=self.machine.threads)) as feed:
-                stepping = train(self.train_state, feed, self.world)
-                done += islice(stepping, _WARMUP_STEPS)
-                # Every process must take as many.
-                wanted = min(20.0, budget / 20) / max(done[-1].seconds, 1e-3)
-                done += islice(stepping, self.world.all_reduce_max(min(max(int(wanted), 2), 500)))
-        finally:
-            set_weights(self.train_state.model, weights)
-            self.train_state.optimisers = self.recipe.optimiser.build(self._parameters())
-            self.train_state.scaler = self._scaler()
-            self.train_state.memory = None
-        timed = done[_WARMUP_STEPS:] or done[-1:]  # a recipe may have fewer steps than these
-        rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
-        return self._mean(rate * self.steps.tokens_a_step())
-
-    def seconds_an_evaluation(self, blocks: int) -> float:
-        """The seconds to evaluate `blocks` held-out blocks, timed on a few; 0 without any."""
-        length, total = self.length(0), 0.0
-        for corpus in self._texts().values():
-            sample = held_out(self.recipe, corpus, length=length, count=blocks)
-            if isinstance(sample, str):
-                continue
-            few, seconds = sample.first(_TIMED_BLOCKS), 0.0
-            for _ in range(2):  # the first time is slower
-                began = machines.now(self.world.device)
-                self._judged(few, length)
-                seconds = machines.now(self.world.device) - began
-            total += seconds * sample.size / few.size
-        return self._mean(total)
-
-    def shrink(self) -> str:
-        """Halve the micro-batch after memory ran out; returns a note, or raises `UserError`."""
-        length, device = self.recipe.blocks.length, self.world.device
-        batch_size, views = self.recipe.schedule.batch_size, views_of(self.recipe)
-        rows = rows_of_a_group(self.recipe, batch_size)
-        group = rows * views if rows > 1 else 1  # blocks that stay together
-        held = min(self.tokens // length, batch_size * views)  # of a step, or fewer
-        if group > 1 and held <= group:
-            raise UserError(f"{device}: {self._group_too_large()}")
-        fits = max(held // 2, group if group > 1 else 0)
-        if fits < 1 or self.world.size > 1:
+    def check(self, *, processes: int) -> None:
+        """Refuse a step that so many processes cannot share."""
+        sequences = self.recipe.schedule.batch_size
+        group = rows_of_a_group(self.recipe, sequences)
+        if group > 1 and sequences // group < processes:
             raise UserError(
-                f"{device}: out of memory with micro-batches of {held} sequences;"
-                f" use --micro-batch {max(fits, 1)}, --recompute or a smaller --size"
+                f"{self.recipe.name}: {processes} processes share a step by groups of texts that"
+                f" are told apart, and schedule.batch_size = {sequences} is {sequences // group} of"
+                f" {group}; give the objective in_batch = {max(2, sequences // processes)}, or use"
+                " fewer"
             )
-        self.train_state.model.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.tokens = fits * length
-        self.steps = self._steps()
-        return f"out of memory: micro-batches of {fits} sequences from here on"
-
-    def _group_too_large(self) -> str:
-        """A message with remedies, where memory has no room for one group."""
-        batch_size = self.recipe.schedule.batch_size
-        rows = rows_of_a_group(self.recipe, batch_size)
-        fewer = [size for size in range(2, rows // 2 + 1) if batch_size % size == 0]
-        number = [part.contrasts for part in self.recipe.objectives].index(True)
-        remedies = [f"--set objectives.{number}.in_batch={fewer[-1]}"] if fewer else []
-        remedies += ["--recompute", "a smaller --size"]
-        return (
-            f"out of memory with a group of {rows} rows of {views_of(self.recipe)} texts, which"
-            f" --micro-batch does not divide; use {listed(remedies)}"
-        )
-
-    def length(self, step: int) -> int:
-        """The length of the blocks in a step."""
-        return self.recipe.schedule.phase(step).length or self.recipe.blocks.length
-
-    def sources(self, step: int) -> list[BlockSource]:
-        """The stores with blocks of the length of a step."""
-        return self.steps.sources(self.recipe.schedule.phase(step).number, self.length(step))
-
-    def began(self, first: int) -> Began:
-        """The event that describes the run before its first step."""
-        sample = self.steps.sample(self.sources(first))
-        flops = machines.flops_a_token(
-            self.recipe,
-            self.recipe.tokenizer.vocabulary,
-            length=sample.tokens / len(sample),
-            predicted=self.steps.predicted(self.sources(first)),
-        )
-        device = self.world.device
-        return Began(
-            name=self.recipe.name,
-            recipe=self.recipe,
-            first=first,
-            steps=self.schedule.total,
-            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            device=str(machines.facts(device)["gpu"] or device),
-            precision=self.precision,
-            micro_tokens=self.tokens,
-            flops_a_token=flops,
-            peak=machines.peak(device, self.precision),
-        )
-
-    def notes(self) -> list[str]:
-        """Notes for the user before the first step."""
-        said = list(self.job.notes)
-        if self.job.start is not None:
-            known = {*self.job.start, DELTA}  # which begins at zero in any case
-            missing = {n.split(".")[1] for n, _ in self._parameters() if n not in known}
-            if missing:
-                said.append(f"fresh weights for {', '.join(sorted(missing))}")
-        if len(self.job.stores) > 1:
-            total = self.schedule.total * self.steps.tokens_a_step()
-            mixed = (
-                f"{part.path} {part.share:.0%} ({part.epochs(total):.2g} epochs)"
-                for part in shares(self.job.stores)
+        if "stream" not in self.recipe.blocks.provides:
+            return
+        if len(self.stores) > 1:
+            raise UserError(
+                f"--data: {self.recipe.name} reads one text in order, but {len(self.stores)}"
+                " corpora are given; build one corpus from all the texts"
             )
-            said.append(f"the tokens of a step are of {', '.join(mixed)}")
-        if self.job.adaptation is not None:
-            total = self.schedule.total * self.steps.tokens_a_step()
-            said.append(passes_note(self.job.stores, total, budget=self.job.budget))
-        wanted = self.recipe.schedule.batch_size_at(0)
-        there = sum(source.size for source in self.sources(0))
-        group = rows_of_a_group(self.recipe, wanted)
-        if there < group:
-            said.append(
-                f"texts in the corpus: {there:,}; {group:,} are told apart, so a text is also its"
-                " own negative: give more text, or make a smaller schedule.batch_size"
+        if sequences % processes:
+            raise UserError(
+                f"schedule.batch_size = {sequences} cannot be split over {processes} processes;"
+                f" use a multiple of {processes}"
             )
-        elif there < wanted:
-            said.append(f"blocks in the corpus: {there:,}; a step takes {wanted:,}, so they repeat")
-        return said
 
-    def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
-        """Yield the losses on held-out blocks of the length of that step."""
-        length = self.length(max(0, number - 1))
-        for of, corpus in self._texts().items():
-            if (of, length) not in self._held_out:
-                blocks_or_reason = held_out(self.recipe, corpus, length=length, count=blocks)
-                self._held_out[of, length] = blocks_or_reason
-                if isinstance(blocks_or_reason, str):
-                    yield Said(blocks_or_reason)
-            sample = self._held_out[of, length]
-            if isinstance(sample, HeldOut):
-                sums = self._judged(sample, length)
-                if of == "held_out" and self.early_stopping is not None:
-                    self._update_early_stopping(number, sums)
-                yield Evaluated(
-                    number, sums, of, self.early_stopping.step if self.early_stopping else None
-                )
-
-    def _texts(self) -> dict[str, Corpus]:
-        """The corpora whose held-out text is measured, by their names in the log."""
-        texts = {"held_out": self.job.stores[0][0]}
-        if self.job.adaptation is not None and self.job.adaptation.general is not None:
-            texts["general"] = self.job.adaptation.general
-        return texts
-
-    def _update_early_stopping(self, number: int, sums: Measured) -> None:
-        """Keep the weights if they are the best so far; steps that are all causal do not count."""
-        assert self.early_stopping is not None
-        detour = number and self.schedule.causal_share(number - 1) == 1
-        if not detour:
-            loss = means(sums)[self.early_stopping.objective]["loss"]
-            self.early_stopping.see(number, loss, self._weights)
-
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: value.detach().cpu().clone() for name, value in self._parameters()}
-
-    @property
-    def stalled(self) -> bool:
-        """Whether the loss on the new text has stopped falling."""
-        return self.early_stopping is not None and self.early_stopping.exhausted
-
-    def _judged(self, sample: HeldOut, length: int) -> Measured:
-        """The sums over held-out blocks, in smaller micro-batches if memory runs out."""
-        # Small micro-batches: logits of all tokens of a large one would take tens of gigabytes.
-        tokens = min(self.tokens, max(TOKENS, length))
-        while True:
-            try:
-                plain = plainly(self.train_state.model, wrapped=bool(self.machine.shard))
-                with plain as model, raising_one():
-                    return sample.measure(model, self.world, tokens=tokens)
-            except torch.OutOfMemoryError:
-                pass  # the tensors stay in memory until the error is gone
-            if tokens // 2 < length or self.world.size > 1:
-                raise UserError(
-                    f"{self.world.device}: out of memory for held-out blocks, {tokens:,} tokens at"
-                    " a time; use a smaller --micro-batch or --size"
-                )
-            tokens //= 2
-
-    def probed(self) -> dict[str, dict[str, float]]:
-        """The scores of the job's probes on the present weights."""
-        assert self.job.probe is not None
-        tokenizer = self.job.stores[0][0].tokenizer
-        with plainly(self.model), plainly(self.model.encoder):
-            now = Model("the run", self.recipe, tokenizer, self.model.eval())
-            return self.job.probe(now, self.world.device)
-
-    def save(
-        self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
-    ) -> Path | None:
-        """Write a checkpoint that the run can resume from, also at its end.
-
-        An adaptation ends with the weights that early stopping kept.
-        """
-        state = {"data": self.identity(), "seed": self.seed, **state}
-        if self.early_stopping is not None:
-            state["best"] = self.early_stopping.state()
-            if ends and self.early_stopping.weights:
-                set_weights(self.train_state.model, self.early_stopping.weights)
-        return save(
-            folder,
-            step,
-            self.train_state,
-            self.world,
-            state=state,
-            texts={
-                "recipe.toml": recipes.to_toml(self.recipe),
-                "tokenizer.json": self.job.stores[0][0].tokenizer.to_str(),
-            },
-            keep=keep,
-            more=self.early_stopping.tensors() if self.early_stopping and not ends else {},
-        )
-
-    def recall(self, checkpoint: Checkpoint) -> None:
-        """Restore the state of early stopping from a checkpoint."""
-        if self.early_stopping is not None:
-            self.early_stopping.recall(checkpoint)
+    def identity(self) -> list[dict[str, Any]]:
+        """The identity of the stores, by which a resume checks that they are the same."""
+        return [store_identity(store) for store in self.stores]
 
     def facts(self) -> dict[str, Any]:
-        """The machine and the settings, for machine.toml."""
-        device, origin, budget = self.world.device, self.job.origin, self.job.budget
-        adapts = self.job.adaptation
+        """The facts of the job that are not in its recipe, for machine.toml."""
+        origin, budget, adapts = self.origin, self.budget, self.adaptation
         if origin is not None:  # a hub name is no path
             origin = str(Path(origin).resolve()) if Path(origin).exists() else shown(origin)
+        licenses = [corpus.license for corpus, _ in self.stores]
         return {
-            **machine_facts(),
-            **machines.facts(device),
-            "precision": self.precision,
-            "micro_tokens": self.tokens,
-            "workers": self.machine.threads,
-            "compiled": self.compiled,
-            "kernels": self.machine.fuses(device, compiled=self.compiled),
-            "graphs": self.train_state.replays,
-            "recompute": bool(self.machine.recompute),
-            "sharded": bool(self.machine.shard),
-            "muon": self.recipe.optimiser.product_precision(device),
-            "processes": self.world.size,
             "seed": self.seed,
             "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
             "data": [f"{store['path']}:{store['weight']:g}" for store in self.identity()],
             "fingerprint": [store["made"] for store in self.identity()],
-            "license": self._licenses(),
-            "from": None if self.job.teacher else origin,
-            "teacher": origin if self.job.teacher else None,
+            "license": [one or NOT_STATED for one in licenses] if any(licenses) else None,
+            "from": None if self.teacher else origin,
+            "teacher": origin if self.teacher else None,
             "adaptation": adapts.facts(followed_objective(self.recipe)) if adapts else None,
         }
-
-    def _licenses(self) -> list[str] | None:
-        """The licenses of the corpora, if any is stated."""
-        stated = [corpus.license for corpus, _ in self.job.stores]
-        return [license or NOT_STATED for license in stated] if any(stated) else None
-
-    def identity(self) -> list[dict[str, Any]]:
-        """The identity of the stores, by which a resume checks that they are the same."""
-        return [store_identity(store) for store in self.job.stores]
-
-    def _check_texts(self) -> None:
-        if rows_of_a_group(self.recipe, 2) > 1 and sum(s.size for s in self.sources(0)) < 2:
-            raise UserError(
-                f"{self.job.stores[0][0].name}: has only one text, but {self.recipe.name}"
-                " tells texts apart; give more text"
-            )
-
-    def _check_rows(self) -> None:
-        sequences, size = self.recipe.schedule.batch_size, self.world.size
-        group = rows_of_a_group(self.recipe, sequences)
-        if group > 1 and sequences // group < size:
-            raise UserError(
-                f"{self.recipe.name}: {size} processes share a step by groups of texts that are"
-                f" told apart, and schedule.batch_size = {sequences} is {sequences // group} of"
-                f" {group}; give the objective in_batch = {max(2, sequences // size)}, or use fewer"
-            )
-        if "stream" not in self.recipe.blocks.provides:
-            return
-        if len(self.job.stores) > 1:
-            raise UserError(
-                f"--data: {self.recipe.name} reads one text in order, but"
-                f" {len(self.job.stores)} corpora are given; build one corpus from all the"
-                " texts"
-            )
-        if sequences % size:
-            raise UserError(
-                f"schedule.batch_size = {sequences} cannot be split over {size} processes;"
-                f" use a multiple of {size}"
-            )
-
-    def _micro_tokens(self) -> int:
-        """Tokens of a micro-batch: as asked, or as much as every process has memory for."""
-        tokens = self.machine.tokens(self.world.device, self.recipe)
-        return tokens if self.machine.micro_batch else -self.world.all_reduce_max(-tokens)
-
-    def _model(self) -> PretrainingModel:
-        size = self.recipe.tokenizer.vocabulary
-        if not self.machine.shard:
-            parameters = sum(self.recipe.parameters().values())
-            check_room(parameters, self.world.device, memory=memory())
-        model = build(self.recipe, size, seed=self.seed, teacher=self.job.teacher)
-        if self.job.start is not None:
-            begin_with(model, self.job.start)
-        return model
-
-    def _train_state(self) -> TrainState:
-        """The model on its device, wrapped, with fresh optimisers."""
-        device, compiled = self.world.device, self.compiled
-        replays = self.machine.replays(
-            device, self.recipe, compiled=compiled, usual=self._waits_for_launches()
-        )
-        if compiled:
-            self.model = self._compiled_model(replays=replays)
-        else:
-            self.machine.place((self.model, *self.model.teacher), device, compiled=False)
-        wrapped = self.world.wrap(self.model, shard=bool(self.machine.shard))
-        optimisers = self.recipe.optimiser.build(self.model.named_parameters())
-        clip = self.recipe.optimiser.clip
-        return TrainState(
-            wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays
-        )
-
-    def _compiled_model(self, *, replays: bool) -> PretrainingModel:
-        """The model on its device, compiled now or for an earlier run of its shape."""
-        model, device = self.model, self.world.device
-        tables = self.recipe.tables()
-        teachers = [[(n, p.shape) for n, p in one.named_parameters()] for one in model.teacher]
-        shape = repr((tables["encoder"], tables["objectives"], self.recipe.tokenizer.vocabulary))
-        shape += repr((teachers, device, self.precision, self.machine, replays))
-        compiled = warm.compiled_for(shape, model, *model.teacher)
-        if isinstance(compiled, PretrainingModel):
-            return compiled
-        self.machine.place((model, *model.teacher), device, compiled=True)
-        # Sharded weights are gathered between layers, which breaks the graph.
-        machines.compile_model(model, whole=not self.machine.shard, replays=replays)
-        if self.world.size == 1:
-            warm.keep(shape, model, *model.teacher)
-        return model
-
-    def _waits_for_launches(self) -> bool:
-        """Whether a GPU computes a step faster than the CPU launches it.
-
-        So it is in narrow models; CUDA graphs help if a step is one micro-batch of one process.
-        """
-        step_tokens = self.recipe.schedule.batch_size * self.recipe.blocks.length
-        alone = self.world.size == 1 and step_tokens <= self.tokens
-        return alone and self.recipe.encoder.hidden_size <= _NARROW
-
-    def _scaler(self) -> torch.amp.GradScaler | None:
-        return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None
-
-    def _timed_recipe(self) -> Recipe:
-        """The recipe to time; on a CPU with steps of few blocks, which cost as much per token.
-
-        With a memory, or with a contrastive objective, the number of rows of a step stays as it is.
-        """
-        recipe = self.recipe
-        blocks = max(1, _TIMED_TOKENS // recipe.blocks.length) * self.world.size
-        fixed = recipe.encoder.memory or any(part.contrasts for part in recipe.objectives)
-        if self.world.device.type != "cpu" or fixed or recipe.schedule.batch_size <= blocks:
-            return recipe
-        return replace(recipe, schedule=replace(recipe.schedule, batch_size=blocks, ramp=()))
-
-    def _steps(self, recipe: Recipe | None = None) -> Steps:
-        return Steps(
-            recipe or self.recipe,
-            self.job.stores,
-            seed=self.seed,
-            rank=self.world.rank,
-            size=self.world.size,
-            tokens=self.tokens,
-            gpu=self.world.device.type == "cuda",
-        )
-
-    def _mean(self, seconds: float) -> float:
-        """The mean over the processes, so that all compute with the same value."""
-        mean = torch.tensor(seconds, dtype=torch.float64, device=self.world.device)
-        return float(self.world.all_reduce_sum(mean)) / self.world.size
-
-    def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return list(self.model.named_parameters())

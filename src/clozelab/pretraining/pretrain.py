@@ -17,7 +17,8 @@ import torch
 
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
-from clozelab.pretraining.job import PretrainJob, PretrainTrainer
+from clozelab.pretraining.job import PretrainJob
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Event, Said
@@ -103,7 +104,7 @@ def resume(
                     f"{out}: was imported and has no steps to resume; start a new run with"
                     f" --from {out}"
                 )
-            _check_data(out, state["data"], trainer.identity())
+            _check_data(out, state["data"], trainer.job.identity())
             with room_for("the checkpoint", world.device):
                 first, cursor = checkpoint.step, restore(checkpoint, trainer.train_state, world)
                 trainer.recall(checkpoint)

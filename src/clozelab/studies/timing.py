@@ -17,8 +17,9 @@ from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.models.build import build
 from clozelab.pretraining.fitting import fitted
-from clozelab.pretraining.job import PretrainJob, PretrainTrainer
+from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.steps import Steps
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.machine import Machine, flops_a_token
 from clozelab.runs.warm import clear
 from clozelab.studies.request import StudyRequest

@@ -29,7 +29,7 @@ from clozelab.masking.token import Token
 from clozelab.objectives.heads.retromae import RetroMaeDecoder
 from clozelab.objectives.retromae import RetroMae
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import PretrainTrainer
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.events import means
 
 torch.set_num_threads(1)

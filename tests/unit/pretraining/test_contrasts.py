@@ -28,8 +28,8 @@ from clozelab.errors import UserError
 from clozelab.pretraining import starting
 from clozelab.pretraining.fitting import fitted
 from clozelab.pretraining.held_out import HeldOut
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.steps import Steps
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.world import World
 

@@ -23,9 +23,9 @@ from clozelab.contracts import Batch, Input, Targets
 from clozelab.errors import UserError
 from clozelab.pretraining.fitting import fitted
 from clozelab.pretraining.held_out import HeldOut
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Prepared, measure, train
 

@@ -20,7 +20,7 @@ from support.pretrain_runs import (
 from torch import Tensor, nn
 from torch.nn import Module
 
-from clozelab.pretraining.job import PretrainTrainer
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.events import means
 from clozelab.training.loop import (
     DivergedError,

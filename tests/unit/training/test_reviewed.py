@@ -14,9 +14,9 @@ from support.pretrain_runs import HERE, MACHINE, QUIET, pretrain_job, shrunk
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.pretraining.steps import Steps
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
 from clozelab.training import loop
