@@ -20,6 +20,9 @@ PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Bytes of activations per token, layer and hidden unit: arXiv:2205.05198 counts 34 in half
 # precision, without attention scores. A micro-batch that does not fit is halved in any case.
 _BYTES_A_TOKEN = 40
+# More than any process compiles. torch counts the graphs of all models of a class, also of those
+# that are gone, and a model that must be one graph fails at the limit.
+_MOST_GRAPHS = 4096
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,8 @@ def compile_model(model: Any, *, whole: bool = True, replays: bool = False) -> N
 
     A few shapes (a fuller step, the first step of a stream) have graphs of their own.
     """
-    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.recompile_limit = _MOST_GRAPHS
+    torch._dynamo.config.accumulated_recompile_limit = _MOST_GRAPHS
     part = model.encoder if model.encoder.shape.compiles == "layers" else model
     mode = "reduce-overhead" if replays else None
     part.compile(fullgraph=whole, dynamic=False, mode=mode)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
 from clozelab.models.build import build
-from clozelab.runs.machine import Machine
+from clozelab.runs.machine import Machine, compile_model
 
 
 def test_kernels_are_for_half_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,3 +68,26 @@ def test_a_micro_batch_is_of_a_process_own_part_of_the_memory(
     early, late = tokens(total, 8), tokens(total // 8, 8)
     assert early == late < tokens(total, 1)
     assert tokens(total // 16, 8) <= late // 2  # there is no more than what is free
+
+
+class Small(nn.Module):
+    """A model of any width, as `compile_model` takes one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(width, 1)
+        self.encoder.shape = SimpleNamespace(compiles="whole")  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One number for each row."""
+        y: Tensor = self.encoder(x)
+        return y
+
+
+def test_a_process_compiles_one_model_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of a study has many, and torch's limit on graphs is for all models of a class."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    for width in range(1, 81):
+        compile_model(model := Small(width))
+        assert model(torch.ones(2, width)).shape == (2, 1)
+    torch.compiler.reset()
