@@ -138,6 +138,8 @@ class Machine(MachineOptions):
         if device.type == "cpu":
             return max(length, 8192)
         free, total = torch.cuda.mem_get_info(device)
+        # What this process has reserved and does not use, it can use again.
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         encoder = recipe.encoder
         token_bytes = _BYTES_A_TOKEN * encoder.layers * encoder.hidden_size + 1
         # Its part of the memory, whatever the others have taken of theirs by now; half of it, since

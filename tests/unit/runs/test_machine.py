@@ -61,13 +61,18 @@ def test_a_micro_batch_is_of_a_process_own_part_of_the_memory(
     """What other processes have taken of their parts leaves this one's as it is."""
     recipe, device, total = read("roberta", size="6x512"), torch.device("cuda"), 120 << 30
 
-    def tokens(free: int, sharers: int) -> int:
+    def tokens(free: int, sharers: int, *, reserved: int = 0, used: int = 0) -> int:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, total))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: reserved)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: used)
         return Machine(sharers=sharers).tokens(device, recipe)
 
     early, late = tokens(total, 8), tokens(total // 8, 8)
     assert early == late < tokens(total, 1)
     assert tokens(total // 16, 8) <= late // 2  # there is no more than what is free
+    # What an earlier run of this process has left in its cache is free to it.
+    half = total // 16
+    assert tokens(half, 8, reserved=half) == late > tokens(half, 8, reserved=half, used=half)
 
 
 class Small(nn.Module):
