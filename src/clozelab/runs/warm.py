@@ -6,6 +6,7 @@ of an earlier one uses that module with its compiled graphs, and sets its own we
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,21 +17,25 @@ from torch import nn
 from clozelab.runs.saving import set_weights
 
 _MOST = 16  # models that are kept; before the next one, all are dropped
+_MOST_MEMORY = 0.5  # of this process's part of a GPU: a micro-batch may need the other half
 T = TypeVar("T")
 _kept: dict[str, tuple[nn.Module, ...]] = {}
 _shared: dict[Hashable, Any] = {}
-_on = False
+_on, _sharers = False, 1
 
 
 @contextmanager
-def keeping() -> Iterator[None]:
-    """Cache compiled models from here on, until `forget` is called."""
-    global _on
-    before, _on = _on, True
+def keeping(*, sharers: int = 1) -> Iterator[None]:
+    """Cache compiled models from here on, until `forget` is called.
+
+    So many processes share the GPU: with their CUDA graphs the models may have a half of one part.
+    """
+    global _on, _sharers
+    before, _on, _sharers = (_on, _sharers), True, sharers
     try:
         yield
     finally:
-        _on = before
+        _on, _sharers = before
 
 
 def keep(shape: str, *models: nn.Module) -> None:
@@ -61,15 +66,31 @@ def shared(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def clear() -> None:
-    """Free the memory cached on the device, and outside `keeping` the compiled models."""
+    """Free what is no longer used, and the compiled models outside `keeping` or if too large."""
     if not _on:
         forget()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if _release() > _MOST_MEMORY:
+        _forget_models()
+        _release()
 
 
 def forget() -> None:
     """Empty the cache."""
-    _kept.clear()
+    _forget_models()
     _shared.clear()
+
+
+def _forget_models() -> None:
+    """Drop the compiled models, with their CUDA graphs."""
+    _kept.clear()
     torch.compiler.reset()
+
+
+def _release() -> float:
+    """Give unused memory back to the GPU; returns the share that is left of this process's part."""
+    gc.collect()  # a compiled module refers to itself
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0.0
+    torch.cuda.empty_cache()
+    _, total = torch.cuda.mem_get_info()
+    return torch.cuda.memory_reserved() * _sharers / total

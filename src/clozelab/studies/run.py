@@ -165,15 +165,17 @@ def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, 
 def run_alone(job: CellJob) -> CellOutcome:
     """Run one cell in a process of its own; errors other than a user's end the process."""
     messages: list[str] = []
-    try:
-        with warm.keeping():
+    with warm.keeping(sharers=job.machine.sharers):
+        try:
             for event in run_cell(job):
                 if isinstance(event.event, Said):
                     messages.append(event.event.text)
                 elif isinstance(event.event, Ended) and not event.event.whole:
                     return CellOutcome(tuple(messages), None, whole=False)
-    except UserError as error:
-        return CellOutcome(tuple(messages), record_failure(job, error), whole=True)
+        except UserError as error:
+            return CellOutcome(tuple(messages), record_failure(job, error), whole=True)
+        finally:
+            warm.clear()  # others need the memory, and this process may be idle from now on
     return CellOutcome(tuple(messages), None, whole=True)
 
 
