@@ -27,13 +27,16 @@ from support.pretrain_runs import MACHINE
 from clozelab.cli import main
 from clozelab.errors import UserError
 from clozelab.files import sha256
+from clozelab.finetuning import trial
 from clozelab.finetuning.files import hub
 from clozelab.finetuning.finetune import follow, planned
 from clozelab.finetuning.inputs import forget, inputs_for
 from clozelab.finetuning.request import Data, refuse_changed
+from clozelab.finetuning.tuned import Tuned
 from clozelab.models.load import load
 from clozelab.runs.directory import Run, read_json
-from clozelab.runs.events import Said
+from clozelab.runs.events import Said, Scored
+from clozelab.runs.machine import Machine
 from clozelab.runs.session import SaveOptions
 
 torch.set_num_threads(1)
@@ -332,3 +335,48 @@ def test_a_plan_of_somebody_else_is_left_alone(tmp_path: Path, says: Says) -> No
     assert "contains other files" in says(*tuning(out, *arguments))
     assert mine.read_text(encoding="utf-8") == '{"holidays": "Rome"}'
     assert [*out.iterdir()] == [mine]
+
+
+def test_a_step_without_room_is_halved_however_large_a_micro_batch_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, sizes = Tuned.forward, list[int]()
+
+    def tight(self: Tuned, batch: Any) -> Any:
+        sizes.append(len(batch.input.ids))
+        if sizes[-1] > 0.7 * sizes[0]:
+            raise torch.OutOfMemoryError("no room")
+        return forward(self, batch)
+
+    monkeypatch.setattr(Tuned, "forward", tight)
+    file = write(tmp_path / "a.tsv", HEADER + ROWS)
+    machine = Machine(device="cpu", workers=0, micro_tokens=1 << 20)
+    request = finetune_request("pairs", str(file), *SHORT)
+    said = events(Said, run_finetuning(request, tmp_path / "out", machine=machine))
+    (note,) = [event.text for event in said if "out of memory" in event.text]
+    assert f"at most {sizes[0] // 2} tokens at a time" in note
+
+
+def test_a_dev_set_is_judged_in_small_batches_and_in_smaller_ones_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "a.tsv", HEADER + ROWS)
+    request = finetune_request("pairs", str(file), *SHORT)
+    machine = Machine(device="cpu", workers=0, micro_tokens=1 << 20)
+    before = events(Scored, run_finetuning(request, tmp_path / "before", machine=machine))
+    predict, sizes, room = Tuned.predict, list[int](), [40]
+
+    def tight(self: Tuned, batch: Any) -> Any:
+        sizes.append(len(batch.input.ids))
+        if sizes[-1] > room[0]:
+            raise torch.OutOfMemoryError("no room")
+        return predict(self, batch)
+
+    monkeypatch.setattr(Tuned, "predict", tight)
+    monkeypatch.setattr(trial, "TOKENS", 64)
+    scored = events(Scored, run_finetuning(request, tmp_path / "out", machine=machine))
+    assert 40 < max(sizes) <= 64
+    assert [event.scores for event in scored] == [event.scores for event in before]
+    room[0] = 1
+    with pytest.raises(UserError, match="out of memory for a dev set"):
+        run_finetuning(request, tmp_path / "none", machine=machine)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.finetuning.evaluator import Evaluator
+from clozelab.finetuning.evaluator import TOKENS, Evaluator
 from clozelab.finetuning.files.columns import ReadOptions
 from clozelab.finetuning.files.named import NAMED
 from clozelab.finetuning.kinds import TaskKind
@@ -19,8 +19,6 @@ from clozelab.models.reader import TaskReader
 from clozelab.remote.cache import local_file
 from clozelab.runs.events import drained
 from clozelab.training.world import join
-
-_TOKENS = 16_384  # of a batch; not tuned: enough to fill a device
 
 
 def predict(loaded: Model, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
@@ -44,7 +42,7 @@ def follow(
     evaluator = Evaluator.of(kind, examples, reader_of(loaded, task))
     with join(device) as world:
         model = model.to(world.device)
-        return (yield from evaluator.follow(model, world.device, tokens=_TOKENS))
+        return (yield from evaluator.follow(model, world.device, tokens=TOKENS))
 
 
 def score(

@@ -45,6 +45,8 @@ class StepSampler:
             raise UserError(f"{task}: no training example has a label; give some")
         self.epoch = -(-len(self.numbers) // sequences)  # steps
         self.longest = int(np.diff(share.starts).max())
+        # The most tokens and padding of a step.
+        self.largest = sequences * int(np.diff(share.units).max()) * self.longest
         self._cached_order: tuple[int, Ints] | None = None
 
     def take(self, step: int) -> PackedExamples:

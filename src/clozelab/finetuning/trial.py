@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
-from clozelab.finetuning.evaluator import collated
+from clozelab.finetuning.evaluator import TOKENS, Evaluator, collated
 from clozelab.finetuning.inputs import FinetuneInputs
 from clozelab.finetuning.steps import StepSampler
 from clozelab.finetuning.task import TunedTask, parse, to_toml
@@ -31,6 +31,7 @@ from clozelab.training import checkpoint as checkpoints
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared, Step, TrainState
+from clozelab.training.memory import raising_one
 from clozelab.training.packing import pinned
 from clozelab.training.world import World, full_tensor
 
@@ -135,15 +136,16 @@ class Trial:
 
     def shrink(self) -> str:
         """Halve the micro-batch after running out of memory, or refuse if it is too small."""
-        if self.tokens < 2 * self.sampler.longest or self.world.size > 1:
+        held = min(self.tokens, self.sampler.largest)  # of a step, or fewer
+        if held < 2 * self.sampler.longest or self.world.size > 1:
             raise UserError(
-                f"{self.world.device}: out of memory with {self.tokens:,} tokens at a time;"
+                f"{self.world.device}: out of memory with {held:,} tokens at a time;"
                 " use --recompute, shorter blocks (--set length=…) or a smaller model"
             )
         self.train_state.model.zero_grad(set_to_none=True)
         if self.world.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.tokens //= 2
+        self.tokens = held // 2
         self.shape = self.sampler.shape(tokens=self.tokens) if self.compiled else None
         return f"out of memory: at most {self.tokens:,} tokens at a time from now on"
 
@@ -155,7 +157,7 @@ class Trial:
         with plainly(self.train_state.model) as model:
             assert isinstance(model, Tuned)
             for place, (name, evaluator) in enumerate(self.inputs.dev.items()):
-                predictions = evaluator.predictions(model, self.world.device, tokens=self.tokens)
+                predictions = self._predictions(model, evaluator)
                 if not place:  # the first dev set also calibrates the threshold
                     task = replace(task, kind=task.kind.calibrated(predictions, evaluator.examples))
                 scored = task.kind.score(task.kind.decided(predictions), evaluator.examples)
@@ -166,6 +168,23 @@ class Trial:
             self.best = Best(value, number, scores, task, weights)
         best = self.best
         yield Scored(number, scores, best.step, best.scores, best.value, self.constant)
+
+    def _predictions(self, model: Tuned, evaluator: Evaluator) -> list[Any]:
+        """The predictions for a dev set, in smaller batches if memory runs out."""
+        # Small batches: without its compiled graph a model needs more memory for a token.
+        tokens, device = min(self.tokens, TOKENS), self.world.device
+        while True:
+            try:
+                with raising_one():
+                    return evaluator.predictions(model, device, tokens=tokens)
+            except torch.OutOfMemoryError:
+                pass  # the tensors stay in memory until the error is gone
+            if tokens // 2 < self.sampler.longest or self.world.size > 1:
+                raise UserError(
+                    f"{device}: out of memory for a dev set, {tokens:,} tokens at a time; use"
+                    " shorter blocks (--set length=…) or a smaller model"
+                )
+            tokens //= 2
 
     @cached_property
     def constant(self) -> dict[str, float]:
