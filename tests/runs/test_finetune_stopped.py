@@ -34,6 +34,7 @@ from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Said, Saved, Scored
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import SaveOptions
+from clozelab.text.building import cores
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import Step
 
@@ -264,7 +265,10 @@ def test_a_trial_that_another_process_still_writes_is_left_alone(tmp_path: Path)
         run_finetuning(request, out)
 
 
-def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path: Path) -> None:
+def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
     request = finetune_request("pairs", sample_file("pairs", 16), *settings, "warmup=0")
     run_finetuning(planned(request, grid=["learning_rate=1e-3"]), tmp_path / "alone")
@@ -273,6 +277,7 @@ def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path
     assert any("lower optimiser.learning_rate" in event.text for event in events(Said, happened))
     place = Path("learning_rate-0.001") / "seed-0"
     assert equal(weights(out / place), weights(tmp_path / "alone" / place))
+    assert Run(out / place).machine()["threads"] == max(1, cores() // 2)  # each has its share
     result = Run(out).result()
     assert result is not None and result["best"] == str(place) and len(result["cells"]) == 1
     assert "diverged" in (Run(out / "learning_rate-1e+30" / "seed-0").result() or {})

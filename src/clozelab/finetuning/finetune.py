@@ -41,6 +41,7 @@ from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
 from clozelab.runs.processes import workers
 from clozelab.runs.session import Session
+from clozelab.text.building import cores
 from clozelab.training.checkpoint import newest, tidy
 from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, is_distributed, join
@@ -263,7 +264,7 @@ def _run_in_parallel(
         count = max(1, min(at_once, len(orders)))
         shared = replace(machine, sharers=count)
         running: dict[Future[list[Event]], str] = {}
-        with workers() as processes:
+        with workers(threads=max(1, cores() // count)) as processes:
             while orders or running:
                 while orders and len(running) < count:
                     order = orders.pop(0)

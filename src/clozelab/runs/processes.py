@@ -21,14 +21,15 @@ from clozelab.errors import UserError
 
 T = TypeVar("T")
 _EXIT_SECONDS = 10  # that an idle process may take to end
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Of linear algebra, and of tokenizers.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
 class Workers:
     """A pool of worker processes; one that dies does not affect the jobs of others."""
 
     def __init__(self, *, threads: int | None = None) -> None:
-        self.threads = threads  # of linear algebra in each process
+        self.threads = threads  # of each process
         self._idle: list[_Worker] = []
         self._busy: dict[Thread, _Worker] = {}
 

@@ -172,9 +172,11 @@ def refused() -> None:
 def test_processes_share_the_cores_unless_the_user_has_said_how(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    shared = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")
+    for name in shared:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MKL_NUM_THREADS", "7")
     with workers(threads=3) as processes:
-        futures = [processes.submit(os.getenv, f"{name}_NUM_THREADS") for name in ("OMP", "MKL")]
-        assert [future.result() for future in futures] == ["3", "7"]
-    assert "OMP_NUM_THREADS" not in os.environ
+        futures = [processes.submit(os.getenv, name) for name in (*shared, "MKL_NUM_THREADS")]
+        assert [future.result() for future in futures] == ["3", "3", "7"]
+    assert not {*shared} & {*os.environ}
