@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +27,8 @@ from support.small_studies import (
 from clozelab import cluster, registry
 from clozelab.errors import UserError
 from clozelab.runs.directory import Run
-from clozelab.studies.run import CellFinished, follow
+from clozelab.studies.cells import CellJob
+from clozelab.studies.run import CellFinished, CellOutcome, follow
 
 
 def test_without_ray_it_is_said_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +60,29 @@ def test_the_workers_of_a_cluster_get_the_modules_of_parts_from_outside(
         with cluster.jobs("local", str, share=1, device="cpu"):
             pass
         assert started[-1]["runtime_env"] == {"env_vars": expected}
+
+
+def test_cells_that_share_a_gpu_of_a_cluster_share_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharers: list[int] = []
+
+    @contextmanager
+    def jobs(*_: Any, share: int, **__: Any) -> Iterator[Callable[[CellJob], Future[CellOutcome]]]:
+        def submit(job: CellJob) -> Future[CellOutcome]:
+            sharers.append(job.machine.sharers)
+            done: Future[CellOutcome] = Future()
+            done.set_result(CellOutcome((), "not run", whole=True))
+            return done
+
+        assert share == 4
+        yield submit
+
+    monkeypatch.setattr(cluster, "known", lambda address: None)
+    monkeypatch.setattr(cluster, "jobs", jobs)
+    plan = plan_of(read_study(tmp_path, STATIC), at_once=4)
+    list(follow(plan, tmp_path / "out", machine=MACHINE, saving=SAVE_OPTIONS, on="local"))
+    assert sharers == [4]
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")

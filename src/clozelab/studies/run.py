@@ -109,9 +109,10 @@ def _run_cells(
     """Run cells and yield their events: on a cluster, in parallel processes, or in this one."""
     at_once = min(plan.at_once, len(jobs))
     if on is not None and jobs:
-        device = jobs[0].machine.device
-        with cluster.jobs(on, run_apart, share=plan.at_once, device=device) as submit:
-            yield from _run_in_parallel(jobs, submit, len(jobs))
+        machine = replace(jobs[0].machine, sharers=plan.at_once)
+        shared = [replace(job, machine=machine) for job in jobs]
+        with cluster.jobs(on, run_apart, share=plan.at_once, device=machine.device) as submit:
+            yield from _run_in_parallel(shared, submit, len(jobs))
     elif plan.at_once > 1 and jobs:
         threads = max(1, cores() // at_once)
         machine = replace(jobs[0].machine, sharers=at_once)
