@@ -388,7 +388,10 @@ class PretrainTrainer:
         """The model on its device, compiled now or for an earlier run of its shape."""
         model, device = self.model, self.world.device
         tables = self.recipe.tables()
-        teachers = [[(n, p.shape) for n, p in one.named_parameters()] for one in model.teacher]
+        # Teachers of equal parameters may still differ, as in the number of their heads.
+        taught_by: tuple[Any, ...] = model.teacher
+        parameters = [[(n, p.shape) for n, p in one.named_parameters()] for one in taught_by]
+        teachers = [one.encoder.shape for one in taught_by], parameters
         shape = repr((tables["encoder"], tables["objectives"], self.recipe.tokenizer.vocabulary))
         shape += repr((teachers, device, self.precision, self.machine, replays))
         compiled = warm.compiled_for(shape, model, *model.teacher)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
 import pytest
 import torch
+from support.pretrain_runs import HERE, pretrain_job
 from torch import nn
 
 from clozelab.errors import UserError
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.runs import warm
 from clozelab.runs.machine import Machine
 from clozelab.studies import run
@@ -102,3 +106,16 @@ def test_a_process_gives_memory_back_after_each_cell(
     outcome = run.run_alone(job)
     assert outcome.whole and outcome.failed == ("no room" if fails else None)
     assert gpu.emptied == 2  # with the models, which have more than half of a quarter
+
+
+def test_a_student_of_another_teacher_gets_that_teacher() -> None:
+    """Its parameters may have the same shapes, and its layers compute something else."""
+    job = pretrain_job("distilbert")
+    other: Any = deepcopy(job.teacher)
+    other.encoder.shape = replace(other.encoder.shape, heads=2 * other.encoder.shape.heads)
+    machine = Machine(device="cpu", workers=0, compile=True)
+    with warm.keeping():
+        for teacher in (job.teacher, other, job.teacher):
+            trainer = PretrainTrainer(replace(job, teacher=teacher), machine, HERE)
+            used: list[Any] = [one.encoder for one in (*trainer.model.teacher, teacher)]
+            assert used[0].shape == used[1].shape
