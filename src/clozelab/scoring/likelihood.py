@@ -38,6 +38,7 @@ from clozelab.models.load import pretrained
 from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import PARTS, language_models
+from clozelab.objectives.heads.chunks import LOGITS
 from clozelab.runs.events import drained
 from clozelab.scoring.threads import side_by_side
 from clozelab.training.world import join
@@ -48,7 +49,7 @@ Nats = NDArray[np.float64]
 
 # Of a batch. On a CPU 2,048 were the fastest of 512 to 8,192 (BLiMP by a model of 2 × 128).
 _CPU_TOKENS, _GPU_TOKENS = 2048, 131_072
-_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 29}  # the most logits in memory
+_LOGITS = {"cpu": 1 << 23, "cuda": LOGITS}  # of a chunk; as many again are needed to add them up
 _OTHER, _TARGET = 1, 2  # of Input.kinds
 
 
