@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from torch._dynamo.utils import counters
 import clozelab
 from clozelab.errors import UserError
 from clozelab.pretraining import starting
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.reporting.study import write_page
 from clozelab.runs.directory import Run
@@ -565,6 +567,25 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
     assert record.scores("static", "run.finished") == {0: 100.0}
     assert [len(scores) for scores in record.items("static", measures[0], [0]).values()] == [2]
     assert record.plateau("static") is not None
+
+
+def test_what_timed_a_step_is_gone_before_the_device_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights and moments would stay on the device while the cells run."""
+    alive: list[weakref.ref[PretrainTrainer]] = []
+    cleared: list[object] = []
+
+    def trainer(*arguments: Any) -> PretrainTrainer:
+        made = PretrainTrainer(*arguments)
+        alive.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(timing, "PretrainTrainer", trainer)
+    monkeypatch.setattr(timing, "clear", lambda: cleared.append(alive[-1]()))
+    request = plan_of(read_study(tmp_path, STATIC)).request
+    assert timing.seconds_a_step(request, "static", MACHINE, budget=0.1) > 0
+    assert cleared == [None]
 
 
 @pytest.mark.slow

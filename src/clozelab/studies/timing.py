@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +23,7 @@ from clozelab.runs.warm import clear
 from clozelab.studies.request import StudyRequest
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store, open_stores
-from clozelab.training.world import join
+from clozelab.training.world import World, join
 
 # For the estimates of a plan; how the values were found is not recorded.
 _SAMPLE = 200  # examples, to estimate a task's mean length
@@ -80,20 +78,29 @@ def seconds_a_step(
     request: StudyRequest, variant: str, machine: Machine, *, budget: float
 ) -> float:
     """Time a few steps of a variant, with a teacher of random weights if it has one."""
+    with join(machine.device) as world:
+        try:
+            return _time_steps(request, variant, machine, world, budget=budget)
+        finally:
+            clear()  # now that the trainer is gone: cells need the memory of the device
+
+
+def _time_steps(
+    request: StudyRequest, variant: str, machine: Machine, world: World, *, budget: float
+) -> float:
     recipe, stores = _fitted(request, variant)
     name = request.study.variant(variant).teacher
     teacher = None
     if name is not None:
         other, _ = _fitted(request, name)
         teacher = build(other, other.tokenizer.vocabulary, seed=0)
-    with join(machine.device) as world, _clear_after():
-        trainer = PretrainTrainer(PretrainJob(recipe, stores, teacher=teacher), machine, world)
-        while True:
-            try:
-                return trainer.seconds_a_step(budget)
-            except torch.OutOfMemoryError:
-                pass  # retry outside of the handler, which keeps tensors alive
-            trainer.shrink()
+    trainer = PretrainTrainer(PretrainJob(recipe, stores, teacher=teacher), machine, world)
+    while True:
+        try:
+            return trainer.seconds_a_step(budget)
+        except torch.OutOfMemoryError:
+            pass  # retry outside of the handler, which keeps tensors alive
+        trainer.shrink()
 
 
 def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bool) -> float:
@@ -138,12 +145,3 @@ def _fitted(request: StudyRequest, variant: str) -> tuple[Recipe, list[Store]]:
     stores = open_stores(request.stores(variant))
     recipe = fitted(request.recipe(variant), stores[0][0])
     return recipe, stores
-
-
-@contextmanager
-def _clear_after() -> Iterator[None]:
-    """Free the device afterwards."""
-    try:
-        yield
-    finally:
-        clear()
