@@ -19,6 +19,7 @@ import pytest
 import torch
 from support.corpora import ENVIRONMENT, build, write
 from support.pretrain_runs import (
+    HERE,
     MACHINE,
     QUIET,
     assert_same,
@@ -41,6 +42,7 @@ from clozelab.models.build import PretrainingModel
 from clozelab.models.load import load
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.runs import session
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Evaluated, Said, Saved
 from clozelab.runs.machine import Machine
@@ -291,6 +293,19 @@ def test_one_text_in_order_cannot_be_mixed_from_two(tmp_path: Path) -> None:
 
 
 # Out of memory, no number
+
+
+def test_memory_of_an_evaluation_is_given_back_before_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[torch.device] = []
+    monkeypatch.setattr(session, "give_back", given.append)
+    saving = SaveOptions(evaluate_every=2, evaluate_blocks=4)
+    counts: list[tuple[type, int]] = []
+    for event in pretrain(pretrain_job("bert"), tmp_path / "a", machine=MACHINE, saving=saving):
+        counts.append((type(event), len(given)))
+    steps = [count for kind, count in counts if kind is Step]
+    assert steps == [0, 0, 1, 1] and given == [HERE.device] * 2
 
 
 MUCH = 1 << 60  # bytes, which no machine has

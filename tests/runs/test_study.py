@@ -34,8 +34,8 @@ from torch._dynamo.utils import counters
 import clozelab
 from clozelab.errors import UserError
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.reporting.study import write_page
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, drained

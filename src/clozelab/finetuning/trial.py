@@ -31,7 +31,7 @@ from clozelab.training import checkpoint as checkpoints
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared, Step, TrainState
-from clozelab.training.memory import raising_one
+from clozelab.training.memory import give_back, raising_one
 from clozelab.training.packing import pinned
 from clozelab.training.world import World, full_tensor
 
@@ -143,8 +143,7 @@ class Trial:
                 " use --recompute, shorter blocks (--set length=…) or a smaller model"
             )
         self.train_state.model.zero_grad(set_to_none=True)
-        if self.world.device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back(self.world.device)
         self.tokens = held // 2
         self.shape = self.sampler.shape(tokens=self.tokens) if self.compiled else None
         return f"out of memory: at most {self.tokens:,} tokens at a time from now on"

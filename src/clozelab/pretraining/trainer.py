@@ -39,7 +39,7 @@ from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
-from clozelab.training.memory import check_room, raising_one
+from clozelab.training.memory import check_room, give_back, raising_one
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
@@ -148,8 +148,7 @@ class PretrainTrainer:
                 f" use --micro-batch {max(fits, 1)}, --recompute or a smaller --size"
             )
         self.train_state.model.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back(device)
         self.tokens = fits * length
         self.steps = self._steps()
         return f"out of memory: micro-batches of {fits} sequences from here on"

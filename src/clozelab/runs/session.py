@@ -44,6 +44,7 @@ from clozelab.training.loop import (
     check_finite,
     train,
 )
+from clozelab.training.memory import give_back
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World
 
@@ -190,6 +191,7 @@ class Session:
                 if probes:
                     yield from self._run_probe(number, log)
                 if evaluates or probes:
+                    give_back(self.trainer.world.device)  # steps do not need what these needed
                     self.times.add("evaluation", self._watch.read())
                 if number == schedule.total:
                     self._result = self._summary(number, began)

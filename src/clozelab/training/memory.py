@@ -37,6 +37,12 @@ def raising_one() -> Iterator[None]:
         raise torch.OutOfMemoryError(message)
 
 
+def give_back(device: torch.device) -> None:
+    """Give the memory that torch only caches back to a GPU, which others may share."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def check_room(parameters: int, device: torch.device, *, memory: float) -> None:
     """Refuse a model that needs more than `memory` bytes, before the system kills the process.
 

@@ -16,7 +16,7 @@ from support.pretrain_runs import HERE, pretrain_job
 from torch import nn
 
 from clozelab.errors import UserError
-from clozelab.pretraining.job import PretrainTrainer
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs import warm
 from clozelab.runs.machine import Machine
 from clozelab.studies import run
