@@ -68,6 +68,7 @@ def fit(
     constant = scale <= 1e-12 * mean.abs().max().clamp(min=1.0)
     scale = scale.masked_fill(constant, 1.0)
     design = _design(x, mean, scale)
+    del x  # all training examples of a large task take gigabytes
     fold = folds(np.arange(len(vectors)) if groups is None else groups)
     if balanced:
         weights = _balancing_weights(y)
@@ -154,14 +155,15 @@ def _ridge_search(
     design: Tensor, targets: Tensor, fold: Tensor, penalties: Sequence[float]
 ) -> Searched:
     """Search by squared error on held-out folds; each fold's products are computed once."""
-    parts = [(design[fold == n], targets[fold == n]) for n in range(int(fold.max()) + 1)]
-    grams = [x.T @ x for x, _ in parts]
-    products = [x.T @ y for x, y in parts]
+    rows = [fold == number for number in range(int(fold.max()) + 1)]
+    grams = [design[part].T @ design[part] for part in rows]
+    products = [design[part].T @ targets[part] for part in rows]
     gram, product = sum(grams[1:], grams[0]), sum(products[1:], products[0])
     losses = np.zeros(len(penalties))
-    for number, (x, y) in enumerate(parts):
-        if len(x) == len(design):
+    for number, part in enumerate(rows):
+        if part.all():
             continue
+        x, y = design[part], targets[part]
         scaled = [penalty * (len(design) - len(x)) for penalty in penalties]
         weights = _solve_ridge(gram - grams[number], product - products[number], scaled)
         losses += ((x @ weights - y) ** 2).sum(dim=(1, 2)).cpu().numpy()
