@@ -79,6 +79,23 @@ def test_other_tunings_and_held_out_blocks_are_refused(
         plan_of(other, tmp_path / "out")
 
 
+def test_finished_cells_of_seeds_that_are_not_named_are_told(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    plan_of(read_study(tmp_path, seeds=2)).write(out)
+    for seed in range(2):
+        result = out / "cells" / "dynamic" / f"seed-{seed}" / "result.json"
+        result.parent.mkdir(parents=True)
+        result.write_text("{}", encoding="utf-8")
+
+    def told(seeds: int) -> list[str]:
+        study = read_study(tmp_path, seeds=seeds)
+        request = make_request(study, [store("wordpiece")], budget="3steps")
+        return [said.text for said in make_plan(request, MACHINE, out=out)]
+
+    assert not any("kept but not compared" in text for text in told(2))
+    assert any("1 finished cell is kept but not compared" in text for text in told(1))
+
+
 def test_pairs_whose_file_has_changed_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"good": "It rains.", "bad": "It rain."}\n')
@@ -189,7 +206,7 @@ def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> Non
 
     planned("here", study)
     planned("there", read_study(tmp_path, STATIC, DYNAMIC, tasks=["sst2"]))  # with one more variant
-    with pytest.raises(UserError, match="was started with another task_data"):
+    with pytest.raises(UserError, match="was started with another --task-data"):
         planned("other", study)
 
 

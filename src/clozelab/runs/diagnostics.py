@@ -139,6 +139,15 @@ class Plateau:
         self._losses.append(loss)
         return warning
 
+    def at_end(self, loss: float) -> str | None:
+        """A warning if the run ends no better than token frequencies, also if it was short."""
+        if loss < _NEAR * self.level or (self.warned and not self.left):
+            return None
+        return (
+            f"learned little: {self.objective} ends at {loss:.2f}, and predicting by token"
+            f" frequency alone gives {self.entropy:.2f}; {self.cause(self._lower)}"
+        )
+
     def _judge(self, mean: float) -> str | None:
         """Compare the stretch that has ended with the one before; returns a warning or None."""
         before, self._before = self._before, mean

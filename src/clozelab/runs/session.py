@@ -209,6 +209,10 @@ class Session:
             self.run.write_result(result)
         log.ended(result, whole=number == total)
         yield from map(Said, log.notes())
+        if number == total and self.plateau is not None:
+            losses = result.get("held_out") or result.get("train") or {}
+            warning = self.plateau.at_end(losses.get(self.plateau.objective, {}).get("loss", 0.0))
+            yield from map(Said, [warning] if warning else [])
         yield Ended(number, number == total, result, signal=signal)
 
     def _end_early(self, number: int) -> Iterator[Refitted]:

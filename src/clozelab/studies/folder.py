@@ -102,7 +102,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
     now = fingerprints(request)
     requested = request.recorded()
     changed = [
-        name
+        f"--{name.replace('_', '-')}"
         for name in _OPTIONS
         if options[name] != requested[name]
         and not _moved(name, (options[name], saved.fingerprints), (requested[name], now))

@@ -183,6 +183,11 @@ def make_plan(
             f"{out}: was started before clozelab recorded digests of task files; do not"
             " change these files from now on"
         )
+    if left_out := _left_out(request, out):
+        yield Said(
+            f"{out}: {left_out} finished {'cell is' if left_out == 1 else 'cells are'} kept but"
+            " not compared, because this command names fewer seeds or variants"
+        )
     plan = replace(
         plan,
         unit=saved.unit,
@@ -198,6 +203,15 @@ def make_plan(
         new = [name for name, pace in plan.paces.items() if pace.seconds_a_step is None]
         plan = yield from _timed(plan, machine, new)
     return replace(plan, paces={**saved.paces, **plan.paces})  # keeps variants that may return
+
+
+def _left_out(request: StudyRequest, out: Path | None) -> int:
+    """How many cells of a folder are finished and not among those of a request."""
+    if out is None:
+        return 0
+    cells = {cell.folder(out) for cell in request.cells()}
+    finished = {file.parent for file in out.glob("cells/*/seed-*/result.json")}
+    return len(finished - cells)
 
 
 def _stated_power(saved: SavedPlan, claim: str, power: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -126,6 +126,11 @@ def unit(measure: str) -> str:
     return kind_of(measure).unit
 
 
+def decimals(measure: str) -> int:
+    """How many decimals are shown: nats need three, points one."""
+    return 3 if is_loss(measure) or unit(measure) == "nats" else 1
+
+
 def label(measure: str) -> str:
     """The label of a measure in tables."""
     kind, _, name = measure.partition(".")

@@ -215,6 +215,14 @@ def test_a_run_that_never_was_there_says_nothing() -> None:
     assert warnings_of(plateau(), falling(9.0, 5.0, 500) + [5.0] * 1500) == []
 
 
+def test_a_short_run_that_ends_no_better_than_frequencies_is_told_at_its_end() -> None:
+    text = plateau(24, warmup=2).at_end(8.3) or ""
+    assert "masked_lm ends at 8.30" in text and "gives 7.00; no cause" in text
+    assert plateau(24, warmup=2).at_end(0.97 * LEVEL) is None
+    warned = plateau()
+    assert warnings_of(warned, [7.1] * 2000) and warned.at_end(7.1) is None  # it was told before
+
+
 def test_falling_back_is_told_apart() -> None:
     ((_, text),) = warnings_of(plateau(), falling(9.0, 5.0, 500) + [7.1] * 1000)
     assert text.endswith("it fell back")

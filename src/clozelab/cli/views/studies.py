@@ -15,6 +15,7 @@ from clozelab.cli.views import Values, or_dash, table
 from clozelab.studies import spec as specs
 from clozelab.studies.power import LOW, claim_powers
 from clozelab.studies.records import parts_line
+from clozelab.studies.scores import decimals
 from clozelab.studies.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -159,16 +160,12 @@ def scores(spec: StudySpec, cells: Sequence[Values]) -> Table:
         own = [cell["scores"] for cell in cells if cell["variant"] == variant.name]
         values = [[each[n] for each in own if each.get(n) is not None] for n in names]
         means = [
-            or_dash(fmean(numbers) if numbers else None, _form(name))
+            or_dash(fmean(numbers) if numbers else None, f"{{:.{decimals(name)}f}}")
             for name, numbers in zip(names, values, strict=True)
         ]
         seeds = max(map(len, values), default=len(own))
         lines.add_row(variant.name, *means, str(seeds))
     return lines
-
-
-def _form(name: str) -> str:
-    return "{:.3f}" if name.startswith("held_out.") else "{:.1f}"
 
 
 def _compared(spec: StudySpec, variants: Table, cells: int) -> Iterator[RenderableType]:

@@ -11,7 +11,7 @@ from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableC
 from clozelab.reporting.study.claims import difference_text
 from clozelab.statistics import mean
 from clozelab.studies.records import StudyRecord
-from clozelab.studies.scores import is_loss, label, unit
+from clozelab.studies.scores import decimals, is_loss, label, unit
 from clozelab.studies.spec import Variant
 from clozelab.studies.verdicts import advantage
 
@@ -60,7 +60,7 @@ def _constant_row(record: StudyRecord, measures: Sequence[str]) -> list[TableCel
     row: list[TableCell] = ["a constant answer", GAP]
     for measure in measures:
         score = record.constant.get(measure)
-        row.append(GAP if score is None else NumberCell(f"{score:.{_decimals(measure)}f}", score))
+        row.append(GAP if score is None else NumberCell(f"{score:.{decimals(measure)}f}", score))
         row += [GAP] if measure in in_paper else []
     return row
 
@@ -72,7 +72,7 @@ def _mean_cells(
     values = [] if _untrained(record, variant, measure) else _values(record, variant, measure)
     if not values:
         return GAP, paper
-    digits = _decimals(measure)
+    digits = decimals(measure)
     estimate = mean(values)
     interval = f" ± {estimate.half:.{digits}f}" if estimate else ""
     fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
@@ -123,10 +123,6 @@ def _note(record: StudyRecord, missing: set[str]) -> str:
     return " ".join(notes)
 
 
-def _decimals(measure: str) -> int:
-    return 3 if is_loss(measure) or unit(measure) == "nats" else 1
-
-
 def _difference_cell(record: StudyRecord, variant: str, measure: str) -> TableCell:
     """The mean of a variant minus that of the first; of a loss, negative is better."""
     first, kind = record.variants[0].name, unit(measure)
@@ -146,5 +142,5 @@ def _difference_cell(record: StudyRecord, variant: str, measure: str) -> TableCe
 def _paper_cell(value: float | None, measure: str, *, sign: str = "") -> TableCell:
     if value is None:
         return GAP
-    digits = _decimals(measure)
+    digits = decimals(measure)
     return NumberCell(f"{value:{sign}.{digits}f}".replace("-", "−"), value)
