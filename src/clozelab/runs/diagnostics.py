@@ -12,7 +12,7 @@ in their loss, compared with the entropy of the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -141,7 +141,7 @@ class Plateau:
 
     def at_end(self, loss: float) -> str | None:
         """A warning if the run ends no better than token frequencies, also if it was short."""
-        if loss < _NEAR * self.level or (self.warned and not self.left):
+        if loss < self.entropy or (self.warned and not self.left):
             return None
         return (
             f"learned little: {self.objective} ends at {loss:.2f}, and predicting by token"
@@ -192,9 +192,11 @@ def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     name = slots.use("objectives", part)
 
     def cause(lower: bool) -> str:
-        return plateau_cause(recipe, lower=lower, repeats=repeated_share(stores[0][0]))
+        fitted = replace(recipe, schedule=plateau.schedule)  # to the time that was left
+        return plateau_cause(fitted, lower=lower, repeats=repeated_share(stores[0][0]))
 
-    return Plateau(name, recipe.schedule, entropy=entropy, level=level, cause=cause)
+    plateau = Plateau(name, recipe.schedule, entropy=entropy, level=level, cause=cause)
+    return plateau
 
 
 def plateau_level(recipe: Recipe, entropy: float) -> float:
