@@ -34,18 +34,23 @@ def doctor(
     run may be finished or still training. The doctor reads its records and its embedding weights.
 
     Args:
-        model (RUN): a run, or a Hugging Face directory with trainer_state.json, weights or a
-            tokenizer
+        model (RUN): a run, a corpus, or a Hugging Face directory with trainer_state.json, weights
+            or a tokenizer
         data: the training text (the run's own corpora, if they are still there); without a model,
             the corpus itself is diagnosed
         measure: also run the model on held-out text and check its predictions
         blocks: held-out blocks for --measure (256)
         json: print JSON instead of text
     """
+    from clozelab import files
     from clozelab.diagnosis.examine import examine
 
     if model is None and not data:
         raise UserError("doctor needs a run, a Hugging Face directory, or --data CORPUS")
+    if model is not None and files.kind_of(Path(model)) == "corpus":
+        if data:
+            raise UserError(f"{model}: is a corpus, not a model; leave out it or --data")
+        data, model = [model], None
     if measure and (model is None or not blocks):
         raise UserError("--measure: needs a model, and at least one block to run it on")
     case = _read(model, data)
@@ -62,18 +67,16 @@ def doctor(
 
 def _read(model: str | None, data: Sequence[str]) -> Case:
     """The records of whatever is named."""
-    from clozelab import files
     from clozelab.diagnosis import foreign, reading
 
     if model is None:
         return reading.read_corpus(data)
     path = Path(model)
     if not path.is_dir():
+        problem = "is a file" if path.exists() else "does not exist"
         raise UserError(
-            f"{model}: does not exist; name a run, or a Hugging Face directory on this machine"
+            f"{model}: {problem}; name a run, a corpus, or a Hugging Face directory on this machine"
         )
-    if files.kind_of(path) == "corpus":
-        raise UserError(f"{model}: is a corpus; write --data {model}")
     if not (path / "recipe.toml").exists() and foreign.is_folder(path):
         return foreign.read_folder(model, data)
     return reading.read_run(model, data)

@@ -64,7 +64,8 @@ class Folders:
         self._places = [Path(place) for place in places]
         for place in self._places:
             if not place.is_dir():
-                raise UserError(f"{place}: does not exist; name a folder on this machine")
+                problem = "is a file" if place.exists() else "does not exist"
+                raise UserError(f"{place}: {problem}; name a folder on this machine")
             if not list(_folders_at(place)):
                 raise UserError(
                     f"{place}: is not a run; name runs, studies, corpora or Hugging Face"

@@ -428,7 +428,12 @@ def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
         (["--data", "nowhere"], "nowhere"),
         (["hf", "--measure"], "hf: --measure needs a corpus"),
         (["bad"], "trainer_state.json: not JSON"),
-        (["corpus"], "corpus: is a corpus; write --data corpus"),
+        (["bad/trainer_state.json"], "trainer_state.json: is a file; name a run, a corpus"),
+        (
+            ["corpus", "--data", "corpus"],
+            "corpus: is a corpus, not a model; leave out it or --data",
+        ),
+        (["corpus", "--measure"], "--measure: needs a model"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(
@@ -439,6 +444,11 @@ def test_mistakes_are_told_in_a_sentence(
     (tmp_path / "bad" / "trainer_state.json").write_text("{", encoding="utf-8")
     (tmp_path / "corpus").symlink_to(store("wordpiece", documents=60, variant="embedded"))
     assert sentence in refused(command("doctor", *arguments, cwd=tmp_path))
+
+
+def test_a_corpus_needs_no_option() -> None:
+    place = store("wordpiece", documents=60, variant="embedded")
+    assert diagnose(place).as_json() == diagnose(data=[place]).as_json()
 
 
 @pytest.mark.thorough

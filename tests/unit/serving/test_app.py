@@ -400,7 +400,7 @@ def test_nothing_is_written_into_the_folders(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"does not exist|is not a run"):
+    with pytest.raises(UserError, match=r"does not exist|is not a run|is a file"):
         Folders([str(tmp_path / name)])
 
 

@@ -46,6 +46,7 @@ def test_an_address_of_another_machine_is_refused(host: str) -> None:
     ("arguments", "says"),
     [
         (["nowhere"], "nowhere: does not exist"),
+        ([__file__], "is a file; name a folder"),
         ([str(Path(__file__).parent)], "is not a run"),
         (["--port", "70000"], "--port 70000: must be at most 65535"),
         (["--port", "x"], "--port: 'x' is not a whole number"),
