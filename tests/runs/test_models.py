@@ -528,6 +528,8 @@ def test_every_checkpoint_of_a_run_goes_out(
         ("import bert OUT", "is already a run of clozelab"),
         ("import hf-bert FULL", "not empty"),
         ("fill nothing-here a[MASK]", "nothing-here: does not exist"),
+        ("fill CORPUS a[MASK]", "is a corpus, not a model; name a run"),
+        ("export CORPUS OUT", "is a corpus, not a model; name a run"),
         ("fill bert no_blank", "has no blank; write [MASK]"),
         ("fill bert [MASK] --top 0", "--top 0: must be at least 1"),
         ("fill bert LONG", "reads at most 30"),
@@ -572,6 +574,7 @@ def test_a_mistake_is_answered_in_one_sentence(
     (tmp_path / "full" / "file").write_text("mine")
     places = {name: str(runs_dir / name) for name in (*KINDS, "hf-bert")}
     places |= {"FULL": str(tmp_path / "full"), "LONG": "word " * 40 + "[MASK]"}
+    places["CORPUS"] = store("wordpiece")
     split = [
         places.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in arguments.split()
     ]

@@ -18,6 +18,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
+from clozelab.files import kind_of
 from clozelab.layers import Linear, unset_weights
 from clozelab.models.build import PretrainingModel, build
 from clozelab.models.generator import FOLDER, WithGenerator, joined
@@ -59,6 +60,8 @@ def load(place: str) -> Model:
             remedy = f"remove {path / 'result.json'} and run the same finetune command again"
         problem = skipped[0].partition(";")[0] if skipped else "its checkpoints are missing"
         raise UserError(f"{path}: is done, but {problem}; {remedy}")
+    if (kind := kind_of(path)) in ("corpus", "study"):
+        raise UserError(f"{place}: is a {kind}, not a model; name a run or a checkpoint")
     if (path / PLAN).exists():
         return load(str(path / best_tuning(path)))
     return _load_foreign(str(path) if is_url(place) else place)
