@@ -250,6 +250,8 @@ def test_measures_that_were_stopped_go_on(
         ("adapt @model --data @new --out @out --general @other", "its tokenizer is not that of"),
         ("adapt @model --data @other --out @out", "build the corpus with --tokenizer-from"),
         ("adapt @model --data @new --out @out --replay @new:1.5", "a share of the tokens below 1"),
+        ("adapt @model --data @new --out @out --replay @new:abc", "new:abc: abc is not a share"),
+        ("adapt @model --data @new --out @out --replay @new:0", "new:0: a share must be above 0"),
         ("adapt @model --data @new --out @out --general @new", "is the text to adapt to"),
         ("adapt @model --data @line --out @out", "has a single document"),
         ("adapt @model --data @none --out @out", "no held-out loss, since"),

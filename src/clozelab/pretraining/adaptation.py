@@ -167,7 +167,7 @@ def _replay_share(replay: str | None) -> tuple[float, str | None]:
     """The share of the tokens that are replayed, and the place of their corpus."""
     if replay is None:
         return 0.0, None
-    place, share = weighted(replay)
+    place, share = weighted(replay, option="--replay", called="share")
     share = REPLAY if place == replay else share
     if not share < 1:
         raise UserError(

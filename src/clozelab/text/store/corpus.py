@@ -295,8 +295,8 @@ def store_identity(store: Store) -> dict[str, Any]:
     return {"path": path, "weight": weight, "made": corpus.manifest["fingerprint"]}
 
 
-def weighted(word: str) -> tuple[str, float]:
-    """The place and the weight of `DIR` or `DIR:WEIGHT`."""
+def weighted(word: str, *, option: str = "--data", called: str = "weight") -> tuple[str, float]:
+    """The place and the weight of `DIR` or `DIR:WEIGHT`; errors name the option and the number."""
     place, sign, number = word.rpartition(":")
     host = is_url(word) and ("/" in number or re.fullmatch(r"https?://[^/]*", word))
     if not sign or host or Path(word).exists():
@@ -305,8 +305,8 @@ def weighted(word: str) -> tuple[str, float]:
         weight = float(number)
     except ValueError:
         raise UserError(
-            f"--data {shown(word)}: {number} is not a weight; write DIR or DIR:0.5"
+            f"{option} {shown(word)}: {number} is not a {called}; write DIR or DIR:0.5"
         ) from None
     if not 0 < weight < float("inf"):
-        raise UserError(f"--data {shown(word)}: a weight must be above 0")
+        raise UserError(f"{option} {shown(word)}: a {called} must be above 0")
     return place, weight
