@@ -23,6 +23,7 @@ from support.texts import tokenizer
 
 import clozelab
 from clozelab import cli
+from clozelab.errors import UserError
 from clozelab.models.load import load
 from clozelab.pretraining import starting
 from clozelab.pretraining.adaptation import adaptation
@@ -240,6 +241,17 @@ def test_measures_that_were_stopped_go_on(
     assert code == 130 and f"clozelab adapt --resume {out}" in err
     code, printed, _ = run_command(capsys, f"adapt --resume {out}")
     assert code == 0 and "pseudo-perplexity of texts.txt" in printed
+
+
+def test_a_damaged_run_names_the_command_that_trains_it_again(
+    model: Path, new: str, tmp_path: Path
+) -> None:
+    how: dict[str, Any] = {"budget": "1steps", "evaluate_blocks": 4, "workers": 0}
+    run = clozelab.adapt(model, data=new, out=tmp_path / "out", device="cpu", progress=False, **how)
+    for weights in run.path.glob("checkpoints/*/model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(UserError, match=f"train it again with clozelab adapt --resume {run.path}"):
+        load(str(run.path))
 
 
 @pytest.mark.parametrize(

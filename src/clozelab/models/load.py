@@ -55,9 +55,11 @@ def load(place: str) -> Model:
             return _load_checkpoint(checkpoint, tuple(skipped))
         if Run(path).result() is None:
             raise UserError(f"{path}: the run has no complete checkpoint yet; wait, or resume it")
-        remedy = f"train it again with clozelab pretrain --resume {path}"
         if (path / TASK).exists():
             remedy = f"remove {path / 'result.json'} and run the same finetune command again"
+        else:
+            verb = "adapt" if "adaptation" in Run(path).machine() else "pretrain"
+            remedy = f"train it again with clozelab {verb} --resume {path}"
         problem = skipped[0].partition(";")[0] if skipped else "its checkpoints are missing"
         raise UserError(f"{path}: is done, but {problem}; {remedy}")
     if (kind := kind_of(path)) in ("corpus", "study"):
