@@ -7,8 +7,15 @@ from difflib import get_close_matches
 
 
 def nearest(word: str, words: Iterable[str], *, alike: float = 0.6) -> str | None:
-    """The most similar of `words`, if its similarity is at least `alike` (0 to 1)."""
-    return next(iter(get_close_matches(word, list(words), 1, alike)), None)
+    """The most similar of `words`, if its similarity is at least `alike` (0 to 1).
+
+    A word that differs only by two neighbouring letters in the wrong order comes first.
+    """
+    words = list(words)
+    letters = zip(range(len(word)), word, word[1:], strict=False)
+    swapped = {f"{word[:at]}{second}{first}{word[at + 2 :]}" for at, first, second in letters}
+    close = get_close_matches(word, words, 1, alike)
+    return next(iter([*(each for each in words if each in swapped), *close]), None)
 
 
 def remedy(word: str, allowed: Iterable[str]) -> str:

@@ -306,9 +306,12 @@ def test_the_other_kinds_settings_come_from_the_examples(tmp_path: Path) -> None
 
 
 def test_what_is_no_kind_of_task_is_refused(tmp_path: Path) -> None:
-    assert "kind of task 'sort' is unknown; choose from classify" in refusal(
-        lambda: own("sort", train="x")
+    assert "kind of task 'join' is unknown; use classify, " in refusal(
+        lambda: own("join", train="x")
     )
+    assert "did you mean classify?" in refusal(lambda: own("clasify", train="x"))
+    assert "did you mean classify?" in refusal(lambda: find("clasify", None))
+    assert "did you mean sst2?" in refusal(lambda: find("sts2", None))
     assert "no file is named" in refusal(lambda: own("classify"))
     assert "does not exist" in refusal(lambda: own("classify", train=tmp_path / "x.tsv"))
 

@@ -19,7 +19,7 @@ from clozelab.finetuning.files.hub import hub, is_hub
 from clozelab.finetuning.files.named import NAMED, File, Named, Setting
 from clozelab.finetuning.files.tables import existing
 from clozelab.finetuning.kinds import KINDS, TaskKind, own_words
-from clozelab.nearest import nearest
+from clozelab.nearest import nearest, remedy
 from clozelab.remote.access import shown
 from clozelab.remote.cache import local_file, local_folder
 
@@ -86,7 +86,7 @@ class TaskSplits:
 def find(name: str, root: str | Path | None) -> TaskSplits:
     """A named task in a folder of tasks or at a URL, by default that of the environment."""
     if name not in NAMED:
-        meant = nearest(name, NAMED, alike=0.4)
+        meant = nearest(name, (*NAMED, *own_words()), alike=0.4)
         hint = f"did you mean {meant}?" if meant else f"choose from {', '.join(NAMED)}"
         raise UserError(f"task {name!r} is unknown; {hint}")
     return found_in(NAMED[name], root)
@@ -178,7 +178,7 @@ def own(
     those of `train`. A test file may lack them.
     """
     if word not in own_words():
-        raise UserError(f"kind of task {word!r} is unknown; choose from {', '.join(own_words())}")
+        raise UserError(f"kind of task {word!r} is unknown; {remedy(word, own_words())}")
     files = {"train": train, "dev": dev, "test": test}
     sources: dict[str, Source] = {
         split: hub(str(name), split) if is_hub(str(name)) else local_file(str(name))
