@@ -286,6 +286,7 @@ def test_demo_runs(
             "evaluate nowhere --dat c",
             "--dat: is not an option of clozelab evaluate; did you mean --data",
         ),
+        ("generate nowhere --top-k -3k", "--top-k: '-3k' is not a whole number"),
         ("corpus build text.txtt --out c", "did you mean text.txt?"),
         ("corpus build empty.txt --out c", "there is no text in empty.txt"),
         ("corpus build white.txt --out c", "there is no text in white.txt"),
@@ -324,6 +325,12 @@ def test_blocks_that_are_not_there(corpus: str, arguments: list[str], answer: st
     assert answer in refused(
         run("blocks", "roberta", "--corpus", corpus, "--size", "tiny", *arguments)
     )
+
+
+def test_a_negative_budget_is_a_budget_and_no_option(corpus: str, tmp_path: Path) -> None:
+    arguments = ["--data", corpus, "--out", "new", "--budget", "-5s"]
+    message = refused(run("pretrain", "bert", *arguments, cwd=tmp_path))
+    assert "--budget -5s: is not a budget; give a number and its unit" in message
 
 
 def test_numbers_that_are_none_are_answered_plainly() -> None:
