@@ -146,6 +146,8 @@ def test_a_study_fills_cell_by_cell(page_shown: Chromium) -> None:
     states = [row.split() for row in page_shown.ask(cells)]
     assert states[0][:4] == ["static", "done", "done", "done"]
     assert states[2][:4] == ["single", "failed", "waiting", "waiting"]
+    heading = page_shown.ask("document.querySelector('.study h3').innerText")
+    assert heading.startswith("study: ")
     assert "6 of 9 cells are done, 1 failed" in page_shown.ask(
         "document.querySelector('.far').innerText"
     )

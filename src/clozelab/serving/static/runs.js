@@ -137,14 +137,14 @@ function studyPanel() {
   const panel = el("section", { class: "study" }, title, question, state, el("div", { class: "wide" }, cells), more);
   more.open = true;
   panel.show = (study) => {
-    title.textContent = study.title;
+    title.textContent = `${study.name}: ${study.title}`;
     question.textContent = study.question;
     const failed = study.failed ? `, ${study.failed} failed` : "";
     state.replaceChildren(badge(study.state), bar(study.done / study.planned, "cells done"),
       ` ${study.done} of ${study.planned} cells are done${failed}`);
     const seeds = [...new Set(study.variants.flatMap((one) => one.cells.map((cell) => cell.seed)))].sort((a, b) => a - b);
     cells.replaceChildren(
-      el("caption", { class: "unseen" }, `Cells of ${study.title}`),
+      el("caption", { class: "unseen" }, `Cells of ${study.name}`),
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "variant"), seeds.map((seed) => el("th", { scope: "col" }, `seed ${seed}`)), el("th", { scope: "col" }, "what it is"))),
       el("tbody", {}, study.variants.map((variant) => el("tr", {}, el("th", { scope: "row" }, variant.name),
         seeds.map((seed) => {
