@@ -222,6 +222,10 @@ def test_the_command_says_what_it_joined_and_what_is_wrong(
     assert main(command) == 2 and "already exists" in capsys.readouterr().err
     assert main([*command[:2], "--out", str(tmp_path / "new")]) == 2
     assert "name two folders or more" in capsys.readouterr().err
+    (tmp_path / "link").symlink_to(parts[0])
+    for again in (parts[0], tmp_path / "link"):
+        assert main(["merge", *map(str, (parts[0], again)), "--out", str(tmp_path / "new")]) == 2
+        assert "is named twice; name each folder once" in " ".join(capsys.readouterr().err.split())
     empty = tmp_path / "empty"
     shutil.copytree(parts[0], empty)
     shutil.rmtree(empty / "cells")

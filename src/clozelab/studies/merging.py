@@ -66,6 +66,8 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
     if len(parts) < 2:
         raise UserError(f"{len(parts)} study cannot be merged; name two folders or more")
     for first, other in combinations(parts, 2):
+        if first.folder.samefile(other.folder):
+            raise UserError(f"{other.folder}: is named twice; name each folder once")
         _check_comparable(first, other)
     owners = _owners(parts)
     merged = _merged_spec(parts, len({cell.seed for cell in owners}), study)
