@@ -167,7 +167,7 @@ def run(lines: str) -> None:
 
 
 def served(arguments: list[str]) -> None:
-    """Start the web app, open it, and end it by Ctrl-C, which must end it with 130."""
+    """Start the web app, open it, and end it by Ctrl-C, which must end it with 0."""
     with serving([], *arguments) as (url, _), urlopen(f"{url}api/models", timeout=60) as answer:
         assert json.load(answer)
 

@@ -52,5 +52,6 @@ def serving(folders: Sequence[Path | str], *options: str) -> Iterator[tuple[str,
         if process.poll() is None:
             os.kill(process.pid, signal.SIGINT)
         code = process.wait(timeout=60)
+        messages.append(process.stderr.read())
         process.stderr.close()
-    assert code == 130, code
+    assert code == 0 and "interrupted" not in messages[-1], (code, messages)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from signal import SIGINT
 
 from clozelab.api.watching import Watch, err
 from clozelab.errors import UserError
+from clozelab.interrupts import signal_of
 from clozelab.options import Places, command
 
 PORT = 8765
@@ -49,4 +51,8 @@ def serve(
         if watch.progress:  # not `say`, which takes tokens out of addresses
             err.print(f"{listening.url} is ready; press Ctrl-C to stop", markup=False)
 
-    run(build(app, host=host, token=listening.token), listening, ready=ready)
+    try:
+        run(build(app, host=host, token=listening.token), listening, ready=ready)
+    except KeyboardInterrupt as interrupt:
+        if signal_of(interrupt) != SIGINT:  # Ctrl-C is how it ends
+            raise

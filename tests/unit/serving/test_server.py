@@ -67,7 +67,7 @@ def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
 
 @pytest.mark.thorough
 def test_it_serves_until_ctrl_c() -> None:
-    """`serving` looks for the exit code 130."""
+    """`serving` looks for the exit code 0."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with serving([], "--port", str(port)) as (url, messages):
