@@ -15,8 +15,10 @@ from support.corpora import ENVIRONMENT, build, refused, run, run_apart, texts, 
 from support.processes import run_process
 
 from clozelab import cli, data
+from clozelab.cli.commands import COMMANDS
 from clozelab.config import recipe
 from clozelab.data import chinese, chinese_entities, tokenizer
+from clozelab.options import summary
 from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.store import Corpus
 from clozelab.text.store.build import _sample
@@ -394,6 +396,11 @@ def measure(status: Path, session: int, peaks: dict[int, int]) -> None:
         return
     if int(fields[3]) == session and match:
         peaks[int(status.parent.name)] = int(match[1])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_the_command_does_not_what_python_returns(name: str) -> None:
+    assert not re.search("`|return", summary(COMMANDS[name].call))
 
 
 def test_help_starts_without_anything_heavy() -> None:

@@ -46,7 +46,7 @@ def score(
     For a masked language model this is the pseudo-log-likelihood: each token is masked in a copy of
     the text and predicted from the others. Causal models, XLNet (in the order of the text) and ELMo
     (the mean of both directions) have exact log-likelihoods. A model trained with both objectives,
-    such as GPT-BERT, is scored as a masked language model unless `method` is causal. All values are
+    such as GPT-BERT, is scored as a masked language model unless --method is causal. All values are
     in nats.
 
     Args:

@@ -108,8 +108,8 @@ def study(
 ) -> Any:
     """Run a table of a paper as an experiment, with several seeds and an HTML page.
 
-    The same call continues a study that was stopped, and runs failed cells again. It returns the
-    `Study`. With `plan` it runs nothing and returns the plan; without data, the study's definition.
+    The same command continues a study that was stopped, and runs failed cells again. With --plan
+    it runs nothing and gives the plan, or without --data the study's definition.
 
     Args:
         name: a name or a TOML file; without it, list the studies

@@ -80,7 +80,7 @@ def finetune(
     machine: MachineOptions,
     watch: Watch,
 ) -> Run:
-    """Fine-tune a model on a task, with several seeds or a grid; returns the folder of all runs.
+    """Fine-tune a model on a task, with several seeds or a grid; one folder has all runs.
 
     Args:
         task: a known task (see clozelab tasks), or a kind for your own files: classify, regress,
