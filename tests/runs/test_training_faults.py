@@ -21,8 +21,8 @@ from support.pretrain_runs import (
 
 from clozelab.cli import main
 from clozelab.errors import UserError
-from clozelab.pretraining import job as setup
 from clozelab.pretraining import starting
+from clozelab.pretraining import trainer as setup
 from clozelab.pretraining.held_out import evaluate
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.runs.directory import Run

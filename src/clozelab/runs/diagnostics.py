@@ -12,7 +12,7 @@ in their loss, compared with the entropy of the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields
 from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,7 @@ _NEAR = 0.98  # of the plateau's loss: below, the model has learned more
 LEFT = 0.9  # of the plateau's loss: a run that ends below it has left the plateau for good
 _FALL = 0.005  # of the entropy, from one stretch to the next: less does not count as a fall
 _ACTIVE = 0.5  # of the peak learning rate: below, every loss is nearly constant
+_TRIAL = 10  # steps, of which nobody expects that they teach much
 _EARLY, _LONG = 0.3, 20_000  # share of the steps, or steps, before which there is no warning
 
 # Likely causes, by rules of thumb: as deep as base, in a run far shorter than the published ones; a
@@ -141,11 +142,14 @@ class Plateau:
 
     def at_end(self, loss: float) -> str | None:
         """A warning if the run ends no better than token frequencies, also if it was short."""
-        if loss < self.entropy or (self.warned and not self.left):
+        known = self.warned and not self.left
+        if loss < self.entropy or known or self.schedule.total <= _TRIAL:
             return None
+        reached = loss < self.entropy / _NEAR
         return (
             f"learned little: {self.objective} ends at {loss:.2f}, and predicting by token"
-            f" frequency alone gives {self.entropy:.2f}; {self.cause(self._lower)}"
+            f" frequency alone gives {self.entropy:.2f};"
+            f" {self.cause(self._lower) if reached else _too_few(self.schedule)}"
         )
 
     def _judge(self, mean: float) -> str | None:
@@ -192,11 +196,9 @@ def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     name = slots.use("objectives", part)
 
     def cause(lower: bool) -> str:
-        fitted = replace(recipe, schedule=plateau.schedule)  # to the time that was left
-        return plateau_cause(fitted, lower=lower, repeats=repeated_share(stores[0][0]))
+        return plateau_cause(recipe, lower=lower, repeats=repeated_share(stores[0][0]))
 
-    plateau = Plateau(name, recipe.schedule, entropy=entropy, level=level, cause=cause)
-    return plateau
+    return Plateau(name, recipe.schedule, entropy=entropy, level=level, cause=cause)
 
 
 def plateau_level(recipe: Recipe, entropy: float) -> float:
@@ -261,6 +263,11 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
                 f"next-sentence prediction at a weight of {part.weight:g} can keep a small encoder"
                 f" near it for all of {length}: try --set objectives.{number}.weight={_LIGHT:g}"
             )
+    return _too_few(schedule)
+
+
+def _too_few(schedule: Schedule) -> str:
+    length = f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
     return f"{length} may be too few: try smaller batches with more steps, or a longer budget"
 
 

@@ -217,8 +217,10 @@ def test_a_run_that_never_was_there_says_nothing() -> None:
 
 def test_a_short_run_that_ends_no_better_than_frequencies_is_told_at_its_end() -> None:
     text = plateau(24, warmup=2).at_end(8.3) or ""
-    assert "masked_lm ends at 8.30" in text and "gives 7.00; no cause" in text
+    assert "masked_lm ends at 8.30" in text and "gives 7.00; 24 steps of 8 sequences" in text
+    assert (plateau(24, warmup=2).at_end(7.1) or "").endswith("gives 7.00; no cause")
     assert plateau(24, warmup=2).at_end(0.99 * LEVEL) is None
+    assert plateau(10, warmup=2).at_end(8.3) is None  # a trial
     warned = plateau()
     assert warnings_of(warned, [7.1] * 2000) and warned.at_end(7.1) is None  # it was told before
 
