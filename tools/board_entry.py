@@ -285,7 +285,7 @@ def main() -> int:
                 seed.go_on(clock)
             print(f"seed {seed.seed}: done, {max(clock.left, 0):.0f} s left", flush=True)
     except OutOfTimeError:
-        print("the time of this piece is over; the same command goes on", flush=True)
+        print("the time of this piece is over; the same command continues", flush=True)
     except UserError as error:
         print(f"board_entry: {error}", file=sys.stderr)
         return 1

@@ -482,7 +482,6 @@ def test_the_mask_of_every_kind_of_tokenizer_is_in_place(kind: str) -> None:
     assert "mask token" in findings(diagnosis, "healthy"), diagnosis
 
 
-@pytest.mark.slow
 def test_the_guide_says_how_many_recorded_runs_left_the_plateau() -> None:
     runs = [run for run in recorded() if (run.layers, run.hidden_size) == (4, 256)]
     left = sorted(run.left_after for run in runs if run.left_after is not None)
