@@ -298,14 +298,14 @@ def test_one_text_in_order_cannot_be_mixed_from_two(tmp_path: Path) -> None:
 def test_memory_of_an_evaluation_is_given_back_before_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[torch.device] = []
-    monkeypatch.setattr(session, "give_back", given.append)
+    emptied: list[torch.device] = []
+    monkeypatch.setattr(session, "empty_cache", emptied.append)
     saving = SaveOptions(evaluate_every=2, evaluate_blocks=4)
     counts: list[tuple[type, int]] = []
     for event in pretrain(pretrain_job("bert"), tmp_path / "a", machine=MACHINE, saving=saving):
-        counts.append((type(event), len(given)))
+        counts.append((type(event), len(emptied)))
     steps = [count for kind, count in counts if kind is Step]
-    assert steps == [0, 0, 1, 1] and given == [HERE.device] * 2
+    assert steps == [0, 0, 1, 1] and emptied == [HERE.device] * 2
 
 
 MUCH = 1 << 60  # bytes, which no machine has

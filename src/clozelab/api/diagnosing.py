@@ -49,7 +49,7 @@ def doctor(
         raise UserError("doctor needs a run, a Hugging Face directory, or --data CORPUS")
     if model is not None and files.kind_of(Path(model)) == "corpus":
         if data:
-            raise UserError(f"{model}: is a corpus, not a model; leave out it or --data")
+            raise UserError(f"{model}: is a corpus, not a model; leave --data out, or name a model")
         data, model = [model], None
     if measure and (model is None or not blocks):
         raise UserError("--measure: needs a model, and at least one block to run it on")

@@ -31,7 +31,7 @@ from clozelab.training import checkpoint as checkpoints
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared, Step, TrainState
-from clozelab.training.memory import give_back, raising_one
+from clozelab.training.memory import empty_cache, halving
 from clozelab.training.packing import pinned
 from clozelab.training.world import World, full_tensor
 
@@ -143,7 +143,7 @@ class Trial:
                 " use --recompute, shorter blocks (--set length=…) or a smaller model"
             )
         self.train_state.model.zero_grad(set_to_none=True)
-        give_back(self.world.device)
+        empty_cache(self.world.device)
         self.tokens = held // 2
         self.shape = self.sampler.shape(tokens=self.tokens) if self.compiled else None
         return f"out of memory: at most {self.tokens:,} tokens at a time from now on"
@@ -172,18 +172,13 @@ class Trial:
         """The predictions for a dev set, in smaller batches if memory runs out."""
         # Small batches: without its compiled graph a model needs more memory for a token.
         tokens, device = min(self.tokens, TOKENS), self.world.device
-        while True:
-            try:
-                with raising_one():
-                    return evaluator.predictions(model, device, tokens=tokens)
-            except torch.OutOfMemoryError:
-                pass  # the tensors stay in memory until the error is gone
-            if tokens // 2 < self.sampler.longest or self.world.size > 1:
-                raise UserError(
-                    f"{device}: out of memory for a dev set, {tokens:,} tokens at a time; use"
-                    " shorter blocks (--set length=…) or a smaller model"
-                )
-            tokens //= 2
+        return halving(
+            lambda tokens: evaluator.predictions(model, device, tokens=tokens),
+            tokens,
+            least=self.sampler.longest if self.world.size == 1 else tokens,
+            problem=f"{device}: out of memory for a dev set",
+            remedy="use shorter blocks (--set length=…) or a smaller model",
+        )
 
     @cached_property
     def constant(self) -> dict[str, float]:

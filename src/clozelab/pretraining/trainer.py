@@ -39,7 +39,7 @@ from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
-from clozelab.training.memory import check_room, give_back, raising_one
+from clozelab.training.memory import check_room, empty_cache, halving
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
@@ -148,7 +148,7 @@ class PretrainTrainer:
                 f" use --micro-batch {max(fits, 1)}, --recompute or a smaller --size"
             )
         self.train_state.model.zero_grad(set_to_none=True)
-        give_back(device)
+        empty_cache(device)
         self.tokens = fits * length
         self.steps = self._steps()
         return f"out of memory: micro-batches of {fits} sequences from here on"
@@ -270,21 +270,21 @@ class PretrainTrainer:
 
     def _judged(self, sample: HeldOut, length: int) -> Measured:
         """The sums over held-out blocks, in smaller micro-batches if memory runs out."""
+
+        def measured(tokens: int) -> Measured:
+            plain = plainly(self.train_state.model, wrapped=bool(self.machine.shard))
+            with plain as model:
+                return sample.measure(model, self.world, tokens=tokens)
+
         # Small micro-batches: logits of all tokens of a large one would take tens of gigabytes.
         tokens = min(self.tokens, max(TOKENS, length))
-        while True:
-            try:
-                plain = plainly(self.train_state.model, wrapped=bool(self.machine.shard))
-                with plain as model, raising_one():
-                    return sample.measure(model, self.world, tokens=tokens)
-            except torch.OutOfMemoryError:
-                pass  # the tensors stay in memory until the error is gone
-            if tokens // 2 < length or self.world.size > 1:
-                raise UserError(
-                    f"{self.world.device}: out of memory for held-out blocks, {tokens:,} tokens at"
-                    " a time; use a smaller --micro-batch or --size"
-                )
-            tokens //= 2
+        return halving(
+            measured,
+            tokens,
+            least=length if self.world.size == 1 else tokens,  # all processes take the same
+            problem=f"{self.world.device}: out of memory for held-out blocks",
+            remedy="use a smaller --micro-batch or --size",
+        )
 
     def probed(self) -> dict[str, dict[str, float]]:
         """The scores of the job's probes on the present weights."""

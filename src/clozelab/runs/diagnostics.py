@@ -249,7 +249,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             f"a vocabulary of {recipe.tokenizer.vocabulary} makes tokens that say little"
             " about each other: build the corpus with a larger --vocabulary"
         )
-    length = f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
+    length = _length(schedule)
     post = getattr(encoder, "norm", None) == "post"
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:
         return (
@@ -266,9 +266,13 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     return _too_few(schedule)
 
 
+def _length(schedule: Schedule) -> str:
+    return f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
+
+
 def _too_few(schedule: Schedule) -> str:
-    length = f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
-    return f"{length} may be too few: try smaller batches with more steps, or a longer budget"
+    more = "try smaller batches with more steps, or a longer budget"
+    return f"{_length(schedule)} may be too few: {more}"
 
 
 def repeated_share(corpus: Corpus) -> float:

@@ -44,7 +44,7 @@ from clozelab.training.loop import (
     check_finite,
     train,
 )
-from clozelab.training.memory import give_back
+from clozelab.training.memory import empty_cache
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World
 
@@ -191,7 +191,7 @@ class Session:
                 if probes:
                     yield from self._run_probe(number, log)
                 if evaluates or probes:
-                    give_back(self.trainer.world.device)  # steps do not need what these needed
+                    empty_cache(self.trainer.world.device)  # steps do not need what these needed
                     self.times.add("evaluation", self._watch.read())
                 if number == schedule.total:
                     self._result = self._summary(number, began)
@@ -211,8 +211,10 @@ class Session:
         yield from map(Said, log.notes())
         if number == total and self.plateau is not None:
             losses = result.get("held_out") or result.get("train") or {}
-            warning = self.plateau.at_end(losses.get(self.plateau.objective, {}).get("loss", 0.0))
-            yield from map(Said, [warning] if warning else [])
+            loss = losses.get(self.plateau.objective, {}).get("loss")
+            warning = None if loss is None else self.plateau.at_end(loss)
+            if warning is not None:
+                yield Said(warning)
         yield Ended(number, number == total, result, signal=signal)
 
     def _end_early(self, number: int) -> Iterator[Refitted]:

@@ -17,7 +17,7 @@ import torch
 
 from clozelab.errors import UserError
 from clozelab.files import write_text
-from clozelab.runs.directory import PLAN, STUDY
+from clozelab.runs.directory import CELLS, PLAN, STUDY
 from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.studies import spec, timing
@@ -210,7 +210,7 @@ def _left_out(request: StudyRequest, out: Path | None) -> int:
     if out is None:
         return 0
     cells = {cell.folder(out) for cell in request.cells()}
-    finished = {file.parent for file in out.glob("cells/*/seed-*/result.json")}
+    finished = {file.parent for file in out.glob(f"{CELLS}/*/seed-*/result.json")}
     return len(finished - cells)
 
 

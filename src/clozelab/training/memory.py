@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
 from clozelab.errors import UserError
 
+T = TypeVar("T")
 # Messages of torch's RuntimeError on a CPU: on Linux and macOS, and on Windows.
 _CPU_MESSAGES = ("can't allocate memory", "not enough memory")
 
@@ -37,8 +39,26 @@ def raising_one() -> Iterator[None]:
         raise torch.OutOfMemoryError(message)
 
 
-def give_back(device: torch.device) -> None:
-    """Give the memory that torch only caches back to a GPU, which others may share."""
+def halving(
+    compute: Callable[[int], T], tokens: int, *, least: int, problem: str, remedy: str
+) -> T:
+    """The result of `compute(tokens)`, with half as many tokens each time memory runs out.
+
+    It refuses to go below `least` tokens, and names the problem and the remedy.
+    """
+    while True:
+        try:
+            with raising_one():
+                return compute(tokens)
+        except torch.OutOfMemoryError:
+            pass  # the tensors stay in memory until the error is gone
+        if tokens // 2 < least:
+            raise UserError(f"{problem}, {tokens:,} tokens at a time; {remedy}")
+        tokens //= 2
+
+
+def empty_cache(device: torch.device) -> None:
+    """Return the memory that torch only caches to a GPU, which others may share."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

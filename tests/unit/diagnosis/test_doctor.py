@@ -431,7 +431,7 @@ def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
         (["bad/trainer_state.json"], "trainer_state.json: is a file; name a run, a corpus"),
         (
             ["corpus", "--data", "corpus"],
-            "corpus: is a corpus, not a model; leave out it or --data",
+            "corpus: is a corpus, not a model; leave --data out, or name a model",
         ),
         (["corpus", "--measure"], "--measure: needs a model"),
     ],
