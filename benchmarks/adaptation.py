@@ -5,19 +5,22 @@
 Two corpora of one tokenizer. An encoder is pretrained on each, and adapted to the other plainly,
 with some of the old text kept in (replay) and with a causal detour; losses of both texts, probes
 and minimal pairs are measured before and after every adaptation, fine-tuned tasks for the plain
-one. It stops between two runs when `--minutes` have passed, or may be killed at any time: the same
-command continues. FOLDER gets `adaptation.json` with everything that was measured so far, and the
-small files of every run that it comes from.
+one. Both ways run in parallel with `--at-once 2`; budgets are then tokens, since the runs share the
+machine. It stops between two runs when `--minutes` have passed, or may be killed at any time: the
+same command continues. FOLDER gets `adaptation.json` with everything that was measured so far, and
+the small files of every run that it comes from.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import shutil
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,12 +51,16 @@ class Piece(NamedTuple):
         return f"{Path(self.old).name}-to-{Path(self.new).name}-{self.kind.replace(' ', '-')}"
 
 
-def pieces(arguments: argparse.Namespace) -> Iterator[Piece]:
-    """All runs, each after what it starts from."""
+def pieces(old: str, new: str, arguments: argparse.Namespace) -> Iterator[Piece]:
+    """The runs of one way, each after what it starts from."""
+    yield Piece(old)
+    yield from (Piece(old, new, kind) for kind in arguments.kinds)
+
+
+def ways(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """From the first text to the second, and back."""
     first, second = arguments.data
-    for old, new in ((first, second), (second, first)):
-        yield Piece(old)
-        yield from (Piece(old, new, kind) for kind in arguments.kinds)
+    return [(first, second), (second, first)]
 
 
 def make_run(piece: Piece, arguments: argparse.Namespace) -> bool:
@@ -134,7 +141,7 @@ def row(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any] | None:
 def record(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Write the record of all runs so far; returns its rows."""
     out, rows = Path(arguments.out), []
-    for piece in pieces(arguments):
+    for piece in (piece for way in ways(arguments) for piece in pieces(*way, arguments)):
         for name in SMALL:
             file = Path(arguments.work) / piece.name / name
             if file.is_file():
@@ -162,6 +169,20 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def make_runs(way: tuple[str, str], arguments: argparse.Namespace) -> str | None:
+    """Make the missing runs of a way; returns the first that the minutes were too short for."""
+    began, longest = time.monotonic(), 0.0
+    for piece in pieces(*way, arguments):
+        start = time.monotonic()
+        if longest and start - began + longest > 60 * arguments.minutes:
+            return piece.name
+        if make_run(piece, arguments):
+            longest = max(longest, time.monotonic() - start)
+            record(arguments)
+            print(f"{piece.name}: {time.monotonic() - start:.0f} s", flush=True)
+    return None
+
+
 def main() -> None:
     """Make the missing runs, as far as time allows."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -181,21 +202,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="fine-tunings of a task")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", nargs="*", default=[], help="of the recipe of the encoders")
-    parser.add_argument("--minutes", type=float, default=9.0, help="of this go (9)")
+    parser.add_argument("--at-once", type=int, choices=(1, 2), default=1, help="ways in parallel")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of each way in this go (9)")
     arguments = parser.parse_args()
     if not arguments.task_data:
         arguments.tasks = []
-    began, longest = time.monotonic(), 0.0
-    for piece in pieces(arguments):
-        start = time.monotonic()
-        if longest and start - began + longest > 60 * arguments.minutes:
-            sys.exit(f"stopped before {piece.name}; the same command goes on")
-        if make_run(piece, arguments):
-            longest = max(longest, time.monotonic() - start)
-            rows = record(arguments)
-            print(f"{piece.name}: {time.monotonic() - start:.0f} s", flush=True)
-    rows = record(arguments)
-    print(table(rows))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.at_once, mp_context=context) as pool:
+        jobs = [pool.submit(make_runs, way, arguments) for way in ways(arguments)]
+        stops = [stopped for job in jobs if (stopped := job.result())]
+    print(table(record(arguments)))
+    if stops:
+        sys.exit(f"stopped before {', '.join(stops)}; the same command goes on")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 
 SENTENCES has a sentence a line. A BERT of random weights is written as a Hugging Face directory,
 which both sides open: the same weights, tokenizer, texts, steps and optimiser. Every turn is a
-process of its own, ours and theirs alternate, and the first steps of each do not count. Of a
-turn its pace is told, and how much memory it had at most.
+process of its own, the sides alternate, and the first steps of each do not count. A turn has its
+pace and its peak memory. --compile adds a third side, the peer by torch.compile.
 
 `contrastive`: SimCSE's twins, [CLS] and no projection, by MultipleNegativesRankingLoss of every
 text with itself, in single precision on a CPU. `adaptation`: masked tokens, by the Trainer on full
@@ -31,7 +31,7 @@ from typing import Any
 WARM = 5  # steps that are not counted
 MOST = 100_000  # steps of a schedule; the clock ends it long before
 RATE = 3e-5
-SIDES = ("clozelab", "peer")
+SIDES = ("clozelab", "peer", "compiled peer")
 
 
 def prepare(arguments: argparse.Namespace) -> None:
@@ -121,7 +121,7 @@ def theirs(arguments: argparse.Namespace, clock: Clock) -> None:
         "learning_rate": RATE,
         "bf16": cuda,
         "use_cpu": not cuda,
-        "torch_compile": arguments.compile,
+        "torch_compile": arguments.turn == "compiled peer",
         "save_strategy": "no",
         "report_to": [],
         "logging_steps": MOST,
@@ -265,6 +265,15 @@ def run_turn(side: str, options: list[str], arguments: argparse.Namespace) -> di
     return paces
 
 
+def ratios(name: str, values: dict[str, float]) -> dict[str, float]:
+    """Ours to each peer's: under the name, and for a compiled one with that word before it."""
+    ours, *peers = values.items()
+    return {
+        f"{side.removesuffix('peer')}{name}".replace(" ", "_"): ours[1] / value
+        for side, value in peers
+    }
+
+
 def main() -> None:
     """Take turns, and record them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -279,7 +288,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=12.0, help="of a turn")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--compile", action="store_true", help="the peer by torch.compile")
+    parser.add_argument("--compile", action="store_true", help="and the peer by torch.compile")
     parser.add_argument("--turn", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.length = arguments.length or (32 if arguments.what == "contrastive" else 128)
@@ -290,29 +299,30 @@ def main() -> None:
     from clozelab.runs.directory import machine_facts
 
     prepare(arguments)
-    turns: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    sides = SIDES if arguments.compile else SIDES[:2]
+    turns: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(arguments.turns):
-        for side in SIDES:
+        for side in sides:
             turns[side].append(run_turn(side, sys.argv[1:], arguments))
-    paces = {side: median(each["pace"] for each in turns[side]) for side in SIDES}
-    cores = {side: median(each["pace_of_a_core"] for each in turns[side]) for side in SIDES}
-    most = {side: max(each["memory_gib"] for each in turns[side]) for side in SIDES}
+    paces = {side: median(each["pace"] for each in turns[side]) for side in sides}
+    cores = {side: median(each["pace_of_a_core"] for each in turns[side]) for side in sides}
+    most = {side: max(each["memory_gib"] for each in turns[side]) for side in sides}
     record = {
         "machine": machine_facts(),
         "asked": {**vars(arguments), "texts_sha256": sha256(Path(arguments.texts))},
         "unit": "texts a second" if arguments.what == "contrastive" else "tokens a second",
         "pace": paces,
-        "ratio": paces["clozelab"] / paces["peer"],
+        **ratios("ratio", paces),
         "pace_of_a_core": cores,
-        "ratio_of_a_core": cores["clozelab"] / cores["peer"],
+        **ratios("ratio_of_a_core", cores),
         "memory_gib": most,
-        "memory_ratio": most["clozelab"] / most["peer"],
+        **ratios("memory_ratio", most),
         "turns": turns,
     }
     if arguments.out:
         write_text(Path(arguments.out), json.dumps(record, indent=1) + "\n")
-    summary_keys = ("pace", "ratio", "ratio_of_a_core", "memory_gib")
-    print(json.dumps({key: record[key] for key in summary_keys}))
+    del record["turns"], record["machine"], record["asked"]
+    print(json.dumps(record))
 
 
 if __name__ == "__main__":
