@@ -33,7 +33,7 @@ from clozelab.runs.directory import Run, machine_facts
 from clozelab.text.store import Corpus
 
 KINDS = ("plain", "replay", "half rate", "detour")
-SMALL = (FILE, "adaptation.html", "metrics.jsonl", "recipe.toml", "machine.toml", "result.json")
+SMALL = (FILE, "recipe.toml", "machine.toml", "result.json")  # the curves are in the record
 
 
 class Piece(NamedTuple):
@@ -107,8 +107,11 @@ def adapt_options(piece: Piece, arguments: argparse.Namespace) -> dict[str, Any]
         options["detour"] = arguments.detour
     if piece.kind == "half rate":
         plain = Run(Path(arguments.work) / piece._replace(kind="plain").name)
-        optimiser: Any = plain.recipe().optimiser
-        options["set"] = [f"optimiser.learning_rate={optimiser.learning_rate / 2}"]
+        rates = ("learning_rate", "matrix_learning_rate")  # the second one of Muon alone
+        values = {name: getattr(plain.recipe().optimiser, name, None) for name in rates}
+        options["set"] = [
+            f"optimiser.{name}={value / 2}" for name, value in values.items() if value
+        ]
     return options
 
 

@@ -22,13 +22,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-WARM = 5  # steps that are not counted
+WARM = 10  # steps that are not counted
+WINDOWS = 5  # of a turn; its pace is their median, since a peer may compile again in one of them
 MOST = 100_000  # steps of a schedule; the clock ends it long before
 RATE = 3e-5
 SIDES = ("clozelab", "peer", "compiled peer")
@@ -191,44 +192,49 @@ def adaptation_peer(
 
 
 class Clock:
-    """Counts the work of steps after the warm-up, and tells when enough is measured."""
+    """Counts the work of steps after the warm-up, window by window, until enough is measured."""
 
     def __init__(self, seconds: float, memory: Callable[[], float]) -> None:
-        self.seconds, self.memory = seconds, memory
-        self.began, self.steps, self.done = time.perf_counter(), 0, 0
-        self.warm, self.start, self.worked = 0.0, 0.0, 0.0
+        self.seconds, self.memory = seconds / WINDOWS, memory
+        self.made, self.steps, self.amount, self.total = time.perf_counter(), 0, 0, 0
+        self.began, self.worked = 0.0, 0.0
+        self.start = 0.0
+        self.paces: list[float] = []
 
     def __call__(self, amount: int) -> bool:
-        """Count one more step."""
-        import torch
-
+        """Count one more step; returns whether the turn is over."""
         self.steps += 1
         if self.steps <= WARM:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            self.warm, self.worked = time.perf_counter(), time.process_time()
-            self.start = self.warm - self.began
+            self.began, self.worked = now(), time.process_time()
+            self.start = self.began - self.made
             return False
-        self.done += amount
-        if time.perf_counter() - self.warm < self.seconds:
+        self.amount += amount
+        if time.perf_counter() - self.began < self.seconds:
             return False
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.spent = time.perf_counter() - self.warm
-        self.worked = time.process_time() - self.worked
-        return True
+        ended = now()
+        self.paces.append(self.amount / (ended - self.began))
+        self.total, self.amount, self.began = self.total + self.amount, 0, ended
+        return len(self.paces) == WINDOWS
 
     def summary(self) -> dict[str, float]:
         """The pace, and the seconds of the warm-up."""
-        pace = self.done / self.spent
         return {
-            "pace": pace,
+            "pace": median(self.paces),
             # By processor time, which other programs hardly change.
-            "pace_of_a_core": self.done / self.worked,
+            "pace_of_a_core": self.total / (time.process_time() - self.worked),
             "start_seconds": self.start,
             "steps": self.steps - WARM,
             "memory_gib": self.memory(),
         }
+
+
+def now() -> float:
+    """The time when the GPU has done all that it was given."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def memory() -> float:
@@ -265,15 +271,6 @@ def run_turn(side: str, options: list[str], arguments: argparse.Namespace) -> di
     return paces
 
 
-def ratios(name: str, values: dict[str, float]) -> dict[str, float]:
-    """Ours to each peer's: under the name, and for a compiled one with that word before it."""
-    ours, *peers = values.items()
-    return {
-        f"{side.removesuffix('peer')}{name}".replace(" ", "_"): ours[1] / value
-        for side, value in peers
-    }
-
-
 def main() -> None:
     """Take turns, and record them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -301,28 +298,35 @@ def main() -> None:
     prepare(arguments)
     sides = SIDES if arguments.compile else SIDES[:2]
     turns: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-    for _ in range(arguments.turns):
-        for side in sides:
-            turns[side].append(run_turn(side, sys.argv[1:], arguments))
-    paces = {side: median(each["pace"] for each in turns[side]) for side in sides}
-    cores = {side: median(each["pace_of_a_core"] for each in turns[side]) for side in sides}
-    most = {side: max(each["memory_gib"] for each in turns[side]) for side in sides}
-    record = {
+    facts = {
         "machine": machine_facts(),
         "asked": {**vars(arguments), "texts_sha256": sha256(Path(arguments.texts))},
         "unit": "texts a second" if arguments.what == "contrastive" else "tokens a second",
-        "pace": paces,
-        **ratios("ratio", paces),
-        "pace_of_a_core": cores,
-        **ratios("ratio_of_a_core", cores),
-        "memory_gib": most,
-        **ratios("memory_ratio", most),
-        "turns": turns,
     }
-    if arguments.out:
-        write_text(Path(arguments.out), json.dumps(record, indent=1) + "\n")
-    del record["turns"], record["machine"], record["asked"]
-    print(json.dumps(record))
+    for _ in range(arguments.turns):
+        for side in sides:
+            turns[side].append(run_turn(side, sys.argv[1:], arguments))
+        summary = summarise(turns)
+        if arguments.out:
+            record = {**facts, **summary, "turns": turns}
+            write_text(Path(arguments.out), json.dumps(record, indent=1) + "\n")
+    print(json.dumps(summary))
+
+
+def summarise(turns: Mapping[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Medians and the peak memory of every side, and our ratios to the peers."""
+    summary: dict[str, Any] = {}
+    for name, ratio, of in (
+        ("pace", "ratio", median),
+        ("pace_of_a_core", "ratio_of_a_core", median),
+        ("memory_gib", "memory_ratio", max),
+    ):
+        values = {side: of([turn[name] for turn in turns[side]]) for side in turns}
+        summary[name] = values
+        for peer in list(values)[1:]:
+            compiled = "compiled_" if peer == "compiled peer" else ""
+            summary[f"{compiled}{ratio}"] = values["clozelab"] / values[peer]
+    return summary
 
 
 if __name__ == "__main__":

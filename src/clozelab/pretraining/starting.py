@@ -102,6 +102,7 @@ def continued(
     size = max(old, corpus.vocabulary.size)
     # Warnings that are due to this encoder.
     warnings = tuple(line for line in recipe.warnings() if line not in job.recipe.warnings())
+    warnings += tuple(_untrained_cls(recipe, loaded))
     return replace(
         job,
         recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
@@ -109,6 +110,20 @@ def continued(
         origin=place,
         notes=job.notes + loaded.notes + warnings + said,
     )
+
+
+def _untrained_cls(recipe: Recipe, model: Model) -> Iterator[str]:
+    """A note on contrasting vectors of [CLS] that no objective of the model has trained."""
+    kinds = [slots.use("objectives", part) for part in model.recipe.objectives]
+    trained = any(part.pooling == "cls" for part in model.recipe.objectives)
+    if trained or not {*PAIRS}.isdisjoint(kinds):
+        return
+    for number, part in enumerate(recipe.objectives):
+        if part.contrasts and part.pooling == "cls":
+            yield (
+                "no objective has trained the model's vector of [CLS]; after a short pretraining"
+                f" the mean of the tokens is better: --set objectives.{number}.pooling=mean_all"
+            )
 
 
 def taught(

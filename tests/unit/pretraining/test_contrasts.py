@@ -177,3 +177,20 @@ def test_more_processes_than_groups_are_refused() -> None:
     job = starting.fresh(shrunk("simcse"), data=[store("wordpiece")], seed=0)
     with pytest.raises(UserError, match="in_batch = 2, or use fewer"):
         PretrainTrainer(job, replace(MACHINE, micro_batch=4), World(0, 2, HERE.device))
+
+
+def test_a_vector_of_cls_that_nothing_trained_is_noted() -> None:
+    learned = clozelab.load(teacher())
+    only = tuple(part for part in learned.recipe.objectives if part.language_model == "masked")
+    masked_only = replace(learned, recipe=replace(learned.recipe, objectives=only))
+
+    def notes(model: Any, pooling: str) -> list[str]:
+        recipe = shrunk("simcse", f"objectives.0.pooling={pooling}")
+        data = [store("wordpiece")]
+        job = starting.continued(recipe, "a model", data=data, seed=0, loaded=model)
+        return [note for note in job.notes if "[CLS]" in note]
+
+    (note,) = notes(masked_only, "cls")
+    assert "--set objectives.0.pooling=mean_all" in note
+    assert not notes(masked_only, "mean_all")
+    assert not notes(learned, "cls")  # next sentences are predicted from it
