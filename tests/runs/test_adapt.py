@@ -86,7 +86,7 @@ def test_gain_and_forgetting_are_measured_from_before_the_first_step(
     assert "changes to the recipe of" in err
     assert "optimiser.learning_rate 0.001 → 0.003" in err and "passes over" in err
     assert "schedule.warmup 0% → 6% of the steps" in err and "schedule.steps" not in err
-    assert f"general text: {general()}" in err  # which the model was trained on
+    assert f"general text: {general()}; --replay {general()}:0.1" in err  # of the model's own run
     run = Run(out)
     for of_text in ("held_out", "general"):
         assert [entry["step"] for entry in run.events(of_text)] == [0, 3, 6]

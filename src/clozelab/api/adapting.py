@@ -116,7 +116,7 @@ def adapt(
         request=request,
         **{name: each for name, each in chosen.items() if each is not None},
     )
-    _explain(job, model, watch)
+    _explain(job, model, watch, replay=replay)
     trained(job, out, copy_to=None, saving=saving, machine=on, watch=watch)
     return _finished(Run(Path(out)), machine, watch)
 
@@ -141,7 +141,7 @@ def _request(
     return request
 
 
-def _explain(job: Any, model: str, watch: Watch) -> None:
+def _explain(job: Any, model: str, watch: Watch, *, replay: str | None) -> None:
     """Show the recipe as a difference, and what is watched, before anything runs."""
     watch.say(f"changes to the recipe of {model} ({job.recipe.name}):")
     for line in job.adaptation.request["changes"]:
@@ -151,7 +151,9 @@ def _explain(job: Any, model: str, watch: Watch) -> None:
             "forgetting is not measured; name a corpus of general text with --general or --replay"
         )
     else:
-        watch.say(f"general text: {job.adaptation.general.name}")
+        general = job.adaptation.general
+        less = "" if replay else f"; --replay {general.path}:0.1 would forget less of it"
+        watch.say(f"general text: {general.name}{less}")
 
 
 def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
