@@ -18,7 +18,6 @@ from clozelab.finetuning.tuned import Tuned
 from clozelab.runs.events import drained
 from clozelab.training.packing import BatchShape, PackedExamples, moved
 
-TOKENS = 16_384  # of a batch; not tuned: enough to fill a device
 _UNLIMITED = 1 << 40  # more than any batch has
 
 

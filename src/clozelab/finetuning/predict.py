@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.finetuning.evaluator import TOKENS, Evaluator
+from clozelab.finetuning.evaluator import Evaluator
 from clozelab.finetuning.files.columns import ReadOptions
 from clozelab.finetuning.files.named import NAMED
 from clozelab.finetuning.kinds import TaskKind
@@ -18,6 +18,7 @@ from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
 from clozelab.remote.cache import local_file
 from clozelab.runs.events import drained
+from clozelab.training.memory import FORWARD_TOKENS
 from clozelab.training.world import join
 
 
@@ -42,7 +43,7 @@ def follow(
     evaluator = Evaluator.of(kind, examples, reader_of(loaded, task))
     with join(device) as world:
         model = model.to(world.device)
-        return (yield from evaluator.follow(model, world.device, tokens=TOKENS))
+        return (yield from evaluator.follow(model, world.device, tokens=FORWARD_TOKENS))
 
 
 def score(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
-from clozelab.finetuning.evaluator import TOKENS, Evaluator, collated
+from clozelab.finetuning.evaluator import Evaluator, collated
 from clozelab.finetuning.inputs import FinetuneInputs
 from clozelab.finetuning.steps import StepSampler
 from clozelab.finetuning.task import TunedTask, parse, to_toml
@@ -31,7 +31,7 @@ from clozelab.training import checkpoint as checkpoints
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared, Step, TrainState
-from clozelab.training.memory import empty_cache, halving
+from clozelab.training.memory import FORWARD_TOKENS, empty_cache, halving
 from clozelab.training.packing import pinned
 from clozelab.training.world import World, full_tensor
 
@@ -171,7 +171,7 @@ class Trial:
     def _predictions(self, model: Tuned, evaluator: Evaluator) -> list[Any]:
         """The predictions for a dev set, in smaller batches if memory runs out."""
         # Small batches: without its compiled graph a model needs more memory for a token.
-        tokens, device = min(self.tokens, TOKENS), self.world.device
+        tokens, device = min(self.tokens, FORWARD_TOKENS), self.world.device
         return halving(
             lambda tokens: evaluator.predictions(model, device, tokens=tokens),
             tokens,

@@ -27,11 +27,11 @@ from clozelab.pretraining.source import BlockSource, grouped, rows_of_a_group
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured, Prepared, measure
+from clozelab.training.memory import FORWARD_TOKENS
 from clozelab.training.packing import BatchShape, batch_shape
 from clozelab.training.world import World, join
 
 FORMATS = {"next": SegmentPair, "order": SentenceOrderPair}
-TOKENS = 16_384  # of a micro-batch
 _SEED = 1_000_003  # of every evaluation, so that runs with different seeds can be compared
 
 
@@ -76,7 +76,7 @@ class HeldOut:
     def has_targets(self, objective: str) -> bool:
         """Whether any block has a target for an objective."""
         alone = World(0, 1, torch.device("cpu"))
-        return any(step.counts[objective] for step in self._feed(alone, TOKENS))
+        return any(step.counts[objective] for step in self._feed(alone, FORWARD_TOKENS))
 
     def measure(self, model: nn.Module, world: World, *, tokens: int) -> Measured:
         """Every objective's sums over the blocks."""
@@ -160,7 +160,7 @@ def evaluate(
         heads = {name: head for name, head in trained.heads.items() if name in names}
         model = PretrainingModel(trained.encoder, heads, trained.reads).to(world.device).eval()
         held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
-        sums = held_out.measure(model, world, tokens=TOKENS)
+        sums = held_out.measure(model, world, tokens=FORWARD_TOKENS)
     if not any(values["count"] for values in sums.values()):
         raise UserError(
             f"{corpus.name}: nothing is masked in its held-out blocks, so there is no loss;"

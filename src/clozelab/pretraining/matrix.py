@@ -23,9 +23,10 @@ from clozelab.masking import PARTS, Corruption
 from clozelab.models.build import PretrainingModel
 from clozelab.nearest import remedy
 from clozelab.objectives import PAIRS
-from clozelab.pretraining.held_out import FORMATS, TOKENS, HeldOut, masked, measurable
+from clozelab.pretraining.held_out import FORMATS, HeldOut, masked, measurable
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Measured
+from clozelab.training.memory import FORWARD_TOKENS
 from clozelab.training.world import World, join
 
 _OBJECTIVE = "masked_lm"
@@ -179,9 +180,8 @@ def _mask_cell(
     held_out = HeldOut(masked_recipe, corpus, blocks=form, count=blocks)
     heads = {_OBJECTIVE: whole.heads[_OBJECTIVE]}
     model = PretrainingModel(whole.encoder, heads, whole.reads)
-    return _measured(held_out, lambda sample: sample.measure(model, world, tokens=TOKENS)), (
-        held_out.size
-    )
+    losses = _measured(held_out, lambda text: text.measure(model, world, tokens=FORWARD_TOKENS))
+    return losses, held_out.size
 
 
 def _pair_cell(
@@ -194,7 +194,7 @@ def _pair_cell(
     form: Any = recipe.blocks
     held_out = HeldOut(recipe, corpus, blocks=FORMATS[name](length=form.length), count=count)
     model = PretrainingModel(whole.encoder, heads, whole.reads)
-    return _measured(held_out, lambda sample: sample.measure(model, world, tokens=TOKENS))
+    return _measured(held_out, lambda sample: sample.measure(model, world, tokens=FORWARD_TOKENS))
 
 
 def _measured(held_out: HeldOut, measure: Callable[[HeldOut], Measured]) -> MatrixCell:

@@ -19,7 +19,7 @@ from clozelab.models.build import DELTA, PretrainingModel, build
 from clozelab.models.model import Model
 from clozelab.nearest import listed
 from clozelab.pretraining.early_stopping import EarlyStopping
-from clozelab.pretraining.held_out import TOKENS, HeldOut, held_out
+from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.passes import passes_note
 from clozelab.pretraining.source import BlockSource, rows_of_a_group, views_of
@@ -39,7 +39,7 @@ from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
-from clozelab.training.memory import check_room, empty_cache, halving
+from clozelab.training.memory import FORWARD_TOKENS, check_room, empty_cache, halving
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
@@ -277,7 +277,7 @@ class PretrainTrainer:
                 return sample.measure(model, self.world, tokens=tokens)
 
         # Small micro-batches: logits of all tokens of a large one would take tens of gigabytes.
-        tokens = min(self.tokens, max(TOKENS, length))
+        tokens = min(self.tokens, max(FORWARD_TOKENS, length))
         return halving(
             measured,
             tokens,

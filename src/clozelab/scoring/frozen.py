@@ -15,10 +15,9 @@ from clozelab.errors import UserError
 from clozelab.models.model import Model
 from clozelab.models.reader import Text, packed
 from clozelab.scoring.probed import Excerpt
+from clozelab.training.memory import FORWARD_TOKENS
 
 Floats = NDArray[np.float32]
-
-_TOKENS = 16_384  # of a batch; an eighth for an encoder that reads characters
 
 
 class FrozenEncoder:
@@ -64,7 +63,8 @@ class FrozenEncoder:
         excerpts = list(missing.values())
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         order = np.argsort(-lengths, kind="stable")  # texts of similar length fill batches evenly
-        tokens = _TOKENS if self.loaded.recipe.encoder.reads == "tokens" else _TOKENS // 8
+        by_characters = self.loaded.recipe.encoder.reads != "tokens"
+        tokens = FORWARD_TOKENS // (8 if by_characters else 1)
         done = 0
         while done < len(order):
             batch = order[done : done + max(1, tokens // max(int(lengths[order[done]]), 1))]

@@ -11,6 +11,7 @@ import torch
 from clozelab.errors import UserError
 
 T = TypeVar("T")
+FORWARD_TOKENS = 16_384  # of a batch without gradients; not tuned: enough to fill a device
 # Messages of torch's RuntimeError on a CPU: on Linux and macOS, and on Windows.
 _CPU_MESSAGES = ("can't allocate memory", "not enough memory")
 
