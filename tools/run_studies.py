@@ -10,7 +10,8 @@ CLOZELAB_COMMIT gives the commit if the tree has no history.
 
 With `--side-by-side 2` the next study begins while one still runs: some 45 seconds of starting and
 compiling, and the last cells of a study, leave most of a GPU idle. Each study runs as many cells at
-once as its table says.
+once as its table says. The records are packed every minute, so that a machine that fails takes
+little with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import tarfile
 import tempfile
 import time
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from keep_study import keep
 
 UNFINISHED = Path(__file__).resolve().parent.parent / "results" / "unfinished"
 SAVING = 25  # seconds reserved for saving cells and packing records
+PACK_EVERY = 60  # seconds between two copies of the records, of what is finished by then
 
 
 def options(entry: dict[str, Any]) -> list[str]:
@@ -94,28 +97,39 @@ def main() -> None:
     end = time.monotonic() + 60 * arguments.minutes - SAVING
     corpora = {place.name: place.resolve() for place in arguments.corpus}
     queue = tomllib.loads(arguments.queue.read_text(encoding="utf-8"))["studies"]
-    with tempfile.TemporaryDirectory() as packed:
+    chosen = [item for item in queue if not arguments.only or item["name"] in arguments.only]
 
-        def follow(entry: dict[str, Any]) -> None:
-            name, began = entry["name"], time.monotonic()
-            if end - began < SAVING:
-                return
-            corpus = corpora[entry["corpus"]] if "corpus" in entry else next(iter(corpora.values()))
-            place, tasks = arguments.work / name, arguments.task_data.resolve()
-            begin(name, place, corpus, tasks)
-            code = run(entry, place, corpus, tasks, end - time.monotonic())
-            if (place / "result.json").exists():
-                keep(place, Path(packed) / name)
-                cells = json.loads((place / "result.json").read_text(encoding="utf-8"))["cells"]
-                print(f"{name}: exit {code}, {len(cells)} cells, {time.monotonic() - began:.0f} s")
+    def follow(entry: dict[str, Any]) -> None:
+        name, began = entry["name"], time.monotonic()
+        if end - began < SAVING:
+            return
+        corpus = corpora[entry["corpus"]] if "corpus" in entry else next(iter(corpora.values()))
+        place, tasks = arguments.work / name, arguments.task_data.resolve()
+        begin(name, place, corpus, tasks)
+        code = run(entry, place, corpus, tasks, end - time.monotonic())
+        print(f"{name}: exit {code}, {time.monotonic() - began:.0f} s", flush=True)
 
-        chosen = [item for item in queue if not arguments.only or item["name"] in arguments.only]
-        with ThreadPoolExecutor(arguments.side_by_side) as studies:
-            for done in [studies.submit(follow, entry) for entry in chosen]:
-                done.result()
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(arguments.out / "studies.tar.xz", "w:xz") as archive:
-            archive.add(packed, arcname=".")
+    places = [arguments.work / entry["name"] for entry in chosen]
+    with ThreadPoolExecutor(arguments.side_by_side) as studies:
+        unfinished = {studies.submit(follow, entry) for entry in chosen}
+        while unfinished:
+            done, unfinished = wait(unfinished, PACK_EVERY, return_when=FIRST_COMPLETED)
+            pack(places, arguments.out)
+            for study in done:
+                study.result()
+
+
+def pack(places: Sequence[Path], out: Path) -> None:
+    """Write the records of all finished cells, also of studies that still run."""
+    out.mkdir(parents=True, exist_ok=True)
+    part = out / "studies.tar.xz.part"
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(part, "w:xz") as archive:
+        for place in places:
+            # A study that continues unpacks its cells first.
+            if (place / "result.json").exists() and not (place / "cells.jsonl").exists():
+                keep(place, Path(folder) / place.name)
+        archive.add(folder, arcname=".")
+    part.replace(out / "studies.tar.xz")
 
 
 if __name__ == "__main__":
