@@ -61,13 +61,23 @@ def claim(folder: Path, kind: str) -> None:
 
 def check_claim(folder: Path, kind: str) -> None:
     """Refuse a folder that cannot be claimed, before any work is done for it."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is not a folder; name a new or empty one")
+    check_writable(folder)
     marked = kind_of(folder)
     if marked not in (None, kind):
         raise UserError(f"{folder}: holds a {marked}, not a {kind}; name a new or empty folder")
     if marked is None and folder.exists() and not all(map(is_own, folder.iterdir())):
         raise UserError(f"{folder}: contains other files; name a new or empty folder")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that is a file, or that cannot be made or written to where it would be."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is not a folder; name a new or empty one")
+    above = next((place for place in (folder, *folder.parents) if place.exists()), Path())
+    if not above.is_dir():
+        raise UserError(f"{folder}: {above} is not a folder; name another place")
+    if not os.access(above, os.W_OK):
+        raise UserError(f"{folder}: {above} cannot be written to; name another place")
 
 
 def mark(folder: Path, kind: str) -> None:

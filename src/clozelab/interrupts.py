@@ -65,6 +65,9 @@ def stopping() -> Iterator[Callable[[], int]]:
         if came:
             raise KeyboardInterrupt(number)
         came = number
+        if parent_process() is None and os.environ.get("RANK", "0") == "0":
+            # Not by print, which may be in the middle of a line when the signal comes.
+            os.write(2, b"\nstopping after this step; a second signal stops at once\n")
 
     with _handling(stop, signal.SIGINT, signal.SIGTERM):
         yield lambda: came

@@ -444,13 +444,13 @@ def test_a_run_that_diverges_names_the_last_good_checkpoint(
 
     monkeypatch.setattr(PretrainingModel, "forward", broken)
     saving = SaveOptions(save_every=2, evaluate_every=0)
-    with pytest.raises(UserError, match=r"step 5: the loss of masked_lm is nan.*step-00000004$"):
+    # The loss of step 5 is that of the weights after step 4.
+    with pytest.raises(UserError, match=r"step 5: the loss of masked_lm is nan.*step-00000002$"):
         run_pretraining(pretrain_job("bert", steps=9), tmp_path / "run", saving=saving)
-    assert load(str(tmp_path / "run")).step == 4
     (entry,) = Run(tmp_path / "run").events("diverged")  # for whoever reads its records
     assert entry["step"] == 5 and entry["what"] == "step 5: the loss of masked_lm is nan"
     calls[0] = 4
-    with pytest.raises(UserError, match=r"step 1: the loss of masked_lm.*; none is saved$"):
+    with pytest.raises(UserError, match=r"step 1: the loss of masked_lm.*; no good one is saved$"):
         run_pretraining(pretrain_job("bert", steps=9), tmp_path / "other", saving=saving)
 
 

@@ -201,6 +201,17 @@ def test_a_store_that_fails_stops_no_training(
     assert "s3://bucket/a" in message and "secret" not in message
 
 
+def test_a_copy_in_a_folder_of_another_disk(corpus: Corpus, place: Path) -> None:
+    url = f"file://{place}/far/copy"
+    run = clozelab.pretrain("bert", data=corpus, out="a", budget="2steps", copy_to=url, **TINY)
+    losses = run.losses()
+    assert files_in(place / "far" / "copy") == files_in(run.path)
+    shutil.rmtree(run.path)
+    assert clozelab.resume("a", copy_to=url, **ON).losses() == losses
+    clozelab.export(run, f"file://{place}/far/hf", progress=False)
+    assert clozelab.load(place / "far" / "hf").fill("the [MASK] cat")
+
+
 def test_nothing_secret_is_recorded(corpus: Corpus, server: Server, place: Path) -> None:
     shutil.copytree(corpus.path, server.folder / "served")
     url = at(server, "served?signature=secret")

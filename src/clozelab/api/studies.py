@@ -15,7 +15,7 @@ from clozelab.api.texts import refuse_existing
 from clozelab.api.training import machine_of
 from clozelab.api.watching import View, Watch, copying, resumable
 from clozelab.errors import UserError
-from clozelab.files import write_text
+from clozelab.files import check_writable, write_text
 from clozelab.options import (
     CopyTo,
     Data,
@@ -158,6 +158,8 @@ def study(
     from clozelab.studies.run import follow
 
     place, on_machine = None if out is None else Path(out), machine_of(machine)
+    if place is not None and not plan:
+        check_writable(place)  # before steps are timed
     planning = make_plan(request, on_machine, out=place, at_once=at_once, timed=plan)
     with watch.bars(transient=True) as bars:
         bars.add_task("planning", total=None, status="")

@@ -109,15 +109,21 @@ def follow_run(
     """Draw a run's events until it ends; the verb is the command that goes on with it."""
     from clozelab.runs.diagnostics import SENTENCES
 
+    again = f"clozelab {verb} --resume {place}"
     with watch.bars() as bars:
         view = View(bars, watch)
-        watch.follow(events, view.show)
+        try:
+            watch.follow(events, view.show)
+        except KeyboardInterrupt as error:  # told twice to stop, or before the first step
+            if not (place / "checkpoints").is_dir():
+                raise
+            problem = f"stopped within a step; resume from the last checkpoint with {again}"
+            raise Stopped(problem, signal=signal_of(error)) from None
     last = view.ended
     assert last is not None
     if not last.whole:
         raise Stopped(
-            f"stopped after step {last.step:,}, which is saved; resume with clozelab {verb}"
-            f" --resume {place}",
+            f"stopped after step {last.step:,}, which is saved; resume with {again}",
             signal=last.signal,
         )
     watch.say(f"{place}: {last.step:,} steps, {last.result.get('tokens', 0):,} tokens")

@@ -58,7 +58,7 @@ def pretrain(
             # Tells a reader which runs' losses can be compared.
             text = job.stores[0][0].tokenizer.to_str()
             facts["tokenizer_digest"] = sha256(text.encode()).hexdigest()[:16]
-            facts |= {**_probing(job, saving), **saving.evaluating()}
+            facts |= {**_probing(job, saving), **saving.recorded()}
             Run.create(out, recipe_toml=recipes.to_toml(trainer.recipe), machine=facts)
         world.barrier()
         session = _session(trainer, run, saving, times=Times(setup=watch.read()))
@@ -77,7 +77,7 @@ def resume(
     """Resume a run from its newest undamaged checkpoint."""
     watch, run = Stopwatch(), Run.open(out)
     facts = run.machine()
-    changed, saving = saving.evaluating(), saving.recalled(facts)
+    changes, changed, saving = saving.changes(facts), saving.recorded(), saving.recalled(facts)
     changed |= _probing(job, saving) if saving.probing() else {}
     if facts.get("keep", saving.keep) != saving.keep:
         changed["keep"] = saving.keep
@@ -116,7 +116,7 @@ def resume(
         if world.is_main:
             run.resumed(first)
         if first < trainer.schedule.total:
-            yield from session.settle(first)
+            yield from session.settle(first, also=changes)
         yield from session.go(first, cursor)
 
 

@@ -24,6 +24,8 @@ PATIENCE = 60.0  # seconds for an answer, or for a piece of a file
 PIECE = 1 << 23  # bytes per request: a second or so, at 100 Mbit/s
 _URL = r"[A-Za-z][A-Za-z0-9+.-]*(?:::[^/]*)?://"
 _SECRET = re.compile(r"(?<=://)[^/]*@|\?.*")  # user and password; the query, which may sign a URL
+# Protocols whose folders must be made before their files; object stores have only names.
+_WITH_FOLDERS = {"file", "local", "sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "arrow_hdfs"}
 _VERSIONS = ("ETag", "LastModified", "Last-Modified", "last_modified", "mtime", "created")
 
 T = TypeVar("T")
@@ -82,6 +84,12 @@ def system_of(url: str) -> tuple[Any, str]:
 def is_web(url: str) -> bool:
     """Whether a URL is on a web server, which has pages of links instead of folders."""
     return url.startswith(("http://", "https://"))
+
+
+def has_folders(system: Any) -> bool:
+    """Whether a file system has folders, which must exist before files in them are written."""
+    names = system.protocol
+    return not _WITH_FOLDERS.isdisjoint([names] if isinstance(names, str) else names)
 
 
 def described(url: str, system: Any, path: str, *, info: dict[str, Any]) -> RemoteFile:

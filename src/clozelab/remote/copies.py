@@ -216,6 +216,9 @@ def _upload(file: Path, url: str) -> None:
     system, path = access.system_of(url)
     limit = access.PATIENCE + file.stat().st_size / _SLOW
     put = partial(access.call, system, "put_file", str(file), path, seconds=limit)
+    if access.has_folders(system):
+        folder = path.rpartition("/")[0]
+        access.tried(partial(system.makedirs, folder, exist_ok=True), url, verb="written")
     access.tried(put, url, verb="written")
 
 

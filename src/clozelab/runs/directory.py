@@ -135,9 +135,14 @@ class Run:
         write_text(self.path / "machine.toml", to_toml({**self.machine(), **facts}))
 
     def settled(
-        self, step: int, facts: Mapping[str, Any], *, before: Mapping[str, Any]
+        self,
+        step: int,
+        facts: Mapping[str, Any],
+        *,
+        before: Mapping[str, Any],
+        also: Mapping[str, dict[str, Any]],
     ) -> dict[str, dict[str, Any]]:
-        """Record what the run is computed with from a step on; what differs from `before` it.
+        """Record what the run is computed with from a step on; returns what differs from `before`.
 
         machine.toml has the present values, metrics.jsonl each change with its step.
         """
@@ -145,7 +150,7 @@ class Run:
             name: {"from": before[name], "to": facts.get(name)}
             for name in SETTINGS
             if name in before and before[name] != facts.get(name)
-        }
+        } | dict(also)
         # Of two changes before one step the last counts, even if it takes the other back.
         if changes or any(entry["step"] == step for entry in self.events("changed")):
             self.append({"kind": "changed", "step": step, "settings": changes})

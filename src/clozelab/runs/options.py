@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "bf16", "fp16"]
 Count = Annotated[int, whole, at_least(1)]
-_EVALUATION = ("evaluate_every", "evaluate_blocks")
+_RECORDED = ("save_every", "evaluate_every", "evaluate_blocks")
 Device = Annotated[str, OneOf("cpu", "cuda"), "where to compute (a GPU, if there is one)"]
 
 
@@ -90,18 +90,26 @@ class SaveOptions(TrackOptions):
         names = ("probe", "probe_every", "probe_examples", "task_data")
         return {name: getattr(self, name) for name in names if self.probe}
 
-    def evaluating(self) -> dict[str, Any]:
-        """What machine.toml records of the evaluations, so that a resumed run keeps them.
+    def recorded(self) -> dict[str, Any]:
+        """What machine.toml records of saves and evaluations, so that a resumed run keeps them.
 
-        They decide when an adaptation stops, and which weights it keeps.
+        Evaluations decide when an adaptation stops, and which weights it keeps.
         """
-        return {name: value for name in _EVALUATION if (value := getattr(self, name)) is not None}
+        return {name: value for name in _RECORDED if (value := getattr(self, name)) is not None}
+
+    def changes(self, facts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """What these options change of those that a run recorded, with its old and new value."""
+        return {
+            name: {"from": facts.get(name), "to": value}
+            for name, value in self.recorded().items()
+            if value != facts.get(name)
+        }
 
     def recalled(self, facts: Mapping[str, Any]) -> SaveOptions:
         """The options of a resumed run: these, and the recorded ones where these say nothing."""
-        recorded = {name: facts[name] for name in _EVALUATION if name in facts}
+        recorded = {name: facts[name] for name in _RECORDED if name in facts}
         keep = facts.get("keep", self.checkpoints) if self.keep is None else self.keep
-        return replace(self, keep=keep, **recorded | self.evaluating())
+        return replace(self, keep=keep, **recorded | self.recorded())
 
     @property
     def checkpoints(self) -> int:

@@ -128,13 +128,19 @@ class Session:
         self._before = state.get("machine", {})  # missing in older checkpoints
         self._result = state.get("result")
 
-    def settle(self, step: int) -> Iterator[Said]:
-        """Record the settings of the machine from a step on; yields a note on what has changed."""
+    def settle(
+        self, step: int, *, also: Mapping[str, dict[str, Any]] | None = None
+    ) -> Iterator[Said]:
+        """Record the settings of the machine from a step on; yields a note on what has changed.
+
+        `also` are changes of other options.
+        """
         facts = self.trainer.facts()
         self._settings = {name: facts.get(name) for name in SETTINGS}
         if not self.trainer.world.is_main:
             return
-        changes = self.run.settled(step, facts, before=self._before or self.run.machine())
+        before = self._before or self.run.machine()
+        changes = self.run.settled(step, facts, before=before, also=also or {})
         if changes:
             yield Said(f"{_format_changes(changes)}, from step {step + 1:,} on")
 
@@ -286,7 +292,7 @@ class Session:
                 except torch.OutOfMemoryError:
                     pass  # the tensors stay in memory until the error is gone
                 except DivergedError as error:
-                    raise self._diverged(error, first + 1) from None
+                    raise self._diverged(error, first + 1, after=first) from None
             if self.pacer is None or not total:
                 yield Said(self.trainer.shrink())
                 list(self.settle(first))  # recorded without its note
@@ -330,13 +336,13 @@ class Session:
                 self.pacer.see(step)
         self._phase = phase
 
-    def _diverged(self, error: DivergedError, number: int) -> DivergedError:
-        """Record the error; returns it with the checkpoint to resume from."""
+    def _diverged(self, error: DivergedError, number: int, *, after: int) -> DivergedError:
+        """Record the error of the weights after a step; returns it with an earlier checkpoint."""
         if self.trainer.world.is_main:
             what = str(error).partition(";")[0]
             self.run.append({"kind": "diverged", "step": number, "what": what})
-        last, _ = newest(self.run.checkpoints)
-        place = f"the last good checkpoint is {last.path}" if last else "none is saved"
+        last, _ = newest(self.run.checkpoints, before=after)
+        place = f"the last good checkpoint is {last.path}" if last else "no good one is saved"
         return DivergedError(f"{error}; {place}")
 
     def _evaluate(self, number: int, log: Log) -> Iterator[Event]:
@@ -349,7 +355,7 @@ class Session:
                 try:
                     check_finite(event.sums, number, of="held-out ")
                 except DivergedError as error:
-                    raise self._diverged(error, number) from None
+                    raise self._diverged(error, number, after=number) from None
             elif isinstance(event, Scored):
                 self.last["dev"] = {"step": event.best, **event.at_best}
                 self.last["selected"] = event.selected

@@ -145,10 +145,15 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest undamaged checkpoint, and a sentence on each damaged one that was skipped."""
+def newest(folder: Path, *, before: int | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest undamaged checkpoint, and a sentence on each damaged one that was skipped.
+
+    With `before`, it is one of an earlier step than that.
+    """
     skipped: list[str] = []
-    for _, path in sorted(_find_folders(folder), reverse=True):
+    for step, path in sorted(_find_folders(folder), reverse=True):
+        if before is not None and step >= before:
+            continue
         try:
             checkpoint = open_checkpoint(path)
         except UserError as error:
