@@ -74,6 +74,14 @@ def test_the_modules_are_written_for_models_of_sentence_vectors_alone(
     assert json.loads(file.read_text("utf-8")) == pooling
     with safe_open(tmp_path / "retromae" / "model.safetensors", "np") as tensors:
         assert {name.split(".")[0] for name in tensors.keys()} == {"bert", "cls"}  # noqa: SIM118
+    # Opened or imported here, it has the same vectors.
+    assert clozelab.load(tmp_path / "cls").pooling == "cls"
+    imported = clozelab.import_model(tmp_path / "cls", tmp_path / "imported")
+    assert imported.load().pooling == "cls"
+    clozelab.export(models_dir / "roberta", tmp_path / "pooled", pool="mean_all")
+    assert clozelab.load(tmp_path / "pooled").pooling == "mean_all"
+    (tmp_path / "pooled" / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": 1}')
+    assert clozelab.load(tmp_path / "pooled").pooling is None
     for name in ("mean", "roberta"):  # which the library has no word for, and which has no vectors
         clozelab.export(models_dir / name, tmp_path / name)
         assert not (tmp_path / name / "modules.json").exists()

@@ -128,10 +128,24 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     assert "no step lowered the loss on new; the model is unchanged" in err
     before, after = (load(str(place)).module.state_dict() for place in (model, out))
     assert all(torch.equal(before[name], after[name]) for name in before)
+    # The result is that of the weights it ends with.
+    (before_step, *_) = run.events("held_out")
+    assert (run.result() or {})["held_out"]["masked_lm"] == before_step["masked_lm"]
     # It is done, and says the same when it is asked to go on.
     steps = run.events("step")
     code, _, err = run_command(capsys, f"adapt --resume {out}")
     assert code == 0 and Run(out).events("step") == steps
+
+
+def test_a_small_text_is_evaluated_in_every_pass(model: Path, new: str, tmp_path: Path) -> None:
+    passes = adaptation(str(model), new)  # four by default, in ten evaluations
+    assert passes.budget is not None
+    tokens = int(4 * passes.budget.amount)  # sixteen
+    clozelab.adapt(
+        model, data=new, out=tmp_path / "out", budget=f"{tokens}tok", patience=0,
+        evaluate_blocks=4, device="cpu", progress=False,
+    )  # fmt: skip
+    assert len(Run(tmp_path / "out").events("held_out")) == 1 + 16
 
 
 def test_forgetting_that_outweighs_the_gain_is_told(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 from support.labelled_files import refusal, write
-from support.pretrain_runs import pretrain_job, run_pretraining, teacher
+from support.pretrain_runs import pretrain_job, run_pretraining, store, teacher
 from support.probe_tasks import NOUNS, sentences, sst2
 
 import clozelab
@@ -93,6 +93,19 @@ def test_a_text_is_cut_to_the_blocks_of_pretraining_marks_included(model: Model)
         encoder = FrozenEncoder(model, CPU)
         list(encoder.follow([Excerpt("a " * tokens)]))
         assert encoder.cut == cut
+
+
+def test_a_text_is_cut_to_the_longest_block_of_all_its_training(
+    model: Model, tmp_path: Path
+) -> None:
+    length = model.recipe.blocks.length
+    run = clozelab.pretrain(
+        "simcse", from_=model.place, data=store("wordpiece"), out=tmp_path / "run", budget="1steps",
+        set=[f"blocks.length={length // 2}", "schedule.batch_size=4"], **QUIET,
+    )  # fmt: skip
+    encoder = FrozenEncoder(run.load(), CPU)
+    list(encoder.follow([Excerpt("a " * (length - 2))]))
+    assert encoder.cut == 0
 
 
 def test_a_word_is_the_mean_of_its_pieces_and_is_computed_once(model: Model) -> None:

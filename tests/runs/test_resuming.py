@@ -405,3 +405,17 @@ def test_a_run_goes_on_with_what_its_corpus_was_before_text_was_added(tmp_path: 
     larger = starting.resumed(tmp_path / "run", data=[str(corpus)])
     with pytest.raises(UserError, match="was started with other data"):
         list(resume(larger, tmp_path / "run", machine=MACHINE, saving=OFTEN))
+
+
+def test_what_a_resume_changes_of_saves_and_evaluations_is_recorded(tmp_path: Path) -> None:
+    place, often = tmp_path / "run", SaveOptions(save_every=2, keep=0, evaluate_every=2)
+    killed(pretrain(pretrain_job("roberta", steps=8), place, machine=SMALL, saving=often), 3)
+    events = again(place, saving=SaveOptions(evaluate_blocks=3))
+    settings = {"evaluate_blocks": {"from": None, "to": 3}}
+    assert Run(place).events("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
+    (notice,) = of_kind(Said, events)
+    assert notice.text == "evaluate_blocks none → 3, from step 3 on"
+    # The rest is as it was.
+    names = sorted(path.name for path in (place / "checkpoints").glob("step-*"))
+    assert names == [f"step-{step:08}" for step in (2, 4, 6, 8)]
+    assert [entry["step"] for entry in Run(place).events("held_out")] == [2, 4, 6, 8]

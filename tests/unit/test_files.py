@@ -16,6 +16,7 @@ import torch
 from clozelab.errors import UserError
 from clozelab.files import (
     MARKER,
+    check_claim,
     check_output,
     claim,
     finish_removal,
@@ -241,3 +242,18 @@ def test_a_removal_that_was_killed_is_finished(tmp_path: Path) -> None:
     finish_removal(folder)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["building"]
     assert (folder / "new").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(UserError, match=r"file/run/a: .*file is not a folder; name another place"):
+        check_claim(tmp_path / "file" / "run" / "a", "run")
+    check_claim(tmp_path / "new" / "run", "run")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="cannot be written to; name another place"):
+        check_claim(tmp_path / "run", "run")

@@ -175,6 +175,7 @@ def _read_log(
         (float(entry["step"]), entry[name]["loss"])
         for entry in run.events("held_out")
         if entry.get(name, {}).get("loss") is not None
+        and entry["step"] <= result.get("best_step", entry["step"])  # of the weights that are kept
     ]
     return TrainingLog(
         objective=name,

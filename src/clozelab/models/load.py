@@ -22,7 +22,7 @@ from clozelab.files import kind_of
 from clozelab.layers import Linear, unset_weights
 from clozelab.models.build import PretrainingModel, build
 from clozelab.models.generator import FOLDER, WithGenerator, joined
-from clozelab.models.interop import huggingface
+from clozelab.models.interop import huggingface, sentence_transformers
 from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.model import ORIGIN, Model, Origin
@@ -164,7 +164,7 @@ def _load_foreign(place: str) -> Model:
     if generator is not None:
         heads, weights = ("generator", *heads), weights | generator.weights
     origin_fields = imported.family, heads, imported.bare, dtype, imported.model_type
-    origin = Origin(*origin_fields, imported.pad)
+    origin = Origin(*origin_fields, imported.pad, sentence_transformers.read(files.folder))
     task: TunedTask | None = None
     if imported.task is not None:
         from clozelab.finetuning.loading import inward

@@ -46,6 +46,7 @@ class Origin:
     dtype: str  # of its weights, by torch's name
     model_type: str  # the family's, or another name in transformers for the same model
     pad: int | None = None  # the id that its config pads with
+    pooling: Pooling | None = None  # of a model of sentence-transformers
 
     def to_json(self) -> str:
         """The text that `parse` reads back."""
@@ -59,7 +60,8 @@ class Origin:
             heads, family = tuple(map(str, fields["heads"])), str(fields["family"])
             model_type = str(fields.get("model_type", family))  # absent in old files
             pad = None if fields.get("pad") is None else int(fields["pad"])
-            return cls(family, heads, bool(fields["bare"]), str(fields["dtype"]), model_type, pad)
+            stored = str(fields["dtype"]), model_type, pad, fields.get("pooling")
+            return cls(family, heads, bool(fields["bare"]), *stored)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{place}: cannot be read; import the model again") from None
 
@@ -93,7 +95,8 @@ class Model:
     @property
     def pooling(self) -> Pooling | None:
         """Which vector of a text it was trained to let stand for it, if it was trained so."""
-        return next((part.pooling for part in self.recipe.objectives if part.pooling), None)
+        own = self.origin.pooling if self.origin else None
+        return next((part.pooling for part in self.recipe.objectives if part.pooling), own)
 
     @property
     def shift(self) -> int:

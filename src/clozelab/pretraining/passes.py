@@ -15,7 +15,7 @@ def passes_note(stores: Sequence[Store], tokens: float, *, budget: Budget | None
     """A note on the passes of a run over its first text, and the budget that would be enough."""
     text = shares(stores)[0]
     passes = text.epochs(tokens)
-    said = f"passes over {text.path}: {passes:.2g}"
+    said = f"passes over {text.path}: {f'{passes:.2g}' if passes < 100 else f'{passes:,.0f}'}"
     if passes <= 1.05 * PASSES:
         return said
     seconds = budget.amount if budget and budget.kind == "seconds" else None

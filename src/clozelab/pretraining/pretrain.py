@@ -134,7 +134,7 @@ def _session(
     session = Session(trainer, run, saving, again=again, plateau=plateau, times=times)
     session.probe = trainer.probed if trainer.job.probe is not None else None
     if trainer.early_stopping is not None:
-        session.early = EarlyEnd(lambda: trainer.stalled, trainer.refit)
+        session.early = EarlyEnd(lambda: trainer.stalled, trainer.refit, trainer.evaluations)
     budget = trainer.job.budget
     if budget is not None and budget.kind == "seconds" and first < trainer.schedule.total:
         session.pacer = Pacer(
@@ -143,6 +143,7 @@ def _session(
             tokens_a_step=lambda share: trainer.steps.tokens_a_step(share),
             evaluation=trainer.seconds_an_evaluation(saving.held_out_blocks),
             refit=trainer.refit,
+            most=trainer.evaluations,
             done=trainer.schedule.progress(first),
         )
     return session

@@ -30,6 +30,7 @@ from clozelab.runs.diagnostics import followed_objective
 from clozelab.runs.directory import machine_facts
 from clozelab.runs.events import Began, Evaluated, Said, Scored, means
 from clozelab.runs.machine import Machine
+from clozelab.runs.pacing import EVALUATIONS
 from clozelab.runs.saving import begin_with, plainly, save, set_weights
 from clozelab.text.building import memory
 from clozelab.text.store import Corpus
@@ -244,6 +245,14 @@ class PretrainTrainer:
                 yield Evaluated(
                     number, sums, of, self.early_stopping.step if self.early_stopping else None
                 )
+
+    @property
+    def evaluations(self) -> int:
+        """The number of evaluations of the run; an adaptation has one in every pass at least."""
+        if self.early_stopping is None:
+            return EVALUATIONS
+        tokens = self.schedule.total * self.steps.tokens_a_step()
+        return max(EVALUATIONS, round(shares(self.job.stores)[0].epochs(tokens)))
 
     def _texts(self) -> dict[str, Corpus]:
         """The corpora whose held-out text is measured, by their names in the log."""

@@ -12,7 +12,7 @@ in their loss, compared with the entropy of the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -120,7 +120,7 @@ class Plateau:
     _: KW_ONLY
     entropy: float
     level: float  # the loss of the plateau
-    cause: Callable[[bool], str]  # why it stays, given whether it had been lower before
+    cause: Callable[[bool, Schedule], str]  # why it stays, given whether it had been lower before
 
     def __post_init__(self) -> None:
         self.stretch = min(max(self.schedule.total // _PARTS, _FEWEST), _MOST)
@@ -149,7 +149,7 @@ class Plateau:
         return (
             f"learned little: {self.objective} ends at {loss:.2f}, and predicting by token"
             f" frequency alone gives {self.entropy:.2f};"
-            f" {self.cause(self._lower) if reached else _too_few(self.schedule)}"
+            f" {self.cause(self._lower, self.schedule) if reached else _too_few(self.schedule)}"
         )
 
     def _judge(self, mean: float) -> str | None:
@@ -169,8 +169,9 @@ class Plateau:
         self.warned = True
         return (
             f"on the unigram plateau: for {2 * self.stretch:,} steps {self.objective} has"
-            f" stayed at {mean:.2f}, and predicting by token frequency alone gives"
-            f" {self.entropy:.2f}; {self.cause(self._lower)}"
+            f" stayed at {mean:.2f}, and predicting by token frequency"
+            f"{' and copying' if self.level < self.entropy else ''} alone gives"
+            f" {self.level:.2f}; {self.cause(self._lower, self.schedule)}"
         )
 
 
@@ -195,8 +196,9 @@ def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     level = plateau_level(recipe, entropy)
     name = slots.use("objectives", part)
 
-    def cause(lower: bool) -> str:
-        return plateau_cause(recipe, lower=lower, repeats=repeated_share(stores[0][0]))
+    def cause(lower: bool, schedule: Schedule) -> str:
+        present = replace(recipe, schedule=schedule)  # it may have been refitted
+        return plateau_cause(present, lower=lower, repeats=repeated_share(stores[0][0]))
 
     return Plateau(name, recipe.schedule, entropy=entropy, level=level, cause=cause)
 

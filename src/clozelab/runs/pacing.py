@@ -19,6 +19,7 @@ STRETCH = 0.04  # of the budget, or of the run: how often the pace is checked
 RECENT = 0.1  # of the budget: the last steps, by which the pace is measured
 SMALL = 0.02  # of the remaining steps: a smaller change is not worth a refit
 LATE = 0.05  # of the budget: a late run may take that much longer, to decay its learning rate
+EVALUATIONS = 10  # of a run, if its options do not say how often
 LOOKING = 0.1  # of the budget, at most, for evaluations before the last
 SAVES = 10  # over a run, by default
 
@@ -55,12 +56,14 @@ class Pacer:
     tokens_a_step: Callable[[float], float]  # on the mean, from a share of the run on
     evaluation: float  # the seconds that one should take, until one is measured
     refit: Callable[[int, int], str]  # (step, steps of the run) → the text of its recipe
+    most: int = EVALUATIONS  # evaluations
     done: InitVar[float] = 0.0
 
     def __post_init__(self, done: float) -> None:
-        # One to ten, including the last: computed from a number that all processes share, so
-        # that they evaluate after the same steps.
-        self.evaluations = 1 + min(9, int(LOOKING * self.seconds / max(self.evaluation, 1e-9)))
+        # At least one, the last: computed from a number that all processes share, so that they
+        # evaluate after the same steps.
+        fit = int(LOOKING * self.seconds / max(self.evaluation, 1e-9))
+        self.evaluations = 1 + min(self.most - 1, fit)
         self._recent: deque[tuple[float, int]] = deque()  # seconds and tokens of the last steps
         self._sums = 0.0, 0  # of these
         self._last_check = self.times.counted(), done  # of the budget, and of the run

@@ -33,7 +33,7 @@ from clozelab.runs.events import (
 from clozelab.runs.log import Log
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
-from clozelab.runs.pacing import Pacer, Stopwatch, Times
+from clozelab.runs.pacing import EVALUATIONS, Pacer, Stopwatch, Times
 from clozelab.training.checkpoint import newest
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import (
@@ -94,6 +94,7 @@ class EarlyEnd:
 
     wanted: Callable[[], bool]  # after an evaluation
     refit: Callable[[int, int], str]  # (step, steps of the run) → the text of its recipe
+    evaluations: int = EVALUATIONS  # of the whole run, if its options do not say how often
 
 
 @dataclass(eq=False)
@@ -184,15 +185,15 @@ class Session:
                 limit = saving.max_seconds_between_saves
                 late = limit is not None and time.monotonic() - self._saved > limit
                 due = self.trainer.world.all_reduce_max(2 * stopped() + late)
-                evaluations = self.pacer.evaluations if self.pacer else 10
-                schedule = self.trainer.schedule
-                evaluates = saving.due(saving.evaluate_every, number, schedule, times=evaluations)
+                times, schedule = self._evaluations, self.trainer.schedule
+                evaluates = saving.due(saving.evaluate_every, number, schedule, times=times)
                 if evaluates:
                     yield from self._evaluate(number, log)
                     yield from self._end_early(number)
                 schedule = self.trainer.schedule
                 ends = number == schedule.total or due >= 2
-                probes = saving.due(saving.probe_every, number, schedule, times=evaluations)
+                times = min(times, EVALUATIONS)
+                probes = saving.due(saving.probe_every, number, schedule, times=times)
                 probes = probes and self.probe is not None
                 if probes:
                     yield from self._run_probe(number, log)
@@ -223,6 +224,13 @@ class Session:
                 yield Said(warning)
         yield Ended(number, number == total, result, signal=signal)
 
+    @property
+    def _evaluations(self) -> int:
+        """The number of evaluations of the whole run, if its options do not say how often."""
+        if self.pacer is not None:
+            return self.pacer.evaluations
+        return EVALUATIONS if self.early is None else self.early.evaluations
+
     def _end_early(self, number: int) -> Iterator[Refitted]:
         """Make this the last step if early stopping wants it, and record that as a refit.
 
@@ -233,6 +241,8 @@ class Session:
         text = self.early.refit(number - 1, number)
         if self.trainer.world.is_main:
             self.run.refit(number - 1, number, recipe_toml=text)
+        if self.plateau is not None:
+            self.plateau.schedule = self.trainer.schedule
         yield Refitted(number - 1, number)
 
     def _summary(self, number: int, began: Began) -> dict[str, Any]:
@@ -243,6 +253,17 @@ class Session:
             "times": asdict(self.times),
             **({"limited_by": limit} if limit else {}),
             **self.last,
+            **self._kept_losses(),
+        }
+
+    def _kept_losses(self) -> dict[str, Any]:
+        """The held-out losses and probes of the weights that early stopping keeps."""
+        best, kinds = self.last.get("best_step"), {"probes": "probe"}
+        return {
+            name: {key: value for key, value in entry.items() if key not in ("kind", "step")}
+            for name in ("held_out", "general", "probes")
+            for entry in self.run.events(kinds.get(name, name))
+            if entry["step"] == best
         }
 
     def _restore_result(self, log: Log) -> Iterator[Event]:
@@ -262,7 +283,7 @@ class Session:
             yield from self._run_probe(total, log)
         result, kinds = self._result or {}, {"probes": "probe"}
         for name in ("held_out", "general", "probes"):
-            if name in result:
+            if name in result and result.get("best_step", total) == total:
                 log.restored(kinds.get(name, name), total, result[name])
 
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clozelab.contracts import Pooling
 from clozelab.errors import UserError
+from clozelab.models.history import longest_block
 from clozelab.models.model import Model
 from clozelab.models.reader import Text, packed
 from clozelab.scoring.probed import Excerpt
@@ -83,9 +84,10 @@ class FrozenEncoder:
         self._rows = {excerpt: row for excerpt, row in self._rows.items() if excerpt in needed}
 
     def _max_tokens(self) -> int:
-        """The most tokens of a text: the block length of pretraining, less special tokens."""
+        """The most tokens of a text: the longest block of its training, less special tokens."""
         reader = self.loaded.reader()
-        length = self.loaded.recipe.blocks.length - reader.own_marks
+        block = longest_block(self.loaded) or self.loaded.recipe.blocks.length
+        length = block - reader.own_marks
         return length if reader.limit is None else min(reader.limit, length)
 
     @torch.inference_mode()

@@ -143,7 +143,7 @@ LEVEL = 7.0
 
 def plateau(steps: int = 2000, warmup: int = 100, decay: str = "constant") -> Plateau:
     schedule = Schedule(steps, warmup, 8, decay=decay)  # type: ignore[arg-type]
-    why = lambda lower: "it fell back" if lower else "no cause"  # noqa: E731
+    why = lambda lower, schedule: "it fell back" if lower else "no cause"  # noqa: E731
     return Plateau("masked_lm", schedule, entropy=LEVEL, level=LEVEL, cause=why)
 
 

@@ -24,6 +24,7 @@ from clozelab.nearest import nearest
 _TEXTS = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "*.model",
+    "modules.json", "*_Pooling/config.json",
 )  # fmt: skip
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -65,6 +66,8 @@ def read(place: str) -> ModelFiles:
 
 def _download(place: str) -> Path:
     """Download the files of that name from the hub, and return their folder."""
+    if Path(place).is_file():
+        raise UserError(f"{place}: is a file, not a model; name a run or a Hugging Face directory")
     if not _HUB_NAME.fullmatch(place):
         raise UserError(
             f"{place}: does not exist; give one, or a name on the hub with its owner, as in"

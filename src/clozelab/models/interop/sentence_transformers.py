@@ -11,7 +11,7 @@ from clozelab.errors import UserError
 
 _POOLING = "1_Pooling"
 # Their names in sentence-transformers, which has no mean without special tokens.
-MODES = {"cls": "cls_token", "mean_all": "mean_tokens"}
+MODES: dict[Pooling, str] = {"cls": "cls_token", "mean_all": "mean_tokens"}
 
 
 def check(pooling: Pooling | None, *, encoder: Any, place: str) -> None:
@@ -21,6 +21,22 @@ def check(pooling: Pooling | None, *, encoder: Any, place: str) -> None:
             f"{place}: its texts have no [CLS] as their first token, which sentence-transformers"
             " takes; use --pool mean_all"
         )
+
+
+def read(folder: Path) -> Pooling | None:
+    """The pooling that a directory was written with; None if it has none, or one of others."""
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return None
+    try:
+        listed = json.loads(modules.read_text(encoding="utf-8"))
+        paths = [one["path"] for one in listed if one["type"].rpartition(".")[2] == "Pooling"]
+        config = json.loads((folder / paths[0] / "config.json").read_text(encoding="utf-8"))
+        on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    found = [name for name, mode in MODES.items() if on == [f"pooling_mode_{mode}"]]
+    return found[0] if found else None
 
 
 def write(folder: Path, pooling: Pooling, *, width: int, length: int) -> None:
