@@ -29,7 +29,7 @@ for two minor versions.
 # The members of each class that are public.
 MEMBERS = {
     "Corpus": "open build show check documents show_blocks decode",
-    "Model": "fill generate embed predict probe encode export vocabulary",
+    "Model": "fill generate embed score predict probe encode export vocabulary pooling",
     "Recipe": "read override diff to_toml tables parameters warnings",
     "Run": "open recipe machine result losses curves events"
     " resume load finetune predict evaluate export",

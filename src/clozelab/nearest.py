@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_MEANT = {"gpu": "cuda"}  # words that users try, and those that they mean
+
 
 def nearest(word: str, words: Iterable[str], *, alike: float = 0.6) -> str | None:
     """The most similar of `words`, if its similarity is at least `alike` (0 to 1).
@@ -12,6 +14,8 @@ def nearest(word: str, words: Iterable[str], *, alike: float = 0.6) -> str | Non
     A word that differs only by two neighbouring letters in the wrong order comes first.
     """
     words = list(words)
+    if _MEANT.get(word) in words:
+        return _MEANT[word]
     letters = zip(range(len(word)), word, word[1:], strict=False)
     swapped = {f"{word[:at]}{second}{first}{word[at + 2 :]}" for at, first, second in letters}
     close = get_close_matches(word, words, 1, alike)

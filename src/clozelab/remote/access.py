@@ -93,7 +93,13 @@ def has_folders(system: Any) -> bool:
 
 
 def described(url: str, system: Any, path: str, *, info: dict[str, Any]) -> RemoteFile:
-    """A file from the `info` that its file system returns."""
+    """A file from the `info` that its file system returns; a page of links is refused."""
+    page = is_web(url) and info.get("mimetype") == "text/html"
+    if page and not path.partition("?")[0].endswith((".html", ".htm")):
+        raise UserError(
+            f"{shown(url)}: is a web page, not a file; the URL of a folder on a web server must"
+            " end in /"
+        )
     version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
     whole_only = info.get("partial") is False  # an HTTP server that says so
     return RemoteFile(url, system, path, None if whole_only else info.get("size"), version)

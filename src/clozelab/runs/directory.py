@@ -206,7 +206,10 @@ class Run:
         return (self.path / name).read_bytes()
 
     def losses(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:
-        """Each objective's loss by step: in training ("step"), or on held-out text ("held_out")."""
+        """Each objective's loss by step: in training ("step"), or on held-out text ("held_out").
+
+        An adaptation also has those of its general text ("general").
+        """
         return losses(self._entries(kind))
 
     def curves(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:

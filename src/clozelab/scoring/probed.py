@@ -122,6 +122,8 @@ class ProbeTask:
 
     def check(self) -> None:
         """Refuse a task that is missing or cannot be probed, before a model is opened."""
+        if self.name in KINDS and not self.data.dev:
+            raise UserError(f"{self.name}: needs files; name them with --train FILE and --dev FILE")
         if self.name == self.data.task and self.name not in known() and not self.data.dev:
             raise UserError(f"{self.name}: is not a task to probe; {remedy(self.name, known())}")
         if self.files.kind not in KINDS:

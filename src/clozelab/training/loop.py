@@ -328,6 +328,6 @@ def check_finite(sums: Measured, number: int, *, norm: float = 0.0, of: str = ""
     for what, value in {**losses, "the gradient's norm": norm}.items():
         if not math.isfinite(value):
             raise DivergedError(
-                f"step {number}: {what} is {value}; lower optimiser.learning_rate, lengthen"
-                " schedule.warmup or set optimiser.clip=1"
+                f"step {number}: {what} is {value}; lower learning_rate, lengthen warmup or set"
+                " clip=1"
             )

@@ -76,6 +76,14 @@ def test_the_files_of_a_folder_of_a_web_server(server: Server) -> None:
     assert texts(at(server, "wiki/")) == ["This is a.txt.", "This is b.txt."]
 
 
+def test_a_page_of_links_is_not_a_file() -> None:
+    info = {"size": None, "mimetype": "text/html"}
+    with pytest.raises(UserError, match=r"http://a/texts: is a web page, .* must end in /"):
+        access.described("http://a/texts", None, "http://a/texts", info=info)
+    for url in ("http://a/texts.html?signed", "s3://a/texts"):
+        assert access.described(url, None, url, info=info).url == url
+
+
 def test_evaluation_files_are_asked_for_by_their_whole_url(server: Server) -> None:
     (server.folder / "a.txt").write_text("one two three four five", encoding="utf-8")
     EvaluationNgrams.read([at(server, "a.txt?id=7")], 5, counts=Counts())
