@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import parent_process, resource_tracker
 from typing import Any, TypeVar
 
@@ -67,7 +67,8 @@ def stopping() -> Iterator[Callable[[], int]]:
         came = number
         if parent_process() is None and os.environ.get("RANK", "0") == "0":
             # Not by print, which may be in the middle of a line when the signal comes.
-            os.write(2, b"\nstopping after this step; a second signal stops at once\n")
+            with suppress(OSError):  # nobody may be listening
+                os.write(2, b"\nstopping after this step; a second signal stops at once\n")
 
     with _handling(stop, signal.SIGINT, signal.SIGTERM):
         yield lambda: came
