@@ -89,7 +89,7 @@ class Option:
 
     def take(self, value: Any) -> Any:
         """The value converted for the function, or an error."""
-        if value is None or value is self.default:
+        if value is self.default or (value is None and self.default is not REQUIRED):
             return value
         return self._conversion()(value, self.name if self.positional else self.flag)
 

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.files import mark
 from clozelab.text.loading import load
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.store import Corpus
@@ -40,6 +41,8 @@ def put(folder: Path, kind: str) -> Path:
             os.mkfifo(place)
         case "device":
             return Path("/dev/zero")
+        case "corpus":
+            mark(place, "corpus")
         case "circle":
             place.symlink_to(place)
         case "circle in a folder":
@@ -60,6 +63,7 @@ def put(folder: Path, kind: str) -> Path:
         ("program", "looks like UTF-16 or is not text"),
         ("pipe", "is a pipe or a device, not a file; name - and send the text to standard input"),
         ("device", "is a pipe or a device, not a file; name - and send the text to standard input"),
+        ("corpus", "is a corpus that clozelab made, not text; name the text itself"),
         ("circle", "is a link to"),
         ("circle in a folder", "is a link to"),
         ("long name", "may not be read"),

@@ -83,6 +83,7 @@ def test_values_are_converted_and_fields_gathered() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
+        ({"size": None}, "--size: None is not a whole number"),
         ({"size": -1}, "--size: -1 is not a whole number of 0 or more"),
         ({"size": 1, "how": "fst"}, "--how fst: is unknown; did you mean fast?"),
         ({"size": 1, "keep": "yes"}, "--keep yes: must be True or False"),

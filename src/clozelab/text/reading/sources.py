@@ -298,6 +298,8 @@ def _nearest(path: Path) -> str:
 
 
 def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
+    if kind := files.kind_of(folder):
+        raise UserError(f"{folder}: is a {kind} that clozelab made, not text; name the text itself")
     entries = _entries(folder)
     if any(entry.name == "dataset_dict.json" for entry in entries):
         splits = [entry.name for entry in entries if entry.is_dir()]
