@@ -40,7 +40,7 @@ def adaptation(record: Mapping[str, Any]) -> Iterator[str]:
     columns = ["new text", "general text", *(_short(name) for name in measures)]
     yield "| from, to | | " + " | ".join(columns) + " |"
     yield "|---|---|" + "--:|" * len(columns)
-    share = f"{record['asked']['replay']:.0%} replay"
+    share = f"{100 * record['asked']['replay']:.0f} % replay"
     kinds = {"plain": "adapted", "replay": f"with {share}", "detour": "with a detour"}
     begun: set[str] = set()
     for row in rows:

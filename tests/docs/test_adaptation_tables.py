@@ -34,7 +34,7 @@ def test_a_direction_begins_with_the_model_before(tool: dict[str, Any]) -> None:
         "|---|---|--:|--:|--:|--:|",
         "| Wikipedia, novels | before | 3.00 | 1.00 | 70.0 | 79.0 |",
         "|  | adapted | 2.00 | 1.50 | 72.0 | 80.0 |",
-        "|  | with 10% replay | 2.00 | 1.50 | 72.0 |  |",
+        "|  | with 10 % replay | 2.00 | 1.50 | 72.0 |  |",
     ]
 
 
