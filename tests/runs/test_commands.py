@@ -293,7 +293,7 @@ def test_demo_runs(
         ("corpus build empty.txt --out c", "there is no text in empty.txt"),
         ("corpus build white.txt --out c", "there is no text in white.txt"),
         ("corpus build bad.txt --out c", "bad.txt:1: byte 0xFF is not UTF-8"),
-        ("corpus build text.txt --out text.txt/c", "Not a directory"),
+        ("corpus build text.txt --out text.txt/c", "text.txt is not a folder; name another place"),
         ("corpus build text.txt --out " + "x" * 300, "File name too long"),
         ("corpus build text.txt --out c --tokenizer wordpeice", "did you mean wordpiece?"),
         ("corpus build text.txt --out c --tokenizer-from text.txt", "text.txt: "),

@@ -373,7 +373,7 @@ def test_a_dev_set_is_judged_in_small_batches_and_in_smaller_ones_without_room(
         return predict(self, batch)
 
     monkeypatch.setattr(Tuned, "predict", tight)
-    monkeypatch.setattr(trial, "TOKENS", 64)
+    monkeypatch.setattr(trial, "FORWARD_TOKENS", 64)
     scored = events(Scored, run_finetuning(request, tmp_path / "out", machine=machine))
     assert 40 < max(sizes) <= 64
     assert [event.scores for event in scored] == [event.scores for event in before]
