@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from adaptation_tables import TEXTS
 from matplotlib import pyplot
 from plotting import SERIES, save
 
 ROOT = Path(__file__).resolve().parents[1]
-TITLES = {"wiki": "Wikipedia", "books": "novels"}
 LOOKS = {"plain": (SERIES[1], "plain"), "replay": (SERIES[0], "with replay")}
 LINES = {"held_out": ("-", "new text"), "general": ("--", "general text")}
 
@@ -33,7 +33,7 @@ def main() -> None:
             for text, (line, what) in LINES.items():
                 steps, losses = zip(*row["losses"][text], strict=True)
                 axis.plot(steps, losses, line, color=colour, label=f"{what}, {name}")
-        axis.set_title(f"{TITLES[old]} to {TITLES[new]}", fontsize=9)
+        axis.set_title(f"{TEXTS[old]} to {TEXTS[new]}", fontsize=9)
         axis.set_xlabel("step")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     axes[0].set_ylabel("held-out loss, nats")

@@ -41,30 +41,29 @@ def adaptation(record: Mapping[str, Any]) -> Iterator[str]:
     yield "| from, to | | " + " | ".join(columns) + " |"
     yield "|---|---|" + "--:|" * len(columns)
     share = f"{100 * record['asked']['replay']:.0f} % replay"
-    kinds = {"plain": "adapted", "replay": f"with {share}", "detour": "with a detour"}
+    kinds = {"plain": "adapted", "replay": f"with {share}"}
+    kinds |= {"half rate": "at half the learning rate", "detour": "with a detour"}
     begun: set[str] = set()
     for row in rows:
         way = f"{TEXTS[row['from']]}, {TEXTS[row['to']]}"
         if way not in begun:
             begun.add(way)
-            yield _line(way, "before", row, measures, which=0)
-        yield _line("", kinds[row["kind"]], row, measures, which=-1)
+            yield _line(way, "before", row, measures, when="before")
+        yield _line("", kinds[row["kind"]], row, measures, when="after")
 
 
 def _short(measure: str) -> str:
-    """The name of a measure as a column: a probe is in italics, a fine-tuned task is not."""
+    """The name of a measure as a column; a probe is called one, a fine-tuned task is not."""
     name = measure.split(",")[0]
     probed = name.removeprefix("probe of ")
     title = {"blimp": "BLiMP", "sst2": "SST-2", "subj": "SUBJ", "mr": "MR"}.get(probed, probed)
     return title if probed == name or probed == "blimp" else f"{title}, probe"
 
 
-def _line(
-    way: str, how: str, row: Mapping[str, Any], measures: Sequence[str], *, which: int
-) -> str:
-    losses = [f"{row['losses'][text][which][1]:.2f}" for text in ("held_out", "general")]
-    key = "after" if which else "before"
-    scores = {other["name"]: f"{other[key]:.1f}" for other in row["others"]}
+def _line(way: str, how: str, row: Mapping[str, Any], measures: Sequence[str], *, when: str) -> str:
+    step = 0 if when == "before" else row["best_step"]
+    losses = [f"{dict(row['losses'][text])[step]:.2f}" for text in ("held_out", "general")]
+    scores = {other["name"]: f"{other[when]:.1f}" for other in row["others"]}
     return (
         f"| {way} | {how} | " + " | ".join([*losses, *(scores.get(m, "") for m in measures)]) + " |"
     )

@@ -27,7 +27,7 @@ def test_a_direction_begins_with_the_model_before(tool: dict[str, Any]) -> None:
     losses = {"held_out": [[0, 3.0], [9, 2.0]], "general": [[0, 1.0], [9, 1.5]]}
     probed = [{"name": "probe of sst2, accuracy", "before": 70.0, "after": 72.0}]
     tuned = [{"name": "mr, accuracy", "before": 79.0, "after": 80.0}]
-    row = {"from": "wiki", "to": "books", "kind": "plain", "losses": losses}
+    row = {"from": "wiki", "to": "books", "kind": "plain", "losses": losses, "best_step": 9}
     rows = [{**row, "others": probed + tuned}, {**row, "kind": "replay", "others": probed}]
     assert [*tool["adaptation"]({"asked": {"replay": 0.1}, "rows": rows})] == [
         "| from, to | | new text | general text | SST-2, probe | MR |",

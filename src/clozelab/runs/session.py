@@ -259,6 +259,8 @@ class Session:
     def _kept_losses(self) -> dict[str, Any]:
         """The held-out losses and probes of the weights that early stopping keeps."""
         best, kinds = self.last.get("best_step"), {"probes": "probe"}
+        if best is None:
+            return {}
         return {
             name: {key: value for key, value in entry.items() if key not in ("kind", "step")}
             for name in ("held_out", "general", "probes")
