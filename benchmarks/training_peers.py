@@ -104,7 +104,11 @@ def ours(arguments: argparse.Namespace, clock: Clock) -> None:
 
 
 def theirs(arguments: argparse.Namespace, clock: Clock) -> None:
-    """Time the peer's steps, by its own trainer with its defaults."""
+    """Time the peer's steps, by its own trainer with its defaults.
+
+    On a GPU, workers load its data, and it drops the shorter batch at the end of a pass, for which
+    torch.compile would compile again.
+    """
     import torch
     from transformers import TrainerCallback
 
@@ -128,6 +132,9 @@ def theirs(arguments: argparse.Namespace, clock: Clock) -> None:
         "logging_steps": MOST,
         "disable_tqdm": True,
     }
+    if cuda:
+        common |= {"dataloader_drop_last": True, "dataloader_persistent_workers": True}
+        common["dataloader_num_workers"] = 4
     lines = Path(arguments.texts).read_text("utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
         make = contrastive_peer if arguments.what == "contrastive" else adaptation_peer
