@@ -299,14 +299,18 @@ def main() -> None:
     if arguments.turn:
         turn(arguments)
         return
+    import torch
+
     from clozelab.files import sha256, write_text
+    from clozelab.runs import machine
     from clozelab.runs.directory import machine_facts
 
     prepare(arguments)
     sides = SIDES if arguments.compile else SIDES[:2]
     turns: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     facts = {
-        "machine": machine_facts(),
+        "machine": {**machine_facts(), **machine.facts(device)},
         "asked": {**vars(arguments), "texts_sha256": sha256(Path(arguments.texts))},
         "unit": "texts a second" if arguments.what == "contrastive" else "tokens a second",
     }
