@@ -38,7 +38,7 @@ from clozelab.studies.verdicts import Judgement, judge, stuck
 
 ROOT = Path(__file__).parents[1]
 RESULTS, NOISE = ROOT / "results", ROOT / "src/clozelab/studies/noise.toml"
-# Measures that no study has recorded: their noise, and where the number is from.
+# Measures that no study has recorded yet: their noise, and where the number is from.
 ELSEWHERE = {
     "cola.matthews": (0.94, "three tunings of one encoder of 6 × 512, results/h200-tasks"),
     "mrpc.accuracy": (1.36, "the same"),
@@ -51,9 +51,6 @@ ELSEWHERE = {
     "race.accuracy": (1.1, "as mnli"),
     "cmrc2018.f1": (4.0, "as squad1 at 4 × 256"),
     "litbank.conll": (4.0, "as squad1 at 4 × 256"),
-    "joint.two": (0.06, "of two tokens, each as a masked-LM loss"),
-    "joint.chain": (0.06, "the same"),
-    "gain.chain": (0.03, "assumed"),
     "run.left_plateau": (40.0, "of a share of runs"),
     "run.finished": (40.0, "of a share of runs"),
 }
@@ -118,10 +115,13 @@ def write_noise(records: list[StudyRecord]) -> None:
         "# tools/judge_results.py makes it of the recorded studies (4 × 256 unless it says so).",
         "[noise]",
     ]
-    for name, (value, count) in noise(records).items():
+    found = noise(records)
+    for name, (value, count) in found.items():
         where = "one study" if count == 1 else f"the median of {count} studies"
         lines.append(f'"{name}" = {value:.3g}  # {where}')
-    lines += [f'"{name}" = {value:g}  # {where}' for name, (value, where) in ELSEWHERE.items()]
+    for name, (value, where) in ELSEWHERE.items():
+        if name not in found:
+            lines.append(f'"{name}" = {value:g}  # {where}')
     sizes = {
         name: size for record in records for name, size in record.sizes.items() if "." not in name
     }
