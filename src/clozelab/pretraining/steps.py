@@ -28,6 +28,9 @@ from clozelab.training.packing import BatchShape, PackedExamples, batch_shape, c
 
 Places = tuple[tuple[int, int], ...]  # by store: the epoch, and how many of its blocks were read
 _SAMPLE = 256  # blocks by which the lengths of blocks are estimated; not tuned
+# So many tokens are sampled for batches of constant size: seeds should agree on it, since a process
+# that trains several runs compiles their model once for each size.
+_SAMPLED_TOKENS = 2**19
 _SPARE = 5.0  # standard deviations of room above the mean for a group, which is never divided
 
 
@@ -66,7 +69,7 @@ class Steps:
         # XLNet has as many queries in each row: its micro-batches are not padded to one size.
         self.constant = gpu and "order_of_prediction" not in recipe.masking.provides
         self._phases: dict[int, list[BlockSource]] = {}
-        self._shapes: dict[tuple[int, int, bool], BatchShape] = {}
+        self._shapes: dict[tuple[int, bool, int, int], BatchShape] = {}
         self._blanks: dict[int, Batch] = {}  # by the shape, which stays alive
         self._means: dict[int, float] = {}  # tokens of a block, by phase
 
@@ -122,7 +125,13 @@ class Steps:
         batches, counts = list[Batch](), Counter[str]()
         for examples in packs:
             bound = _block_bound(blocks, share if examples.causal else 1 - share)
-            shape = self.shape(sources, phase=after.phase, blocks=bound, causal=examples.causal)
+            shape = self.shape(
+                sources,
+                phase=after.phase,
+                blocks=bound,
+                causal=examples.causal,
+                filled=self._filled(step) if group == len(packs) == 1 else None,
+            )
             batches += shape.batches(examples)
             counts.update(examples.counts())
         parts: Sequence[Any] = self.recipe.objectives
@@ -142,22 +151,40 @@ class Steps:
         )
 
     def shape(
-        self, sources: list[BlockSource], *, phase: int, blocks: int, causal: bool = False
+        self,
+        sources: list[BlockSource],
+        *,
+        phase: int,
+        blocks: int,
+        causal: bool = False,
+        filled: int | None = None,
     ) -> BatchShape:
-        """The shape of a phase's micro-batches in one direction, by a sample of its blocks."""
-        # Steps filled by tokens differ in their blocks: sizes are rounded up to sixteenths.
-        step = max(1, blocks // 16)
-        cache_key = (phase, -(-blocks // step) * step, causal)
+        """The shape of a phase's micro-batches in one direction, by a sample of its blocks.
+
+        A step has so many blocks, or it is filled with so many tokens.
+        """
+        # Numbers of blocks are rounded up by at most a sixteenth: some steps differ in theirs.
+        step = max(1, 2 ** (blocks.bit_length() - 5))
+        blocks = -(-blocks // step) * step
+        cache_key = (phase, causal, *((0, filled) if filled else (blocks, 0)))
         if cache_key not in self._shapes:
             self._shapes[cache_key] = batch_shape(
                 self.sample(sources, causal=causal),
                 tokens=self.tokens,
-                blocks=cache_key[1],
+                blocks=blocks,
+                filled=filled,
                 max_seqlen=sources[0].blocks.length,
                 constant=self.constant,
                 spare=_SPARE if contrasting(self.recipe) else 0.0,
             )
         return self._shapes[cache_key]
+
+    def _filled(self, step: int) -> int | None:
+        """The tokens that a step is filled with; several processes differ in their parts of it."""
+        schedule = self.recipe.schedule
+        if schedule.fill != "tokens" or self.size > 1:
+            return None
+        return schedule.batch_size_at(step) * self.recipe.blocks.length
 
     def _blank(self, shape: BatchShape, examples: PackedExamples) -> Batch:
         """A micro-batch of padding only; the same for every step of a batch shape."""
@@ -169,7 +196,9 @@ class Steps:
         """A sample of the first epoch's blocks, with as many targets as any step will have."""
         course = getattr(self.recipe.masking, "course", ())
         fullest, _ = max(course, key=lambda point: point[1], default=(0.0, 1.0))
-        sampled = [source.order(0)[:_SAMPLE] for source in sources]
+        wanted = _SAMPLED_TOKENS // sources[0].blocks.length if self.constant else 0
+        count = max(wanted, _SAMPLE)
+        sampled = [source.order(0)[:count] for source in sources]
         group = rows_of_a_group(self.recipe, self.recipe.schedule.batch_size)
         if group > 1:  # a few complete groups, with rows repeated where there are too few
             sampled = [np.resize(source.order(0), max(_SAMPLE // group, 1) * group)

@@ -215,12 +215,14 @@ def batch_shape(
     blocks: int,
     max_seqlen: int,
     constant: bool,
+    filled: int | None = None,
     spare: float = 0.0,
 ) -> BatchShape:
     """The shape of micro-batches of at most `tokens`, estimated from a sample of blocks.
 
-    `blocks` is how many a rank has in a step: a step is cut into as few micro-batches as it takes,
-    each slightly larger than an even part, so that there is little padding. Later groups may be
+    `blocks` is how many a rank has in a step, or it is `filled` with at most so many tokens: a step
+    is cut into as few micro-batches as it takes, each slightly larger than an even part, so that
+    there is little padding. Sizes are rounded up: other samples should agree. Later groups may be
     larger than the sampled ones: there is room for `spare` standard deviations above their mean.
     """
     lengths = np.diff(examples.starts)
@@ -233,17 +235,17 @@ def batch_shape(
         expected = sizes.max() * mean + spare * spread * 2 * sizes.max() ** 0.5
         largest = max(largest, min(int(expected), int(sizes.max()) * max_seqlen))
     max_tokens = max(tokens, max_seqlen, largest)
-    if lengths.min() == max_seqlen:
+    if lengths.min() == max_seqlen and not filled:
         rows = max(-(-blocks // -(-blocks // (max_tokens // max_seqlen))), largest // max_seqlen)
         size, count = rows * max_seqlen, rows
     else:
-        expected = blocks * mean + 3 * spread * blocks**0.5
+        expected = filled or min(blocks * mean + 3 * spread * blocks**0.5, blocks * max_seqlen)
         batches = -(-expected // max_tokens)
         even = expected / batches + (max_seqlen / 2 if batches > 1 else 0)
-        size = max(max_seqlen, largest, min(-(-int(even) // 64) * 64, max_tokens))
+        size = max(max_seqlen, largest, min(_rounded(even, 256), max_tokens))
         # A group may be alone in a micro-batch, followed by padding.
         alone = sizes - (groups - size) // max_seqlen
-        count = max(int(1.2 * size / mean) + 4, int(alone.max()))
+        count = max(_rounded(1.2 * size / mean + 4, 32), int(alone.max()))
     slots = {}
     for name, targets in examples.targets.items():
         rate = int(targets.starts[-1]) / examples.tokens
@@ -251,8 +253,13 @@ def batch_shape(
         # Blocks may differ in their rate by more than chance.
         variance = size / mean * float(np.var(np.diff(targets.starts) - rate * lengths))
         needed = min(size, int(1.02 * expected + 3 * max(expected, variance) ** 0.5))
-        slots[name] = max(-(-needed // 16) * 16, *_group_sizes(targets.starts, examples.units))
+        slots[name] = max(_rounded(needed, 64), *_group_sizes(targets.starts, examples.units))
     return BatchShape(size, count, slots, max_seqlen, constant)
+
+
+def _rounded(number: float, unit: int) -> int:
+    """A number rounded up to a multiple of a unit."""
+    return -(-int(number) // unit) * unit
 
 
 def _concatenate_targets(parts: Sequence[Targets], *, even: bool) -> Targets:
