@@ -123,14 +123,14 @@ class Steps:
             packs = [_regroup(self.recipe, sources, packs[0], mine, rows=group)]
         blocks = -(-rows // group // self.size) * group * sources[0].views
         batches, counts = list[Batch](), Counter[str]()
+        varies = schedule.fill == "tokens" or 0 < share < 1
+        # Tokens are shared out by blocks, so only a step of one part is as full as the whole.
+        whole = schedule.fill == "tokens" and group == len(packs) == self.size == 1
+        filled = schedule.batch_size_at(step) * self.recipe.blocks.length if whole else None
         for examples in packs:
-            bound = _block_bound(blocks, share if examples.causal else 1 - share)
+            bound = _block_bound(blocks, share if examples.causal else 1 - share, varies=varies)
             shape = self.shape(
-                sources,
-                phase=after.phase,
-                blocks=bound,
-                causal=examples.causal,
-                filled=self._filled(step) if group == len(packs) == 1 else None,
+                sources, phase=after.phase, blocks=bound, causal=examples.causal, filled=filled
             )
             batches += shape.batches(examples)
             counts.update(examples.counts())
@@ -163,10 +163,7 @@ class Steps:
 
         A step has so many blocks, or it is filled with so many tokens.
         """
-        # Numbers of blocks are rounded up by at most a sixteenth: some steps differ in theirs.
-        step = max(1, 2 ** (blocks.bit_length() - 5))
-        blocks = -(-blocks // step) * step
-        cache_key = (phase, causal, *((0, filled) if filled else (blocks, 0)))
+        cache_key = (phase, causal, filled or 0, 0 if filled else blocks)
         if cache_key not in self._shapes:
             self._shapes[cache_key] = batch_shape(
                 self.sample(sources, causal=causal),
@@ -178,13 +175,6 @@ class Steps:
                 spare=_SPARE if contrasting(self.recipe) else 0.0,
             )
         return self._shapes[cache_key]
-
-    def _filled(self, step: int) -> int | None:
-        """The tokens that a step is filled with; several processes differ in their parts of it."""
-        schedule = self.recipe.schedule
-        if schedule.fill != "tokens" or self.size > 1:
-            return None
-        return schedule.batch_size_at(step) * self.recipe.blocks.length
 
     def _blank(self, shape: BatchShape, examples: PackedExamples) -> Batch:
         """A micro-batch of padding only; the same for every step of a batch shape."""
@@ -287,10 +277,15 @@ def _by_store_and_epoch(picked: StepBlocks) -> Iterator[tuple[int, int, Ints]]:
             yield store, epoch, slots_
 
 
-def _block_bound(blocks: int, share: float) -> int:
-    """A bound, rarely exceeded, on the blocks of a direction that each has with chance `share`."""
+def _block_bound(blocks: int, share: float, *, varies: bool) -> int:
+    """A bound, rarely exceeded, on the blocks of a direction that each has with chance `share`.
+
+    If steps differ in their blocks, it is rounded up by at most a sixteenth: few bounds serve all.
+    """
     expected = blocks * share
-    return max(1, min(blocks, ceil(expected + 3 * sqrt(expected * (1 - share)))))
+    bound = max(1, min(blocks, ceil(expected + 3 * sqrt(expected * (1 - share)))))
+    unit = 2 ** max(0, bound.bit_length() - 5) if varies else 1
+    return -(-bound // unit) * unit
 
 
 def _gather(
