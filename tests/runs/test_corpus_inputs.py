@@ -131,6 +131,17 @@ def test_the_build_says_what_it_held_out(tmp_path: Path) -> None:
     assert summary in run("corpus", "show", str(tmp_path / "c")).stdout
 
 
+def test_a_held_out_share_that_is_missed_is_reported(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", ["The same text comes again."] * 400 + texts(2))
+    out = tmp_path / "c"
+    command = ["corpus", "build", str(file), "--out", str(out), "--vocabulary", "300"]
+    result = run(*command, "--held-out", "0.05")
+    assert result.returncode == 0, result.stderr
+    splits = Corpus.open(out).manifest["splits"]
+    share = splits["held_out"]["tokens"] / sum(split["tokens"] for split in splits.values())
+    assert f"{share:.2%} of the tokens are held out, not 5.00%" in result.stderr
+
+
 @pytest.mark.parametrize("token_id", [2**31, 2**32 - 1, 10**7])
 def test_a_tokenizer_with_an_enormous_id_is_refused(tmp_path: Path, token_id: int) -> None:
     settings = json.loads(ByteBpe(vocabulary=300).train(iter(["One two."])).to_str())

@@ -177,7 +177,14 @@ def build_corpus(
             " sequence, give --layout lines --sentences none"
         )
     building = partial(build, input, Path(out), tokenizer=tokenizer, options=options)
-    return _done(building, out, watch)
+    corpus = _done(building, out, watch)
+    share = _held_out_share(corpus.manifest)
+    if not held_out / 2 <= share <= held_out * 2:
+        watch.warn(
+            f"{out}: {share:.2%} of the tokens are held out, not {held_out:.2%}: sentences are not"
+            " cut, and copies of a document stay together"
+        )
+    return corpus
 
 
 @command
@@ -428,16 +435,22 @@ def _before(corpus: Corpus) -> str:
 
 def _held_out(manifest: dict[str, Any]) -> str:
     """How much is held out, and of what."""
-    tokens = {split: sizes["tokens"] for split, sizes in manifest["splits"].items()}
-    if not tokens["held_out"]:
+    share = _held_out_share(manifest)
+    if not share:
         return "nothing"
-    share = tokens["held_out"] / sum(tokens.values())
+    tokens = manifest["splits"]["held_out"]["tokens"]
     number = manifest["splits"]["held_out"]["documents"]  # of the first version, which cut none
     parted = manifest.get("held_out", {"whole": number, "parts": 0})
     kinds = {"whole document": parted["whole"], "document": parted["parts"]}
     whole, cut = (f"{n:,} {kind}{'s' * (n != 1)}" if n else "" for kind, n in kinds.items())
     documents = " and ".join(filter(None, [whole, cut and f"parts of {cut}"]))
-    return f"{tokens['held_out']:,} tokens, {share:.2%} of all: {documents}"
+    return f"{tokens:,} tokens, {share:.2%} of all: {documents}"
+
+
+def _held_out_share(manifest: dict[str, Any]) -> float:
+    """The share of the tokens that are held out."""
+    tokens = {split: int(sizes["tokens"]) for split, sizes in manifest["splits"].items()}
+    return tokens["held_out"] / sum(tokens.values())
 
 
 def _histogram(lengths: Any) -> str:
