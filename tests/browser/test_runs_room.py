@@ -113,6 +113,7 @@ def test_runs_are_shown_as_they_are(page_shown: Chromium) -> None:
     )
 
 
+@pytest.mark.slow
 def test_it_keeps_up_and_keeps_the_zoom(page_shown: Chromium, folders: list[Path]) -> None:
     page_shown.click(f"{RUNS}.tHead.rows[0].cells[3]")  # by step
     assert [row[0] for row in rows(page_shown)] == ["high", "low"]

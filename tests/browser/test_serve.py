@@ -342,6 +342,7 @@ def test_a_run_that_is_removed_is_told_and_the_page_goes_on(
         browser.wait(headings(2))
 
 
+@pytest.mark.slow
 def test_from_afar_the_token_of_the_address_opens_the_page(browser: Chromium) -> None:
     with serving([runs()], "--port", "0", "--host", "0.0.0.0") as (url, _):
         local_url = re.sub(r"//[^:]+:", "//127.0.0.1:", url)
@@ -355,6 +356,7 @@ def test_from_afar_the_token_of_the_address_opens_the_page(browser: Chromium) ->
         assert browser.logged() == []
 
 
+@pytest.mark.slow
 def test_a_server_that_has_ended_is_a_sentence(browser: Chromium) -> None:
     with serving([runs()], "--port", "0") as (url, _):
         enter(browser, url, "cloze")
@@ -363,6 +365,7 @@ def test_a_server_that_has_ended_is_a_sentence(browser: Chromium) -> None:
     browser.wait(gone)
 
 
+@pytest.mark.slow
 def test_checkpoints_that_come_and_go_are_followed(browser: Chromium, tmp_path: Path) -> None:
     shutil.copytree(runs() / "bert", tmp_path / "a")
     checkpoints = tmp_path / "a" / "checkpoints"

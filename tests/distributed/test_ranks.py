@@ -182,6 +182,7 @@ exit_process(0)
 """
 
 
+@pytest.mark.slow
 def test_processes_that_come_late_join_a_second_time(tmp_path: Path) -> None:
     script = tmp_path / "joined.py"
     script.write_text(JOINED)

@@ -138,12 +138,13 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
 
 
 def test_a_small_text_is_evaluated_in_every_pass(model: Path, new: str, tmp_path: Path) -> None:
-    passes = adaptation(str(model), new)  # four by default, in ten evaluations
+    few_steps = ["schedule.batch_size=64"]
+    passes = adaptation(str(model), new, changes=few_steps)  # four by default, in ten evaluations
     assert passes.budget is not None
     tokens = int(4 * passes.budget.amount)  # sixteen
     clozelab.adapt(
         model, data=new, out=tmp_path / "out", budget=f"{tokens}tok", patience=0,
-        evaluate_blocks=4, device="cpu", progress=False,
+        set=few_steps, evaluate_blocks=4, device="cpu", progress=False,
     )  # fmt: skip
     assert len(Run(tmp_path / "out").events("held_out")) == 1 + 16
 

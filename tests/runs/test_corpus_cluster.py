@@ -44,7 +44,7 @@ def test_what_is_no_cluster_and_ray_that_is_missing_are_told_of_before_anything_
     assert not out.exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @needs_ray
 def test_a_node_that_dies_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray

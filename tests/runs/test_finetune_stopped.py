@@ -265,6 +265,7 @@ def test_a_trial_that_another_process_still_writes_is_left_alone(tmp_path: Path)
         run_finetuning(request, out)
 
 
+@pytest.mark.slow
 def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

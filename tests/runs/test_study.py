@@ -178,6 +178,7 @@ def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Pat
     assert not (out / "cells" / "dynamic").exists()
 
 
+@pytest.mark.slow
 def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> None:
     study, out = read_study(tmp_path, STATIC, tasks=[reviews()]), tmp_path / "out"
     run_study(study, out)
@@ -273,6 +274,7 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     assert [cell["failed"] for cell in cells(out)] == [None]
 
 
+@pytest.mark.slow
 def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

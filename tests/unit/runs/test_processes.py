@@ -88,6 +88,7 @@ def test_whoever_is_told_to_stop_the_workers_save_once_and_end(
     assert (tmp_path / "a.saved").exists() and (tmp_path / "b.saved").exists()
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_stop_end_with_their_parent_all_the_same(tmp_path: Path) -> None:
     process, pids = begun(tmp_path, "goes on for ever")
     process.kill()
