@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -240,8 +241,11 @@ def batch_shape(
         size, count = rows * max_seqlen, rows
     else:
         expected = filled or min(blocks * mean + 3 * spread * blocks**0.5, blocks * max_seqlen)
-        batches = -(-expected // max_tokens)
-        even = expected / batches + (max_seqlen / 2 if batches > 1 else 0)
+        # Blocks are not divided: each of several micro-batches has some room that none of them fits
+        # into. A filled step has no other room to spare.
+        spared = (0.75 if filled else 0.5) * max_seqlen if expected > max_tokens else 0
+        most = max(max_tokens - spared, max_seqlen) if filled else max_tokens
+        even = expected / ceil(expected / most) + spared
         size = max(max_seqlen, largest, min(_rounded(even, 256), max_tokens))
         # A group may be alone in a micro-batch, followed by padding.
         alone = sizes - (groups - size) // max_seqlen

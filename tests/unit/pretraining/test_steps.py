@@ -266,19 +266,22 @@ def test_stores_are_mixed_by_their_blocks_times_their_weight() -> None:
         assert len(first) == size if later else len(first) <= size
 
 
-def test_seeds_agree_on_the_constant_size_of_steps_filled_by_tokens() -> None:
+@pytest.mark.parametrize(("tokens", "parts", "size"), [(4096, 1, 512), (200, 3, 200)])
+def test_seeds_agree_on_the_constant_size_of_steps_filled_by_tokens(
+    tokens: int, parts: int, size: int
+) -> None:
     settings = ("blocks.use=doc_sentences", "schedule.fill=tokens")
-    recipe = shrunk("roberta", *settings, steps=6, batch_size=16)
+    recipe = shrunk("roberta", *settings, steps=12, batch_size=16)  # 16 × 32 tokens
     shapes = set()
     for seed in range(3):
-        steps = make_steps(recipe, "byte_bpe", seed=seed, tokens=4096)
+        steps = make_steps(recipe, "byte_bpe", seed=seed, tokens=tokens)
         steps.constant = True  # as on a GPU
         for step in prepared(steps):
-            (batch,) = step.batches
-            shapes.add((len(batch.input.ids), len(batch.input.cu_seqlens)))
-            assert len(batch.input.ids) == 16 * 32  # the tokens that a step is filled with
             assert step.tokens > 15 * 32
-    assert len(shapes) == 1
+            assert len(step.batches) == parts
+            for batch in step.batches:
+                shapes.add((len(batch.input.ids), len(batch.input.cu_seqlens)))
+    assert len(shapes) == 1 and shapes.pop()[0] == size
 
 
 def test_stores_with_the_same_text_hide_different_tokens() -> None:
