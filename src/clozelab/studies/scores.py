@@ -7,7 +7,7 @@ the kinds; studies/measures.py computes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from clozelab.nearest import listed, remedy
 class MeasureKind:
     """What KIND.NAME means in a study."""
 
-    says: str  # its label in tables; {} is the name
+    says: str  # its label in tables; {} is the name, as `written`
     names: Callable[[], Iterable[str]] | None = None  # the allowed names; None: any
     unit: str = "points"
     lower: bool = False  # whether lower values are better
     gated: bool = True  # whether runs on the plateau are excluded from it
+    written: Mapping[str, str] = field(default_factory=dict)  # names that a label writes otherwise
 
 
 def _names(*names: str) -> Callable[[], Iterable[str]]:
@@ -36,14 +37,27 @@ def _names(*names: str) -> Callable[[], Iterable[str]]:
 # Measures from a run's own log.
 RUN = ("finished", "left_plateau", "spikes", "gradient_tail")
 MEASURE_KINDS = {
-    "held_out": MeasureKind("held-out {} loss", lambda: objectives.PARTS, unit="nats", lower=True),
+    "held_out": MeasureKind(
+        "held-out {} loss",
+        lambda: objectives.PARTS,
+        unit="nats",
+        lower=True,
+        written={"masked_lm": "masked-LM", "causal_lm": "causal-LM"},
+    ),
     "under": MeasureKind("masked-LM loss under the masks of {}", unit="nats", lower=True),
     "joint": MeasureKind(
-        "loss of two words hidden together, {}", _names("two", "chain"), unit="nats", lower=True
+        "loss of two words masked together{}",
+        _names("two", "chain"),
+        unit="nats",
+        lower=True,
+        written={"two": "", "chain": ", by the chain rule"},
     ),
     "gain": MeasureKind("gain of the {} rule over independence", _names("chain"), unit="nats"),
     "pair": MeasureKind("pair {}", lambda: objectives.PAIRS),
-    "pairs": MeasureKind("minimal pairs, {}"),
+    "pairs": MeasureKind(
+        "minimal pairs, {}",
+        written={"blimp": "BLiMP", "zhoblimp": "ZhoBLiMP", "crows_pairs": "CrowS-Pairs"},
+    ),
     "probe": MeasureKind("frozen probe, {}"),
     "cls": MeasureKind("frozen probe of [CLS], {}"),
     "facts": MeasureKind("cloze facts, {}"),
@@ -133,11 +147,11 @@ def decimals(measure: str) -> int:
 
 def label(measure: str) -> str:
     """The label of a measure in tables."""
-    kind, _, name = measure.partition(".")
-    if kind not in MEASURE_KINDS:
+    first, _, name = measure.partition(".")
+    if first not in MEASURE_KINDS:
         name = measure
-    name = name.replace("_", " ").replace(".", " ")
-    return kind_of(measure).says.format(name)
+    kind = kind_of(measure)
+    return kind.says.format(kind.written.get(name, name.replace("_", " ").replace(".", " ")))
 
 
 def sampling_variance(measure: str, value: float, sizes: Mapping[str, float]) -> float:

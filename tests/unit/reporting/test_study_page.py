@@ -302,7 +302,7 @@ def test_the_page_answers_its_question_first(tmp_path: Path) -> None:
 def test_our_numbers_stand_beside_the_papers(tmp_path: Path) -> None:
     means, gaps = tables(study(tmp_path / "s"))[:2]
     head = ["variant", "seeds", "sst2 accuracy", "paper", "mnli accuracy", "paper"]
-    assert means[0] == gaps[0] == [*head, "held-out masked lm loss"]
+    assert means[0] == gaps[0] == [*head, "held-out masked-LM loss"]
     half = 4.302653 * math.sqrt(0.21 / 3)
     assert means[1][:4] == ["static", "3 of 3", f"88.0 ± {half:.1f}", "92.5"]
     assert means[3][3] == "–" and gaps[1][2] == "–"
