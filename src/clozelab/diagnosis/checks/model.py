@@ -141,7 +141,7 @@ def accuracy(case: Case) -> CheckResult | None:
     if common and seen["mask"] < 1.5 * common and not young and not case.worse_than_guessing:
         copying = "it copies its input, and " * (copies > _COPIED)
         return caution(
-            f"{copying or 'it '}predicts masked tokens no better than always predicting the"
+            f"{copying or 'it '}predicts masked tokens hardly better than always predicting the"
             " most frequent token",
             f"{evidence}; always predicting the most frequent token gives {common:.1%}",
             cause="it is on the unigram plateau, where the context is not used",
