@@ -490,6 +490,15 @@ def test_embed_writes_a_file_of_numpy(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_file_that_is_given_as_a_text_is_pointed_out(
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("One text.\nAnother text.\n", encoding="utf-8")
+    _, output = run_command(capsys, "embed", str(runs_dir / "bert"), str(file), "--near", "text")
+    assert f"to embed its lines, give --file {file}" in output.replace("\n", " ")
+
+
 def test_every_checkpoint_of_a_run_goes_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -192,6 +193,8 @@ def embed(
     if file is not None and text:
         raise UserError("--file and texts cannot be combined; give one of them")
     texts = [sound(each, "the text") for each in text] if file is None else lines_of(file)
+    for name in filter(os.path.isfile, text):
+        watch.warn(f"{name}: its name is taken as a text; to embed its lines, give --file {name}")
 
     if near is not None and not any(each.strip() for each in texts):
         raise UserError(f"{file or 'the texts'}: is empty; give the texts to search, one per line")
