@@ -115,12 +115,12 @@ def write_noise(records: list[StudyRecord]) -> None:
         "# tools/judge_results.py makes it of the recorded studies (4 × 256 unless it says so).",
         "[noise]",
     ]
-    found = noise(records)
-    for name, (value, count) in found.items():
+    deviations = noise(records)
+    for name, (value, count) in deviations.items():
         where = "one study" if count == 1 else f"the median of {count} studies"
         lines.append(f'"{name}" = {value:.3g}  # {where}')
     for name, (value, where) in ELSEWHERE.items():
-        if name not in found:
+        if name not in deviations:
             lines.append(f'"{name}" = {value:g}  # {where}')
     sizes = {
         name: size for record in records for name, size in record.sizes.items() if "." not in name
