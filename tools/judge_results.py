@@ -92,7 +92,8 @@ def _key(claim: Claim) -> tuple[object, ...]:
 def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int]]:
     """The standard deviation over seeds of each measure, as the median over studies; their number.
 
-    The median, since a study with variants that just leave the plateau is far noisier.
+    The median, since a study with variants that just leave the plateau is far noisier. Shares of
+    runs and losses under the masks of a study's own variants are left out.
     """
     deviations: dict[str, list[float]] = {}
     for record in records:
@@ -100,7 +101,7 @@ def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int]]:
         for measure in record.measures():
             rows = [[*record.scores(name, measure).values()] for name in whole]
             rows = [row for row in rows if len(row) > 1]
-            if rows and not measure.startswith("run."):
+            if rows and not measure.startswith(("run.", "under.")):
                 squares = sum(variance(row) * (len(row) - 1) for row in rows)
                 deviations.setdefault(measure, []).append(
                     math.sqrt(squares / sum(len(row) - 1 for row in rows))
@@ -154,7 +155,7 @@ def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
         chance = judgement.p_equal if equality else judgement.p
         p = "–" if chance is None else "<0.001" if chance < 0.001 else f"{chance:.3f}"
         verdict = f"{SIGNS[judgement.verdict]} {words(judgement)}"
-        yield f"| {name} | {judgement.claim.says}{late} | {verdict} | {advantage_text} | {p} |"
+        yield f"| {name} | {judgement.claim.judged}{late} | {verdict} | {advantage_text} | {p} |"
 
 
 def same_twice(records: list[StudyRecord]) -> Iterator[str]:

@@ -19,10 +19,11 @@ LINES = 200
 
 
 def thin(file: Path, lines: int = LINES) -> list[dict[str, Any]]:
-    """A run's entries, fewer of them."""
+    """A run's entries, fewer of them; the last steps, which tell where it ended, are kept."""
     entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     steps = [entry for entry in entries if entry["kind"] == "step"]
-    shown_steps = {id(entry) for entry in steps[:: max(1, -(-len(steps) // lines))]}
+    shown = [*steps[:: max(1, -(-len(steps) // lines))], *steps[-3:]]
+    shown_steps = {id(entry) for entry in shown}
     return [entry for entry in entries if entry["kind"] != "step" or id(entry) in shown_steps]
 
 

@@ -93,7 +93,7 @@ class Estimate:
     def p_above(self, null: float = 0.0) -> float:
         """The p-value of the test that the true value is above `null`."""
         if not self.error:
-            return float(self.value <= null)
+            return 1.0  # without variance nothing is certain
         return t_below(-(self.value - null) / self.error, self.freedom)
 
     def p_below(self, null: float = 0.0) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,11 @@ def test_a_narrower_study_keeps_the_claims_it_can_judge(tmp_path: Path) -> None:
     study = read_study(tmp_path, STATIC, DYNAMIC, STUDENT, tasks=["sst2"])
     assert len(study.narrowed(tasks=[]).claims) == 1  # of a measure
     assert study.narrowed(variants=["static", "student"]).claims == ()
+    (claim,) = study.claims
+    both = replace(study, claims=(replace(claim, on=("sst2.accuracy", *claim.on), says="Better."),))
+    assert both.claims[0].judged == "Better."
+    (part,) = both.narrowed(tasks=[]).claims
+    assert part.judged == "Better. (Judged by held-out masked-LM loss alone.)"
     with pytest.raises(UserError, match="is distilled from static; name that as well"):
         study.narrowed(variants=["student"])
     changed = study.narrowed(overrides=["masking.mask_rate=0.3"])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from clozelab.api.corpora import fetch_corpora
@@ -194,7 +195,9 @@ def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
 def _tasks(
     run: Run, facts: Mapping[str, Any], machine: MachineOptions, watch: Watch
 ) -> list[BeforeAfter]:
-    """Scores on dev sets, each the mean over the seeds."""
+    """Scores on dev sets, each the mean over the seeds; one that diverged learned nothing."""
+    from clozelab.finetuning.finetune import tunings_of
+
     request, rows = facts["adaptation"], []
     how: dict[str, Any] = {**asdict(machine), "task_data": request.get("task_data")}
     how |= {"seeds": request.get("seeds", 1), "progress": watch.progress}
@@ -202,8 +205,8 @@ def _tasks(
         means = []
         for name, place in (("before", facts["from"]), ("after", str(run.path))):
             tuned = finetune(place, task, out=run.path / "tasks" / f"{task}-{name}", **how)
-            (cell,) = (tuned.result() or {})["cells"]
-            means.append({metric: each["mean"] for metric, each in cell["scores"].items()})
+            tunings = tunings_of(tuned.result() or {})
+            means.append({m: fmean(one[m] for one in tunings if m in one) for m in tunings[0]})
         rows += [
             BeforeAfter(f"{task}, {metric.replace('_', ' ')}", mean, means[1][metric], ".2f")
             for metric, mean in means[0].items()

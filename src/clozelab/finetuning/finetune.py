@@ -309,12 +309,19 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
         if done:
             records.append(_cell_record(name, cell, done, diverged=len(results) - len(done)))
     if not records:
-        raise UserError(
+        raise DivergedError(
             f"{out}: every run diverged; lower the learning rate (--set learning_rate=…) or"
             " lengthen the warm-up, and use a new folder"
         )
     named = {"task": task, "best": best, "selected": selected}
     return {**named, "constant": constant, "cells": records}
+
+
+def tunings_of(result: Mapping[str, Any]) -> list[Mapping[str, float]]:
+    """The scores of each fine-tuning; one that diverged scores as a constant answer."""
+    cell = result["cells"][0]
+    diverged = [result.get("constant", {})] * cell.get("diverged", 0)
+    return [*cell["seeds"].values(), *diverged]
 
 
 def _cell_record(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
+from clozelab.runs.diagnostics import followed_objective
 from clozelab.runs.directory import Entry, Run, losses
 from clozelab.text.loading import load
 from clozelab.text.tokenizers import part_of
@@ -83,15 +84,14 @@ class RunRecord:
     def reached(self) -> float | None:
         """The last loss of its language model, held-out or in training, whichever is lower.
 
-        (A run that has memorised its text has a high held-out loss only.) If only some blocks are
-        read causally, the masked language model counts.
+        (A run that has memorised its text has a high held-out loss only.) A loss that is not
+        finite, as of a run that diverged, is not recorded.
         """
-        other = "causal_lm" if self.recipe.schedule.causal else None
-        every = (*self.last, *self.train)
-        names = [name for name in every if name.endswith("_lm") and name != other]
-        ends = [self.last[name]["loss"] for name in names if name in self.last]
-        trained = [self.train[name][-3:] for name in names if self.train.get(name)]
-        ends += [fmean(loss for _, loss in points) for points in trained]
+        name = followed_objective(self.recipe)
+        held_out = self.last.get(name, {}).get("loss")
+        ends = [] if held_out is None else [held_out]
+        if points := self.train.get(name, [])[-3:]:
+            ends.append(fmean(loss for _, loss in points))
         return min(ends, default=None)
 
 

@@ -33,7 +33,7 @@ def study_row(folder: Path) -> dict[str, Any]:
         "variants": [_variant_json(record, one.name, one.says) for one in record.variants],
         "verdicts": [
             {
-                "says": one.claim.says,
+                "says": one.claim.judged,
                 "verdict": claims.signed(one),
                 "sentence": claims.sentence(one, scope=scope),
             }

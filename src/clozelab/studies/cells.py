@@ -25,6 +25,7 @@ from clozelab.runs.options import SaveOptions
 from clozelab.runs.warm import clear
 from clozelab.studies.measures import Measuring, measurable, measured
 from clozelab.studies.request import Cell, StudyRequest
+from clozelab.training.loop import DivergedError
 
 FAILED = "failed.json"
 TASKS = "tasks"
@@ -111,6 +112,7 @@ def record_failure(job: CellJob, error: BaseException) -> str:
     job.folder.mkdir(parents=True, exist_ok=True)
     record = {
         "error": message,
+        "diverged": isinstance(error, DivergedError),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "trace": "".join(traceback.format_exception(error))[-10_000:],
     }
@@ -143,6 +145,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
         "parameters": _parameters(run),
         "pretrained_by": job.request.shares_pretraining_with(variant) or variant,
         "failed": failure(job),
+        "diverged": bool(read_json(job.folder / FAILED).get("diverged")),
     }
 
 
@@ -152,7 +155,7 @@ def _scores(job: CellJob) -> dict[str, float]:
     for task in job.request.tasks():
         result = Run(job.folder / TASKS / task).result()
         if result is not None:
-            scores |= tuning_scores(task, tunings_of(result), job.request.study.measures)
+            scores |= tuning_scores(task, finetune.tunings_of(result), job.request.study.measures)
     return scores | dict(read_json(job.folder / MEASURED).get("scores", {}))
 
 
@@ -163,13 +166,6 @@ def _constant_scores(job: CellJob) -> dict[str, float]:
         result = Run(job.folder / TASKS / task).result() or {}
         scores |= {f"{task}.{name}": score for name, score in result.get("constant", {}).items()}
     return scores
-
-
-def tunings_of(result: Mapping[str, Any]) -> list[Mapping[str, float]]:
-    """The scores of each fine-tuning; one that diverged scores as a constant answer."""
-    cell = result["cells"][0]
-    diverged = [result.get("constant", {})] * cell.get("diverged", 0)
-    return [*cell["seeds"].values(), *diverged]
 
 
 def tuning_scores(

@@ -54,7 +54,10 @@ def recorded() -> dict[str, dict[str, float]]:
 
 
 def known_noise(study: StudySpec) -> dict[str, float]:
-    """The noise of a study's measures: stated or recorded; the same under all masks."""
+    """The noise of a study's measures: stated or recorded; under all masks that of one loss.
+
+    (Masks are named after the variants of a study, so that another study has other ones.)
+    """
     noise = recorded()["noise"]
     under = {name: noise["held_out.masked_lm"] for name in study.measures if "under." in name}
     return {**noise, **under, **study.noise}

@@ -7,6 +7,7 @@ read instead; a study that is continued is unpacked first.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,13 +45,9 @@ class CellResult:
     scores: Mapping[str, float]  # by measure, as in sst2.accuracy or held_out.masked_lm
     cost: Mapping[str, float]  # by the names of COSTS
     failed: str | None = None
+    diverged: bool = False  # it failed because a loss or a gradient was not finite
     shared: bool = False  # its pretraining is that of another variant
     constant: Mapping[str, float] = field(default_factory=dict)  # scores of a constant answer
-
-    @property
-    def diverged(self) -> bool:
-        """Whether it failed because its loss or a gradient was not finite."""
-        return self.failed is not None and ("diverged" in self.failed or "finite" in self.failed)
 
     @property
     def minutes(self) -> float:
@@ -326,11 +323,17 @@ def _cell_results(cells: list[dict[str, Any]]) -> tuple[CellResult, ...]:
             scores={k: v for k, v in (cell.get("scores") or {}).items() if v is not None},
             cost={name: float(cell[name]) for name in COSTS if cell.get(name) is not None},
             failed=cell.get("failed"),
+            diverged=cell.get("diverged", _says_diverged(cell.get("failed"))),
             shared=cell.get("pretrained_by", cell["variant"]) != cell["variant"],
             constant=dict(cell.get("constant") or {}),
         )
         for cell in cells
     )
+
+
+def _says_diverged(failed: str | None) -> bool:
+    """Whether the message of a failure, all that old records have, is that of a divergence."""
+    return failed is not None and re.search(r"diverged| is (nan|-?inf)\b", failed) is not None
 
 
 def _read_plan(file: Path) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from clozelab.runs.directory import CELLS
 from clozelab.studies.scores import named_task
 from clozelab.studies.spec import StudySpec
 
-_REPEAT_OFFSET = 1_000  # the offset of the seeds of a variant that repeats another
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -104,7 +102,7 @@ class StudyRequest:
 
     def seed(self, cell: Cell) -> int:
         """The seed of a cell's run: a variant that repeats another has other seeds."""
-        return cell.seed + (_REPEAT_OFFSET if self.study.variant(cell.variant).again else 0)
+        return cell.seed + self.study.variant(cell.variant).seed_offset
 
     def shares_pretraining_with(self, variant: str) -> str | None:
         """The first variant with the same pretraining, if it is another."""

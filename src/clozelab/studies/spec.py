@@ -23,14 +23,15 @@ from clozelab.config.toml import STUDIES, written
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.config import FinetuneConfig
-from clozelab.nearest import remedy
+from clozelab.nearest import listed, remedy
 from clozelab.studies.checks import check
-from clozelab.studies.scores import TUNINGS, named_task
+from clozelab.studies.scores import TUNINGS, label, named_task
 
 _WORDS = ("name", "title", "question")
 _TABLES = ("paper", "base", "variants", "claims")
 names = STUDIES.names
 _LATER = {"later": True}  # written only if it is not the default
+_REPEAT_OFFSET = 1_000
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Variant:
                 f"protocol {self.protocol} is unknown; {remedy(self.protocol, protocols.names())}"
             )
 
+    @property
+    def seed_offset(self) -> int:
+        """The offset of its runs' seeds: a variant that repeats another has other seeds."""
+        return _REPEAT_OFFSET if self.again else 0
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -97,6 +103,7 @@ class Claim:
     effect: float | None = None  # the paper's advantage, if it has no numbers
     seeds: int | None = None  # None: the study's
     exploratory: bool = field(default=False, metadata=_LATER)  # stated after results were seen
+    not_run: tuple[str, ...] = field(default=(), metadata=_LATER)  # its scores of tasks left out
 
     def __post_init__(self) -> None:
         if self.margin < 0:
@@ -117,6 +124,13 @@ class Claim:
     def against(self) -> str:
         """The other variant or the level, in words."""
         return self.than or f"{self.level:g}"
+
+    @property
+    def judged(self) -> str:
+        """The claim in words, and what it is judged by if not by all scores that it names."""
+        if not self.not_run:
+            return self.says
+        return f"{self.says} (Judged by {listed(map(label, self.on), conjunction='and')} alone.)"
 
     @property
     def comparison(self) -> str:
@@ -224,9 +238,10 @@ class StudySpec(Base):
         claims = []
         for claim in self.claims:
             on = tuple(s for s in claim.on if s in measures or s.partition(".")[0] in scored)
+            not_run = (*claim.not_run, *(s for s in claim.on if s not in on))
             if on and {claim.better, claim.than} <= {*names, ""}:
                 stated = min(claim.seeds, seeds) if claim.seeds and seeds else claim.seeds
-                claims.append(replace(claim, on=on, seeds=stated))
+                claims.append(replace(claim, on=on, seeds=stated, not_run=not_run))
         study = replace(
             self,
             tasks=tasks,

@@ -49,6 +49,7 @@ class Finding:
 
     name: str
     unit: str
+    lower: bool  # whether lower values are better; the advantage is positive then, too
     advantage: Estimate | None  # None: nothing to compare, for the reason `why`
     p: float | None = None  # of a difference, corrected
     verdict: Verdict = "undecided"
@@ -94,7 +95,8 @@ def advantage(record: StudyRecord, one: str, other: str, measure: str) -> Estima
     claim = Claim(one, (measure,), "", than=other)
     scores = {each.name: _mean_by_seed(record, each.name, [measure]) for each in record.variants}
     items = _item_error(claim, [measure], record, scores)
-    return contrast(scores, one, other, related=_related(record, one, other), items=items)
+    related = _related(record, one, other)
+    return contrast(_by_own_seed(record, scores), one, other, related=related, items=items)
 
 
 def judge_claims(claims: Sequence[Claim], record: StudyRecord) -> list[Judgement]:
@@ -203,7 +205,7 @@ def _decide(
 
 def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyRecord) -> Finding:
     """The advantage on the mean of some measures, or why there is none."""
-    finding = Finding(name, unit(measures[0]), None)
+    finding = Finding(name, unit(measures[0]), is_loss(measures[0]), None)
     sides = [side for side in (claim.better, claim.than) if side]
     scores = {one.name: _mean_by_seed(record, one.name, measures) for one in record.variants}
     if record.ended and record.done and not any(scores.values()):
@@ -228,7 +230,7 @@ def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyReco
             why = "every seed has the same result, as if they were one run"
             return replace(finding, verdict="not tested", why=why)
         estimate = contrast(
-            {**scores, claim.than: theirs},
+            _by_own_seed(record, {**scores, claim.than: theirs}),
             claim.better,
             claim.than,
             related=_related(record, claim.better, claim.than),
@@ -236,6 +238,9 @@ def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyReco
         )
     if estimate is None:
         return replace(finding, why=_reason({side: scores.get(side, {}) for side in sides}))
+    if not estimate.error:
+        why = "the seeds of each variant have the same result, which shows no error to judge by"
+        return replace(finding, why=why)
     return replace(finding, advantage=estimate)
 
 
@@ -293,6 +298,14 @@ def _item_errors(
             sizes = {**record.sizes, "run": len(values)}
             variance = sampling_variance(measure, fmean(values), sizes)
             yield ItemError((1 - _CORRELATION if correlated else 1.0) * variance)
+
+
+def _by_own_seed(record: StudyRecord, scores: Mapping[str, Values]) -> dict[str, Values]:
+    """The scores by the seeds of the runs: those of an A/A pair differ, and are not paired."""
+    return {
+        name: {record.study.variant(name).seed_offset + seed: one for seed, one in values.items()}
+        for name, values in scores.items()
+    }
 
 
 def _related(record: StudyRecord, one: str, other: str) -> bool:

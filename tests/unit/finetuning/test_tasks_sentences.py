@@ -16,8 +16,18 @@ from support.task_examples import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, b
 
 from clozelab.contracts import Encoded, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Choice, Class, Number, Sentences, Tagged
-from clozelab.finetuning.kinds import Choose, Classify, Regress, Tag
+from clozelab.finetuning.examples import (
+    Choice,
+    Class,
+    Document,
+    GoldAnswer,
+    Mention,
+    Number,
+    Question,
+    Sentences,
+    Tagged,
+)
+from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag
 from clozelab.training.packing import BatchShape
 
 torch.set_num_threads(1)
@@ -468,3 +478,16 @@ def test_a_constant_answer_is_the_most_frequent_class_a_guess_or_no_correlation(
     choices = [Choice("x", "a", ("b", "c"), 0), Choice("y", "a", ("b", "c", "d", "e"), 1)]
     assert Choose().constant(choices) == pytest.approx({"accuracy": 37.5})
     assert Tag(TAGS).constant([]) == {}
+
+
+def test_a_constant_answer_is_no_entity_no_answer_and_no_cluster() -> None:
+    tagged = [Tagged("0", ("in", "Rome", "now"), ("O", "B-LOC", "O")), Tagged("1", ("x",))]
+    kind = Tag(("O", "B-LOC"), metrics=("f1", "accuracy"))
+    assert kind.constant(tagged) == pytest.approx({"f1": 0.0, "accuracy": 200 / 3})
+    asked = Question("0", "Who?", "Ada did.", (GoldAnswer("Ada", 0),))
+    scores = Answer().constant([asked])
+    assert (scores["exact"], scores["f1"]) == (0.0, 0.0)
+    scores = Answer(impossible=True).constant([asked, asked._replace(answers=())])
+    assert (scores["exact"], scores["f1"]) == (50.0, 50.0)
+    document = Document("0", (("Ada", "said", "she"),), ((Mention(0, 0), Mention(2, 2)),))
+    assert Coreference().constant([document])["conll"] == 0.0

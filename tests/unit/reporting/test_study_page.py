@@ -28,7 +28,7 @@ from clozelab.reporting.study.sections import command
 from clozelab.runs.directory import Run
 from clozelab.studies.records import packed_items, read
 from clozelab.studies.scores import sampling_variance
-from clozelab.studies.verdicts import judge
+from clozelab.studies.verdicts import judge, repeats
 
 ACCURACY = "sst2.accuracy"
 Rows = list[list[str]]
@@ -286,6 +286,55 @@ def test_the_same_variant_twice_stands_beside_the_claims(tmp_path: Path) -> None
         and "| static-again − static | sst2 accuracy |" in text
     )
     assert record.study.variants[-1].again == "static"
+
+
+def test_the_runs_of_an_aa_pair_are_never_paired_by_seed(tmp_path: Path) -> None:
+    twice = one_claim().replace(
+        "[[claims]]",
+        '[[variants]]\nname = "static-again"\nsays = "A/A"\nagain = "static"\n[[claims]]',
+    )
+    seeds = [80.0 + seed for seed in range(12)]  # every variant goes up with the seed
+    scores = {
+        **scored(seeds, [value + 1.0 + 0.1 * n for n, value in enumerate(seeds)]),
+        "single": [{ACCURACY: value} for value in seeds],
+        "static-again": [{ACCURACY: value + 0.5 - 0.1 * n} for n, value in enumerate(seeds)],
+    }
+    record = read(study(tmp_path / "s", scores=scores, text=twice, seeds=12))
+    (claim,), (pair, *_) = judge(record), repeats(record)
+    assert claim.decisive[0].advantage is not None and claim.decisive[0].advantage.paired
+    assert pair.decisive[0].advantage is not None and not pair.decisive[0].advantage.paired
+
+
+def test_a_lower_deviation_is_better_not_above(tmp_path: Path) -> None:
+    spread = f"spread.{ACCURACY}"
+    text = one_claim().replace(f'on = ["{ACCURACY}"]', f'on = ["{spread}"]')
+    text = text.replace("measures = [", f'tunings = 2\nmeasures = ["{spread}", ')
+    scores = {
+        name: [{spread: value} for value in values]
+        for name, values in {"static": [5.0, 5.2, 4.9], "dynamic": [1.0, 1.1, 0.9]}.items()
+    }
+    record = read(study(tmp_path / "s", scores=scores, text=text))
+    text = page(record).markdown()
+    assert judge(record)[0].verdict == "confirmed"
+    assert "dynamic is better than static by 4.03 points on deviation over tunings" in text
+    assert "Lower is an advantage on deviation over tunings of sst2 accuracy." in text
+
+
+def test_without_any_variance_nothing_is_decided(tmp_path: Path) -> None:
+    text = one_claim().replace(f'on = ["{ACCURACY}"]', 'on = ["log.spikes"]')
+    text = text.replace("measures = [", 'measures = ["log.spikes", ')
+    scores = {
+        name: [{"log.spikes": value}] * 3 for name, value in (("static", 1.0), ("dynamic", 0.0))
+    }
+    (judged,) = judge(read(study(tmp_path / "s", scores=scores, text=text)))
+    assert judged.verdict == "undecided" and "shows no error" in judged.decisive[0].why
+
+
+def test_p_values_are_corrected_for_the_claims_of_a_family(tmp_path: Path) -> None:
+    late = TEXT.replace('says = "Made up, to be refuted."', 'says = "Late."\nexploratory = true')
+    text = page(read(study(tmp_path / "s", text=late))).markdown()
+    assert "corrected for 2 claims and 1 exploratory ones apart by" in text
+    assert "corrected for 3 claims by" in page(read(study(tmp_path / "t"))).markdown()
 
 
 def test_the_page_answers_its_question_first(tmp_path: Path) -> None:

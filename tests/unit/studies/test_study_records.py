@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 from support.study_folders import SCORES, pretraining, study
 
 from clozelab.cli import main
+from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
-from clozelab.finetuning.finetune import summary
+from clozelab.finetuning.finetune import summary, tunings_of
 from clozelab.reporting.study import page
 from clozelab.runs.directory import PLAN, STUDY, Run
+from clozelab.runs.record import read_run
 from clozelab.studies import spec as studies
-from clozelab.studies.cells import tuning_scores, tunings_of
+from clozelab.studies.cells import FAILED, record_failure, tuning_scores
 from clozelab.studies.records import PACKED, pack, read, unpack
 from clozelab.studies.verdicts import judge
+from clozelab.training.loop import DivergedError, check_finite
 
 RESULTS = Path(__file__).parents[3] / "results"
 
@@ -116,11 +121,48 @@ def test_a_run_under_way_has_not_ended_on_the_plateau(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_failed_at_once_has_not_left_the_plateau(tmp_path: Path) -> None:
-    failed = {("single", seed): "the loss is not finite at step 1" for seed in range(3)}
+    failed = {("single", seed): "step 1: the loss of masked_lm is nan" for seed in range(3)}
     folder = study(tmp_path / "s", scores={**SCORES, "single": [None] * 3}, failed=failed)
     record = read(with_plateau(folder, 6.0))
     assert record.scores("single", "run.left_plateau") == dict.fromkeys(range(3), 0.0)
     assert set(record.scores("static", "run.left_plateau").values()) == {100.0}
+
+
+def test_runs_that_diverge_leave_a_claim_not_tested(tmp_path: Path) -> None:
+    cell = tmp_path / "cell"
+    job = SimpleNamespace(folder=cell)
+    with pytest.raises(DivergedError) as raised:
+        check_finite({"masked_lm": {"loss": math.nan}}, 12)
+    message = record_failure(job, raised.value)  # type: ignore[arg-type]
+    assert json.loads((cell / FAILED).read_text())["diverged"] is True
+    record_failure(job, UserError("no such file"))  # type: ignore[arg-type]
+    assert json.loads((cell / FAILED).read_text())["diverged"] is False
+    # Records without this field have the message alone.
+    verdicts = {}
+    for what in (message, "the machine was out of memory"):
+        scores = {**SCORES, "dynamic": [*SCORES["dynamic"][:2], None]}
+        folder = study(tmp_path / what, scores=scores, failed={("dynamic", 2): what})
+        verdicts[what] = [judgement.verdict for judgement in judge(read(folder))]
+    assert verdicts[message][::2] == ["not tested"] * 2
+    assert "not tested" not in verdicts["the machine was out of memory"]
+
+
+def test_a_loss_that_is_not_finite_does_not_make_a_study_unreadable(tmp_path: Path) -> None:
+    folder = with_plateau(study(tmp_path / "s"), 6.0)
+    log = folder / "cells/single/seed-0/metrics.jsonl"
+    with log.open("a") as stream:
+        stream.write('{"kind": "held_out", "step": 40, "masked_lm": {"loss": null}}\n')
+    record = read(folder)
+    assert record.runs["single", 0].reached is not None
+    assert page(record).html()
+
+
+def test_a_generator_can_stay_on_the_plateau(tmp_path: Path) -> None:
+    recipe_toml = recipes.to_toml(recipes.read("electra"))
+    run = Run.create(tmp_path / "r", recipe_toml=recipe_toml, machine={})
+    losses = {"generator": {"loss": 7.7}, "replaced_token": {"loss": 0.1}}
+    run.append({"kind": "held_out", "step": 4, **losses})
+    assert read_run(run, "electra").reached == 7.7
 
 
 @pytest.mark.parametrize("accuracies", [[70, 69, 68], [70, None, None], [70]])

@@ -103,6 +103,11 @@ class Answer(TaskKind):
             return answers.squad2(gold, texts, self._rules)
         return chinese.cmrc(gold, texts) if self._rules is CHINESE else answers.squad1(gold, texts)
 
+    def constant(self, examples: Sequence[Question]) -> dict[str, float]:
+        """The scores of answering no question."""
+        known = self.labelled(examples)
+        return self.score([Span("", 0.0, None, ())] * len(known), known) if known else {}
+
     def selects(self, scores: Mapping[str, float]) -> float:
         """F1."""
         return scores["f1"]

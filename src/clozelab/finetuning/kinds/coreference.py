@@ -184,6 +184,11 @@ class Coreference(TaskKind):
         gold = [_without_singletons(clusters) for clusters, _ in known]
         return scored(gold, [_without_singletons(predicted.clusters) for _, predicted in known])
 
+    def constant(self, examples: Sequence[Document]) -> dict[str, float]:
+        """The scores of finding no cluster."""
+        known = self.labelled(examples)
+        return self.score([Clusters(())] * len(known), known) if known else {}
+
     def selects(self, scores: Mapping[str, float]) -> float:
         """The mean of the official metrics, or GAP's F1."""
         return scores["f1"] if "bias" in scores else super().selects(scores)

@@ -187,6 +187,10 @@ class TaskKind(Checked, ABC):
             )
         return known
 
+    def labelled(self, examples: Sequence[Any]) -> list[Any]:
+        """The examples whose label is known."""
+        return [example for example in examples if getattr(example, self.gold[0]) is not None]
+
     def measure(self, metric: str, gold: list[Any], predicted: list[Any]) -> float:
         """One of the metrics, from labels and the first fields of their predictions."""
         raise NotImplementedError(f"{self.name} has neither measure() nor score()")

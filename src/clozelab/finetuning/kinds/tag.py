@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -159,6 +160,16 @@ class Tag(TaskKind):
                 [tag for tags in gold for tag in tags], [tag for tags in predicted for tag in tags]
             )
         return entities.scores(gold, predicted, scheme=self.scheme)[metric]
+
+    def constant(self, examples: Sequence[Tagged]) -> dict[str, float]:
+        """The scores of the most frequent tag, O as a rule, for every word."""
+        known = self.labelled(examples)
+        counts = Counter(tag for example in known for tag in example.tags)
+        if not counts:
+            return {}
+        ((majority, _),) = counts.most_common(1)
+        tags = [(majority,) * len(example.tags) for example in known]
+        return self.score([Tags(row, (1.0,) * len(row)) for row in tags], known)
 
     @classmethod
     def fields(cls, example: Tagged, prediction: Tags) -> list[str]:

@@ -32,11 +32,14 @@ def parts(
     if len(judgements) > 1:
         planned = [_power_cell(powers.get(one.claim.comparison)) for one in judgements]
         rows = [
-            [one.claim.says, signed(one), _p_cell(one.p), _p_cell(one.p_equal), power]
+            [one.claim.judged, signed(one), _p_cell(one.p), _p_cell(one.p_equal), power]
             for one, power in zip(judgements, planned, strict=True)
         ]
+        late = sum(one.claim.exploratory for one in judgements)
+        counts = [f"{len(judgements) - late} claims"] if late < len(judgements) else []
+        counts += [f"{late} exploratory ones apart"] if late else []
         note = (
-            f"p of a difference and of equality, corrected for {len(judgements)} claims by the"
+            f"p of a difference and of equality, corrected for {' and '.join(counts)} by the"
             " method of Benjamini and Hochberg; these decide. Power: the chance, by what"
             " was known before the study was run, that a claim is confirmed where the true effect"
             " is the one named."
@@ -46,7 +49,7 @@ def parts(
         claim = judgement.claim
         yield ("heading", f"{signed(judgement)}: {claim.better} against {claim.against}")
         after = " (Exploratory: stated after results were seen.)" if claim.exploratory else ""
-        yield f"“{claim.says}”{after}"
+        yield f"“{claim.judged}”{after}"
         yield sentence(judgement, scope=scope)
         yield _findings_table(judgement)
         yield from _forest_plots(judgement)
@@ -78,7 +81,8 @@ def _clause(claim: Claim, finding: Finding) -> str:
     advantage, unit = finding.advantage, finding.unit
     if advantage is None:
         return f"{claim.better} against {claim.against} ({finding.why})"
-    above, below = ("better than", "worse than") if unit != "points" else ("above", "below")
+    plain = unit == "points" and not finding.lower
+    above, below = ("above", "below") if plain else ("better than", "worse than")
     side = above if advantage.value >= 0 else below
     low, high = (difference_text(end, unit) for end in (advantage.low, advantage.high))
     more = f", with a margin of {difference_text(claim.margin, unit)}" if claim.margin else ""
@@ -109,8 +113,8 @@ def _findings_table(judgement: Judgement) -> PageTable:
     means = [one for one in judgement.decisive if one not in judgement.measures]
     rows = [_row(finding) for finding in (*judgement.measures, *means)]
     notes = []
-    if any(finding.unit == "nats" for finding in judgement.measures):
-        notes.append("For a loss, lower is an advantage.")
+    if lower := [finding.name for finding in judgement.measures if finding.lower]:
+        notes.append(f"Lower is an advantage on {listed(lower, conjunction='and')}.")
     if len(judgement.measures) > 1:
         verdict = "of their mean" if len(judgement.decisive) == 1 else "on which all means agree"
         notes.append(
