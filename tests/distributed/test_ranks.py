@@ -13,6 +13,7 @@ import torch
 from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measure_held_out, set_up
 from support.corpora import ENVIRONMENT, SOURCE
 from support.pretrain_runs import HERE, MACHINE, QUIET, assert_close, of_kind, shrunk, store
+from support.probe_tasks import sst2
 from support.processes import run_process
 
 from clozelab.cli import main
@@ -152,6 +153,30 @@ def test_a_sharded_run_of_four_processes_is_that_of_one_and_resumes_in_two_and_i
     events = list(resume(starting.resumed(four), four, machine=MACHINE, saving=QUIET))
     assert [step.number for step in of_kind(Step, events)] == [MIDDLE + 1, STEPS]
     assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
+
+
+@pytest.mark.slow
+def test_an_adaptation_goes_on_with_sharded_weights_and_refuses_to_probe_them(
+    stores: dict[str, str], tmp_path: Path
+) -> None:
+    recipe = shrunk("bert", "encoder.layers=2", steps=MIDDLE, batch_size=5)
+    (tmp_path / "bert.toml").write_text(to_toml(recipe), encoding="utf-8")
+    text, first, adapted = stores["wordpiece"], str(tmp_path / "first"), str(tmp_path / "adapted")
+    command = ["pretrain", str(tmp_path / "bert.toml"), "--data", text, "--out", first]
+    assert main([*command, "--device", "cpu"]) == 0
+    adaptation = ["adapt", first, "--data", text, "--out", adapted, "--budget", f"{STEPS}steps"]
+    assert main([*adaptation, "--save-every", str(MIDDLE), "--device", "cpu"]) == 0
+    last = Path(adapted, "checkpoints", f"step-{STEPS:08d}")
+    wanted = open_checkpoint(last).weights()
+    shutil.rmtree(last)
+    Path(adapted, "result.json").unlink()
+    again = ["-m", "clozelab", "pretrain", "--resume", adapted, "--save-every", "1"]
+    torchrun(*again, "--shard")
+    assert_close(open_checkpoint(last).weights(), wanted, 1e-4)
+    before = Path(adapted, "machine.toml").read_text(encoding="utf-8")
+    with pytest.raises(AssertionError, match="--probe: does not work with sharded weights"):
+        torchrun(*again, "--probe", "sst2", "--task-data", str(sst2(tmp_path / "data")))
+    assert Path(adapted, "machine.toml").read_text(encoding="utf-8") == before
 
 
 @pytest.mark.slow

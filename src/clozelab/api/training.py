@@ -209,7 +209,7 @@ def trained(
     place, train = Path(out), training.resume if resume else training.pretrain
     if saving.save_every is not None:
         saving = replace(saving, max_seconds_between_saves=None)
-    job, saving = _probing(job, saving, place, machine)
+    job, saving = _probing(job, saving, place)
     with copying(place, copy_to, watch) as update:
         events = train(job, place, machine=machine, saving=saving)
         verb = "pretrain" if job.adaptation is None else "adapt"
@@ -251,9 +251,7 @@ def _stand(run: Run, watch: Watch) -> None:
         watch.say(line)
 
 
-def _probing(
-    job: PretrainJob, saving: SaveOptions, place: Path, machine: Machine
-) -> tuple[PretrainJob, SaveOptions]:
+def _probing(job: PretrainJob, saving: SaveOptions, place: Path) -> tuple[PretrainJob, SaveOptions]:
     """The job with the probes that are asked for, or that its run recorded."""
     if not saving.probe and (place / "machine.toml").exists():
         recorded = Run(place).machine()
@@ -264,8 +262,6 @@ def _probing(
         saving = replace(saving, **known) if known["probe"] else saving
     if not saving.probe:
         return job, saving
-    if machine.shard:
-        raise UserError("--probe: does not work with sharded weights; leave --shard out")
     from clozelab.finetuning.files.splits import VARIABLE
     from clozelab.scoring.during import training_probes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabula
 from clozelab.keys import mix, randint, weighted
 from clozelab.masking.units import MaskRate, Rated, inverse_lengths, smallest, spans
 from clozelab.packed import ranges
-from clozelab.ranges import PositiveInt
+from clozelab.ranges import PositiveInt, between
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class PermutationTargets(Rated):
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction"})
 
     mask_rate: MaskRate = 0.1667  # share of the tokens to predict
-    longest: PositiveInt = 5
+    longest: Annotated[int, between(1, 20, "spans have 1 to 20 words or pieces")] = 5
     context: PositiveInt = 6
     unit: Literal["word", "piece"] = "word"
 

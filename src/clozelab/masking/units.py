@@ -140,7 +140,10 @@ def _with_columns(keys: Keys, columns: Ints, column_mask: np.uint64) -> Keys:
 
 
 def inverse_lengths(longest: int, *, reverse: bool = False) -> Ints:
-    """The cumulative sum of integer weights exactly proportional to 1/1, 1/2, …, 1/longest."""
+    """The cumulative sum of integer weights exactly proportional to 1/1, 1/2, …, 1/longest.
+
+    From 43 on they exceed 64 bits.
+    """
     lengths = np.arange(1, longest + 1)
     weights = int(np.lcm.reduce(lengths)) // lengths
     return np.cumsum(weights[::-1] if reverse else weights)

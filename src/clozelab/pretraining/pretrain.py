@@ -83,6 +83,9 @@ def resume(
         changed["keep"] = saving.keep
     with join(machine.device or recorded_device(facts)) as world, _lock(run, world):
         _check_schedule(run, job)
+        machine = machine.recalled(facts, world.device, recipe=job.recipe, processes=world.size)
+        with room_for("the model", world.device):
+            trainer = PretrainTrainer(job, machine, world)
         if world.is_main:
             if changed:
                 run.remember(changed)
@@ -91,9 +94,6 @@ def resume(
         checkpoint, skipped = newest(run.checkpoints)
         for line in skipped:
             yield Said(line)
-        machine = machine.recalled(facts, world.device, recipe=job.recipe, processes=world.size)
-        with room_for("the model", world.device):
-            trainer = PretrainTrainer(job, machine, world)
         first, cursor, state = 0, trainer.steps.start(), dict[str, Any]()
         if checkpoint is None:
             yield Said(f"{out}: no complete checkpoint; the run starts from the beginning")

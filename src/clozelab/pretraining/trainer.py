@@ -54,6 +54,8 @@ class PretrainTrainer:
     """A job on a machine: the model, its optimisers and its feed, for a session to train."""
 
     def __init__(self, job: PretrainJob, machine: Machine, world: World) -> None:
+        if job.probe is not None and machine.shard:
+            raise UserError("--probe: does not work with sharded weights; leave --shard out")
         self.job, self.machine, self.world = job, machine, world
         self.recipe, self.seed = job.recipe, job.seed
         self.precision = machine.precision_on(world.device)
@@ -270,7 +272,8 @@ class PretrainTrainer:
             self.early_stopping.see(number, loss, self._weights)
 
     def _weights(self) -> dict[str, Tensor]:
-        return {name: value.detach().cpu().clone() for name, value in self._parameters()}
+        parameters = self._parameters()
+        return {name: full_tensor(value.detach()).cpu().clone() for name, value in parameters}
 
     @property
     def stalled(self) -> bool:

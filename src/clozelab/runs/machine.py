@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -153,6 +154,7 @@ def compile_model(model: Any, *, whole: bool = True, replays: bool = False) -> N
 
     A few shapes (a fuller step, the first step of a stream) have graphs of their own.
     """
+    warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # advice to its developers
     torch._dynamo.config.recompile_limit = _MOST_GRAPHS
     torch._dynamo.config.accumulated_recompile_limit = _MOST_GRAPHS
     part = model.encoder if model.encoder.shape.compiles == "layers" else model

@@ -30,11 +30,6 @@ class Folder:
     kind: Kind
 
     @property
-    def has_model(self) -> bool:
-        """Whether the folder may have a model."""
-        return self.kind in ("run", "tuning", "model")
-
-    @property
     def steps(self) -> list[int]:
         """The steps of a run's checkpoints, in their order."""
         matches = (

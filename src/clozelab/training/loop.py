@@ -249,7 +249,8 @@ def _update(
     if state.scaler is not None:
         state.scaler.update()
     state.memory = gradients.memory
-    rate = state.optimisers[0].param_groups[0]["lr"]
+    # The recipe's learning rate: Adam's, which comes after Muon, without the decay of lower layers.
+    rate = max(group["lr"] for group in state.optimisers[-1].param_groups)
     scaled = state.scaler is not None
     return _PendingStep(
         prepared.number + 1, gradients, scalars, rate, scaled, timer, prepared.after

@@ -183,7 +183,9 @@ def test_reading_backwards_turns_only_the_blocks_marked() -> None:
     assert np.array_equal(chosen, np.where(reverse[EVEN.rows], mirrored, plain))
 
 
-@pytest.mark.parametrize("wrong", [{"mask_rate": 0.0}, {"longest": 0}, {"context": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"mask_rate": 0.0}, {"longest": 0}, {"longest": 64}, {"context": 0}]
+)
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UserError):
         PermutationTargets(**wrong)  # type: ignore[arg-type]

@@ -146,12 +146,10 @@ def test_gradients_are_clipped_to_the_asked_norm_and_the_norm_before_is_told() -
     assert norms[0.01] == pytest.approx(0.01, rel=1e-3)
 
 
-def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
-    trainer = PretrainTrainer(
-        pretrain_job("bert", "schedule.warmup=2", "optimiser.learning_rate=0.01", steps=6),
-        MACHINE,
-        HERE,
-    )
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_rates_are_the_peak_times_the_factor_of_the_step(optimiser: str) -> None:
+    settings = (f"optimiser.use={optimiser}", "optimiser.learning_rate=0.01", "schedule.warmup=2")
+    trainer = PretrainTrainer(pretrain_job("bert", *settings, steps=6), MACHINE, HERE)
     schedule = trainer.recipe.schedule
     assert [step.learning_rate for step in steps_of(trainer)] == pytest.approx(
         [0.01 * schedule.factor(step) for step in range(6)]
