@@ -339,6 +339,12 @@ def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
     return best
 
 
+def write(out: str | None, record: dict[str, Any]) -> None:
+    """Write what is measured so far, if a file is named."""
+    if out:
+        Path(out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out")
@@ -348,6 +354,12 @@ def main() -> None:
     arguments = parser.parse_args()
     errors: dict[str, float] = {}
     milliseconds: dict[str, dict[str, Any]] = {}
+    record: dict[str, Any] = {
+        "what": {"tokens": TOKENS, "width": WIDTH, "heads": HEADS, "precision": "bf16"},
+        "machine": {**machine_facts(), **machines.facts(DEVICE)},
+        "relative_errors": errors,
+        "milliseconds": milliseconds,
+    }
     for name, make in entries(arguments.only):
         entry = make(CHECKED)
         if not entry.drops:
@@ -357,18 +369,12 @@ def main() -> None:
             milliseconds[name] = times(make(TOKENS))
             for route, spent in milliseconds[name].items():
                 print(f"| {name} | {route} | {spent['forward']:.3f} | {spent['both']:.3f} |")
-    record: dict[str, Any] = {
-        "what": {"tokens": TOKENS, "width": WIDTH, "heads": HEADS, "precision": "bf16"},
-        "machine": {**machine_facts(), **machines.facts(DEVICE)},
-        "relative_errors": errors,
-        "milliseconds": milliseconds,
-    }
+        write(arguments.out, record)  # now, so that a stop loses one entry
     if GPU and arguments.sweep:
         record["tiles"] = {
             name: sweep(make) for name, make in entries(arguments.only) if "attention" in name
         }
-    if arguments.out:
-        Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        write(arguments.out, record)
     wrong = [name for name, size in errors.items() if not size < WRONG]
     if wrong:
         sys.exit(f"wrong: {', '.join(wrong)}")
