@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.contracts import Array, Counts, Ints, Row, Targets
 from clozelab.packed import offsets
+
+
+class Id(str):
+    """The id of an example from a file, which remembers the file and line of the example."""
+
+    place: str
+
+    def __new__(cls, name: str, place: str = "") -> Self:
+        """The id `name` of an example at `place`."""
+        self = super().__new__(cls, name)
+        self.place = place
+        return self
+
+
+def place_of(example: Any) -> str:
+    """An example in messages: its file and line, or else its id."""
+    return getattr(example.id, "place", "") or f"example {example.id}"
 
 
 class Sentences(NamedTuple):

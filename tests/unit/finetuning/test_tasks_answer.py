@@ -164,7 +164,7 @@ def test_a_long_question_is_cut_and_counted() -> None:
     ]
     tokenized = Answer(question_limit=4).tokenize(examples, FakeReader(length=24))
     assert tokenized.counts.numbers == {"questions cut": 2}
-    assert tokenized.counts.places == {"questions cut": "long"}
+    assert tokenized.counts.places == {"questions cut": "example long"}
     windows = [np.flatnonzero(tokenized.owners == owner)[0] for owner in range(3)]
     firsts = [tokenized.columns["ids"][tokenized.starts[window] :][:6] for window in windows]
     assert (firsts[0] == firsts[1]).all() and (firsts[0] == firsts[2]).all()
@@ -219,7 +219,7 @@ def test_what_is_not_known_is_not_trained_on() -> None:
         "answers that no token of the passage shows": 1,
         "answers that no window holds whole": 1,
     }
-    assert list(tokenized.counts.places.values()) == ["lost", "long"]
+    assert list(tokenized.counts.places.values()) == ["example lost", "example long"]
     unknown = tokenized.targets.columns["labels"] != 1
     for side in ("left", "right"):
         assert (tokenized.targets.columns[side] == tokenized.targets.columns["at"])[unknown].all()

@@ -81,7 +81,7 @@ def test_a_sentence_is_split_between_words_as_late_as_may_be_and_that_is_counted
     assert np.diff(tokenized.targets.starts).tolist() == [2, 2, 1, 1, 0]
     assert tokenized.groups.tolist() == [0, 1, 2, 3, 4, 5]
     assert tokenized.counts.numbers == {"sentences split to fit": 2, "words cut to fit": 1}
-    assert tokenized.counts.places["words cut to fit"] == "y"
+    assert tokenized.counts.places["words cut to fit"] == "example y"
 
 
 def test_later_pieces_of_a_word_change_no_loss_of_their_own() -> None:
@@ -119,7 +119,7 @@ def test_sentences_that_break_the_scheme_are_counted_where_one_is_named() -> Non
     assert KIND.tokenize(some, reader).counts.numbers == {}
     counts = Tag(TAGS, scheme="iob2").tokenize(some, reader).counts
     assert counts.numbers == {"sentences whose tags break iob2": 1}
-    assert counts.places == {"sentences whose tags break iob2": "wrong"}
+    assert counts.places == {"sentences whose tags break iob2": "example wrong"}
     accuracy = Tag(TAGS, scheme="iob2", metrics=("accuracy",)).tokenize(some, reader)
     assert accuracy.counts.numbers == {}
 

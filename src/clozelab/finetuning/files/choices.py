@@ -9,7 +9,7 @@ from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Choice
+from clozelab.finetuning.examples import Choice, Id
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
 from clozelab.finetuning.files.tables import Record, Table, parsed, text
 
@@ -81,7 +81,8 @@ def _read_race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Cho
                 )
             label = _right_choice(answer, texts, place, labelled=options.labelled)
             seconds = tuple(joined(question.strip(), text.strip()) for text in texts)
-            yield Choice(f"{name}-{number}", str(article.get("article")), seconds, label)
+            example_id = Id(f"{name}-{number}", place)
+            yield Choice(example_id, str(article.get("article")), seconds, label)
 
 
 def _same_length(first: Any, second: Any) -> bool:

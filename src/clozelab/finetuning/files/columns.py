@@ -10,6 +10,7 @@ from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.finetuning.examples import Id
 from clozelab.finetuning.files.tables import Record, Table, located, table
 from clozelab.nearest import nearest, remedy
 
@@ -99,7 +100,7 @@ class Columns:
     def id(self, row: Record, number: int) -> str:
         """The id of a row, or its number from 0."""
         value = None if self._id is None else row.values.get(self._id)
-        return str(number) if value is None or value == "" else _cell_text(value)
+        return Id(str(number) if value is None or value == "" else _cell_text(value), row.place)
 
     def label(self, row: Record, column: str | None) -> str | None:
         """The class of a row, checked; None if it is not known."""

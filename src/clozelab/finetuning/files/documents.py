@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Document, Mention, Pronoun
+from clozelab.finetuning.examples import Document, Id, Mention, Pronoun
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source
 from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix, table
 from clozelab.finetuning.files.tagged import cells
@@ -101,12 +101,13 @@ def _read_columns(path: Path, options: ReadOptions) -> Iterator[Document]:
     word, rows = int(column), lines(path)
     if not rows:
         raise empty(path)
-    reading = _Reading(path.name)
+    reading = _Reading(Id(path.name, f"{path}:1"))
     for number, line in enumerate(rows, 1):
         place, begin = f"{path}:{number}", _BEGIN.fullmatch(line)
         if begin or line.startswith("#end document"):
             yield from reading.finish()
-            reading = _Reading(f"{begin[1]}_{int(begin[2] or 0)}" if begin else path.name)
+            name = f"{begin[1]}_{int(begin[2] or 0)}" if begin else path.name
+            reading = _Reading(Id(name, place))
         elif line.strip():
             row = cells(line)
             if len(row) < word + 2:
@@ -181,7 +182,9 @@ def _gap_document(row: Record) -> Document:
         names = [name for name, true in ((a, is_a), (b, is_b)) if true]
         clusters = (tuple(sorted({pronoun, *names})),) if names else ()
     question = Pronoun(str(row.values["Pronoun"]), pronoun, a, b, is_a, is_b)
-    return Document(str(row.values["ID"]), _sentences(text, starts, spans), clusters, question)
+    return Document(
+        Id(str(row.values["ID"]), row.place), _sentences(text, starts, spans), clusters, question
+    )
 
 
 def _character_span(row: Record, text: str, name: str) -> tuple[int, int]:

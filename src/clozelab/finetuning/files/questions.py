@@ -9,7 +9,7 @@ from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import GoldAnswer, Question
+from clozelab.finetuning.examples import GoldAnswer, Id, Question
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
 from clozelab.finetuning.files.tables import empty, located, parsed, suffix, text
 
@@ -98,7 +98,7 @@ def _read_squad(value: Any, name: str) -> Iterator[tuple[str, Question]]:
                 for asks in paragraph["qas"]:
                     place, question = f"{name}: question {asks['id']}", asks["question"].strip()
                     gold = _read_answers(asks, context)
-                    yield place, Question(str(asks["id"]), question, context, gold)
+                    yield place, Question(Id(str(asks["id"]), place), question, context, gold)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{name} is not in SQuAD's layout ({error}): it needs data, paragraphs, context, qas,"

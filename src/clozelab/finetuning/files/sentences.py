@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Sentences
+from clozelab.finetuning.examples import Id, Sentences
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
 from clozelab.finetuning.files.tables import lines, located, table
 
@@ -109,7 +109,12 @@ def contrasted_words(path: Path) -> list[ContrastedWord]:
 def wic(path: Path, split: str) -> list[Sentences]:
     """WiC as pairs of sentences, the word in question before the first."""
     return [
-        Sentences(str(number), f"{pair.word}: {pair.first}", pair.second, pair.label)
+        Sentences(
+            Id(str(number), f"{path}:{number + 1}"),
+            f"{pair.word}: {pair.first}",
+            pair.second,
+            pair.label,
+        )
         for number, pair in enumerate(contrasted_words(path))
     ]
 

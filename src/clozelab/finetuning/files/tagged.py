@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Tagged
+from clozelab.finetuning.examples import Id, Tagged
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, checked_label
 from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix
 
@@ -64,7 +64,8 @@ def _read_columns(path: Path, options: ReadOptions) -> list[Tagged]:
                 checked[label] = checked_label(label, f"{path}:{number}", labels, what="tag")
             words.append(row[word])
             tags.append(checked[label])
-        examples.append(Tagged(str(len(examples)), tuple(words), tuple(tags) if has_tags else None))
+        name = Id(str(len(examples)), f"{path}:{first}")
+        examples.append(Tagged(name, tuple(words), tuple(tags) if has_tags else None))
     return examples
 
 

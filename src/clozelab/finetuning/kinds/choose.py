@@ -18,6 +18,7 @@ from clozelab.finetuning.examples import (
     Picked,
     TokenizedExamples,
     likelihoods,
+    place_of,
     stacked,
 )
 from clozelab.finetuning.files import choices as files
@@ -90,8 +91,8 @@ class Choose(SummaryKind):
             texts = [second.text(text) for text in range(groups[number], groups[number + 1])]
             cuts = [self._truncate(full, text, room) for text in texts]
             shortened = [text != b for text, (_, b) in zip(texts, cuts, strict=True)]
-            counts.add(CUT, example.id, int(any(a != full for a, _ in cuts)))
-            counts.add("choices cut to fit", example.id, sum(shortened))
+            counts.add(CUT, place_of(example), int(any(a != full for a, _ in cuts)))
+            counts.add("choices cut to fit", place_of(example), sum(shortened))
             rows += [reader.lay(first.part(a), second.part(b)) for a, b in cuts]
         sizes = np.ones(len(rows), dtype=np.int64)
         sizes[groups[1:] - 1] += self.choices - np.diff(groups)
@@ -148,12 +149,12 @@ class Choose(SummaryKind):
         count = len(example.seconds)
         if not 1 <= count <= self.choices:
             raise UserError(
-                f"example {example.id} has {count} choices but the task takes 1 to"
+                f"{place_of(example)} has {count} choices but the task takes 1 to"
                 f" {self.choices}; leave it out, or set up the task with more choices"
             )
         if example.label is not None and not 0 <= example.label < count:
             raise UserError(
-                f"example {example.id}: choice {example.label} is labelled as right, but"
+                f"{place_of(example)}: choice {example.label} is labelled as right, but"
                 f" there are {count}, counted from 0; fix it"
             )
         return count

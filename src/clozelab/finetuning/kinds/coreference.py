@@ -22,6 +22,7 @@ from clozelab.finetuning.examples import (
     Pronoun,
     TokenizedExamples,
     joined,
+    place_of,
     slots,
     stacked,
 )
@@ -144,7 +145,7 @@ class Coreference(TaskKind):
             too_wide = mention.last - mention.first >= self.widest
             if too_wide or None in ends or ends[0] != ends[1]:
                 what = f"mentions of over {self.widest} words, across sentences or without tokens"
-                counts.add(what, document.id)
+                counts.add(what, place_of(document))
 
     def build(self, width: int) -> Any:
         """The head with fresh weights over vectors of that width."""

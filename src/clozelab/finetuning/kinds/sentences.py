@@ -21,6 +21,7 @@ from clozelab.finetuning.examples import (
     Sentences,
     TokenizedExamples,
     likelihoods,
+    place_of,
     stacked,
 )
 from clozelab.finetuning.files.columns import ReadOptions, Source
@@ -97,7 +98,7 @@ class SentenceKind(SummaryKind):
             if (example.second is not None) != self.pair:
                 has, takes = ("one text", "two") if self.pair else ("two texts", "one")
                 raise UserError(
-                    f"example {example.id} has {has} and the task takes {takes}:"
+                    f"{place_of(example)} has {has} and the task takes {takes}:"
                     f" give {takes} in every example"
                 )
         texts = [reader.pieces([example.first for example in examples])]
@@ -109,7 +110,7 @@ class SentenceKind(SummaryKind):
             parts = [pieces.text(number) for pieces in texts]
             sizes = [part.stop - part.start for part in parts]
             fit = _truncated_sizes(sizes, room)
-            counts.add(CUT, example.id, int(fit != sizes))
+            counts.add(CUT, place_of(example), int(fit != sizes))
             cut = zip(texts, parts, fit, strict=True)
             rows.append(reader.lay(*[p.part(slice(s.start, s.start + n)) for p, s, n in cut]))
         return rows, counts
@@ -164,7 +165,7 @@ class Classify(SentenceKind):
         """The number of its class."""
         if example.label not in self.labels:
             raise UserError(
-                f"example {example.id}: its label {example.label!r} is none of"
+                f"{place_of(example)}: its label {example.label!r} is none of"
                 f" {', '.join(self.labels)}; fix it, or name it among the labels"
             )
         return self.labels.index(str(example.label))
@@ -217,7 +218,7 @@ class Regress(SentenceKind):
     def target(self, example: Sentences) -> float:
         """The number itself."""
         if not isinstance(example.label, int | float) or not isfinite(example.label):
-            raise UserError(f"example {example.id}: {example.label!r} is not a number; give one")
+            raise UserError(f"{place_of(example)}: {example.label!r} is not a number; give one")
         if example.label == Targets.IGNORED:
             # That value marks a missing label; the next float32 is used instead.
             return float(np.nextafter(np.float32(Targets.IGNORED), np.float32(0)))

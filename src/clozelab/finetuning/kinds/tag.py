@@ -19,6 +19,7 @@ from clozelab.finetuning.examples import (
     TokenizedExamples,
     joined,
     likelihoods,
+    place_of,
     slots,
     stacked,
 )
@@ -107,12 +108,12 @@ class Tag(TaskKind):
         for number, example in enumerate(examples):
             labels = self._labels(example)
             if scores_entities and self.scheme and illegal(example.tags or (), self.scheme):
-                counts.add(f"sentences whose tags break {self.scheme}", example.id)
+                counts.add(f"sentences whose tags break {self.scheme}", place_of(example))
             parts = _split_sentence(pieces, number, room)
-            counts.add("sentences split to fit", example.id, int(len(parts) > 1))
+            counts.add("sentences split to fit", place_of(example), int(len(parts) > 1))
             for part in parts:
                 fit = slice(part.start, min(part.stop, part.start + room))
-                counts.add("words cut to fit", example.id, int(fit != part))
+                counts.add("words cut to fit", place_of(example), int(fit != part))
                 row = reader.lay(pieces.part(fit))
                 begins, numbers = np.flatnonzero(pieces.begins[fit]), pieces.words[fit]
                 words = np.zeros(len(row.columns["ids"]), dtype=np.int64)
@@ -209,13 +210,13 @@ class Tag(TaskKind):
             return np.full(len(example.words), Targets.IGNORED)
         if len(example.tags) != len(example.words):
             raise UserError(
-                f"example {example.id} has {len(example.words)} words and {len(example.tags)} tags:"
+                f"{place_of(example)} has {len(example.words)} words and {len(example.tags)} tags:"
                 " give one for each word"
             )
         for tag in example.tags:
             if tag not in self.tags:
                 raise UserError(
-                    f"example {example.id}: its tag {tag!r} is none of {', '.join(self.tags)};"
+                    f"{place_of(example)}: its tag {tag!r} is none of {', '.join(self.tags)};"
                     " fix it, or name it among the tags"
                 )
         return np.array([self.tags.index(tag) for tag in example.tags], dtype=np.int64)

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from clozelab.contracts import Array, Bools, Counts, Ints, Reader, Row, Targets
-from clozelab.finetuning.examples import Question, TokenizedExamples, joined, slots, stacked
+from clozelab.finetuning.examples import (
+    Question,
+    TokenizedExamples,
+    joined,
+    place_of,
+    slots,
+    stacked,
+)
 from clozelab.finetuning.kinds.kind import space
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> Toke
     for owner, example in enumerate(examples):
         question = questions.text(owner)
         if question.stop - question.start > limit:
-            counts.add("questions cut", example.id)
+            counts.add("questions cut", place_of(example))
             question = slice(question.start, question.start + limit)
         passage = passages.text(numbers[example.passage])
         room = reader.length - reader.marks(2) - (question.stop - question.start)
@@ -123,11 +130,11 @@ def _window_gold(example: Question, spans: Ints, cuts: Cuts, counts: Counts) -> 
         return [WindowGold(label)] * len(cuts)
     answer = located(example, spans)
     if answer is None:
-        counts.add("answers that no token of the passage shows", example.id)
+        counts.add("answers that no token of the passage shows", place_of(example))
         return [WindowGold(Targets.IGNORED)] * len(cuts)
     first, last = answer
     inside = [begin <= first and last < end for begin, end in cuts]
-    counts.add("answers that no window holds whole", example.id, int(not any(inside)))
+    counts.add("answers that no window holds whole", place_of(example), int(not any(inside)))
     return [
         WindowGold(1, first - begin, last - begin) if is_inside else WindowGold(0)
         for is_inside, (begin, _) in zip(inside, cuts, strict=True)
