@@ -33,6 +33,7 @@ GROUND = {
     "ranges",
     "registry",
     "remote",
+    "separators",
     "statistics",
 }
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training"}
@@ -54,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "ranges": {"errors"},
     "registry": {"errors", "nearest"},
     "remote": {"errors", "files"},
+    "separators": {"errors"},
     "statistics": set(),
     "data": {"nearest", "errors"},
     **{part: GROUND for part in PARTS},

@@ -241,11 +241,37 @@ def test_a_role_that_no_column_has_is_refused(tmp_path: Path) -> None:
     assert "has no role 'lable'; did you mean label?" in message
 
 
-def test_columns_parted_by_another_sign_are_hinted_at(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "body;label\nfine;1\n")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "id;text;label\n1;fine;1\n"),
+        ("a.csv", "id;text;label\n1;fine, he said;1\n"),  # a comma, so another number of cells
+        ("a.csv", 'id;text;label\n1;"fine" he said;1\n2;"so, so";0\n"3";x;0\n'),
+        ("a.csv", '"id";"text";"label"\n"1";"fine";"1"\n'),
+        ("a.tsv", "id|text|label\n1|fine|1\n"),
+    ],
+)
+def test_cells_that_another_sign_separates_are_told_from_a_column(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    path = write(tmp_path / name, content)
     message = refusal(lambda: sentences(path))
-    assert "has no column for the first text" in message
-    assert "if ';' separates columns, write commas" in message
+    assert message.startswith(f"{path} has one column, id")
+    assert message.endswith("separate the cells of a .csv by commas, those of a .tsv by tabs")
+
+
+def test_a_file_of_sentences_without_a_header_is_told_of_column_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "He came, saw; left.\nSo it was.\n")
+    assert "by number where there is no header line" in refusal(lambda: sentences(path))
+
+
+def test_a_wrong_quotation_mark_among_commas_is_what_is_wrong(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'text,label\nfine,1\n"so" so,0\n')
+    assert f"{path}:3 is not CSV" in refusal(lambda: sentences(path))
+    path = write(tmp_path / "b.csv", '"a" text,label\nfine,1\n')
+    assert f"{path}:1 is not CSV" in refusal(lambda: sentences(path))
+    path = write(tmp_path / "c.csv", '"a" text,label\rfine,1\r')
+    assert f"{path}:1 is not CSV" in refusal(lambda: sentences(path))
 
 
 def test_a_test_set_may_lack_labels_but_no_other_may(tmp_path: Path) -> None:

@@ -85,16 +85,8 @@ class Columns:
         numbered = "" if self.names[:1] == ("0",) else " (by number where there is no header line)"
         return UserError(
             f"{self.table.name} has no column for the {_ROLE_NAMES.get(role, role)}: looked for"
-            f" {', '.join(sought)}, found {', '.join(self.names)}; {self._separator_hint()}"
-            f"give --columns {role}={meant}{numbered}"
-        )
-
-    def _separator_hint(self) -> str:
-        """A hint if a single column seems to hold several."""
-        (name, *others) = self.names
-        sign = next((mark for mark in ";|\t," if mark in name and not others), "")
-        return (
-            f"if {sign!r} separates columns, write commas (.csv) or tabs (.tsv); " if sign else ""
+            f" {', '.join(sought)}, found {', '.join(self.names)}; give"
+            f" --columns {role}={meant}{numbered}"
         )
 
     def id(self, row: Record, number: int) -> str:

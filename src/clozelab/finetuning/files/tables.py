@@ -16,12 +16,14 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
+from clozelab.separators import check_separators
 
 JSON = (".jsonl", ".ndjson", ".json")
 CUT_SHORT = "rows cut short skipped"
@@ -199,7 +201,8 @@ def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a field may hold an article
-    reader = csv.reader(io.StringIO(text(path), newline=""), strict=True)
+    source = text(path)
+    reader = csv.reader(io.StringIO(source, newline=""), strict=True)
     number = 1
     try:
         for cells in reader:
@@ -207,6 +210,8 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield number, cells
             number = reader.line_num + 1
     except csv.Error as error:
+        if number == 1:
+            check_separators(str(path), next(csv.reader(source.splitlines()[:1])))
         raise UserError(
             f"{path}:{number} is not CSV ({error}): fix its quotation marks, or name a TSV .tsv"
         ) from None
@@ -215,13 +220,14 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _build_table(
     path: Path, separated: Iterator[tuple[int, list[str]]], *, header: bool, skips: Counts | None
 ) -> Table:
-    cells = list(separated)
-    if not cells:
+    first = next(separated, None)
+    if first is None:
         raise empty(path)
-    first = cells[0][1]
-    names = tuple(cell.strip() if header else str(n) for n, cell in enumerate(first))
+    if header:
+        check_separators(str(path), first[1])
+    names = tuple(cell.strip() if header else str(n) for n, cell in enumerate(first[1]))
     rows = []
-    for number, values in cells[header:]:
+    for number, values in chain([] if header else [first], separated):
         place = f"{path}:{number}"
         if len(values) == len(names):
             rows.append(Record(place, dict(zip(names, values, strict=True))))

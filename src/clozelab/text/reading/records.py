@@ -18,6 +18,7 @@ from typing import IO, Any
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
+from clozelab.separators import check_separators, short
 from clozelab.text.reading.layouts import CUT, LIMIT, RawDocument, Reading, cut
 from clozelab.text.reading.lines import Lines, TextFile
 
@@ -195,17 +196,11 @@ def _no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
     texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
     longest = max(texts or dict.fromkeys(record, 0), key=lambda key: texts.get(key, 0))
     best = nearest(field, record) or longest
-    names = [_short(name) for name in list(record)[:_NAMED]]
+    names = [short(name) for name in list(record)[:_NAMED]]
     names += [f"{len(record) - _NAMED} more"] if len(record) > _NAMED else []
     return UserError(
-        f"{place} has no field {field!r}, only {', '.join(names)}; give --field {_short(best)}"
+        f"{place} has no field {field!r}, only {', '.join(names)}; give --field {short(best)}"
     )
-
-
-def _short(name: str) -> str:
-    """A column's name for an error, shortened: without a header line, it may be long text."""
-    line = " ".join(name.split())
-    return line if len(line) <= 40 else line[:39] + "…"
 
 
 def _check_once(name: str, names: list[str], field: str) -> None:
@@ -233,11 +228,7 @@ def _whole_lines(lines: Lines) -> Iterator[str]:
 
 
 def _check_header(name: str, names: list[str], first: list[str], *, field: str) -> None:
-    if len(names) == 1 and field in re.split(r"\W", names[0]) and field not in names:
-        raise UserError(
-            f"{name} has one column, {_short(names[0])}: separate the cells of a .csv by commas,"
-            " those of a .tsv by tabs"
-        )
+    check_separators(name, names, field=field)
     if field not in names:
         cells = [*first, *[""] * len(names)]
         problem = _no_field(name, field, dict(zip(names, cells, strict=False)))
