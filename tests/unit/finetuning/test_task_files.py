@@ -297,6 +297,15 @@ def test_examples_nobody_agreed_on_are_skipped_and_counted(tmp_path: Path) -> No
     assert counts.numbers == {UNDECIDED: 1}
 
 
+@pytest.mark.parametrize("label", [["neg"], [], {"name": "neg"}])
+def test_a_list_is_no_label(tmp_path: Path, label: object) -> None:
+    rows = ({"text": "fine", "class": "pos"}, {"text": "bad", "class": label})
+    path = write(tmp_path / "a.jsonl", jsonl(*rows))
+    assert f"{path}:2 has {json.dumps(label)} as its label" in refusal(lambda: sentences(path))
+    path = write(tmp_path / "b.jsonl", jsonl({"tokens": ["a"], "tags": [label]}))
+    assert f"{path}:1 has no list of words in the column 'tags'" in refusal(lambda: tagged(path))
+
+
 def test_numbers_are_read_as_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\na\tb\t3.800\n")
     assert sentences(path, pair=True, numeric=True)[0].label == 3.8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +98,11 @@ class Columns:
     def label(self, row: Record, column: str | None) -> str | None:
         """The class of a row, checked; None if it is not known."""
         value = None if column is None else row.values.get(column)
+        if isinstance(value, list | dict):
+            raise UserError(
+                f"{row.place} has {json.dumps(value, default=str):.60} as its label; write one"
+                " class as a text or a number"
+            )
         label = "" if value is None else _cell_text(value)
         if label:
             known = label in self.options.undecided

@@ -110,8 +110,8 @@ def _read_list(row: Record, column: str) -> tuple[str, ...]:
     value = row.values.get(column)
     if isinstance(value, str):  # words separated by spaces
         value = value.split()
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list) or not value or any(isinstance(e, list | dict) for e in value):
         raise UserError(
-            f"{row.place} has no list in the column {column!r}; write a list of words there"
+            f"{row.place} has no list of words in the column {column!r}; write one there"
         )
     return tuple(str(entry) for entry in value)
