@@ -373,6 +373,28 @@ def test_an_unknown_tag_is_refused_with_its_line(tmp_path: Path) -> None:
     assert f"{path}:4 has the tag 'B-thing', which is none of O, B-x" in message
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text\tlabel\nfine\t1\nbad\t0\n",
+        "text\tlabel\na fine film\t1\n\na bad one\t0\n",
+        "id\treview\tsentiment\n1\ta fine film\tgood\n",
+        "a fine film\tgood\na bad one\tbad\n",  # without a header
+    ],
+)
+def test_a_table_of_labelled_texts_has_no_tags(tmp_path: Path, content: str) -> None:
+    path = write(tmp_path / "a.tsv", content)
+    assert f"{path} is a table of labelled texts" in refusal(lambda: tagged(path))
+
+
+def test_words_may_be_called_text_and_hold_a_space(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tO\nlabel\tO\n10 000\tB-NUM\n")
+    assert tagged(path)[0].words == ("text", "label", "10 000")
+    path = write(tmp_path / "b.tsv", "1\tAnna\tB-PER\nso\n")
+    options = ReadOptions(columns={"words": "1"})
+    assert f"{path}:2 has 1 columns where 3 are" in refusal(lambda: tagged(path, options))
+
+
 def test_an_empty_file_of_columns_is_refused(tmp_path: Path) -> None:
     assert "is empty" in refusal(lambda: tagged(write(tmp_path / "a.conll", "\n\n")))
 

@@ -14,12 +14,12 @@ from clozelab.finetuning.files.tables import lines, located, table
 _DATA, _GOLD = ".data.txt", ".gold.txt"  # suffixes of WiC's files
 UNDECIDED = "examples skipped whose label the annotators did not agree on"
 _ROLES = ("first", "second", "label", "id")
-_LABEL = (
+LABELS = (
     *("label", "gold_label", "labels", "class", "is_duplicate", "quality", "category"),
     *("sentiment", "target", "score", "similarity", "stars"),
 )
 _NUMBER = ("score", "label", "similarity", "relatedness_score", "rating", "value", "labels")
-_SINGLE = ("sentence", "text", "text_a", "content", "review", "comment", "title")
+TEXTS = ("sentence", "text", "text_a", "content", "review", "comment", "title")
 _PAIRS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
@@ -45,8 +45,8 @@ def sentences(
     """The examples of a file; `numeric` labels are numbers, others are classes."""
     counts = Counts() if counts is None else counts
     columns = Columns(source, options, counts, roles=_ROLES)
-    first, second = _pair_columns(columns) if pair else (columns.find("first", _SINGLE), None)
-    labels = columns.labels("label", _NUMBER if numeric else _LABEL)
+    first, second = _pair_columns(columns) if pair else (columns.find("first", TEXTS), None)
+    labels = columns.labels("label", _NUMBER if numeric else LABELS)
     read = columns.number if numeric else columns.label
     examples = []
     for number, row in enumerate(columns.rows):

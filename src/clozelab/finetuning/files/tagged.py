@@ -10,6 +10,7 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Id, Tagged
 from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, checked_label
+from clozelab.finetuning.files.sentences import LABELS, TEXTS
 from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix
 
 _WORDS = ("tokens", "words", "token", "text", "characters")
@@ -47,6 +48,8 @@ def _read_columns(path: Path, options: ReadOptions) -> list[Tagged]:
         raise UserError(
             f"{path}:{first} has a word without a tag; write one, with a tab between them"
         )
+    if has_tags:
+        _refuse_texts(path, [line.split("\t") for line in opening], word=word)
     checked: dict[str, str] = {}  # interned, so that millions of tags share a few strings
     examples: list[Tagged] = []
     for first, run in runs:
@@ -67,6 +70,17 @@ def _read_columns(path: Path, options: ReadOptions) -> list[Tagged]:
         name = Id(str(len(examples)), f"{path}:{first}")
         examples.append(Tagged(name, tuple(words), tuple(tags) if has_tags else None))
     return examples
+
+
+def _refuse_texts(path: Path, rows: list[list[str]], *, word: int) -> None:
+    """Refuse a table of labelled texts, by its header or by several words in most of its cells."""
+    header, width = {cell.strip().lower() for cell in rows[0]}, len(rows[0])
+    several = sum(len(row) == width > 1 and " " in row[word].strip() for row in rows)
+    if 2 * several > len(rows) or (header & {*TEXTS} and header & {*LABELS}):
+        raise UserError(
+            f"{path} is a table of labelled texts; tag needs a word and its tag on each line, and"
+            " blank lines between sentences: rewrite it, or use classify for one class per text"
+        )
 
 
 def _column(options: ReadOptions, role: str, usual: int, *, width: int) -> int:
