@@ -98,14 +98,17 @@ def test_files_that_cannot_be_learned_from_are_named_before_anything_is_made(
 
 def test_a_task_without_files_or_dev_set_or_name_is_refused(tmp_path: Path, says: Says) -> None:
     out, file = tmp_path / "out", write(tmp_path / "a.tsv", HEADER + ROWS)
-    assert "no dev set" in says(*tuning(out, "pairs", "--train", file))
-    assert "no train split" in says(*tuning(out, "pairs", "--dev", file))
+    message = says(*tuning(out, "pairs", "--train", file))
+    assert "pairs has no dev split here, only train; give --dev FILE" in message
+    message = says(*tuning(out, "pairs", "--dev", file))
+    assert "pairs has no train split here, only dev; give --train FILE" in message
     assert "--train FILE --dev FILE" in says(*tuning(out, "classify"))
     assert "did you mean sst2?" in says(*tuning(out, "sst3", "--task-data", tmp_path))
     assert "has no data for sst2" in says(*tuning(out, "sst2", "--task-data", tmp_path))
     assert "b.tsv" in says(*tuning(out, "pairs", "--train", tmp_path / "b.tsv", "--dev", file))
     arguments = ("--train", file, "--dev", file)
     assert "--columns x" in says(*tuning(out, "pairs", *arguments, "--columns", "x"))
+    assert not out.exists()
     assert (
         main([str(word) for word in tuning(out, "pairs", *arguments)]) == 0
     )  # nothing is in its way
@@ -116,17 +119,16 @@ def test_what_was_never_tuned_says_nothing_of_a_text(tmp_path: Path, says: Says)
     for command in (["evaluate", base_model(), file], ["predict", base_model(), "--text", "a"]):
         assert "was not fine-tuned" in says(*command)
     assert "was not fine-tuned" in says("answer", base_model(), "--question", "a", "--passage", "b")
-    assert "is not fine-tuned on pairs" in says(
-        *tuning(
-            tmp_path / "out", "pairs", "--train", file, "--dev", file, "--teacher", base_model()
-        )
-    )
+    out, arguments = tmp_path / "out", ("--train", file, "--dev", file)
+    message = says(*tuning(out, "pairs", *arguments, "--teacher", base_model()))
+    assert "is not fine-tuned on pairs" in message and not out.exists()
 
 
 def test_a_teacher_of_another_task_is_refused(tmp_path: Path, known: Path, says: Says) -> None:
     file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\n" + "a\tb\t1\nc\td\t2\n")
     arguments = ("--train", file, "--dev", file, "--teacher", known)
     assert "tuned on another task" in says(*tuning(tmp_path / "out", "regress", *arguments))
+    assert not (tmp_path / "out").exists()
     run_finetuning(finetune_request("regress", str(file), *SHORT), tmp_path / "numbers")
     story = {"id": "0", "sentences": [["Anna", "is", "she"]], "clusters": [[[0, 0], [2, 2]]]}
     file = write(tmp_path / "a.jsonl", jsonl(story))
@@ -277,13 +279,22 @@ def test_a_link_that_leads_to_another_file_is_a_changed_file(tmp_path: Path) -> 
         refuse_changed(before, Data("sst2", root=str(tmp_path)).digests(), since="then")
 
 
-@pytest.mark.parametrize("arguments", [("--set", "epoch=1"), ("--grid", "learning_rate=fast")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--set", "epoch=1"),
+        ("--grid", "learning_rate=fast"),
+        ("--set", "lm_weight=0.5"),
+        ("--set", "length=2"),
+        ("--set", "task.positive=perhaps"),
+    ],
+)
 def test_a_wrong_setting_leaves_no_folder_behind(
     tmp_path: Path, says: Says, arguments: tuple[str, str]
 ) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
-    message = says(*tuning(out, "pairs", "--train", file, "--dev", file), *arguments)
-    assert arguments[1].partition("=")[0] in message
+    command = ("finetune", base_model(), "pairs", "--train", file, "--dev", file, "--out", out)
+    assert arguments[1].partition("=")[0] in says(*command, *arguments)
     assert not out.exists()
 
 

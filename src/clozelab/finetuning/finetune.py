@@ -25,6 +25,7 @@ from clozelab.finetuning import protocols
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.inputs import (
     FinetuneInputs,
+    check,
     forget,
     inputs_for,
     opened,
@@ -185,8 +186,8 @@ def planned(
 ) -> FinetunePlan:
     """The plan of a request; an empty `grid` is that of the protocol.
 
-    What was started in `out` keeps its protocol, unless the request names one. Wrong settings are
-    refused here, before anything is written.
+    What was started in `out` keeps its protocol, unless the request names one. Missing splits,
+    wrong settings and an unsuitable teacher are refused here, before anything is written.
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: must be at least 1")
@@ -202,7 +203,7 @@ def planned(
         own = protocols.grid(protocol, task) if not grid else {}
         plan = replace(plan, cells=tuple(protocols.cells(own, grid, kind=kind)))
     for cell in plan.cells:
-        tuning_of(with_settings(order, cell), opened(order.model))
+        check(with_settings(order, cell))
     return plan
 
 

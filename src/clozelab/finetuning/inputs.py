@@ -22,7 +22,7 @@ from clozelab.finetuning.files.splits import TaskSplits
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data, FinetuneRequest, absolute, refuse_changed
 from clozelab.finetuning.task import TunedTask
-from clozelab.finetuning.tuned import Tuned
+from clozelab.finetuning.tuned import Tuned, language_model
 from clozelab.models.build import weights_of
 from clozelab.models.interop.fitting import family_for
 from clozelab.models.interop.heads import summary, transforms
@@ -61,7 +61,6 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
     if order.digests is not None:  # files may have changed since the request
         refuse_changed(order.digests, digests, since="the first of these runs began")
     splits = splits_of(order.data)
-    splits.read("train")  # reports missing files first
     notes = list(model.notes)
     length = model.block_length(tuning.length)
     if length != tuning.length:
@@ -87,9 +86,23 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
     )
 
 
+def check(order: FinetuneRequest) -> None:
+    """Refuse a request that lacks a split, or whose settings or teacher do not suit the task."""
+    model, splits = opened(order.model), splits_of(order.data)
+    tuning = tuning_of(order, model)
+    for split in ("train", "dev"):
+        splits.parts(split)
+    kind = kind_for(model, splits, tuning)
+    _teacher(order, model, kind)
+    reader = TaskReader(model.recipe, model.tokenizer, model.block_length(tuning.length))
+    kind.tokenize(splits.read("train")[:1], reader, training=True)  # refuses too short blocks
+    if tuning.lm_weight:
+        language_model(model.recipe, tuning)
+
+
 @lru_cache(maxsize=2)
 def opened(place: str) -> Model:
-    """The model at a place, cached for several requests."""
+    """The model or teacher at a place, cached for several requests."""
     return load(place)
 
 
@@ -123,13 +136,10 @@ def _tokenized_examples(
     """
     model, splits = opened(place), splits_of(data)
     reader = TaskReader(model.recipe, model.tokenizer, length)
-    names = [name for name in splits.splits if name.startswith("dev")]
-    if not names:
-        raise UserError(
-            f"{data.task}: has no dev set to choose the best model on; give one with --dev"
-        )
     tokenized = kind.tokenize(splits.read("train"), reader, training=True)
-    evaluators = {name: Evaluator.of(kind, splits.read(name), reader) for name in names}
+    evaluators = {
+        name: Evaluator.of(kind, splits.read(name), reader) for name in splits.parts("dev")
+    }
     notes = [*splits.notes, *_count_notes(splits.counts), *_count_notes(tokenized.counts)]
     for name, evaluator in evaluators.items():
         notes += [f"{name}: {line}" for line in _count_notes(evaluator.tokenized.counts)]
@@ -148,8 +158,7 @@ def kind_for(model: Model, splits: TaskSplits, tuning: FinetuneConfig) -> TaskKi
             settings[name] = getattr(tuning, source)
     usual = _default_head(model, splits.kind)
     settings |= {name: value for name, value in usual.items() if name in names}
-    place = splits.kind if splits.name == "own" else splits.name
-    return protocols.kind_with(settings, tuning.task, splits.kind, place=place)
+    return protocols.kind_with(settings, tuning.task, splits.kind, place=splits.name)
 
 
 def _default_head(model: Model, kind: str) -> dict[str, Any]:
@@ -199,7 +208,7 @@ def _teacher(order: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | No
     """The teacher, which must have been fine-tuned on the same task."""
     if order.teacher is None:
         return None
-    teacher = load(order.teacher)
+    teacher = opened(order.teacher)
     if not isinstance(teacher.module, Tuned) or teacher.task is None:
         raise UserError(
             f"{order.teacher}: is not fine-tuned on {order.data.task}, as a teacher must be;"

@@ -101,7 +101,7 @@ def build(recipe: Recipe, kind: TaskKind, tuning: FinetuneConfig, *, seed: int) 
         features, width = _features(encoder, tuning)
         model = Tuned(body, kind.name, {kind.name: kind.build(width)})
         if tuning.lm_weight:
-            model.heads["causal_lm"] = _language_model(recipe, tuning).build(encoder, size)
+            model.heads["causal_lm"] = language_model(recipe, tuning).build(encoder, size)
     for name in encoder.pretraining_parameters:
         body.get_parameter(name).requires_grad_(False)
     model.features.update(features)
@@ -131,8 +131,8 @@ def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module
     return modules, width
 
 
-def _language_model(recipe: Recipe, tuning: FinetuneConfig) -> Any:
-    """The auxiliary language model objective beside the task."""
+def language_model(recipe: Recipe, tuning: FinetuneConfig) -> Any:
+    """The auxiliary language model objective beside the task; refused if there is none."""
     for part in recipe.objectives:
         if part.language_model == "causal" and recipe.encoder.causal:
             return part

@@ -39,12 +39,12 @@ class Split:
 class TaskSplits:
     """A task whose files exist; `settings` are the fields of its kind of task."""
 
-    name: str
+    name: str  # of a known task, or the word for the kind of the user's own files
     kind: str
     settings: Mapping[str, Setting]
     splits: Mapping[str, Split]
     notes: tuple[str, ...] = ()
-    layout: str = ""  # the expected layout, for errors
+    layout: str = ""  # the expected layout, for errors; empty: the files are the user's own
     counts: Counts = field(default_factory=Counts)  # what was skipped or fixed
     named: Named | None = None
     examples: dict[str, list[Any]] = field(
@@ -65,11 +65,21 @@ class TaskSplits:
     def read(self, split: str) -> list[Any]:
         """The examples of a split, cached."""
         if split not in self.splits:
-            has = ", ".join(self.splits)
-            raise UserError(f"{self.name} has no {split} split here, only {has}{self.layout}")
+            raise self._missing(split)
         if split not in self.examples:
             self.examples[split] = self._read(split, self.splits[split])
         return self.examples[split]
+
+    def parts(self, split: str) -> list[str]:
+        """The names of a split's parts, as MNLI has two dev sets; refused if there is none."""
+        names = [name for name in self.splits if name.startswith(split)]
+        if not names:
+            raise self._missing(split)
+        return names
+
+    def _missing(self, split: str) -> UserError:
+        has, fix = ", ".join(self.splits), self.layout or f"; give --{split} FILE"
+        return UserError(f"{self.name} has no {split} split here, only {has}{fix}")
 
     def _read(self, name: str, split: Split) -> list[Any]:
         if self.named and self.named.read and isinstance(split.source, Path):
@@ -191,9 +201,8 @@ def own(
     kind = KINDS[name]
     options = ReadOptions(columns=columns or {}, labels=tuple(labels))
     settings = {**implied, **kind.file_settings(next(iter(sources.values())), options)}
-    layout = "; name its file with --train, --dev or --test"
     splits: dict[str, Split] = {}
-    task = TaskSplits("own", name, settings, splits, layout=layout)
+    task = TaskSplits(word, name, settings, splits)
     for split, source in sources.items():  # train first
         splits[split] = Split(source, for_split(options, split))
         examples = task.read(split)
