@@ -141,10 +141,33 @@ def test_a_model_is_scored_only_on_what_it_was_tuned_for(
 ) -> None:
     file = write(tmp_path / "MNLI" / "dev_matched.tsv", "sentence1\tsentence2\tgold_label\n")
     write(file, "sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
-    assert "neutral" in says("evaluate", known, "mnli", "--task-data", tmp_path)
+    remedy = "; name a model that was fine-tuned on it"
+    for command in (
+        ["evaluate", known, "mnli"],
+        ["predict", known, "--task", "mnli", "--out", "x"],
+    ):
+        message = says(*command, "--task-data", tmp_path)
+        labels = "contradiction, entailment, neutral"
+        assert message.endswith(f"mnli: has the labels {labels}, not those of {known}{remedy}")
     write(tmp_path / "STS-B" / "dev.tsv", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t1\n")
     message = says("evaluate", known, "stsb", "--task-data", tmp_path)
     assert "is a regress task" in message and "was fine-tuned for classify" in message
+
+
+def test_a_model_of_texts_is_not_scored_on_pairs_but_may_know_more_labels(
+    tmp_path: Path, says: Says
+) -> None:
+    rows = "".join(f"text {n}\t{n % 3}\n" for n in range(9))
+    file, out = write(tmp_path / "a.tsv", f"sentence\tlabel\n{rows}"), tmp_path / "out"
+    run_finetuning(finetune_request("classify", str(file), *SHORT), out)
+    write(tmp_path / "WNLI" / "dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\t1\n")
+    message = says("evaluate", out, "wnli", "--task-data", tmp_path)
+    assert f"wnli: has two texts in an example, but {out} takes one text; name" in message
+    write(tmp_path / "SST-2" / "dev.tsv", "sentence\tlabel\na\t1\n")
+    write(tmp_path / "SST-2" / "test.tsv", "index\tsentence\n0\ta\n")
+    sst2 = ("sst2", "--task-data", tmp_path)
+    assert main([str(word) for word in ("evaluate", out, *sst2)]) == 0
+    assert "not those of" in says("predict", out, "--task", *sst2, "--out", tmp_path / "sent")
 
 
 def test_a_diagnostic_set_has_no_labels_but_a_submission(

@@ -68,7 +68,7 @@ def evaluate(
         examples["part"] = split
         if out is not None:
             facts["digests"] = data_of(loaded, task, **examples).digests(part=split)
-        facts["scores"] = results = score(loaded, task, **examples, device=device)
+        facts["scores"] = results = score(loaded, task, **examples, device=device, place=place)
     else:
         _, store = _corpus(str(data))
 

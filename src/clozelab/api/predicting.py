@@ -20,7 +20,6 @@ from clozelab.runs.options import Device
 
 if TYPE_CHECKING:
     from clozelab.finetuning.examples import Span
-    from clozelab.finetuning.files.splits import TaskSplits
     from clozelab.finetuning.kinds import TaskKind
     from clozelab.models.model import Model
 
@@ -115,8 +114,11 @@ def predict(
         splits, folder = Data(task, root=files.task_data).splits(), Path(out)
         split = split or "test"
         check_submission(splits, split, folder=folder, overwrite=overwrite)
-        loaded = opened(model, watch)
-        _check_alike(located(model, "model"), loaded, splits)
+        loaded, named = opened(model, watch), located(model, "model")
+
+        from clozelab.finetuning.predict import check_suits
+
+        check_suits(loaded, splits, task=f"--task {task}", model=named, exactly=True)
         predictions = _predicted(loaded, splits.read(split), device, watch)
         written = write_submission(splits, split, predictions=predictions, folder=folder)
         watch.say(f"{written}: {len(predictions):,} predictions")
@@ -180,20 +182,6 @@ def _predicted(loaded: Model, examples: list[Any], device: str | None, watch: Wa
     work: Any = follow(loaded, examples, device=device)
     kind = type(fine_tuned(loaded)[0].kind)
     return Predictions(watch.drain(work, "predicting", len(examples)), examples, kind)
-
-
-def _check_alike(model: str, loaded: Model, splits: TaskSplits) -> None:
-    """Refuse a model whose answers are none to the task's questions."""
-    from clozelab.finetuning.predict import fine_tuned
-
-    kind = fine_tuned(loaded)[0].kind
-    if splits.kind != kind.name:
-        problem = f"is a {splits.kind} task, but {model} was fine-tuned for {kind.name}"
-    elif {*splits.labels} != {*kind.label_names}:
-        problem = f"has the labels {', '.join(splits.labels)}, not those of {model}"
-    else:
-        return
-    raise UserError(f"--task {splits.name}: {problem}; name a model that was fine-tuned on it")
 
 
 def _examples(

@@ -10,6 +10,7 @@ from clozelab.errors import UserError
 from clozelab.finetuning.evaluator import Evaluator
 from clozelab.finetuning.files.columns import ReadOptions
 from clozelab.finetuning.files.named import NAMED
+from clozelab.finetuning.files.splits import TaskSplits
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data, columns_of
 from clozelab.finetuning.task import TunedTask
@@ -54,25 +55,23 @@ def score(
     columns: Sequence[str] = (),
     part: str = "dev",
     device: str | None = None,
+    place: str | None = None,
 ) -> dict[str, dict[str, float]]:
     """A fine-tuned model's scores on a part of a known task, or on a labelled file.
 
     A task may have several dev sets; `part` names them all. `columns` are those of the files that
-    the model was tuned on, unless others are given.
+    the model was tuned on, unless others are given. `place` is that of the model in errors.
     """
     task, _ = fine_tuned(loaded)
+    place = place or loaded.place
     data = data_of(loaded, what, root=root, columns=columns, part=part)
     files = data.splits()
-    if files.kind != task.kind.name:
-        raise UserError(
-            f"{what}: is a {files.kind} task, but {loaded.place} was fine-tuned for"
-            f" {task.kind.name}; name another task or model"
-        )
+    check_suits(loaded, files, task=what, model=place)
     splits = [name for name in files.splits if name.startswith(part)]
     if not splits:
         raise UserError(
             f"{what}: has no {part} set with labels, only {', '.join(files.splits)}; clozelab"
-            f" predict {loaded.place} --task {what} --out DIR writes its submission"
+            f" predict {place} --task {what} --out DIR writes its submission"
         )
     kind: Any = task.kind
     official = {name: files.settings[name] for name in kind.scoring if name in files.settings}
@@ -83,6 +82,29 @@ def score(
         predictions = drained(follow(loaded, examples, device=device))
         scores[split] = judging.score(predictions, examples)
     return scores
+
+
+def check_suits(
+    loaded: Model, splits: TaskSplits, *, task: str, model: str, exactly: bool = False
+) -> None:
+    """Refuse a model that was fine-tuned for another kind of task, other labels or other texts.
+
+    The model may know more labels than the task has, unless it must know `exactly` those. Errors
+    call the two `task` and `model`.
+    """
+    tuned, _ = fine_tuned(loaded)
+    part: Any = splits.part
+    asked, kind = part(**splits.settings), tuned.kind
+    labels, known = {*asked.label_names}, {*kind.label_names}
+    if splits.kind != kind.name:
+        problem = f"is a {splits.kind} task, but {model} was fine-tuned for {kind.name}"
+    elif labels - known or (exactly and labels != known):
+        problem = f"has the labels {', '.join(asked.label_names)}, not those of {model}"
+    elif not tuned.imported and asked.takes() != kind.takes():
+        problem = f"has {asked.takes().words} in an example, but {model} takes {kind.takes().words}"
+    else:
+        return
+    raise UserError(f"{task}: {problem}; name a model that was fine-tuned on it")
 
 
 def data_of(
