@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from support.finetune_tasks import SHORT, finetune_request
+from support.finetune_tasks import SHORT, finetune_request, named_request
 from support.labelled_files import jsonl, write
 
 from clozelab.finetuning.inputs import forget, inputs_for
 
 LONG = "word " * 100
+ROWS = "text\tlabel\nso\tno\nfine\tyes\n"
 
 
 def notes_of(kind: str, train: Path, dev: Path | None = None) -> list[str]:
@@ -42,3 +43,18 @@ def test_what_is_cut_is_named_by_its_file_and_line(
     file = write(tmp_path / name, content)
     cut = [line for line in notes_of(kind, file) if "(the first: " in line]
     assert cut and all(line.endswith(f" (the first: {file}{place})") for line in cut)
+
+
+def test_a_dev_set_that_is_the_training_set_is_pointed_out(tmp_path: Path) -> None:
+    train, copy = write(tmp_path / "a.tsv", ROWS), write(tmp_path / "b.tsv", ROWS)
+    other = write(tmp_path / "c.tsv", ROWS + "bad\tno\n")
+    for dev, same in ((train, True), (copy, True), (other, False)):
+        notes = notes_of("classify", train, dev)
+        assert any("the dev set is the training set" in line for line in notes) == same
+
+
+def test_a_known_task_whose_sets_are_parts_of_one_file_has_a_dev_set(tmp_path: Path) -> None:
+    rows = "".join(f"{n % 2}\tsome text {n}\n" for n in range(20))
+    write(tmp_path / "senteval" / "MR.tsv", f"label\ttext\n{rows}")
+    notes = inputs_for(named_request("mr", tmp_path)).notes
+    assert not any("the dev set is the training set" in line for line in notes)

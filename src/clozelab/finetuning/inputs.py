@@ -141,6 +141,11 @@ def _tokenized_examples(
         name: Evaluator.of(kind, splits.read(name), reader) for name in splits.parts("dev")
     }
     notes = [*splits.notes, *_count_notes(splits.counts), *_count_notes(tokenized.counts)]
+    if data.same_sets(splits_of):
+        notes.append(
+            "the dev set is the training set, so its scores say nothing about other examples;"
+            " give other examples with --dev"
+        )
     for name, evaluator in evaluators.items():
         notes += [f"{name}: {line}" for line in _count_notes(evaluator.tokenized.counts)]
     return packed(tokenized, kind.name), evaluators, notes

@@ -93,6 +93,13 @@ class Data:
                 digests[shown(file) if is_url(file) else str(path)] = _digest(path)
         return digests
 
+    def same_sets(self, read: Callable[[Data], TaskSplits]) -> bool:
+        """Whether the user's own training and dev set have the same content."""
+        if not self.files:  # known tasks may divide one file
+            return False
+        train, dev = ([*self.digests(read, part=part).values()] for part in ("train", "dev"))
+        return train == dev
+
 
 @dataclass(frozen=True)
 class FinetuneRequest:
