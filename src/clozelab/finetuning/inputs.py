@@ -16,6 +16,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Counts
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
+from clozelab.finetuning.balance import label_notes
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.evaluator import Evaluator, packed
 from clozelab.finetuning.files.splits import TaskSplits
@@ -140,7 +141,9 @@ def _tokenized_examples(
     evaluators = {
         name: Evaluator.of(kind, splits.read(name), reader) for name in splits.parts("dev")
     }
-    notes = [*splits.notes, *_count_notes(splits.counts), *_count_notes(tokenized.counts)]
+    dev = {name: evaluator.examples for name, evaluator in evaluators.items()}
+    notes = [*splits.notes, *label_notes(kind, splits.read("train"), dev)]
+    notes += [*_count_notes(splits.counts), *_count_notes(tokenized.counts)]
     if data.same_sets(splits_of):
         notes.append(
             "the dev set is the training set, so its scores say nothing about other examples;"

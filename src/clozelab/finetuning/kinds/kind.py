@@ -116,7 +116,16 @@ class TaskKind(Checked, ABC):
     @classmethod
     def labels_of(cls, examples: Sequence[Any]) -> tuple[str, ...]:
         """Every label of the training examples, for a kind with a `label_field`."""
-        return ()
+        gold = (label for example in examples for label in cls.gold_labels(example))
+        return in_order(gold) if cls.label_field else ()
+
+    @classmethod
+    def gold_labels(cls, example: Any) -> tuple[str, ...]:
+        """The labels of an example (the first of `gold`): one, several, or none if not known."""
+        label = getattr(example, cls.gold[0])
+        if label is None:
+            return ()
+        return tuple(label) if isinstance(label, list | tuple) else (str(label),)
 
     @classmethod
     def derive(cls, examples: Sequence[Any], *, labels: tuple[str, ...]) -> dict[str, Setting]:

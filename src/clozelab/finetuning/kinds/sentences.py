@@ -32,7 +32,6 @@ from clozelab.finetuning.kinds.kind import (
     Settings,
     SummaryKind,
     Texts,
-    in_order,
     space,
     strings,
 )
@@ -144,11 +143,6 @@ class Classify(SentenceKind):
                 f"positive = {self.positive!r}: F1 is that of one class, so name one of"
                 f" {', '.join(self.labels)}, or ask for macro_f1"
             )
-
-    @classmethod
-    def labels_of(cls, examples: Sequence[Sentences]) -> tuple[str, ...]:
-        """Every class."""
-        return in_order(str(example.label) for example in examples if example.label is not None)
 
     @classmethod
     def stand_in(cls, table: Mapping[str, Any]) -> dict[str, Any]:

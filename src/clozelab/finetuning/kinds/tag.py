@@ -25,7 +25,7 @@ from clozelab.finetuning.examples import (
 )
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.tagged import tagged
-from clozelab.finetuning.kinds.kind import Settings, TaskKind, in_order, space, strings
+from clozelab.finetuning.kinds.kind import Settings, TaskKind, space, strings
 from clozelab.finetuning.metrics import classes, entities
 from clozelab.finetuning.metrics.entities import Scheme, illegal, is_entity
 from clozelab.ranges import BelowOne
@@ -67,11 +67,6 @@ class Tag(TaskKind):
     def rows(cls, text: str) -> list[list[str]]:
         """A sentence a line, in which a tab is a space."""
         return [[" ".join(row)] for row in super().rows(text)]
-
-    @classmethod
-    def labels_of(cls, examples: Sequence[Tagged]) -> tuple[str, ...]:
-        """Every tag."""
-        return in_order(tag for example in examples for tag in example.tags or ())
 
     @classmethod
     def derive(cls, examples: Sequence[Tagged], *, labels: tuple[str, ...]) -> dict[str, Setting]:
