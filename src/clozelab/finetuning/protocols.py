@@ -255,6 +255,8 @@ def _task_lines(table: Table, kind: str | None, *, place: str, key: str) -> tupl
             raise UserError(f"{place}: {key}.{name} is not set here; set {part.from_tuning[name]}")
         if name in part.from_examples:
             raise UserError(f"{place}: {key}.{name} is read from the examples; leave it out")
+    classes = {name: table[name] for name in part.class_fields if type(table.get(name)) is int}
+    table = table | {name: str(number) for name, number in classes.items()}
     tried = build(part, part.stand_in(table) | table, place=place, key=key)
     values = plain(tried)
     return tuple(f"{name} = {written(values[name])}" for name in sorted({*table} & {*values}))

@@ -394,6 +394,9 @@ def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
     assert for_task("bert", "conll2003", "task.scheme=none").task == ()
     for name in ("0", "good"):
         assert for_task("bert", "cola", f'task.positive="{name}"', 'task.metrics=["f1"]').task
+    assert for_task("bert", "cola", "task.positive=0").task == ('positive = "0"',)
+    with pytest.raises(UserError, match=r"task.positive = true must be a word in quotes"):
+        for_task("bert", "cola", "task.positive=true")
     assert for_task("bert", "coreference", "task.ratio=1").task[0] == "ratio = 1.0"
 
 

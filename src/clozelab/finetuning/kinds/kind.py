@@ -44,6 +44,7 @@ class TaskKind(Checked, ABC):
 
     # The sources of its fields.
     label_field: ClassVar[str | None] = None  # the names of its labels
+    class_fields: ClassVar[tuple[str, ...]] = ()  # other fields that name a label
     from_examples: ClassVar[tuple[str, ...]] = ()  # fields that the examples decide, not a protocol
     from_tuning: ClassVar[Mapping[str, str]] = {"dropout": "head_dropout"}  # ← of the fine-tuning
     scoring: ClassVar[tuple[str, ...]] = ("metrics",)  # how predictions are scored

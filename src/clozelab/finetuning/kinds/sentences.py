@@ -127,6 +127,7 @@ class Classify(SentenceKind):
     name: ClassVar[str] = "classify"
     words: ClassVar[Mapping[str, Settings]] = {"classify": {"pair": False}, "pairs": {"pair": True}}
     label_field: ClassVar[str | None] = "labels"
+    class_fields: ClassVar[tuple[str, ...]] = ("positive",)
     scoring: ClassVar[tuple[str, ...]] = ("metrics", "positive")
     outputs: ClassVar[tuple[str, ...]] = ("labels",)
     known_metrics: ClassVar[tuple[str, ...]] = ("accuracy", "f1", "macro_f1", "matthews")
