@@ -62,7 +62,7 @@ class SegmentPair(TableFormat):
         random = coin_flips(mix(draw(key, "coin"), window.here)) | single
         skip = single & (self.single == "skip")
         if self.negatives == "same_document":
-            possible = (window.here > window.lowest) | (parts.stop < window.ends)
+            possible = (window.here > window.lowest) | (parts.beyond < window.ends)
             random &= possible
             skip |= single & ~possible
         visited = chain.follow(window, np.where(random & ~skip, parts.cut, parts.stop))
@@ -81,13 +81,13 @@ class SegmentPair(TableFormat):
     def _random_partners(self, parts: Chunks, key: int, *, owner: Ints) -> tuple[Ints, Ints, Ints]:
         """A run of sentences from elsewhere for each owner, as long as the rest of its chunk."""
         window, visits, row = parts.window, parts.window.visits, owner - parts.window.first
-        stop = parts.stop[row]
         wanted = parts.target[row] - visits.tokens(owner, parts.cut[row])
         if self.negatives == "same_document":
             lowest, ends = window.lowest[row], window.ends[row]
-            before, after = owner - lowest, ends - stop
+            beyond = parts.beyond[row]
+            before, after = owner - lowest, np.maximum(ends - beyond, 0)
             pick = randint(mix(draw(key, "start"), owner), before + after)
-            first = np.where(pick < before, lowest + pick, stop + pick - before)
+            first = np.where(pick < before, lowest + pick, beyond + pick - before)
             limit = np.where(pick < before, owner, ends)
             other = window.documents[row]
         else:
@@ -205,6 +205,11 @@ class Chunks:
     target: Ints  # [n] tokens wanted
     stop: Ints  # [n] the end (exclusive) of the chunk
     cut: Ints  # [n] the first entry of the second half
+
+    @property
+    def beyond(self) -> Ints:
+        """[n] the first entry after the chunk that is not what follows its first half."""
+        return self.stop + (self.cut == self.stop)
 
     def halves(self, at: Ints) -> Ints:
         """[2, 3, B] both halves of chunks: first entry, end (exclusive), document."""

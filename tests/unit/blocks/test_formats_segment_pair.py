@@ -214,6 +214,15 @@ def test_partners_of_the_same_document_lie_outside_the_chunk(single: str) -> Non
     assert min(before, after) > 20
 
 
+def test_a_partner_of_the_same_document_never_follows_a_single_sentence() -> None:
+    documents = synthetic_documents.placed([[30] * 6] * 50)  # a sentence fills the block
+    plan = SegmentPair(length=33, short=0, negatives="same_document").plan(documents, 5)
+    assert plan.notes["forced"] == 1 and len(plan) == 300
+    for first, second in pairs(all_blocks(plan)):
+        one, other = (sentence_of(documents, part[:1])[0] for part in (first, second))
+        assert other != one + 1 or other % 6 == 0
+
+
 def test_a_document_of_one_sentence_has_no_partner_in_itself() -> None:
     documents = synthetic_documents.placed([[5]] * 4 + [[6, 6, 6]])
     plan = SegmentPair(length=64, negatives="same_document").plan(documents, 5)
