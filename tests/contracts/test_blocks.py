@@ -96,7 +96,7 @@ EXAMPLES: dict[str, tuple[str, list[dict[str, Any]]]] = {
 }
 
 PINNED = {
-    "segment_pair": "62818c05781d4249",
+    "segment_pair": "505f1c0e36507b1e",
     "sentence_pair": "aba186ff9f7f2578",
     "full_sentences": "d7cd7f4b0d5ce562",
     "doc_sentences": "6489b99ad9b42b11",
