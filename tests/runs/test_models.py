@@ -200,9 +200,28 @@ def test_an_export_says_how_long_the_blocks_of_training_were(
     assert transformers.AutoTokenizer.from_pretrained(folder).model_max_length == 16
     assert transformers.AutoConfig.from_pretrained(folder).max_position_embeddings == 32
     assert "| longest block | 16 tokens |" in (folder / "README.md").read_text(encoding="utf-8")
-    assert longest_block(load(run)) == 16 and longest_block(load(str(folder))) is None
+    assert longest_block(load(run)) == longest_block(load(str(folder))) == 16
     _, output = run_command(capsys, "export", str(runs_dir / "bert"), str(tmp_path / "whole"))
     assert "were trained on" not in output
+
+
+def test_an_import_reads_texts_as_long_as_the_tokenizer_says(
+    runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, folder, imported = (str(tmp_path / name) for name in ("run", "hf", "imported"))
+    pretrain("bert", "--data", str(runs_dir / "wordpiece"), "--out", run, "--set=blocks.length=16")
+    clozelab.export(run, folder)
+    clozelab.import_model(folder, imported)
+    assert load(folder).recipe.blocks.length == load(imported).recipe.blocks.length == 16
+    clozelab.export(imported, tmp_path / "again")
+    file = tmp_path / "again" / "tokenizer_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    assert settings["model_max_length"] == 16
+    for other in (10**30, 10**6, 1, 16.5, None):  # none, more than its positions, nonsense
+        file.write_text(json.dumps(settings | {"model_max_length": other}), encoding="utf-8")
+        assert load(str(file.parent)).recipe.blocks.length == 32
+    _, output = run_command(capsys, "score", imported, "--text", "the river " * 5)
+    assert "the model was trained on blocks of 16" in output
 
 
 def test_an_exported_graph_gives_the_same_states(

@@ -68,9 +68,14 @@ def adaptation(model: Model) -> AdaptationRecord | None:
 
 
 def longest_block(model: Model) -> int | None:
-    """The longest block in any training of the model, or None if that is not known."""
+    """The longest block in any training of the model, or None if that is not known.
+
+    Of an imported model it is the maximum length of its tokenizer.
+    """
+    if model.origin is not None:
+        return model.origin.length
     ancestors = [run for _, run in _ancestors(model)]
-    if model.origin is not None or None in ancestors or model.recipe.encoder.recurrent:
+    if None in ancestors or model.recipe.encoder.recurrent:
         return None
     recipes = [model.recipe, *(run.recipe() for run in ancestors if run)]
     return max(recipe.blocks.length for recipe in recipes)

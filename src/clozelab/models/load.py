@@ -148,7 +148,9 @@ def _load_foreign(place: str) -> Model:
         generator = _load_generator(files.folder, imported)
         rows = len(imported.weights["encoder.embeddings.words.weight"])
         tokenizer, extra_tokens = in_table(tokenizer, rows)
-        recipe = _recipe_for(imported, generator).reading(tokenizer, vocabulary=rows)
+        positions = imported.encoder.max_positions
+        length = files.length if positions and files.length and files.length <= positions else None
+        recipe = _recipe_for(imported, generator, length=length).reading(tokenizer, vocabulary=rows)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     size = describe(tokenizer).size
@@ -164,13 +166,13 @@ def _load_foreign(place: str) -> Model:
     if generator is not None:
         heads, weights = ("generator", *heads), weights | generator.weights
     origin_fields = imported.family, heads, imported.bare, dtype, imported.model_type
-    origin = Origin(*origin_fields, imported.pad, sentence_transformers.read(files.folder))
+    pooling = sentence_transformers.read(files.folder)
+    origin = Origin(*origin_fields, imported.pad, pooling, length)
     task: TunedTask | None = None
     if imported.task is not None:
         from clozelab.finetuning.loading import inward
 
-        length = imported.encoder.max_positions or _DEFAULT_LENGTH
-        task = inward(imported.task, place=place, length=length)
+        task = inward(imported.task, place=place, length=length or positions or _DEFAULT_LENGTH)
     module = shell(recipe, task, origin, weights)
     names = {name for name, _ in module.named_parameters()}
     set_weights(module, {name: w for name, w in weights.items() if name in names})
@@ -199,8 +201,13 @@ def _load_generator(folder: Path, imported: Imported) -> WithGenerator | None:
     return joined(imported, other, FOLDER)
 
 
-def _recipe_for(imported: Imported, generator: WithGenerator | None) -> Recipe:
-    """The recipe that the model most likely came from, with its sizes and heads."""
+def _recipe_for(
+    imported: Imported, generator: WithGenerator | None, *, length: int | None
+) -> Recipe:
+    """The recipe that the model most likely came from, with its sizes and heads.
+
+    `length` is that of its blocks, if it is known.
+    """
     encoder: Any = imported.encoder
     name = "gpt" if encoder.causal else FAMILIES[imported.family].recipe
     plain = imported.family == "bert" and "next_sentence" not in imported.heads
@@ -221,7 +228,7 @@ def _recipe_for(imported: Imported, generator: WithGenerator | None) -> Recipe:
     # A model without a head over the vocabulary gets the recipe's objectives for further training.
     predicts = any("targets" in part.needs for part in parts) or imported.heads == ("causal_lm",)
     chosen = tied(parts, dict.fromkeys(untied, False)) if predicts else base.objectives
-    return within(base, imported.encoder, objectives=chosen)
+    return within(base, imported.encoder, objectives=chosen, length=length)
 
 
 def _modules(names: Sequence[str]) -> str:
@@ -240,15 +247,21 @@ def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]
 
 
 def within(
-    recipe: Recipe, encoder: Any, *, objectives: tuple[Objective, ...] | None = None
+    recipe: Recipe,
+    encoder: Any,
+    *,
+    objectives: tuple[Objective, ...] | None = None,
+    length: int | None = None,
 ) -> Recipe:
     """The recipe with another encoder, and blocks no longer than that encoder's positions.
 
-    `objectives` replace the recipe's, if these do not suit the encoder.
+    `objectives` replace the recipe's, if these do not suit the encoder; `length` replaces that of
+    its blocks.
     """
     blocks: Any = recipe.blocks
     schedule = recipe.schedule
-    blocks = replace(blocks, length=min(blocks.length, encoder.max_positions or blocks.length))
+    length = length or blocks.length
+    blocks = replace(blocks, length=min(length, encoder.max_positions or length))
     if schedule.phases and max(length for length, _ in schedule.phases) != blocks.length:
         schedule = replace(schedule, phases=())
     return replace(

@@ -47,6 +47,7 @@ class Origin:
     model_type: str  # the family's, or another name in transformers for the same model
     pad: int | None = None  # the id that its config pads with
     pooling: Pooling | None = None  # of a model of sentence-transformers
+    length: int | None = None  # the tokenizer's maximum length, if it has one
 
     def to_json(self) -> str:
         """The text that `parse` reads back."""
@@ -61,7 +62,8 @@ class Origin:
             model_type = str(fields.get("model_type", family))  # absent in old files
             pad = None if fields.get("pad") is None else int(fields["pad"])
             stored = str(fields["dtype"]), model_type, pad, fields.get("pooling")
-            return cls(family, heads, bool(fields["bare"]), *stored)
+            length = None if fields.get("length") is None else int(fields["length"])
+            return cls(family, heads, bool(fields["bare"]), *stored, length)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{place}: cannot be read; import the model again") from None
 

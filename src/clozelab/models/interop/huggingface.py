@@ -19,6 +19,7 @@ from clozelab.errors import UserError
 from clozelab.files import read_json, write_tensors
 from clozelab.models.interop.exporting import Exported
 from clozelab.models.interop.tokenizer import tokenizer_config, with_special_tokens
+from clozelab.models.interop.typed import LARGEST
 from clozelab.nearest import nearest
 
 _TEXTS = (
@@ -27,6 +28,7 @@ _TEXTS = (
     "modules.json", "*_Pooling/config.json",
 )  # fmt: skip
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_LEAST_LENGTH = 5  # of every format of blocks
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -36,6 +38,7 @@ class ModelFiles(NamedTuple):
     folder: Path
     config: dict[str, Any]
     tensors: dict[str, Tensor]
+    length: int | None  # the tokenizer's maximum length, if it has one
 
 
 def write(
@@ -61,7 +64,8 @@ def read(place: str) -> ModelFiles:
     folder = Path(place)
     if not folder.is_dir():
         folder = _download(place)
-    return ModelFiles(folder, _read_json(folder / "config.json"), _read_tensors(folder))
+    config, tensors = _read_json(folder / "config.json"), _read_tensors(folder)
+    return ModelFiles(folder, config, tensors, _tokenizer_length(folder / "tokenizer_config.json"))
 
 
 def _download(place: str) -> Path:
@@ -97,6 +101,13 @@ def _download(place: str) -> Path:
             " download it on another machine, and give the directory"
         ) from error
     return folder
+
+
+def _tokenizer_length(file: Path) -> int | None:
+    """The maximum length of a tokenizer; transformers writes 10³⁰ if there is none."""
+    length = read_json(file).get("model_max_length") if file.is_file() else None
+    sensible = isinstance(length, int) and _LEAST_LENGTH <= length <= LARGEST
+    return length if sensible else None
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
