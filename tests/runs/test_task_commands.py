@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from rich.text import Text
-from support.commands import output_of
+from support.commands import output_of, run_command
 from support.finetune_tasks import SHORT, STILL, base_model, sample_file
 from support.labelled_files import jsonl, write
 from support.processes import run_process
@@ -227,8 +227,19 @@ def test_a_reader_who_has_seen_enough_of_the_predictions_ends_them_quietly(
     capsys.readouterr()
     with open(write, "w") as closed, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", closed)
-        assert cli.main(["predict", classifier, "--text", "long " * 5000]) == 0
+        options = [word for text in TEXTS * 500 for word in ("--text", text)]
+        assert cli.main(["predict", classifier, *options]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_predict_counts_the_texts_that_it_truncates(
+    classifier: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(root / "long.txt", "\n".join([TEXTS[0], "long " * 500, "longer " * 500]))
+    _, notes = run_command(capsys, "predict", classifier, "--file", str(file))
+    assert "texts truncated to the maximum length: 2" in notes
+    _, notes = run_command(capsys, "predict", classifier, "--text", TEXTS[0])
+    assert notes == ""
 
 
 def test_what_was_learned_by_heart_is_predicted_and_json_has_every_probability(

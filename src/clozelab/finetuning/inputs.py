@@ -143,14 +143,14 @@ def _tokenized_examples(
     }
     dev = {name: evaluator.examples for name, evaluator in evaluators.items()}
     notes = [*splits.notes, *label_notes(kind, splits.read("train"), dev)]
-    notes += [*_count_notes(splits.counts), *_count_notes(tokenized.counts)]
+    notes += [*count_notes(splits.counts), *count_notes(tokenized.counts)]
     if data.same_sets(splits_of):
         notes.append(
             "the dev set is the training set, so its scores say nothing about other examples;"
             " give other examples with --dev"
         )
     for name, evaluator in evaluators.items():
-        notes += [f"{name}: {line}" for line in _count_notes(evaluator.tokenized.counts)]
+        notes += [f"{name}: {line}" for line in count_notes(evaluator.tokenized.counts)]
     return packed(tokenized, kind.name), evaluators, notes
 
 
@@ -248,7 +248,8 @@ def _order_notes(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -
     ]
 
 
-def _count_notes(counts: Counts) -> list[str]:
+def count_notes(counts: Counts) -> list[str]:
+    """What was truncated or left out: how often, and where first."""
     return [
         f"{what}: {number:,}"
         + (f" (the first: {counts.places[what]})" if counts.places[what] else "")

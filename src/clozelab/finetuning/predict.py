@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.evaluator import Evaluator
 from clozelab.finetuning.files.columns import ReadOptions
@@ -36,12 +37,21 @@ def predict(loaded: Model, inputs: Sequence[Any], *, device: str | None = None) 
 
 
 def follow(
-    loaded: Model, examples: Sequence[Any], *, device: str | None = None
+    loaded: Model,
+    examples: Sequence[Any],
+    *,
+    device: str | None = None,
+    counts: Counts | None = None,
 ) -> Generator[tuple[int, int], None, list[Any]]:
-    """As `predict` for examples, yielding how much is done and how much there is."""
+    """As `predict` for examples, yielding how much is done and how much there is.
+
+    What was truncated is added to `counts`.
+    """
     task, model = fine_tuned(loaded)
     kind = task.kind.suited(examples, imported=task.imported)
     evaluator = Evaluator.of(kind, examples, reader_of(loaded, task))
+    if counts is not None:
+        counts.merge(evaluator.tokenized.counts)
     with join(device) as world:
         model = model.to(world.device)
         return (yield from evaluator.follow(model, world.device, tokens=FORWARD_TOKENS))

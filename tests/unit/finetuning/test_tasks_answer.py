@@ -163,13 +163,13 @@ def test_a_long_question_is_cut_and_counted() -> None:
         ask(passage, "ab", question=long, id="again"),
     ]
     tokenized = Answer(question_limit=4).tokenize(examples, FakeReader(length=24))
-    assert tokenized.counts.numbers == {"questions cut": 2}
-    assert tokenized.counts.places == {"questions cut": "example long"}
+    assert tokenized.counts.numbers == {"questions truncated to fit": 2}
+    assert tokenized.counts.places == {"questions truncated to fit": "example long"}
     windows = [np.flatnonzero(tokenized.owners == owner)[0] for owner in range(3)]
     firsts = [tokenized.columns["ids"][tokenized.starts[window] :][:6] for window in windows]
     assert (firsts[0] == firsts[1]).all() and (firsts[0] == firsts[2]).all()
     half = Answer().tokenize(examples[:1], FakeReader(length=13))
-    assert half.counts.numbers == {"questions cut": 1}
+    assert half.counts.numbers == {"questions truncated to fit": 1}
     assert (np.diff(half.starts) <= 13).all() and half.token_facts["passage"][
         : half.starts[1]
     ].sum() == 5

@@ -92,7 +92,10 @@ def test_a_continuation_keeps_its_last_tokens_and_the_text_its_first() -> None:
     known |= {CLS: "[", SEP: "|"}
     spelled = "".join(known[number] for number in tokenized.columns["ids"])
     assert [spelled[:12], spelled[12:]] == ["[abcde|rstu|", "[abcdefgh|v|"]
-    assert tokenized.counts.numbers == {"texts cut to fit": 1, "choices cut to fit": 1}
+    assert tokenized.counts.numbers == {
+        "texts truncated to the maximum length": 1,
+        "choices truncated to fit": 1,
+    }
     tight = Choose(2).tokenize([Choice("x", "a b", ("p q r s t u v a b c",), 0)], reader)
     assert "".join(known[number] for number in tight.columns["ids"]) == "[|qrstuvabc|"
 

@@ -338,8 +338,8 @@ def test_a_pair_is_laid_with_its_marks_and_the_longer_text_is_cut_at_its_end() -
         "[abc|pqr|",
     ]
     assert tokenized.targets.columns["labels"].tolist() == [1, 0, 2]
-    assert tokenized.counts.numbers == {"texts cut to fit": 2}
-    assert tokenized.counts.places == {"texts cut to fit": "example y"}
+    assert tokenized.counts.numbers == {"texts truncated to the maximum length": 2}
+    assert tokenized.counts.places == {"texts truncated to the maximum length": "example y"}
 
 
 def test_the_slot_is_at_the_mark_wherever_that_is() -> None:

@@ -80,8 +80,8 @@ def test_a_sentence_is_split_between_words_as_late_as_may_be_and_that_is_counted
     assert tokenized.owners.tolist() == [0, 0, 1, 1, 2]
     assert np.diff(tokenized.targets.starts).tolist() == [2, 2, 1, 1, 0]
     assert tokenized.groups.tolist() == [0, 1, 2, 3, 4, 5]
-    assert tokenized.counts.numbers == {"sentences split to fit": 2, "words cut to fit": 1}
-    assert tokenized.counts.places["words cut to fit"] == "example y"
+    assert tokenized.counts.numbers == {"sentences split to fit": 2, "words truncated to fit": 1}
+    assert tokenized.counts.places["words truncated to fit"] == "example y"
 
 
 def test_later_pieces_of_a_word_change_no_loss_of_their_own() -> None:

@@ -92,7 +92,7 @@ class Choose(SummaryKind):
             cuts = [self._truncate(full, text, room) for text in texts]
             shortened = [text != b for text, (_, b) in zip(texts, cuts, strict=True)]
             counts.add(CUT, place_of(example), int(any(a != full for a, _ in cuts)))
-            counts.add("choices cut to fit", place_of(example), sum(shortened))
+            counts.add("choices truncated to fit", place_of(example), sum(shortened))
             rows += [reader.lay(first.part(a), second.part(b)) for a, b in cuts]
         sizes = np.ones(len(rows), dtype=np.int64)
         sizes[groups[1:] - 1] += self.choices - np.diff(groups)

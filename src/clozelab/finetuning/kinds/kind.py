@@ -21,7 +21,7 @@ from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.ranges import BelowOne, Checked
 
-CUT = "texts cut to fit"
+CUT = "texts truncated to the maximum length"
 
 Settings = Mapping[str, Setting]
 

@@ -108,7 +108,7 @@ class Tag(TaskKind):
             counts.add("sentences split to fit", place_of(example), int(len(parts) > 1))
             for part in parts:
                 fit = slice(part.start, min(part.stop, part.start + room))
-                counts.add("words cut to fit", place_of(example), int(fit != part))
+                counts.add("words truncated to fit", place_of(example), int(fit != part))
                 row = reader.lay(pieces.part(fit))
                 begins, numbers = np.flatnonzero(pieces.begins[fit]), pieces.words[fit]
                 words = np.zeros(len(row.columns["ids"]), dtype=np.int64)

@@ -52,7 +52,7 @@ def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> Toke
     for owner, example in enumerate(examples):
         question = questions.text(owner)
         if question.stop - question.start > limit:
-            counts.add("questions cut", place_of(example))
+            counts.add("questions truncated to fit", place_of(example))
             question = slice(question.start, question.start + limit)
         passage = passages.text(numbers[example.passage])
         room = reader.length - reader.marks(2) - (question.stop - question.start)
