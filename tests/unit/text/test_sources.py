@@ -716,6 +716,25 @@ def test_tables_cut_short_or_of_another_kind(tmp_path: Path) -> None:
     assert f"{arrow} is truncated, damaged or not a arrow file" in refusal(arrow)
 
 
+@pytest.mark.parametrize(
+    ("record", "remedy"),
+    [
+        (
+            '{"content": null, "title": "x"}',
+            "give --field with the one that holds the text: content or title",
+        ),
+        ('{"id": 7, "tags": ["a"], "body": "x"}', "give --field body"),
+        ('{"title": "x", "texts": "y"}', "give --field texts"),
+        ('{"id": 7}', "no field holds text, name other files"),
+    ],
+)
+def test_a_field_is_suggested_if_no_other_may_hold_the_text(
+    tmp_path: Path, record: str, remedy: str
+) -> None:
+    path = write(tmp_path / "a.jsonl", f"{record}\n".encode())
+    assert refusal(path).endswith(f"; {remedy}")
+
+
 def test_broken_json_lines_are_skipped_but_not_the_first(tmp_path: Path) -> None:
     first, *rest = ['{"text": "a"}', '{"text": ', '{"body": "b"}', "[1]", '{"text": 5}', ""]
     path = write(tmp_path / "a.jsonl", "\n".join([first, *rest, '{"text": "c"}']))
@@ -731,7 +750,7 @@ def test_broken_json_lines_are_skipped_but_not_the_first(tmp_path: Path) -> None
         ('{"text": \n"a"}', f"{path}:1 is not a JSON record"),
         (
             '{"id": 1, "body": "long enough", "title": "b"}',
-            "only id, body, title; give --field body",
+            "only id, body, title; give --field with the one that holds",
         ),
         ('[{"text": "a"}]', "holds a JSON list"),
         ("{}", "or any other"),

@@ -95,9 +95,10 @@ def test_rows_that_do_not_fit_are_skipped_and_counted(tmp_path: Path) -> None:
     [
         (
             "id,body,title\n1,A long body.,T\n",
-            "has no field 'text', only id, body, title; give --field body (the first line of a"
-            " table names its columns)",
+            "has no field 'text', only id, body, title; give --field with the one that holds the"
+            " text: body or title (the first line of a table names its columns)",
         ),
+        ("id,body\n1,A long body.\n", "has no field 'text', only id, body; give --field body (the"),
         ("id,Text\n1,One\n", "only id, Text; give --field Text"),
         ("id;text\n1;One\n", "has one column, id;text"),
         ("text,text\n1,One\n", "has 2 fields 'text'; rename all but one"),

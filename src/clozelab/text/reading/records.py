@@ -8,7 +8,7 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain, takewhile
@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.nearest import nearest
+from clozelab.nearest import listed, nearest
 from clozelab.separators import check_separators, short
 from clozelab.text.reading.layouts import CUT, LIMIT, RawDocument, Reading, cut
 from clozelab.text.reading.lines import Lines, TextFile
@@ -136,7 +136,8 @@ def _of_record(
         values = [record[field] for field in reading.fields]
         yield from _document(_value_or_row(values), place, counts=counts)
     elif first:
-        raise _no_field(place, missing[0], record)
+        texts = [name for name, value in record.items() if _may_be_text(value)]
+        raise _no_field(place, missing[0], list(record), texts=texts)
     else:
         counts.add(f"records without the field {missing[0]!r}", place)
 
@@ -189,18 +190,35 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
             yield RawDocument(piece, place, is_split=is_row, begins=begins)
 
 
-def _no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
+def _no_field(place: str, field: str, names: Sequence[str], *, texts: list[str]) -> UserError:
     """The error for a first record without the field, which lists the fields that it has."""
-    if not record:
+    if not names:
         return UserError(f"{place} has no field {field!r} or any other; check the file")
-    texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
-    longest = max(texts or dict.fromkeys(record, 0), key=lambda key: texts.get(key, 0))
-    best = nearest(field, record) or longest
-    names = [short(name) for name in list(record)[:_NAMED]]
-    names += [f"{len(record) - _NAMED} more"] if len(record) > _NAMED else []
     return UserError(
-        f"{place} has no field {field!r}, only {', '.join(names)}; give --field {short(best)}"
+        f"{place} has no field {field!r}, only {', '.join(_listed(names))};"
+        f" {_another_field(field, texts)}"
     )
+
+
+def _another_field(field: str, texts: list[str]) -> str:
+    """The end of an error: the field that may hold the text; of several, the user must choose."""
+    if not texts:
+        return "no field holds text, name other files"
+    best = texts[0] if len(texts) == 1 else nearest(field, texts)
+    if best is not None:
+        return f"give --field {short(best)}"
+    return f"give --field with the one that holds the text: {listed(_listed(texts))}"
+
+
+def _may_be_text(value: object) -> bool:
+    """Whether a field of a record may hold text in others: it is missing here, or no number."""
+    return value is None or (isinstance(value, str) and not value.strip().isdecimal())
+
+
+def _listed(names: Sequence[str]) -> list[str]:
+    """The names of fields for an error, of many only the first."""
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    return [*map(short, names[:_NAMED]), *more]
 
 
 def _check_once(name: str, names: list[str], field: str) -> None:
@@ -231,7 +249,8 @@ def _check_header(name: str, names: list[str], first: list[str], *, field: str) 
     check_separators(name, names, field=field)
     if field not in names:
         cells = [*first, *[""] * len(names)]
-        problem = _no_field(name, field, dict(zip(names, cells, strict=False)))
+        texts = [each for each, cell in zip(names, cells, strict=False) if _may_be_text(cell)]
+        problem = _no_field(name, field, names, texts=texts)
         raise UserError(f"{problem} (the first line of a table names its columns)")
     _check_once(name, names, field)
 
@@ -338,11 +357,13 @@ def _columns(schema: Any, name: str, *, fields: list[str]) -> list[str]:
 
 
 def _check_column(schema: Any, name: str, *, field: str) -> None:
-    if field not in schema.names:
-        raise _no_field(name, field, dict.fromkeys(schema.names, ""))
-    _check_once(name, schema.names, field)
     kinds = {entry.name: str(entry.type) for entry in schema}
     texts = [name for name, kind in kinds.items() if "string" in kind and not _NESTED.match(kind)]
+    if field not in schema.names:
+        raise _no_field(name, field, schema.names, texts=texts)
+    _check_once(name, schema.names, field)
     if field not in texts:
-        remedy = f"give --field {texts[0]}" if texts else "no field holds text, name other files"
-        raise UserError(f"{name} holds {kinds[field]}, not text, in its field {field!r}; {remedy}")
+        raise UserError(
+            f"{name} holds {kinds[field]}, not text, in its field {field!r};"
+            f" {_another_field(field, texts)}"
+        )
