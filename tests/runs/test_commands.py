@@ -302,7 +302,7 @@ def test_demo_runs(
         ("corpus build text.txt --out c --held-out 1", "--held-out 1.0: must be at least 0"),
         ("corpus build text.txt --out c --entities no", "no: cannot be read (No such file"),
         ("corpus build text.txt --out c --spans spans", "spans:100: expected document, start"),
-        ("corpus build text.txt --out c --encoding klingon", "encoding 'klingon'"),
+        ("corpus build text.txt --out c --encoding klingon", "--encoding klingon: is unknown"),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, arguments: str, answer: str) -> None:

@@ -31,6 +31,7 @@ HEAD = 1 << 16  # characters from which layout and encoding are guessed
 _PIECE = 1 << 20  # characters: a longer line comes in several pieces
 _JUDGED = 1_000  # lines after which the encoding is checked
 _FEW = 3  # bytes that do not decode: so few may be accidents
+_GIVE = "the file's encoding, such as gb18030 or latin-1"
 _ESCAPED = re.compile("[\ud800-\udfff]+")  # bytes that did not decode, by surrogateescape
 
 
@@ -103,8 +104,7 @@ class Lines:
             # Only "\n", "\r\n" and "\r" end a line; str.splitlines would split at U+2028 as well.
             self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
         except LookupError:
-            sentence = f"encoding {encoding!r} is unknown; use utf-8 or latin-1"
-            raise UserError(sentence) from None
+            raise UserError(f"--encoding {encoding}: is unknown; give {_GIVE}") from None
         self.name = name
         self.number = 0  # the line of the last piece
         self.counts = counts
@@ -212,7 +212,7 @@ class Lines:
         if self._bad * 20 > self._read and self._bad_bytes > max(_FEW, self._beyond_ascii):
             raise UserError(
                 f"{self._first_bad} is not {self._encoding} (nor are {self._bad} of the first"
-                f" {self._read} lines): convert the file to UTF-8 or pass --encoding latin-1"
+                f" {self._read} lines): convert the file to UTF-8, or give --encoding with {_GIVE}"
             )
 
 
