@@ -11,6 +11,7 @@ import torch
 from support.pretrain_runs import QUIET, of_kind, run_pretraining, shrunk, store
 from support.texts import tokenizer
 
+from clozelab import build_corpus
 from clozelab.cli import main
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import to_toml
@@ -18,6 +19,7 @@ from clozelab.data import TOKENIZERS
 from clozelab.models.exchange import export
 from clozelab.models.load import load
 from clozelab.pretraining import starting
+from clozelab.pretraining.fitting import notes
 from clozelab.pretraining.pretrain import resume
 from clozelab.reporting.page import sections
 from clozelab.reporting.records import gather
@@ -51,6 +53,17 @@ def test_case_and_specials_are_those_of_the_tokenizer() -> None:
     part = Wordpiece(vocabulary=60, cased=True, specials=(*BERT, "[EOD]"))
     trained = part.train(words)
     assert part_of(trained) == replace(part, vocabulary=trained.get_vocab_size())
+
+
+def test_wordpiece_that_learned_single_characters_is_what_a_recipe_asks_for(
+    tmp_path: Path,
+) -> None:
+    text = tmp_path / "zh.txt"
+    text.write_text("今天天气很好。我们去公园。\n\n" * 50, encoding="utf-8")
+    corpus = build_corpus([str(text)], out=tmp_path / "zh", recipe="roberta_wwm", vocabulary=300)
+    assert notes(recipes.read("roberta_wwm"), corpus) == notes(recipes.read("ernie"), corpus) == ()
+    (line,) = notes(recipes.read("roberta"), corpus)
+    assert 'use "byte_bpe" → "chars"' in line
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.text.store import Corpus
+from clozelab.text.tokenizers import part_of
 
 
 def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
@@ -43,9 +44,10 @@ def _shown(value: Any) -> str:
 
 def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:
     """A line if the recipe names another tokenizer than the store has, whatever its size."""
+    part: Any = part_of(corpus.tokenizer, asked=recipe.tokenizer) or recipe.tokenizer
     keys = [
         f"{key.removeprefix('tokenizer.')} {written(wanted)} → {written(read)}"
-        for key, wanted, read in recipes.difference(recipe, recipe.reading(corpus.tokenizer))
+        for key, wanted, read in recipes.difference(recipe, replace(recipe, tokenizer=part))
         if key != "tokenizer.vocabulary"
     ]
     if not keys:

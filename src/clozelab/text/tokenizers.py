@@ -205,9 +205,14 @@ TOKENIZERS: dict[str, type] = {
 }
 
 
-def part_of(tokenizer: Tokenizer) -> TokenizerSpec | None:
-    """The part that trains tokenizers of this kind, case, specials and size; None if none does."""
+def part_of(tokenizer: Tokenizer, *, asked: TokenizerSpec | None = None) -> TokenizerSpec | None:
+    """The part that trains tokenizers of this kind, case, specials and size; None if none does.
+
+    From Chinese text WordPiece may learn single characters alone, as `Chars` does: if WordPiece was
+    asked for, such a tokenizer is one.
+    """
     kind, own_settings = settings(tokenizer) or (_kind(tokenizer), {})
+    kind = Wordpiece if kind is Chars and isinstance(asked, Wordpiece) else kind
     if kind is None:
         return None
     added = tokenizer.get_added_tokens_decoder()
