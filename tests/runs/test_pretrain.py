@@ -107,6 +107,23 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(tmp_path: Path) -> None
     assert_same(checkpoint(place, 8), checkpoint(whole, 8))
 
 
+def test_a_run_that_begins_again_is_not_done(tmp_path: Path) -> None:
+    saving = SaveOptions(save_every=2, keep=0, evaluate_every=0, evaluate_blocks=8)
+    place = tmp_path / "run"
+    run_pretraining(pretrain_job("bert", steps=4), place, saving=saving)
+    for file in place.glob("checkpoints/*/model.safetensors"):
+        file.write_bytes(file.read_bytes()[:-100])
+    events = resume(starting.resumed(place), place, machine=MACHINE, saving=saving)
+    notices = []
+    for event in events:
+        notices += [event.text] if isinstance(event, Said) else []
+        if isinstance(event, Step):
+            break
+    assert event.number == 1 and Run(place).result() is None
+    assert ["is damaged; it is skipped" in notice for notice in notices] == [True, True, False]
+    assert [*events] and Run(place).result() is not None
+
+
 def test_a_run_without_a_checkpoint_begins_again_from_what_it_began_with(tmp_path: Path) -> None:
     saving = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=8)
     job = starting.continued(

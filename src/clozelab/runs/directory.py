@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
 
 Entry = dict[str, Any]
-_KIND, _METRICS = "run", "metrics.jsonl"  # its marker, and its log
+_KIND, _METRICS, _RESULT = "run", "metrics.jsonl", "result.json"  # its marker, log and result
 
 PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
 TASK = "task.toml"  # beside a fine-tuned checkpoint: the task, and how it was tuned
@@ -168,7 +168,12 @@ class Run:
             file.write(line.encode() + b"\n")
 
     def resumed(self, step: int) -> None:
-        """Note that the run goes on from there: what was recorded of later steps is void."""
+        """Note that the run goes on from there: what was recorded of later steps is void.
+
+        A result of later steps is removed.
+        """
+        if (self.result() or {}).get("steps", 0) > step:
+            (self.path / _RESULT).unlink()
         self.append({"kind": "resume", "step": step})
 
     def refit(self, step: int, steps: int, *, recipe_toml: str) -> None:
@@ -190,16 +195,16 @@ class Run:
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write what came out, whole or not at all."""
         text = json.dumps(_finite(result), indent=1, allow_nan=False, ensure_ascii=False)
-        write_text(self.path / "result.json", text + "\n")
+        write_text(self.path / _RESULT, text + "\n")
 
     def result(self) -> dict[str, Any] | None:
         """The results; None if the run is not done."""
         try:
-            return dict(json.loads(self.read("result.json")))
+            return dict(json.loads(self.read(_RESULT)))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError):
-            raise UserError(f"{self.path / 'result.json'}: cannot be read; remove it") from None
+            raise UserError(f"{self.path / _RESULT}: cannot be read; remove it") from None
 
     def read(self, name: str) -> bytes:
         """The content of one of its files."""

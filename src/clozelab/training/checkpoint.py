@@ -161,7 +161,7 @@ def newest(folder: Path, *, before: int | None = None) -> tuple[Checkpoint | Non
         else:
             instead = f"{path.name} is used instead"
             return checkpoint, [f"{line.partition(';')[0]}; {instead}" for line in skipped]
-    return None, skipped
+    return None, [f"{line.partition(';')[0]}; it is skipped" for line in skipped]
 
 
 def tidy(folder: Path, *, keep: int) -> None:
@@ -314,5 +314,5 @@ def _seal(step: object, files: object) -> str:
 
 def _damaged(path: Path, problem: str) -> UserError:
     return UserError(
-        f"{path}: {problem}, so this checkpoint is damaged; continue from an earlier one"
+        f"{path}: {problem}, so this checkpoint is damaged; use another, or restore it from a copy"
     )
