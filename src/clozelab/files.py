@@ -77,6 +77,8 @@ def check_writable(folder: Path) -> None:
     if not above.is_dir():
         raise UserError(f"{folder}: {above} is not a folder; name another place")
     if not os.access(above, os.W_OK):
+        if above == folder:
+            raise UserError(f"{folder}: cannot be written to; change its permissions")
         raise UserError(f"{folder}: {above} cannot be written to; name another place")
 
 
@@ -92,6 +94,7 @@ def locked(folder: Path, *, work: str = "process", wait: bool = False) -> Iterat
 
     A second process waits, or gets an error that names the one that holds it.
     """
+    check_writable(folder)
     lock = FileLock(folder / LOCK, timeout=-1 if wait else 0)
     try:
         lock.acquire()

@@ -252,8 +252,14 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(tmp_path: Path)
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(UserError, match="cannot be written to; name another place"):
+def test_a_folder_that_cannot_be_written_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UserError, match=f"/run: {tmp_path} cannot be written to; name another"):
         check_claim(tmp_path / "run", "run")
+    said = f"^{tmp_path}: cannot be written to; change its permissions$"
+    with pytest.raises(UserError, match=said):
+        check_claim(tmp_path, "run")
+    with pytest.raises(UserError, match=said), locked(tmp_path):
+        pass
