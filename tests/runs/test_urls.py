@@ -20,6 +20,7 @@ from support.file_server import Server, at
 import clozelab
 from clozelab.errors import UserError
 from clozelab.remote import access, cache
+from clozelab.runs.directory import Run
 from clozelab.text.store import Corpus
 
 ON: dict[str, Any] = {"device": "cpu", "workers": 0, "progress": False}
@@ -188,17 +189,19 @@ def test_a_store_that_fails_stops_no_training(
         raise ConnectionError("s3://me:secret@bucket/a?key=secret is down")
 
     monkeypatch.setattr(type(MEMORY), "put_file", put)
-    options = {**TINY, "progress": True}
-    run = clozelab.pretrain(
-        "bert", data=corpus, out="a", budget="2steps", copy_to="memory://at/a", **options
-    )
-    assert run.result() and not MEMORY.exists("/at/a")
-    message = " ".join(capsys.readouterr().err.split())
-    assert (
-        "the copy at memory://at/a is behind (memory://at/a/copied.json cannot be written"
-        in message
-    )
-    assert "s3://bucket/a" in message and "secret" not in message
+    options = {**TINY, "progress": True, "save_every": 1}
+    with pytest.raises(UserError) as failure:
+        clozelab.pretrain(
+            "bert", data=corpus, out="a", budget="2steps", copy_to="memory://at/a", **options
+        )
+    assert Run("a").result() and not MEMORY.exists("/at/a")
+    behind = "the copy at memory://at/a is behind (memory://at/a/copied.json cannot be written"
+    ends = str(failure.value)
+    assert ends.startswith(f"a: is saved, but {behind}")
+    assert ends.endswith("; resume the run with the same --copy-to to copy the rest")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the next save tries again" in told
+    assert all("s3://bucket/a" in each and "secret" not in each for each in (told, ends))
 
 
 def test_a_copy_in_a_folder_of_another_disk(corpus: Corpus, place: Path) -> None:

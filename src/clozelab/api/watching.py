@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
 from clozelab.options import option
 from clozelab.remote.access import without_secrets
@@ -145,18 +146,23 @@ def stop_after(place: Path, signal: int) -> None:
 def copying(place: Path, url: str | None, watch: Watch) -> Iterator[Callable[[], None]]:
     """Keep a copy of a folder at a URL, if one is named; the function brings it up to date.
 
-    Nothing waits for the copy but the end.
+    Nothing waits for the copy but the end, where one that is not complete is an error.
     """
     if url is None or not speaks():
         yield lambda: None
         return
-    copy = FolderCopy(place, url, warn=watch.warn)
+    copy, done = FolderCopy(place, url, warn=watch.warn), False
     try:
         yield copy.update
+        done = True
     finally:
         if not copy.close(seconds=2):
             watch.say(f"copying the remaining files to {url}; Ctrl-C skips them")
             copy.close()
+        if copy.behind and not done:
+            watch.warn(copy.behind)
+    if copy.behind:
+        raise UserError(f"{place}: is saved, but {copy.behind}")
 
 
 def noticed(events: Iterator[T], update: Callable[[], None]) -> Iterator[T]:

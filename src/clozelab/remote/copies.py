@@ -89,11 +89,13 @@ def _names_at(url: str) -> set[str]:
 class FolderCopy:
     """A copy of a folder, which a thread of its own updates on request.
 
-    Failed uploads are warned of and tried again with the next update; only `close` waits.
+    Failed uploads are warned of and tried again with the next update; only `close` waits. If the
+    last update fails, `behind` says so.
     """
 
     def __init__(self, folder: Path, url: str, *, warn: Callable[[str], None]) -> None:
         self.folder, self.url, self.warn = folder, url, warn
+        self.behind = ""
         self._due, self._ends = Event(), False
         self._thread = Thread(target=self._work, daemon=True)
         known = _read_list(_local(folder / LIST))
@@ -139,7 +141,9 @@ class FolderCopy:
                 sentence = (
                     f"the copy at {shown(self.url)} is behind ({access.said(error)}); {again}"
                 )
-                if sentence != said:
+                if ends:
+                    self.behind = sentence
+                elif sentence != said:
                     self.warn(sentence)
                 said = sentence
             if ends and not self._due.is_set():
