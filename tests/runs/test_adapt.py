@@ -125,6 +125,8 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     run = Run(out)
     assert [entry["step"] for entry in run.events("held_out")] == [0, 1, 2]
     assert run.recipe().schedule.total == 2 and (run.result() or {})["best_step"] == 0
+    stopped = "early stopping after step 2 of 40: the loss was lowest after step 0 (patience 2)"
+    assert stopped in " ".join(err.split())
     assert "no step lowered the loss on new; the model is unchanged" in err
     before, after = (load(str(place)).module.state_dict() for place in (model, out))
     assert all(torch.equal(before[name], after[name]) for name in before)

@@ -51,9 +51,11 @@ class EarlyStopping:
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
-    def exhausted(self) -> bool:
-        """Whether the loss has stopped falling."""
-        return 0 < self.patience <= self.waited
+    def reason(self) -> str:
+        """Why the run ends early, if the loss has stopped falling; otherwise empty."""
+        if not 0 < self.patience <= self.waited:
+            return ""
+        return f"the loss was lowest after step {self.step:,} (patience {self.patience})"
 
     def see(self, step: int, loss: float, weights: Callable[[], Mapping[str, Tensor]]) -> None:
         """Take the loss of an evaluation into account; keeps the weights if it is the lowest."""

@@ -133,8 +133,8 @@ def _session(
     plateau = plateau_of(trainer.recipe, trainer.job.stores)
     session = Session(trainer, run, saving, again=again, plateau=plateau, times=times)
     session.probe = trainer.probed if trainer.job.probe is not None else None
-    if trainer.early_stopping is not None:
-        session.early = EarlyEnd(lambda: trainer.stalled, trainer.refit, trainer.evaluations)
+    if (stopping := trainer.early_stopping) is not None:
+        session.early = EarlyEnd(lambda: stopping.reason, trainer.refit, trainer.evaluations)
     budget = trainer.job.budget
     if budget is not None and budget.kind == "seconds" and first < trainer.schedule.total:
         session.pacer = Pacer(

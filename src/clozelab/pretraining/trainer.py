@@ -275,11 +275,6 @@ class PretrainTrainer:
         parameters = self._parameters()
         return {name: full_tensor(value.detach()).cpu().clone() for name, value in parameters}
 
-    @property
-    def stalled(self) -> bool:
-        """Whether the loss on the new text has stopped falling."""
-        return self.early_stopping is not None and self.early_stopping.exhausted
-
     def _judged(self, sample: HeldOut, length: int) -> Measured:
         """The sums over held-out blocks, in smaller micro-batches if memory runs out."""
 

@@ -92,7 +92,7 @@ class Trainer(Protocol):
 class EarlyEnd:
     """How a run ends before its last step; such a run is also evaluated before its first."""
 
-    wanted: Callable[[], bool]  # after an evaluation
+    reason: Callable[[], str]  # after an evaluation: why it ends, or nothing
     refit: Callable[[int, int], str]  # (step, steps of the run) → the text of its recipe
     evaluations: int = EVALUATIONS  # of the whole run, if its options do not say how often
 
@@ -231,13 +231,16 @@ class Session:
             return self.pacer.evaluations
         return EVALUATIONS if self.early is None else self.early.evaluations
 
-    def _end_early(self, number: int) -> Iterator[Refitted]:
+    def _end_early(self, number: int) -> Iterator[Event]:
         """Make this the last step if early stopping wants it, and record that as a refit.
 
         The refit begins one step before, so that this step's share of the run stays as it was.
         """
-        if self.early is None or number == self.trainer.schedule.total or not self.early.wanted():
+        total = self.trainer.schedule.total
+        reason = self.early.reason() if self.early is not None and number < total else ""
+        if self.early is None or not reason:
             return
+        yield Said(f"early stopping after step {number:,} of {total:,}: {reason}")
         text = self.early.refit(number - 1, number)
         if self.trainer.world.is_main:
             self.run.refit(number - 1, number, recipe_toml=text)

@@ -89,15 +89,15 @@ def test_patience_counts_evaluations_without_improvement() -> None:
     stopping = EarlyStopping("masked_lm", 2)
     for step, loss in enumerate([3.0, 2.0, 2.0]):
         stopping.see(step, loss, lambda step=step: {"w": torch.tensor(step)})  # type: ignore[misc]
-        assert not stopping.exhausted
+        assert not stopping.reason
     stopping.see(3, 1.5, lambda: {"w": torch.tensor(3)})
     assert (stopping.step, stopping.waited) == (3, 0)
     for step in (4, 5):
-        assert not stopping.exhausted
+        assert not stopping.reason
         stopping.see(step, 1.6, dict)
-    assert stopping.exhausted and stopping.step == 3 and stopping.weights == {"w": torch.tensor(3)}
+    assert stopping.reason and stopping.step == 3 and stopping.weights == {"w": torch.tensor(3)}
     never = EarlyStopping("masked_lm", 0, loss=1.0, waited=99)
-    assert not never.exhausted
+    assert not never.reason
 
 
 def test_a_budget_of_many_passes_names_one_that_would_do() -> None:
