@@ -555,7 +555,8 @@ def test_every_checkpoint_of_a_run_goes_out(
         ("import nothing-here OUT", "nothing-here: does not exist"),
         ("import bert OUT", "is already a run of clozelab"),
         ("import hf-bert FULL", "not empty"),
-        ("fill nothing-here a[MASK]", "nothing-here: does not exist"),
+        ("fill nothing-here a[MASK]", "nothing-here: does not exist; give a run, a checkpoint, a"),
+        ("fill RUNS a[MASK]", "is a folder of runs, not a model; name one of them, as in RUNS/"),
         ("fill CORPUS a[MASK]", "is a corpus, not a model; name a run"),
         ("export CORPUS OUT", "is a corpus, not a model; name a run"),
         ("fill bert no_blank", "has no blank; write [MASK]"),
@@ -602,11 +603,11 @@ def test_a_mistake_is_answered_in_one_sentence(
     (tmp_path / "full" / "file").write_text("mine")
     places = {name: str(runs_dir / name) for name in (*KINDS, "hf-bert")}
     places |= {"FULL": str(tmp_path / "full"), "LONG": "word " * 40 + "[MASK]"}
-    places["CORPUS"] = store("wordpiece")
+    places |= {"CORPUS": store("wordpiece"), "RUNS": str(runs_dir)}
     split = [
         places.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in arguments.split()
     ]
-    assert answer in refused(capsys, *split)
+    assert answer.replace("RUNS", str(runs_dir)) in refused(capsys, *split)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
 

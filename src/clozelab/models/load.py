@@ -66,7 +66,21 @@ def load(place: str) -> Model:
         raise UserError(f"{place}: is a {kind}, not a model; name a run or a checkpoint")
     if (path / PLAN).exists():
         return load(str(path / best_tuning(path)))
+    _refuse_runs(place, path)
     return _load_foreign(str(path) if is_url(place) else place)
+
+
+def _refuse_runs(place: str, path: Path) -> None:
+    """Refuse a folder that has runs in it, and name one of them."""
+    if not path.is_dir() or (path / "config.json").exists():
+        return
+    runs = [
+        run for run in path.iterdir() if any((run / n).is_file() for n in ("recipe.toml", PLAN))
+    ]
+    if runs:
+        raise UserError(
+            f"{place}: is a folder of runs, not a model; name one of them, as in {min(runs)}"
+        )
 
 
 def pretrained(model: Model) -> PretrainingModel:

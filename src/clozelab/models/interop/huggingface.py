@@ -74,8 +74,8 @@ def _download(place: str) -> Path:
         raise UserError(f"{place}: is a file, not a model; name a run or a Hugging Face directory")
     if not _HUB_NAME.fullmatch(place):
         raise UserError(
-            f"{place}: does not exist; give one, or a name on the hub with its owner, as in"
-            " google-bert/bert-base-uncased"
+            f"{place}: does not exist; give a run, a checkpoint, a Hugging Face directory, or a"
+            " name on the hub with its owner, as in google-bert/bert-base-uncased"
         )
     parent = Path(place).parent
     if parent.is_dir():  # a local folder, not an owner on the hub
