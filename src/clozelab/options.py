@@ -320,6 +320,14 @@ def whole(value: Any, place: str) -> int:
     return int(digits)
 
 
+def size(value: Any, place: str) -> int:
+    """A size, whose least value is known later."""
+    try:
+        return whole(value, place)
+    except UserError:
+        raise UserError(f"{place}: {value!r} is not a size; give a whole number") from None
+
+
 def few(value: Any, place: str) -> int:
     """A number of processes, threads or runs, which is limited."""
     if whole(value, place) > _MOST:
@@ -356,6 +364,7 @@ Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]
 ColumnNames = Annotated[Sequence[str], columns]
 Few = Annotated[int, few]
+Size = Annotated[int, size]
 Text = Annotated[str, text]
 Texts = Annotated[Sequence[str], texts]
 ModelLike = Annotated[Any, model, "a run, a checkpoint, a Hugging Face directory or a hub name"]

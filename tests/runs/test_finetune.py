@@ -647,9 +647,11 @@ def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path
     assert run_finetuning(planned(request, seeds=3), out) == []
     mine, other = (weights(out / f"seed-{seed}") for seed in (1, 2))
     assert not equal(mine, other)
-    with pytest.raises(UserError, match=r"was started with another settings, tuning; name another"):
+    with pytest.raises(
+        UserError, match=r"was started differently \(settings, tuning\); name another"
+    ):
         run_finetuning(planned(replace(request, settings=(*SHORT, "clip=0.5"))), out)
-    with pytest.raises(UserError, match="another protocol"):
+    with pytest.raises(UserError, match=r"\(protocol"):
         run_finetuning(planned(replace(request, protocol="bert")), out)
 
 
@@ -748,7 +750,7 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
     assert blocks[0] > blocks[1]
     with pytest.raises(UserError, match=r"grid.task.strid is not a key .* did you mean stride"):
         planned(request, grid=["task.strid=2,8"])
-    with pytest.raises(UserError, match="was started with another settings, tuning"):
+    with pytest.raises(UserError, match=r"was started differently \(settings, tuning\)"):
         run_finetuning(planned(replace(request, settings=(*short, "task.longest=8"))), out)
 
 

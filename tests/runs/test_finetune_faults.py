@@ -199,7 +199,7 @@ def test_a_folder_with_other_files_or_another_plan_is_left_alone(
     file = write(tmp_path / "full" / "a.tsv", HEADER + ROWS)
     arguments = ("pairs", "--train", file, "--dev", file)
     assert "contains other files" in says(*tuning(tmp_path / "full", *arguments))
-    assert "was started with another data" in says(*tuning(known, *arguments))
+    assert "was started differently (data" in says(*tuning(known, *arguments))
 
 
 def test_counts_below_one_are_refused(tmp_path: Path) -> None:

@@ -437,9 +437,9 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
     plan_of(first, budget="10m").write(tmp_path / "time")
     plan_of(first, tmp_path / "time", budget="10m")
     assert len(timed) == before + 2  # what was timed stays, so that later cells are like the first
-    with pytest.raises(UserError, match="was started with another --budget"):
+    with pytest.raises(UserError, match=r"was started differently \(--budget"):
         plan_of(study, out, budget="20m")
-    with pytest.raises(UserError, match="was started with another recipe"):
+    with pytest.raises(UserError, match=r"was started differently \(.*recipe"):
         plan_of(study.narrowed(overrides=["masking.mask_rate=0.3"]), out, budget="10m")
 
 

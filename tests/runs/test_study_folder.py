@@ -57,7 +57,9 @@ def test_a_variant_that_changed_while_it_was_left_out_is_refused(tmp_path: Path)
     study = read_study(tmp_path)
     plan_of(study).write(out)
     plan_of(study.narrowed(variants=["static"]), out).write(out)
-    with pytest.raises(UserError, match="was started with another variant dynamic; name another"):
+    with pytest.raises(
+        UserError, match=r"was started differently \(variant dynamic\); name another"
+    ):
         plan_of(read_study(tmp_path, STATIC, other), out)
     plan_of(study, out)
 
@@ -75,7 +77,7 @@ def test_other_tunings_and_held_out_blocks_are_refused(
 ) -> None:
     plan_of(read_study(tmp_path, tasks=[reviews()])).write(tmp_path / "out")
     other = read_study(tmp_path, tasks=[reviews()], **{change: 3})
-    with pytest.raises(UserError, match=f"was started with another .*{word}"):
+    with pytest.raises(UserError, match=f"was started differently .*{word}"):
         plan_of(other, tmp_path / "out")
 
 
@@ -143,7 +145,7 @@ def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
     plan_of(study).write(out)
     more = '[masking]\nuse = "token"\nrate = 0.3\n'
     recipe.write_text(f'extends = "bert"\n{more}', encoding="utf-8")
-    with pytest.raises(UserError, match="another variant static, variant dynamic"):
+    with pytest.raises(UserError, match=r"\(variant static, variant dynamic\)"):
         plan_of(study, out)
 
 
@@ -153,7 +155,7 @@ def test_a_corpus_that_was_built_anew_is_refused(tmp_path: Path) -> None:
     request = make_request(read_study(tmp_path), [str(corpus)], budget="3steps")
     drained(make_plan(request, MACHINE, out=out)).write(out)
     alter(corpus, fingerprint="other")
-    with pytest.raises(UserError, match=f"another corpus {corpus}; name another folder"):
+    with pytest.raises(UserError, match=rf"\(corpus {corpus}\); name another folder"):
         drained(make_plan(request, MACHINE, out=out))
 
 
@@ -161,7 +163,7 @@ def test_a_task_of_another_folder_with_the_same_name_is_refused(tmp_path: Path) 
     out, other = tmp_path / "out", tmp_path / "reviews"
     shutil.copytree(reviews().partition("=")[2], other)
     plan_of(read_study(tmp_path, tasks=[reviews()])).write(out)
-    with pytest.raises(UserError, match="another task reviews; name another folder"):
+    with pytest.raises(UserError, match=r"\(task reviews\); name another folder"):
         plan_of(read_study(tmp_path, tasks=[f"classify={other}"]), out)
     plan_of(read_study(tmp_path, tasks=[]), out)
 
@@ -206,7 +208,7 @@ def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> Non
 
     planned("here", study)
     planned("there", read_study(tmp_path, STATIC, DYNAMIC, tasks=["sst2"]))  # with one more variant
-    with pytest.raises(UserError, match="was started with another --task-data"):
+    with pytest.raises(UserError, match=r"was started differently \(--task-data"):
         planned("other", study)
 
 

@@ -56,7 +56,8 @@ def diff(a: RecipeLike, b: RecipeLike) -> list[tuple[str, Any, Any]]:
     Each difference is a key, its value in the first recipe and its value in the second.
 
     Args:
-        b: another name or TOML file
+        a (RECIPE): a name or a TOML file
+        b (OTHER-RECIPE): another name or TOML file
     """
     unchanged = RecipeOptions()
     return unchanged.read(a).diff(unchanged.read(b))

@@ -16,6 +16,7 @@ from clozelab.api.training import machine_of
 from clozelab.api.watching import View, Watch, copying, resumable
 from clozelab.errors import UserError
 from clozelab.files import check_writable, write_text
+from clozelab.nearest import counted
 from clozelab.options import (
     CopyTo,
     Data,
@@ -298,7 +299,8 @@ def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
             return replace(about, title=title or about.title), what, not record.ended
         trained, tuned = gather(runs)
         going = any(not run.done for run in trained)
-        what = f"{len(trained)} runs, {len(tuned)} fine-tuning runs"
+        counts = {"run": len(trained), "fine-tuning run": len(tuned)}
+        what = ", ".join(counted(number, noun) for noun, number in counts.items() if number)
         return page.page(trained, tuned, title=title or "Runs"), what, going
     except UserError:
         raise

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
+from clozelab.nearest import counted
 from clozelab.options import option
 from clozelab.remote.access import without_secrets
 from clozelab.remote.copies import FolderCopy
@@ -127,7 +128,7 @@ def follow_run(
             f"stopped after step {last.step:,}, which is saved; resume with {again}",
             signal=last.signal,
         )
-    watch.say(f"{place}: {last.step:,} steps, {last.result.get('tokens', 0):,} tokens")
+    watch.say(f"{place}: {counted(last.step, 'step')}, {last.result.get('tokens', 0):,} tokens")
     if times := last.result.get("times"):
         watch.say("time: " + ", ".join(f"{name} {spent:.1f} s" for name, spent in times.items()))
     if "limited_by" in last.result:
@@ -251,7 +252,7 @@ class View:
         self.began, self.spent = event, None
         done = f" ({event.first:,} done)" if event.first else ""
         self.watch.say(
-            f"{event.name}: {event.parameters:,} parameters, {event.steps:,} steps{done},"
+            f"{event.name}: {event.parameters:,} parameters, {counted(event.steps, 'step')}{done},"
             f" {event.precision} on {event.device}, micro-batches of {event.micro_tokens:,} tokens"
         )
         steps: dict[str, Any] = {"total": event.steps, "completed": event.first}

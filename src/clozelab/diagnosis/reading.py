@@ -18,6 +18,7 @@ from clozelab.diagnosis.case import Case, MaskToken, TrainingLog
 from clozelab.diagnosis.text import facts_of
 from clozelab.diagnosis.weights import damaged, tables
 from clozelab.errors import UserError
+from clozelab.nearest import counted
 from clozelab.remote.access import is_url
 from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, token_counts, unigram_entropy
 from clozelab.runs.directory import PLAN, STUDY, TASK, Entry, Run
@@ -249,7 +250,7 @@ def _accuracy(run: Run, rows: Sequence[Entry], name: str) -> dict[str, float]:
 def _describe_state(run: Run, log: TrainingLog, result: Mapping[str, Any]) -> str:
     steps = f"step {log.done:,} of {log.total:,}"
     if result or log.done >= log.total:
-        return f"done, {log.done:,} steps"
+        return f"done, {counted(log.done, 'step')}"
     if files.is_locked(run.path):
         return f"running, {steps}"
     return f"stopped, {steps}" if log.done else "no step yet"

@@ -228,7 +228,7 @@ def _write_plan(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
         if changed:
             raise UserError(
-                f"{out}: was started with another {', '.join(changed)}; name another folder"
+                f"{out}: was started differently ({', '.join(changed)}); name another folder"
                 " with --out"
             )
         if before.get("digests") is not None:

@@ -29,6 +29,7 @@ from clozelab.models.interop.heads import TaskHead
 from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.load import load
 from clozelab.models.model import ORIGIN, Model
+from clozelab.nearest import counted
 from clozelab.objectives import language_models
 from clozelab.remote.access import is_url, shown
 from clozelab.remote.cache import local_folder
@@ -88,7 +89,7 @@ def export_all(
     if keep := run.machine().get("keep"):
         note = f"{place}: keeps its last {keep} checkpoints; pretrain with --keep 0 keeps all"
         notes[note] = None
-    return Exchanged(f"{len(steps)} steps, each {written.what}", (*notes,))
+    return Exchanged(f"{counted(len(steps), 'step')}, each {written.what}", (*notes,))
 
 
 def _pooling(model: Model, pool: Pooling | None) -> Pooling | None:

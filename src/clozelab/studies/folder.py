@@ -115,7 +115,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
     ]
     if changed:
         raise UserError(
-            f"{out}: was started with another {', '.join(changed)}; name another folder with --out"
+            f"{out}: was started differently ({', '.join(changed)}); name another folder with --out"
         )
     refuse_changed(task_files(saved.fingerprints), task_files(now), since=f"{out} was started")
     return saved

@@ -157,8 +157,8 @@ def test_crows_pairs_counts_the_tokens_that_both_texts_have(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("a.jsonl", '{"good": "x"}\n', "has no column for the bad"),
-        ("a.tsv", "good\tworse\nx\ty\n", "has no column for the bad"),
+        ("a.jsonl", '{"good": "x"}\n', "has no column for the bad sentence"),
+        ("a.tsv", "good\tworse\nx\ty\n", "has no column for the bad sentence"),
         ("a.jsonl", "", "is empty"),
         ("a.jsonl", '{"good": "", "bad": "x"}\n', "a.jsonl:1: has no token"),
         ("a.jsonl", '{"good": "x", "bad": null}\n', "a.jsonl:1 has no text"),

@@ -17,7 +17,10 @@ from clozelab.nearest import nearest, remedy
 
 _ID = ("id", "idx", "index", "guid", "uid", "ind", "qid", "pairID", "doc_key", "ID")
 
-_ROLE_NAMES = {"first": "first text", "second": "second text"}  # in messages
+_ROLE_NAMES = {  # in messages
+    **{"first": "first text", "second": "second text"},
+    **{"good": "good sentence", "bad": "bad sentence"},
+}
 
 Source = Path | Table  # where examples are read from
 
