@@ -588,6 +588,7 @@ def test_every_checkpoint_of_a_run_goes_out(
         ("embed elmo text --out OUT.npz --pool cls", "use --pool mean"),
         ("embed bert --out OUT.npz", "embed needs texts"),
         ("embed bert --out OUT.npz --file nowhere", "nowhere: No such file"),
+        ("embed bert --out OUT.npz --file /dev/null", "/dev/null: is empty; write one text per"),
         ("embed bert text --out OUT.npz --file nowhere", "cannot be combined"),
         ("corpus build LONG --out OUT --extend 5", "name it with --tokenizer-from"),
         (

@@ -128,14 +128,23 @@ def test_an_interrupted_score_leaves_nothing(
     assert not os.listdir(tmp_path)
 
 
-def test_lines_without_a_text_are_left_out_and_counted(
+def test_a_text_has_the_number_of_its_line_and_an_empty_line_no_score(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert, file = str(runs / "bert"), str(tmp_path / "gap.txt")
     (tmp_path / "gap.txt").write_text("a\n\nb\n")
-    scores = clozelab.score(bert, file=[file], device="cpu")
-    assert len(scores.texts) == 2
-    assert "empty lines skipped: 1" in capsys.readouterr().err
+    scores = clozelab.score(bert, file=[file, file], device="cpu")
+    assert [each.text for each in scores] == ["a", "", "b"] * 2
+    assert "gap.txt: empty lines: 1" in capsys.readouterr().err
+    assert [line.split("\t")[0] for line in scores.lines()] == ["1", "3", "4", "6"]
+    sentences = [line.split("\t") for line in scores.lines(by="sentence")]
+    assert sentences[1] == ["0.000000", "", ""] and all(sentences[2])
+    assert [json.loads(line)["perplexity"] is None for line in scores.lines(as_json=True)] == [
+        *(False, True, False),
+        *(False, True, False),
+    ]
+    alone = clozelab.score(bert, text=["a", "b"] * 2, device="cpu")
+    assert scores.perplexity == pytest.approx(alone.perplexity)
 
 
 def test_a_text_longer_than_the_blocks_of_training_is_warned_of(
@@ -161,8 +170,7 @@ def test_what_cannot_be_scored_is_said_in_a_sentence(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert, gpt, elmo = (str(runs / name) for name in ("bert", "gpt", "elmo"))
-    assert "--text 1: has no token" in fails(capsys, bert, "--text", "")
-    assert "--text 2: has no token" in fails(capsys, bert, "--text", "a", "--text", " ")
+    assert "--text: is empty; give a text" in fails(capsys, bert, "--text", "", "--text", " ")
     long = "a " * 600
     assert "reads" in fails(capsys, bert, "--text", long)
     assert "does not know" in fails(capsys, bert, "--text", "\U0001f600")

@@ -232,6 +232,21 @@ def test_a_reader_who_has_seen_enough_of_the_predictions_ends_them_quietly(
     assert capsys.readouterr().err == ""
 
 
+def test_a_prediction_has_the_number_of_its_line(
+    classifier: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(root / "gap.txt", f"{TEXTS[0]}\n\n{TEXTS[1]}\n\n")
+    output, notes = run_command(capsys, "predict", classifier, "--file", str(file), "--json")
+    records = [json.loads(line) for line in output.splitlines()]
+    assert [(each["id"], each["text"]) for each in records] == [
+        ("1", TEXTS[0]),
+        ("2", ""),
+        ("3", TEXTS[1]),
+        ("4", ""),
+    ]
+    assert "gap.txt: empty lines: 2" in notes
+
+
 def test_predict_counts_the_texts_that_it_truncates(
     classifier: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -571,6 +586,7 @@ def test_mistakes_with_predict_are_answered_in_a_sentence(
     predict = ["predict", classifier]
     typed(monkeypatch, "")
     assert "standard input: is empty" in refused(capsys, *predict)
+    assert "--text: is empty; give a text" in refused(capsys, *predict, "--text", "")
     nothing = str(write(tmp_path / "nothing.txt", "\n\n"))
     assert "nothing.txt: is empty" in refused(capsys, *predict, "--file", nothing)
     latin = str(write(tmp_path / "latin.txt", "caf\u00e9".encode("latin-1")))

@@ -12,7 +12,6 @@ from typing import Any
 from clozelab.api.corpora import fetch_corpora
 from clozelab.api.scoring import check_texts, score
 from clozelab.api.tasks import finetune
-from clozelab.api.texts import lines_of
 from clozelab.api.training import Budget, Seed, machine_of, trained
 from clozelab.api.watching import Watch, speaks
 from clozelab.errors import UserError
@@ -136,8 +135,6 @@ def _request(
         if saving.task_data is not None:
             request["task_data"] = saving.task_data
     if texts is not None:
-        if not any(line.strip() for line in lines_of(texts)):
-            raise UserError(f"--texts {texts}: is empty; write one text per line")
         request["texts"] = str(Path(texts).resolve())
     return request
 

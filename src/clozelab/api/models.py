@@ -6,7 +6,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clozelab.api.texts import lines_of, read_text, refuse_existing, sound
+from clozelab.api.texts import (
+    count_empty,
+    lines_of,
+    read_text,
+    refuse_empty,
+    refuse_existing,
+    sound,
+)
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.options import (
@@ -193,11 +200,11 @@ def embed(
     if file is not None and text:
         raise UserError("--file and texts cannot be combined; give one of them")
     texts = [sound(each, "the text") for each in text] if file is None else lines_of(file)
+    refuse_empty(texts, "the text")
+    if file is not None:
+        count_empty(texts, file, watch)
     for name in filter(os.path.isfile, text):
         watch.warn(f"{name}: its name is taken as a text; to embed its lines, give --file {name}")
-
-    if near is not None and not any(each.strip() for each in texts):
-        raise UserError(f"{file or 'the texts'}: is empty; give the texts to search, one per line")
 
     from clozelab.models.embed import check_dimensions, follow, nearest, save
 

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.api.models import opened
 from clozelab.api.tasks import TaskFiles
-from clozelab.api.texts import STDIN, read_file, read_text, refuse_existing, sound, write_lines
+from clozelab.api.texts import (
+    count_empty,
+    lines_of,
+    read_text,
+    refuse_empty,
+    refuse_existing,
+    shown_name,
+    sound,
+    write_lines,
+)
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.options import ModelLike, Overwrite, Place, Text, Texts, command, located
@@ -131,7 +140,7 @@ def predict(
     if text is None and file is None and sys.stdin.isatty():
         watch.say("enter texts, one per line, then Ctrl-D:")
     loaded = opened(model, watch)
-    examples = _examples(loaded, text, file=file or "-", columns=files.columns)
+    examples = _examples(loaded, text, file=file or "-", columns=files.columns, watch=watch)
     predictions = _predicted(loaded, examples, device, watch)
     if out is not None:
         write_lines(out, predictions.lines(as_json=json))
@@ -191,7 +200,7 @@ def _predicted(loaded: Model, examples: list[Any], device: str | None, watch: Wa
 
 
 def _examples(
-    loaded: Model, text: Sequence[str] | None, *, file: str, columns: Sequence[str]
+    loaded: Model, text: Sequence[str] | None, *, file: str, columns: Sequence[str], watch: Watch
 ) -> list[Any]:
     """The texts given, those of a table, or one a line of a file or of standard input."""
     from clozelab.finetuning.predict import example, fine_tuned, tabled
@@ -208,19 +217,19 @@ def _examples(
     least, most, words = task.kind.takes(imported=task.imported)
     if text is not None:  # each an example, or all of them one where the kind takes several
         texts = [sound(each, "--text") for each in text]
+        if texts:
+            refuse_empty(texts, "--text")
         rows = [texts] if most > 1 and texts else [[each] for each in texts]
         places = ["--text"] * len(rows)
         too_few, too_many = "give --text for each", "leave the others out"
     else:
-        content, place = read_file(file), STDIN if file == "-" else file
-        if not content.strip():
-            raise UserError(f"{place}: is empty; write one text per line")
-        rows = list(task.kind.rows(content))
-        places = [f"{place}:{number}" for number in range(1, len(rows) + 1)]
+        rows = list(task.kind.rows(lines_of(file)))
+        count_empty(["".join(row) for row in rows], file, watch)
+        places = [f"{shown_name(file)}:{number}" for number in range(1, len(rows) + 1)]
         too_few, too_many = "put a tab between the texts", "remove the tab, which separates texts"
     for row, place in zip(rows, places, strict=True):
         if not least <= len(row) <= most:
             has = "1 text" if len(row) == 1 else f"{len(row)} texts"
             fix = too_many if len(row) > most else too_few
             raise UserError(f"{place}: has {has}, but the model takes {words}; {fix}")
-    return [example(task.kind, task.kind.joined(row), n) for n, row in enumerate(rows)]
+    return [example(task.kind, task.kind.joined(row), n) for n, row in enumerate(rows, 1)]

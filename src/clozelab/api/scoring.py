@@ -8,13 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from clozelab.api.models import identity, predicting, warn_of_length
 from clozelab.api.tasks import TaskFiles
-from clozelab.api.texts import STDIN, lines_of, refuse_existing, sound, write_lines, write_record
+from clozelab.api.texts import (
+    count_empty,
+    lines_of,
+    refuse_empty,
+    refuse_existing,
+    shown_name,
+    sound,
+    write_lines,
+    write_record,
+)
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.options import ModelLike, Overwrite, Place, Places, Texts, command
 from clozelab.runs.options import Device
 
 if TYPE_CHECKING:
+    from clozelab.contracts import Pieces
     from clozelab.scoring.facts import FactFiles, FactScores
     from clozelab.scoring.likelihood import Method, TextScorer
     from clozelab.scoring.pairs import PairFiles, PairScores
@@ -80,13 +90,14 @@ def score(
         texts, places = _texts(text, file, watch)
         text_scorer = _scorer(model, method, data, watch)
 
-        from clozelab.scoring.likelihood import follow, read
-        from clozelab.scoring.texts import scored
+        from clozelab.scoring.likelihood import follow
+        from clozelab.scoring.texts import scored, with_empty
 
-        pieces = read(text_scorer, texts, places=places.__getitem__)
+        pieces = _read(text_scorer, texts, places)
         warn_of_length(text_scorer.model, text_scorer.longest(pieces), watch)
         likelihoods = watch.drain(follow(text_scorer, pieces, **how), "scoring", 1)
-        scores = scored(text_scorer, texts, likelihoods)
+        written = [each for each in texts if each.strip()]
+        scores = with_empty(scored(text_scorer, written, likelihoods), texts)
         if scores.unknown:
             watch.warn(f"scored as the unknown token: {scores.unknown:,} tokens")
         if out is not None:
@@ -142,26 +153,29 @@ def _texts(
         if not text:
             raise UserError("score needs a text; the list of texts is empty")
         texts = [sound(one, "--text") for one in text]
+        refuse_empty(texts, "--text")
         return texts, [f"--text {number}" for number in range(1, len(texts) + 1)]
     if not file and sys.stdin.isatty():
         watch.say("enter texts, one per line, then Ctrl-D:")
     texts, places = [], []
     for name in file or ["-"]:
         lines = lines_of(name)
-        place = STDIN if name == "-" else name
-        written = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-        if not written:
-            raise UserError(f"{place}: is empty; write one text per line")
-        if left := len(lines) - len(written):
-            watch.say(f"{place}: empty lines skipped: {left:,}")
-        texts += [line for _, line in written]
-        places += [f"{place}:{number}" for number, _ in written]
+        count_empty(lines, name, watch)
+        texts += lines
+        places += [f"{shown_name(name)}:{number}" for number in range(1, len(lines) + 1)]
     return texts, places
+
+
+def _read(text_scorer: TextScorer, texts: Sequence[str], places: Sequence[str]) -> Pieces:
+    """The tokens of the texts that are not empty; texts that cannot be scored are refused."""
+    from clozelab.scoring.likelihood import read
+
+    written = [number for number, text in enumerate(texts) if text.strip()]
+    places_of = [places[number] for number in written]
+    return read(text_scorer, [texts[n] for n in written], places=places_of.__getitem__)
 
 
 def check_texts(model: ModelLike, file: str, watch: Watch) -> None:
     """Refuse texts that a model cannot score."""
-    from clozelab.scoring.likelihood import read
-
     texts, places = _texts(None, [file], watch)
-    read(_scorer(model, None, None, watch), texts, places=places.__getitem__)
+    _read(_scorer(model, None, None, watch), texts, places)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.files import check_output, write_text
 from clozelab.runs.directory import machine_facts
@@ -27,14 +28,35 @@ def read_file(file: str) -> str:
             return sound(sys.stdin.read(), STDIN)
         return Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise _not_utf8(STDIN if file == "-" else file) from None
+        raise _not_utf8(shown_name(file)) from None
 
 
 def lines_of(file: str) -> list[str]:
-    """The texts of a file or of standard input, one a line."""
+    """The texts of a file or of standard input, one a line; a file without any is refused.
+
+    An empty line is an empty text, so that the number of a text is that of its line.
+    """
     text = read_file(file)
+    refuse_empty([text], shown_name(file), fix="write one text per line")
     # Not splitlines: U+2028 and its like stand inside a text.
-    return text.removesuffix("\n").split("\n") if text else []
+    return text.removesuffix("\n").split("\n")
+
+
+def shown_name(file: str) -> str:
+    """The name of a file in messages."""
+    return STDIN if file == "-" else file
+
+
+def refuse_empty(texts: Sequence[str], place: str, *, fix: str = "give a text") -> None:
+    """Refuse texts that are all empty; an empty one among others keeps its place."""
+    if not any(text.strip() for text in texts):
+        raise UserError(f"{place}: is empty; {fix}")
+
+
+def count_empty(texts: Sequence[str], file: str, watch: Watch) -> None:
+    """Say how many lines of a file are empty, if any."""
+    if empty := sum(not text.strip() for text in texts):
+        watch.warn(f"{shown_name(file)}: empty lines: {empty:,}")
 
 
 def sound(text: str, place: str) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -54,8 +54,8 @@ class ScoredText:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean surprisal of a token."""
-        return _exp(-self.log_likelihood / self.predicted)
+        """exp of the mean surprisal of a token; NaN for an empty text."""
+        return _exp(-self.log_likelihood / self.predicted) if self.tokens else math.nan
 
     def strip(self, by: Unit) -> Iterator[tuple[str, ScoredPiece | None]]:
         """Yield the text in order: tokens or words, and the text between them."""
@@ -71,7 +71,7 @@ class ScoredText:
         return {
             "text": self.text,
             "log_likelihood": self.log_likelihood,
-            "perplexity": self.perplexity,
+            "perplexity": self.perplexity if self.tokens else None,
             "tokens": [[token.text, token.log_likelihood] for token in self.tokens],
             "words": [[word.text, word.log_likelihood] for word in self.words],
         }
@@ -112,7 +112,8 @@ class TextScores(Sequence[ScoredText]):
                 yield json.dumps(text.as_json(), ensure_ascii=False)
             elif by == "sentence":
                 flat_text = _SEPARATORS.sub(" ", text.text)
-                yield f"{text.log_likelihood:.6f}\t{text.perplexity:.4f}\t{flat_text}"
+                perplexity = f"{text.perplexity:.4f}" if text.tokens else ""
+                yield f"{text.log_likelihood:.6f}\t{perplexity}\t{flat_text}"
             else:
                 for piece in text.tokens if by == "token" else text.words:
                     nats = piece.log_likelihood
@@ -132,6 +133,13 @@ def scored(text_scorer: TextScorer, texts: Sequence[str], likelihoods: Likelihoo
     )
     count = 0 if unknown is None else int(np.equal(ids, unknown).sum())
     return TextScores(rows, likelihoods.method, count)
+
+
+def with_empty(scores: TextScores, texts: Sequence[str]) -> TextScores:
+    """The scores with the empty ones among `texts`, which have no tokens, in their places."""
+    rows = iter(scores)
+    all_texts = (next(rows) if text.strip() else ScoredText(text, (), (), 0.0) for text in texts)
+    return replace(scores, texts=tuple(all_texts))
 
 
 def _score_text(

@@ -54,7 +54,7 @@ def _texts(result: TextScores, values: Values, *, as_json: bool) -> Iterator[Ren
         yield from result.lines(by=by, as_json=as_json)
         return
     coloured = out.color_system is not None and not out.no_color
-    for text in result:
+    for text in (each for each in result if each.tokens):
         yield strip(text, by=by, coloured=coloured)
         yield Text(
             f"{text.log_likelihood:.2f} nats, perplexity {text.perplexity:,.2f},"

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -74,10 +75,10 @@ class Coreference(TaskKind):
         return Document(name, tuple(strings(sentence) for sentence in value))
 
     @classmethod
-    def rows(cls, text: str) -> list[list[str]]:
+    def rows(cls, lines: Sequence[str]) -> list[list[str]]:
         """A sentence a line, and a blank line between two documents."""
-        parts = [part.split("\n") for part in text.split("\n\n") if part.strip()]
-        return [[line for line in part if line.strip()] for part in parts]
+        stretches = groupby(lines, key=lambda line: bool(line.strip()))
+        return [list(sentences) for has_text, sentences in stretches if has_text]
 
     @classmethod
     def joined(cls, texts: Sequence[str]) -> Any:

@@ -97,10 +97,9 @@ class TaskKind(Checked, ABC):
         return self.inputs
 
     @classmethod
-    def rows(cls, text: str) -> list[list[str]]:
+    def rows(cls, lines: Sequence[str]) -> list[list[str]]:
         """The texts of each example of a text file: an example a line, tabs between its texts."""
-        # Not splitlines, which also splits at U+2028 and the like.
-        return [line.split("\t") for line in text.removesuffix("\n").split("\n")]
+        return [line.split("\t") for line in lines]
 
     @classmethod
     def joined(cls, texts: Sequence[str]) -> Any:

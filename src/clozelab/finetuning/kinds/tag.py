@@ -64,9 +64,9 @@ class Tag(TaskKind):
         return Tagged(name, tuple(value.split()) if isinstance(value, str) else strings(value))
 
     @classmethod
-    def rows(cls, text: str) -> list[list[str]]:
+    def rows(cls, lines: Sequence[str]) -> list[list[str]]:
         """A sentence a line, in which a tab is a space."""
-        return [[" ".join(row)] for row in super().rows(text)]
+        return [[" ".join(row)] for row in super().rows(lines)]
 
     @classmethod
     def derive(cls, examples: Sequence[Tagged], *, labels: tuple[str, ...]) -> dict[str, Setting]:
