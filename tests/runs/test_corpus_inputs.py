@@ -22,7 +22,7 @@ from clozelab.text.loading import load
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.store import Corpus
 from clozelab.text.store import build as building
-from clozelab.text.tokenizers import ByteBpe
+from clozelab.text.tokenizers import ByteBpe, Wordpiece
 
 
 def put(folder: Path, kind: str) -> Path:
@@ -75,6 +75,25 @@ def test_what_is_no_text_is_one_sentence(tmp_path: Path, kind: str, problem: str
         build(str(place), out)
     assert problem in str(caught.value) and "\n" not in str(caught.value)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("text", ["ガラスがバスで割れた。", "मैं दिल्ली में हूँ। वह कि यह है।"])
+def test_scripts_whose_marks_are_removed_are_pointed_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.txt").write_text(f"{text}\n" * 40, encoding="utf-8")
+    for tokenizer, removed in (
+        (Wordpiece(vocabulary=400), True),
+        (Wordpiece(vocabulary=400, cased=True), False),
+        (ByteBpe(vocabulary=400), False),
+    ):
+        counts = Counts()
+        out = tmp_path / f"{type(tokenizer).__name__}-{tokenizer.cased}"
+        build(str(tmp_path / "a.txt"), out, tokenizer, counts=counts)
+        said = [what for what in counts.numbers if "marks the tokenizer removes" in what]
+        assert bool(said) == removed
+    counts = Counts()
+    (tmp_path / "b.txt").write_text("Déjà vu à Genève.\n" * 40, encoding="utf-8")
+    build(str(tmp_path / "b.txt"), tmp_path / "c", Wordpiece(vocabulary=400), counts=counts)
+    assert not any("marks the tokenizer removes" in what for what in counts.numbers)
 
 
 def test_the_command_says_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,14 @@ def settings_of(
     """The settings of one step of a tokenizer, without serialising its large vocabulary."""
     settings: dict[str, Any] = {} if step is None else json.loads(step.__getstate__())
     return settings
+
+
+def strips_marks(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer removes accents and other marks that combine with a letter (が → か)."""
+    normalizer = tokenizer.normalizer
+    if normalizer is None:
+        return False
+    return unicodedata.normalize("NFC", normalizer.normalize_str("が")).strip() == "か"
 
 
 def lower_cases(tokenizer: Tokenizer) -> bool:

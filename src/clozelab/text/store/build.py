@@ -6,6 +6,7 @@ is in `building/`; a build that was stopped in any way continues from there.
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import threading
@@ -48,7 +49,7 @@ from clozelab.text.store.manifest import NAME
 from clozelab.text.store.workers import tokenised
 from clozelab.text.tokenizers import TokenizerSpec
 from clozelab.text.units import NgramTable, gazetteer, read_spans
-from clozelab.text.vocabulary import check_ids, describe
+from clozelab.text.vocabulary import check_ids, describe, strips_marks
 from clozelab.text.words import segmenter
 
 _KIND = "corpus"
@@ -56,7 +57,10 @@ _BUILDING = "unfinished corpus"
 _SPOOL = "standard-input"  # a file in `building/`: a copy of standard input
 _ADDING = "adding"  # a file in `building/`: a digest of the addition, and its parent's fingerprint
 _SAMPLE = {"unigram": 1 << 26}  # bytes of text to train on, for tokenizers that train slowly
-_MANY_UNKNOWN = 0.01  # the share of unknown tokens from which they are counted
+_MANY = 0.01  # the share of unknown tokens, or of those in other scripts, that is pointed out
+# Scripts in which marks tell words apart: of India and its neighbours, Thai to Tibetan, Burmese,
+# Khmer, and Japanese kana.
+_MARKED = re.compile("[\u0900-\u0dff\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff]")
 _MOST_SAMPLE = 1 << 30  # bytes of text that other tokenizers are trained on, at most
 
 
@@ -98,6 +102,7 @@ def build(
             number=corpus.vocabulary.size,
         )
     _count_unknown(corpus, counts)
+    _count_stripped(corpus, counts)
     return corpus
 
 
@@ -107,9 +112,24 @@ def _count_unknown(corpus: Corpus, counts: Counts) -> None:
     if times is None or "unk" not in roles:
         return
     number, total = int(times[roles["unk"]]), int(times.sum())
-    if number >= _MANY_UNKNOWN * total > 0:
+    if number >= _MANY * total > 0:
         name = corpus.tokenizer.id_to_token(roles["unk"])
         counts.add(f"tokens unknown to the tokenizer ({name}), of {total:,}", number=number)
+
+
+def _count_stripped(corpus: Corpus, counts: Counts) -> None:
+    """Count the tokens in scripts whose marks the tokenizer removes, if they are many."""
+    times = corpus.vocabulary.counts
+    if times is None or not strips_marks(corpus.tokenizer):
+        return
+    pieces = corpus.tokenizer.get_vocab()
+    number = sum(int(times[i]) for piece, i in pieces.items() if _MARKED.search(piece))
+    if number >= _MANY * int(times.sum()) > 0:
+        counts.add(
+            "tokens in scripts whose marks the tokenizer removes (が → か, कि → क); keep them with"
+            " --tokenizer wordpiece --cased or --tokenizer byte_bpe",
+            number=number,
+        )
 
 
 def add(
