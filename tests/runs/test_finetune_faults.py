@@ -34,7 +34,7 @@ from clozelab.finetuning.inputs import forget, inputs_for
 from clozelab.finetuning.request import Data, refuse_changed
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.load import load
-from clozelab.runs.directory import Run, read_json
+from clozelab.runs.directory import Run, json_or_empty
 from clozelab.runs.events import Said, Scored
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import SaveOptions
@@ -335,7 +335,7 @@ def test_a_folder_from_before_digests_goes_on_and_takes_those_of_today(tmp_path:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
     request = finetune_request("pairs", str(file), *SHORT)
     run_finetuning(request, out)
-    plan = read_json(out / "plan.json")
+    plan = json_or_empty(out / "plan.json")
     del plan["digests"]
     (out / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     (out / ".clozelab").unlink()  # nor were there markers
@@ -344,7 +344,7 @@ def test_a_folder_from_before_digests_goes_on_and_takes_those_of_today(tmp_path:
         "before clozelab recorded digests of its data" in event.text
         for event in events(Said, happened)
     )
-    assert read_json(out / "plan.json")["digests"] == {str(file.resolve()): sha256(file)}
+    assert json_or_empty(out / "plan.json")["digests"] == {str(file.resolve()): sha256(file)}
     assert not events(Said, run_finetuning(planned(request, seeds=2), out))
 
 

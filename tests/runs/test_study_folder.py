@@ -37,7 +37,7 @@ from support.small_studies import (
 from clozelab.cli import main
 from clozelab.cli.views.studies import scores
 from clozelab.errors import UserError
-from clozelab.runs.directory import PLAN, STUDY, Run, read_json
+from clozelab.runs.directory import PLAN, STUDY, Run, json_or_empty
 from clozelab.runs.events import drained
 from clozelab.studies import spec as studies
 from clozelab.studies.plan import make_plan
@@ -261,14 +261,14 @@ def test_a_measure_that_is_asked_for_later_or_was_lost_is_taken(tmp_path: Path) 
     study, out = read_study(tmp_path, STATIC), tmp_path / "out"
     run_study(study, out, budget="2steps")
     file = out / "cells/static/seed-0/measured.json"
-    first = read_json(file)["scores"]
+    first = json_or_empty(file)["scores"]
     more = replace(study, measures=(*study.measures, "pair.next_sentence"))
     run_study(more, out, budget="2steps")
-    both = read_json(file)["scores"]
+    both = json_or_empty(file)["scores"]
     assert first.items() < both.items() and "pair.next_sentence" in both
     file.write_text("{")
     run_study(more, out, budget="2steps")
-    assert read_json(file)["scores"] == both
+    assert json_or_empty(file)["scores"] == both
     (cell,) = (Run(out).result() or {})["cells"]
     assert cell["scores"] == both and cell["tokens"] > 0
 

@@ -209,7 +209,7 @@ class Chunks:
     @property
     def beyond(self) -> Ints:
         """[n] the first entry after the chunk that is not what follows its first half."""
-        return self.stop + (self.cut == self.stop)
+        return np.where(self.cut == self.stop, self.stop + 1, self.stop)
 
     def halves(self, at: Ints) -> Ints:
         """[2, 3, B] both halves of chunks: first entry, end (exclusive), document."""

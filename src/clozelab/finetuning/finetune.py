@@ -36,7 +36,7 @@ from clozelab.finetuning.request import FinetuneRequest, refuse_changed, settled
 from clozelab.finetuning.task import to_toml
 from clozelab.finetuning.trial import Trial
 from clozelab.interrupts import first_done
-from clozelab.runs.directory import PLAN, TASK, Run, read_json
+from clozelab.runs.directory import PLAN, TASK, Run, json_or_empty
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
@@ -192,7 +192,7 @@ def planned(
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: must be at least 1")
     forget()  # caches of an earlier plan: files may have changed
-    protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
+    protocol = order.protocol or (json_or_empty(out / PLAN).get("protocol") if out else None)
     protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
     digests = order.data.digests(splits_of)
     order = replace(order, protocol=protocol, digests=digests)
@@ -210,7 +210,7 @@ def planned(
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
     """Lock the folder; one with other contents is refused."""
-    if kind_of(out) is None and {"model", "data"} <= read_json(out / PLAN).keys():
+    if kind_of(out) is None and {"model", "data"} <= json_or_empty(out / PLAN).keys():
         mark(out, _KIND)  # a folder from before there were markers
     claim(out, _KIND)
     with locked(out, work="fine-tuning"):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clozelab.runs.directory import Entry, Run, read_json
+from clozelab.runs.directory import Entry, Run, json_or_empty
 
 FILE = "adaptation.json"  # in the run's folder: what was measured when it was done
 _TEXTS = {"held_out": "new text", "general": "general text"}  # by what the log calls them
@@ -114,7 +114,7 @@ def read_adaptation(run: Run) -> AdaptationRecord | None:
         changes=settings.get("changes", []),
         others=[
             *_probes(run.events("probe"), best_step),
-            *_measures(read_json(run.path / FILE)),
+            *_measures(json_or_empty(run.path / FILE)),
         ],
     )
 

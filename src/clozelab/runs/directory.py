@@ -307,7 +307,7 @@ def machine_facts() -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def json_or_empty(file: Path) -> dict[str, Any]:
     """The content of a JSON file; empty if it is missing or damaged."""
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))

@@ -19,7 +19,7 @@ from clozelab.reporting import page, run_curves
 from clozelab.reporting.charts import Chart, clock_data
 from clozelab.reporting.document import PageTable
 from clozelab.reporting.records import finetunings, named
-from clozelab.runs.directory import PLAN, STUDY, Run, read_json
+from clozelab.runs.directory import PLAN, STUDY, Run, json_or_empty
 from clozelab.runs.record import Moment, RunRecord, read_run
 from clozelab.serving.folder_state import Readings, activity
 from clozelab.serving.study_overview import study_row
@@ -111,7 +111,7 @@ def _findings(folder: Path) -> list[Json]:
 
 def _tuning_row(folder: Path) -> Json:
     """The fine-tunings of a model on a task: a table of their scores once they are done."""
-    task = read_json(folder / PLAN)["data"]["task"]
+    task = json_or_empty(folder / PLAN)["data"]["task"]
     records = [*finetunings(folder, folder.name)]
     if not records:
         state = "running" if files.is_locked(folder) else "stopped"

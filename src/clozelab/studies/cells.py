@@ -18,7 +18,7 @@ from clozelab.finetuning import finetune
 from clozelab.finetuning.request import FinetuneRequest
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain, resume
-from clozelab.runs.directory import MEASURED, Run, read_json
+from clozelab.runs.directory import MEASURED, Run, json_or_empty
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
@@ -94,7 +94,7 @@ def is_done(job: CellJob) -> bool:
 
 def _is_measured(job: CellJob) -> bool:
     """Whether all measures are known, also those added later."""
-    values = read_json(job.folder / MEASURED)
+    values = json_or_empty(job.folder / MEASURED)
     return {*measurable(job.request)} <= {*values.get("measures", values.get("scores", ()))}
 
 
@@ -123,7 +123,7 @@ def record_failure(job: CellJob, error: BaseException) -> str:
 def failure(job: CellJob) -> str | None:
     """Why a cell failed, if it did."""
     file = job.folder / FAILED
-    return str(read_json(file).get("error", "")) if file.exists() else None
+    return str(json_or_empty(file).get("error", "")) if file.exists() else None
 
 
 def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
         "parameters": _parameters(run),
         "pretrained_by": job.request.shares_pretraining_with(variant) or variant,
         "failed": failure(job),
-        "diverged": bool(read_json(job.folder / FAILED).get("diverged")),
+        "diverged": bool(json_or_empty(job.folder / FAILED).get("diverged")),
     }
 
 
@@ -156,7 +156,7 @@ def _scores(job: CellJob) -> dict[str, float]:
         result = Run(job.folder / TASKS / task).result()
         if result is not None:
             scores |= tuning_scores(task, finetune.tunings_of(result), job.request.study.measures)
-    return scores | dict(read_json(job.folder / MEASURED).get("scores", {}))
+    return scores | dict(json_or_empty(job.folder / MEASURED).get("scores", {}))
 
 
 def _constant_scores(job: CellJob) -> dict[str, float]:
