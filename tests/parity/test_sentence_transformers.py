@@ -127,7 +127,7 @@ def test_the_nearest_texts_are_found_by_cosine(
         (["--near", "a", "--words", "first"], "--near compares whole texts"),
         (["--near", "a", "--top", "0"], "--top 0: must be at least 1"),
         (["--near", "a", "--dimensions", "33"], "give 1 to 32"),
-        (["--near", "a", "--file", "EMPTY"], "is empty; give the texts to search"),
+        (["--near", "a", "--file", "EMPTY"], "is empty; write one text per line"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_in_a_sentence(

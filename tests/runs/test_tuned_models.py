@@ -402,9 +402,12 @@ def test_a_model_of_others_is_applied_like_one_of_ours(
     done("import", str(there), str(run))
     file = examples(runs_dir, kind)
     mine = predicted(capsys, runs_dir / f"roberta-{kind}", file)
+    tuned = load(str(runs_dir / f"roberta-{kind}")).task
+    assert tuned is not None
     for place in (there, run):
         task = load(str(place)).task
-        assert task is not None and task.name == "imported" and task.tuning.length == LENGTH
+        assert task is not None and task.name == "imported"
+        assert task.tuning.length == tuned.tuning.length  # the tokenizer's settings have it
         predictions = predicted(capsys, place, file)
         if kind == "answer":  # which is longer here, by default
             assert [
