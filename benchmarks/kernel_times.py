@@ -162,13 +162,12 @@ def rank_attention_entry(tokens: int, *, dropout: float = 0.0) -> Entry:
         random_tensor(blocks, size, HEADS, WIDTH // HEADS) for size in (rows, columns, columns)
     )
     pos_scores = random_tensor(blocks, HEADS, rows, columns + rows)
-    same, other = random_tensor(blocks, HEADS, rows), random_tensor(blocks, HEADS, rows)
-    query_rank = torch.rand(blocks, rows).argsort(1)
-    own_key = torch.arange(memory, columns).expand(blocks, rows)
+    segment_scores = random_tensor(blocks, HEADS, rows)
+    rank = torch.rand(blocks, rows).argsort(1)
     shift = rows - torch.arange(rows).expand(blocks, rows)
-    key_rank = torch.cat([torch.full((blocks, memory), -1), query_rank], 1)
+    key_rank = torch.cat([torch.full((blocks, memory), -1), rank], 1)
     segment = (torch.arange(columns) > columns // 2).long().expand(blocks, columns)
-    integers = (query_rank, own_key, shift, segment[:, memory:], key_rank, segment)
+    integers = (rank + 1, shift, segment[:, memory:], key_rank, segment)
     ranks = [x.to(DEVICE, torch.int32).contiguous() for x in integers]
     seed = torch.tensor(7, device=DEVICE)
 
@@ -176,22 +175,20 @@ def rank_attention_entry(tokens: int, *, dropout: float = 0.0) -> Entry:
         return (relative.attend(*tensors, ranks=ranks, seed=seed, dropout=dropout),)
 
     def plain(*tensors: Tensor) -> tuple[Tensor, ...]:
-        q, k, v, pos_scores, same, other = tensors
-        query_rank, own_key, shift, query_segment, key_rank, key_segment = (
-            x.long()[:, None] for x in ranks
-        )
+        q, k, v, pos_scores, segment_scores = tensors
+        query_rank, shift, query_segment, key_rank, key_segment = (x.long()[:, None] for x in ranks)
         numbers = torch.arange(columns, device=DEVICE)
         cells = (shift[..., None] + numbers).expand(-1, HEADS, -1, -1)
         scores = torch.einsum("brha,bkha->bhrk", q, k) + pos_scores.gather(3, cells)
         same_segment = query_segment[..., None] == key_segment[..., None, :]
-        scores = scores + torch.where(same_segment, same[..., None], other[..., None])
+        scores = scores + same_segment * segment_scores[..., None]
         visible = query_rank[..., None] > key_rank[..., None, :]
-        visible = visible | (own_key[..., None] == numbers)
         scores = (scores * (WIDTH // HEADS) ** -0.5).masked_fill(~visible, float("-inf"))
         weights = functional.dropout(scores.float().softmax(-1), dropout).to(v.dtype)
         return (torch.einsum("bhrk,bkha->brha", weights, v),)
 
-    return Entry((q, k, v, pos_scores, same, other), ours, plain, drops=dropout > 0, tiled=relative)
+    tensors = (q, k, v, pos_scores, segment_scores)
+    return Entry(tensors, ours, plain, drops=dropout > 0, tiled=relative)
 
 
 def add_norm_entry(

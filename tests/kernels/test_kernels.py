@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from support.corpora import ENVIRONMENT
 from support.processes import run_process
 from support.triton_interpreter import (
@@ -66,10 +67,15 @@ def dropout_factors(rows: int, columns: int, dropout: float, *, mask_id: int = 0
             x = ((x ^ (x >> shift)) * factor) % most
         return x ^ (x >> 15)
 
-    high = hash32(((seed >> 32) + mask_id) % most)
-    low = hash32((seed % most) ^ mask_id)
-    by_row = np.array([hash32((low + row) % most) for row in range(rows)], dtype=np.uint64)
-    by_column = np.array([hash32(high ^ column) for column in range(columns)], dtype=np.uint64)
+    def keys(base: int, count: int) -> NDArray[np.uint64]:
+        hashes = [
+            hash32((base + i % 32) % most) ^ hash32((base + 32 + i // 32) % most)
+            for i in range(count)
+        ]
+        return np.array(hashes, dtype=np.uint64)
+
+    by_row = keys(hash32((seed % most) ^ mask_id), rows)
+    by_column = keys(most - 1 - hash32(((seed >> 32) + mask_id) % most), columns)
     drawn = (by_row[:, None] ^ by_column[None, :]) * np.uint64(0x9E3779B1) % np.uint64(most)
     survives = torch.from_numpy(drawn >= round(dropout * most))
     return survives.double().to(DEVICE) / (1 - dropout)
@@ -531,6 +537,9 @@ def test_masks_drop_their_rate_evenly_and_corners_are_not_tied() -> None:
     corners = signs[:-1, :-1] * signs[1:, :-1] * signs[:-1, 1:] * signs[1:, 1:]
     expected = (1 - 2 * dropout) ** 4
     assert abs(float(corners.mean()) - expected) < 0.02
+    # Four elements of a row whose columns share the halves of their indices.
+    shared = signs[:, :-33] * signs[:, 1:-32] * signs[:, 32:-1] * signs[:, 33:]
+    assert abs(float(shared.mean()) - expected) < 0.02
     assert dropout_kernels.drop_threshold(dropout) == 2**30
     assert dropout_kernels.inverse_keep_prob(dropout) == pytest.approx(4 / 3)
 
@@ -670,15 +679,14 @@ for window, parts in ((0, 3), (128, 2)):
         if "distances" in sys.argv:
             given = " ".join("*i32" if "codes" in name else h for name in tables)
             tiled(kernel, types.replace(places, f"{given} {places}"), settings, **shape)
-known |= {"BLOCK_M": 64, "BLOCK_N": 64}
-places = " ".join(["*i32"] * 6 + ["*i64"])
+places = " ".join(["*i32"] * 5 + ["*i64"])
 sizes = "i32 i32 i32 fp32"
-six = " ".join([h] * 6)
-forward = f"{six} {places} {h} {f} {sizes} i32 fp32"
+five = " ".join([h] * 5)
+forward = f"{five} {places} {h} {f} {sizes} i32 fp32"
 tiled(relative._relative_forward_kernel, forward, relative.FORWARD)
-dq = f"{h} {six} {places} {h} {f} {f} {h} {h} {h} {h} {sizes} fp32 i32 fp32"
+dq = f"{h} {five} {places} {h} {f} {f} {h} {h} {h} {sizes} fp32 i32 fp32"
 tiled(relative._relative_backward_dq_kernel, dq, relative.BACKWARD_DQ)
-dkdv = f"{h} {six} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
+dkdv = f"{h} {five} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
 tiled(relative._relative_backward_dkdv_kernel, dkdv, relative.BACKWARD_DKDV)
 print("all")
 """

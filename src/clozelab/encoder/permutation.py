@@ -38,11 +38,10 @@ class Padding(NamedTuple):
 class Ranks(NamedTuple):
     """An attention mask as a few 32-bit integers for each query and each key.
 
-    Query i sees key j exactly if query_rank(i) > key_rank(j), or if they are the same token.
+    Query i sees key j exactly if query_rank(i) > key_rank(j).
     """
 
     query_rank: Tensor  # [B, R]
-    own_key: Tensor  # [B, R] the key of the same token, or -1
     shift: Tensor  # [B, R] the column of its distance to the first key
     query_segment: Tensor  # [B, R]
     key_rank: Tensor  # [B, K]
@@ -82,14 +81,17 @@ def attention_masks(
     """The masks of the content stream and, where there are queries, of the query stream."""
     query_ranks, key_ranks = _ranks(batch, padding)
     segments = padding.pad(batch.segments)
-    positions = torch.arange(padding.length, device=batch.ids.device).expand_as(query_ranks)
+    positions = torch.arange(padding.length, device=batch.ids.device).expand_as(key_ranks)
+    content_queries = (key_ranks + 1, positions, segments)  # each sees itself
+    if padding.real is not None:
+        key_ranks = torch.where(padding.real, key_ranks, 4 * padding.length)
     keys = (key_ranks, segments)
-    content = _mask((query_ranks, positions, segments), keys, memory, sees_itself=True)
+    content = _mask(content_queries, keys, memory)
     if batch.queries is None:
         return content, None
     at = batch.position_ids[batch.queries].long()
     rows = (query_ranks.gather(1, at), at, segments.gather(1, at))
-    queries = _mask(rows, keys, memory, sees_itself=False)
+    queries = _mask(rows, keys, memory)
     # Key j and a query at position i of the block have the distance past + i - j; columns count
     # down from the distance past + length.
     numbers = torch.arange(queries.visible.shape[-1], device=at.device)
@@ -121,17 +123,11 @@ def _ranks(batch: Input, padding: Padding) -> tuple[Tensor, Tensor]:
         second_half = (positions >= (lengths + 1) // 2) * (padding.length + 1)
         key = torch.where(kinds == _PLAIN, -1, padding.pad(batch.order)) + second_half
         query = torch.where(kinds == _TARGET, key, key + 1)
-    if padding.real is not None:
-        key = torch.where(padding.real, key, 4 * padding.length)
     return query, key
 
 
 def _mask(
-    queries: tuple[Tensor, Tensor, Tensor],
-    keys: tuple[Tensor, Tensor],
-    memory: Tensor | None,
-    *,
-    sees_itself: bool,
+    queries: tuple[Tensor, Tensor, Tensor], keys: tuple[Tensor, Tensor], memory: Tensor | None
 ) -> AttentionMask:
     """The mask of rows with (rank, position, segment) over keys with (rank, segment).
 
@@ -139,16 +135,14 @@ def _mask(
     """
     rank, at, segment = queries
     key_rank, key_segment = keys
-    length, past = key_rank.shape[1], 0
+    length = key_rank.shape[1]
     if memory is not None:
-        real, past = memory[-1].any(-1), memory.shape[2]
+        real = memory[-1].any(-1)
         key_rank = torch.cat([torch.where(real, -2, 4 * length), key_rank], dim=1)
         blank = torch.zeros_like(real, dtype=key_segment.dtype)
         key_segment = torch.cat([blank, key_segment], dim=1)
-    own = at + past if sees_itself else torch.full_like(at, -1)
-    numbers = torch.arange(key_rank.shape[1], device=at.device)
-    visible = (rank[:, :, None] > key_rank[:, None, :]) | (own[:, :, None] == numbers)
+    visible = rank[:, :, None] > key_rank[:, None, :]
     same = segment[:, :, None] == key_segment[:, None, :]
-    integers = (rank, own, length - at, segment, key_rank, key_segment)
+    integers = (rank, length - at, segment, key_rank, key_segment)
     ranks = Ranks(*(x.int() for x in integers))
     return AttentionMask(visible[:, None], same[:, None], None, ranks)

@@ -97,7 +97,7 @@ class RelativeAttention(nn.Module):
                 x.transpose(1, 2) for x in (content_BHRA, context.keys, context.values)
             )
             attended_BRHA = attend(
-                queries, keys, values, by_distance_BHRP, same_BHR, other_BHR,
+                queries, keys, values, by_distance_BHRP, same_BHR - other_BHR,
                 ranks=mask.ranks, seed=seed, dropout=self.rate if self.training else 0.0,
             )  # fmt: skip
         else:

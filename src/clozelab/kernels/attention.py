@@ -46,13 +46,16 @@ from clozelab.kernels.distances import (
     store_position_grads,
 )
 from clozelab.kernels.dropout import (
-    column_keys,
+    column_base,
+    drop_probs,
     drop_threshold,
     inverse_keep_prob,
     keep_mask,
-    row_keys,
+    keys_of,
+    row_base,
+    tile_keys,
 )
-from clozelab.kernels.heads import inverse_sqrt, load_tile
+from clozelab.kernels.heads import inverse_sqrt, limit_registers, load_tile
 from clozelab.kernels.rotation import apply_rotary
 
 # For longer blocks torch's packed kernel should compute gradients faster, by its published speeds;
@@ -65,6 +68,8 @@ FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
 BACKWARD_DKDV = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
 BACKWARD_BLOCK = {"num_warps": 8, "num_stages": 1}
+# The registers of a thread: four, four and three programs fit a processor of an H200.
+MAX_REGISTERS = {"forward": 128, "dq": 128, "dkdv": 168}
 UNBOUNDED = tl.constexpr(1 << 30)  # of a window: more tokens than a block has
 
 
@@ -94,6 +99,20 @@ def _visible(offs_m, offs_n, seqlen, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl
 
 
 @triton.jit
+def _visible_tile(
+    offs_m, start_n, seqlen, BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr,
+    WINDOW_RIGHT: tl.constexpr,
+):  # fmt: skip
+    """[M, BLOCK_N] True where query m sees key start_n + n.
+
+    Positions are counted from start_n: in a loop, the n are constants then.
+    """
+    offs_n = tl.arange(0, BLOCK_N)[None, :]
+    rel_m = (offs_m - start_n)[:, None]
+    return _visible(rel_m, offs_n, seqlen - start_n, WINDOW_LEFT, WINDOW_RIGHT)
+
+
+@triton.jit
 def _attention_forward_inner(
     acc, m_i, l_i, q, k_base, v_base, c2p, c2p_codes, p2c, p2c_codes, P, hn_start, start_m, offs_m,
     lo, hi, seqlen, keys_m, seed, block_head, drop_threshold, offs_d, scale_log2,
@@ -110,15 +129,15 @@ def _attention_forward_inner(
             scores, c2p, c2p_codes, p2c, p2c_codes, P, hn_start, start_m, start_n, seqlen, seqlen
         )
         if MASKED:
-            visible = _visible(offs_m[:, None], offs_n[None, :], seqlen, WINDOW_LEFT, WINDOW_RIGHT)
+            visible = _visible_tile(offs_m, start_n, seqlen, BLOCK_N, WINDOW_LEFT, WINDOW_RIGHT)
             scores = tl.where(visible, scores, float("-inf"))
         m_new = tl.maximum(m_i, tl.max(scores, 1) * scale_log2)
         p = tl.exp2(scores * scale_log2 - m_new[:, None])
         alpha = tl.exp2(m_i - m_new)
         l_i = l_i * alpha + tl.sum(p, 1)
         if HAS_DROPOUT:
-            keys_n = column_keys(seed, block_head, offs_n)
-            p = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
+            keys_n = tile_keys(column_base(seed, block_head), start_n, BLOCK_N)
+            p = drop_probs(p, keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold))
         v = load_tile(v_base, offs_n, offs_d, seqlen, V_STRIDE)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision="ieee")
         m_i = m_new
@@ -149,7 +168,7 @@ def _attention_forward_kernel(
     hn_start = head.to(tl.int64) * n_tokens + seq_start
     q = load_tile(q_base, offs_m, offs_d, seqlen, QK_PARTS * HIDDEN)
     seed = tl.load(seed_ptr)
-    keys_m = row_keys(seed, block_head, offs_m)
+    keys_m = tile_keys(row_base(seed, block_head), start_m, BLOCK_M)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
     m_i = tl.full((BLOCK_M,), -1e30, tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
@@ -207,7 +226,7 @@ def _attention_backward_dq_kernel(
     tl.store(delta + hn_start + offs_m, delta_m, mask_m)
     lse_m = tl.load(lse + hn_start + offs_m, mask_m, other=float("inf"))
     seed = tl.load(seed_ptr)
-    keys_m = row_keys(seed, block_head, offs_m)
+    keys_m = tile_keys(row_base(seed, block_head), start_m, BLOCK_M)
     dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
     carry = tl.zeros((BLOCK_M,), tl.float32)
     lo, hi = _window_bounds(start_m, start_m + BLOCK_M, seqlen, WINDOW_LEFT, WINDOW_RIGHT, BLOCK_N)
@@ -221,12 +240,12 @@ def _attention_backward_dq_kernel(
         )
         p = tl.exp2(scores * scale_log2 - lse_m[:, None])
         # Keys past the end have score 0, and exp2(0 − lse) may even overflow: P is 0 there.
-        visible = _visible(offs_m[:, None], offs_n[None, :], seqlen, WINDOW_LEFT, WINDOW_RIGHT)
+        visible = _visible_tile(offs_m, start_n, seqlen, BLOCK_N, WINDOW_LEFT, WINDOW_RIGHT)
         p = tl.where(visible, p, 0.0)
         dp = tl.dot(do, tl.trans(v), input_precision="ieee")
         p_kept = p
         if HAS_DROPOUT:
-            keys_n = column_keys(seed, block_head, offs_n)
+            keys_n = tile_keys(column_base(seed, block_head), start_n, BLOCK_N)
             p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
         ds = p_kept * dp - p * delta_m[:, None]
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision="ieee")
@@ -266,7 +285,7 @@ def _attention_backward_dkdv_kernel(
     k = load_tile(q_base + HIDDEN, offs_n, offs_d, seqlen, QK_PARTS * HIDDEN)
     v = load_tile(v_base, offs_n, offs_d, seqlen, 3 * HIDDEN)
     seed = tl.load(seed_ptr)
-    keys_n = column_keys(seed, block_head, offs_n)
+    keys_n = tile_keys(column_base(seed, block_head), start_n, BLOCK_N)
     dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     carry = tl.zeros((BLOCK_N,), tl.float32)
@@ -277,8 +296,9 @@ def _attention_backward_dkdv_kernel(
         offs_m = start_m + tl.arange(0, BLOCK_M)
         q = load_tile(q_base, offs_m, offs_d, seqlen, QK_PARTS * HIDDEN)
         do = load_tile(d_out + out_start, offs_m, offs_d, seqlen, HIDDEN)
-        lse_m = tl.load(lse + hn_start + offs_m, offs_m < seqlen, other=float("inf"))
-        delta_m = tl.load(delta + hn_start + offs_m, offs_m < seqlen, other=0.0)
+        mask_m = tl.arange(0, BLOCK_M) < seqlen - start_m
+        lse_m = tl.load(lse + hn_start + offs_m, mask_m, other=float("inf"))
+        delta_m = tl.load(delta + hn_start + offs_m, mask_m, other=0.0)
         scores = tl.dot(k, tl.trans(q), input_precision="ieee")
         scores = add_position_scores(
             scores, p2c, p2c_codes, c2p, c2p_codes, P, hn_start, start_n, start_m, seqlen, hi
@@ -290,7 +310,7 @@ def _attention_backward_dkdv_kernel(
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         p_kept = p
         if HAS_DROPOUT:
-            keys_m = row_keys(seed, block_head, offs_m)
+            keys_m = tile_keys(row_base(seed, block_head), start_m, BLOCK_M)
             keep = keep_mask(keys_m[None, :], keys_n[:, None], drop_threshold)
             p_kept = tl.where(keep, p, 0.0)
         dv = tl.dot(p_kept.to(do.dtype), do, dv, input_precision="ieee")
@@ -343,7 +363,8 @@ def _attention_backward_block_kernel(
     p_kept = p
     if HAS_DROPOUT:
         seed = tl.load(seed_ptr)
-        keys_m, keys_n = row_keys(seed, block_head, offs), column_keys(seed, block_head, offs)
+        keys_m = keys_of(row_base(seed, block_head), offs)
+        keys_n = keys_of(column_base(seed, block_head), offs)
         p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
     ds = (p_kept * dp - p * delta_m[:, None]).to(q.dtype)
     dv = tl.dot(tl.trans(p_kept.to(do.dtype)), do, input_precision="ieee") * inv_keep_prob
@@ -376,6 +397,11 @@ def _window_sizes(window: int, causal: bool) -> dict[str, int]:
     return {"WINDOW_LEFT": side, "WINDOW_RIGHT": 0 if causal else side}
 
 
+def _register_limit(kernel: str, scores: PositionScores, head_dim: int) -> dict[str, int]:
+    """The option that limits the registers of a thread; scores by position need more of them."""
+    return limit_registers(MAX_REGISTERS[kernel], head_dim) if scores.n_terms == 1 else {}
+
+
 @torch.library.custom_op("clozelab::attend", mutates_args=())
 def _attend(
     qkv: Tensor, cu_seqlens: Tensor, cos: Tensor | None, sin: Tensor | None, codes: Tensor | None,
@@ -396,7 +422,7 @@ def _attend(
         qk, qkv, out, lse, *scores, cu_seqlens, seed, n_tokens, n_tiles,
         softmax_scale / math.log(2), drop_threshold(dropout), inverse_keep_prob(dropout),
         HEADS=heads, HEAD_DIM=head_dim, QK_PARTS=qk.shape[1], HAS_DROPOUT=dropout > 0,
-        **_window_sizes(window, causal), **FORWARD,
+        **_window_sizes(window, causal), **FORWARD, **_register_limit("forward", scores, head_dim),
     )  # fmt: skip
     return out, lse, rotated
 
@@ -471,12 +497,12 @@ def _launch_backward(
     n_tiles = triton.cdiv(max_seqlen, BACKWARD_DQ["BLOCK_M"])
     _attention_backward_dq_kernel[(n_block_heads * n_tiles,)](
         d_out, qk, qkv, out, lse, delta, d_qkv, d_c2p, *scores, cu_seqlens, seed, n_tokens,
-        n_tiles, *scalars, **constants, **BACKWARD_DQ,
+        n_tiles, *scalars, **constants, **BACKWARD_DQ, **_register_limit("dq", scores, head_dim),
     )  # fmt: skip
     n_tiles = triton.cdiv(max_seqlen, BACKWARD_DKDV["BLOCK_N"])
     _attention_backward_dkdv_kernel[(n_block_heads * n_tiles,)](
         d_out, qk, qkv, lse, delta, d_qkv, d_p2c, *scores, cu_seqlens, seed, n_tokens, n_tiles,
-        *scalars, **constants, **BACKWARD_DKDV,
+        *scalars, **constants, **BACKWARD_DKDV, **_register_limit("dkdv", scores, head_dim),
     )  # fmt: skip
     return d_c2p, d_p2c
 

@@ -1,9 +1,10 @@
 """Counter-based dropout: whether an element is dropped is a hash of a seed, its row and its column.
 
 So no mask is stored: the backward pass computes it again, in tiles of any shape. By hand, and not
-by Triton's `tl.rand` (Philox), because a tile of a mask costs one hash for each row and each column
-and a single multiplication for each element. Any three elements of a mask are independent; four at
-the corners of a rectangle are tied only through that multiplication.
+by Triton's `tl.rand` (Philox), because a tile of a mask costs few hashes and a single
+multiplication for each element. Any three elements of a mask are independent. Four are tied only
+through that multiplication: at the corners of a rectangle, or in a row whose columns share the
+parts of their indices.
 
 Invariant: forward and backward pass the same seed, mask id, rows and columns for an element.
 """
@@ -38,23 +39,65 @@ def hash32(x):
 
 
 @triton.jit
-def row_keys(seed, mask_id, rows):
-    """A key of 32 bits for each row, from the low half of the seed.
+def row_base(seed, mask_id):
+    """The base of a mask's row keys, from the low half of the seed.
 
     Masks with the same seed and different ids are independent: one for each block and head.
     """
     half = (seed & 0xFFFFFFFF).to(tl.uint32)
-    return hash32(hash32(half ^ mask_id.to(tl.uint32)) + rows.to(tl.uint32))
+    return hash32(half ^ mask_id.to(tl.uint32))
 
 
 @triton.jit
-def column_keys(seed, mask_id, columns):
-    """A key of 32 bits for each column, from the high half of the seed."""
+def column_base(seed, mask_id):
+    """The base of a mask's column keys, from the high half of the seed."""
     half = (seed >> 32).to(tl.uint32)
-    return hash32(hash32(half + mask_id.to(tl.uint32)) ^ columns.to(tl.uint32))
+    return ~hash32(half + mask_id.to(tl.uint32))
+
+
+@triton.jit
+def keys_of(base, indices):
+    """A key of 32 bits for each row or column: the hashes of the two parts of its index, combined.
+
+    The parts are the lowest five bits and the others.
+    """
+    return hash32(base + (indices & 31).to(tl.uint32)) ^ _upper_key(base, indices >> 5)
+
+
+@triton.jit
+def tile_keys(base, start, BLOCK: tl.constexpr):
+    """keys_of(base, start + arange(BLOCK)), where start is a multiple of BLOCK, and BLOCK of 32.
+
+    A loop over tiles hashes only the upper parts, one for 32 rows or columns.
+    """
+    tl.static_assert(BLOCK % 32 == 0)
+    offsets = tl.arange(0, BLOCK)
+    first = start // 32
+    if BLOCK == 32:
+        upper = _upper_key(base, first)
+    elif BLOCK == 64:
+        upper = tl.where(offsets < 32, _upper_key(base, first), _upper_key(base, first + 1))
+    else:
+        upper = _upper_key(base, first + (offsets >> 5))
+    return hash32(base + (offsets & 31).to(tl.uint32)) ^ upper
+
+
+@triton.jit
+def _upper_key(base, upper):
+    """The hash of the upper part of an index."""
+    return hash32(base + 32 + upper.to(tl.uint32))
 
 
 @triton.jit
 def keep_mask(keys_m, keys_n, drop_threshold):
     """True where the element of a row and a column, given by their keys, is kept."""
     return ((keys_m ^ keys_n) * 0x9E3779B1).to(tl.uint32) >= drop_threshold.to(tl.uint32)
+
+
+@triton.jit
+def drop_probs(p, keep):
+    """p where it is kept, else 0, for p of at least 0 that is rounded to half precision next.
+
+    With a constant 0 the compiler would select after rounding, which takes more instructions.
+    """
+    return tl.where(keep, p, tl.minimum(p, 0.0))

@@ -1,4 +1,4 @@
-"""What the attention kernels share: head sizes, the softmax scale, and loads of a head's rows."""
+"""What the attention kernels share: head sizes and scale, loads of a head's rows, registers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ HEAD_DIMS = (16, 32, 64, 128)  # sizes of a head that the kernels support
 def inverse_sqrt(size: int) -> float:
     """The softmax scale, 1 / √size; size is the head's, times the number of terms of a score."""
     return 1 / math.sqrt(size)
+
+
+def limit_registers(count: int, head_dim: int) -> dict[str, int]:
+    """The option that limits the registers of a thread, where heads are so small that it pays."""
+    return {"maxnreg": count} if head_dim <= 64 else {}
 
 
 @triton.jit

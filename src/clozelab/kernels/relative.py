@@ -3,9 +3,9 @@
 A score is the sum of three terms: content (q · k), position and segment. Position scores come as
 their matrix product made them, [B, H, R, P], with a column for each relative distance: query i and
 key j meet in column shift(i) + j, so that the relative shift of Transformer-XL moves no memory.
-Segment scores are two numbers for each query, for keys of its own and of another segment. The
-attention mask follows from a rank of each query and key: i sees j exactly if
-query_rank(i) > key_rank(j), or if j is own_key(i), its own token.
+The segment score is one number for each query, added for keys of its own segment: what keys of
+another would add is the same for all, and the softmax does not depend on it. The attention mask
+follows from a rank of each query and key: i sees j exactly if query_rank(i) > key_rank(j).
 
 By hand, because torch's kernels take position scores, segment scores and mask only as one tensor,
 [B, H, R, K], which would have to be made and its gradient shifted back. Backward is one kernel for
@@ -19,7 +19,8 @@ Invariants:
 - The softmax is in base 2, as in attention.py; lse is in base 2, and ∞ for a query that sees
   nothing: its P is 0, and so are its output and gradients.
 - Every element of the gradient of position scores is written, zero where no key has that distance.
-- delta is rowsum(dO ∘ O), and 1 / (1 − dropout) is inside the loops: unlike in attention.py.
+- delta is rowsum(dO ∘ O) / r, with r = 1 / (1 − dropout), as in attention.py. P in the backward
+  kernels is P · softmax_scale · r, the factor of dS, by way of lse; dV is divided by the former.
 """
 
 from __future__ import annotations
@@ -33,60 +34,62 @@ import triton.language as tl
 from torch import Tensor
 
 from clozelab.kernels.dropout import (
-    column_keys,
+    column_base,
+    drop_probs,
     drop_threshold,
     inverse_keep_prob,
     keep_mask,
-    row_keys,
+    row_base,
+    tile_keys,
 )
-from clozelab.kernels.heads import inverse_sqrt, load_tile
+from clozelab.kernels.heads import inverse_sqrt, limit_registers, load_tile
 
-# Tiles and warps. Of some ten others, timed on an H200, none was 4 % faster
-# (benchmarks/results/tiles.json).
+# Tiles and warps: by their instructions and registers when compiled for an H200, not yet by trial.
 FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
-BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
 BACKWARD_DKDV = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+# The registers of a thread: three programs fit a processor of an H200.
+MAX_REGISTERS = {"forward": 168, "dq": 168}
 
 
 @triton.jit
-def _load_query_ranks(query_rank, own_key, shift, query_segment, block, offs_m, R):
-    """[BLOCK_M] rank, own key, shift and segment of some queries; those from R on see nothing."""
-    offs, mask_m = block * R + offs_m, offs_m < R
-    return (
-        tl.load(query_rank + offs, mask_m, other=-(2**30)),
-        tl.load(own_key + offs, mask_m, other=-1),
-        tl.load(shift + offs, mask_m, other=0),
-        tl.load(query_segment + offs, mask_m, other=0),
-    )
+def _load_queries(
+    query_rank, shift, query_segment, segment_scores, block_head, block, offs_m, R, P
+):
+    """What scores need of some queries; those from R on see nothing.
+
+    Rank and segment; what a key of their own segment adds to a score; and where in pos_scores
+    their scores of key 0 are.
+    """
+    rows, mask_m = tl.minimum(offs_m, R - 1), offs_m < R
+    rank_m = tl.load(query_rank + block * R + offs_m, mask_m, other=-(2**30))
+    segment_m = tl.load(query_segment + block * R + rows)
+    segment_score_m = tl.load(segment_scores + block_head * R + rows).to(tl.float32)
+    pos_offs_m = (block_head.to(tl.int64) * R + rows) * P + tl.load(shift + block * R + rows)
+    return rank_m, segment_m, segment_score_m, pos_offs_m
 
 
 @triton.jit
 def _score_tile(
-    q, k, pos_scores, same_m, other_m, key_rank, key_segment, query_rank_m, own_key_m, shift_m,
-    query_segment_m, block_head, block, offs_m, offs_n, R, K, P, scale_log2,
+    q, k, pos_scores, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank, key_segment,
+    block, offs_n, K,
 ):  # fmt: skip
-    """[BLOCK_M, BLOCK_N] scores in base 2, −∞ where hidden; same-segment mask; offsets in
-    pos_scores.
-    """
+    """[BLOCK_M, BLOCK_N] scores, −∞ where hidden; and 1 where the segment is the same, else 0."""
     mask_n = offs_n < K
-    key_rank_n = tl.load(key_rank + block * K + offs_n, mask_n, other=2**30)
-    visible = query_rank_m[:, None] > key_rank_n[None, :]
-    visible = visible | (own_key_m[:, None] == offs_n[None, :])
-    visible = visible & mask_n[None, :] & (offs_m < R)[:, None]
-    pos_offs = (block_head.to(tl.int64) * R + offs_m[:, None]) * P + shift_m[:, None]
-    pos_offs = pos_offs + offs_n[None, :]
-    key_segment_n = tl.load(key_segment + block * K + offs_n, mask_n, other=0)
-    same_segment = query_segment_m[:, None] == key_segment_n[None, :]
+    rank_n = tl.load(key_rank + block * K + offs_n, mask_n, other=2**30)
+    segment_n = tl.load(key_segment + block * K + offs_n, mask_n, other=0)
+    pos_ptrs = (pos_scores + pos_offs_m)[:, None] + offs_n[None, :]
+    same_segment = tl.where(segment_m[:, None] == segment_n[None, :], 1.0, 0.0)
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-    scores += tl.load(pos_scores + pos_offs, visible, other=0.0).to(tl.float32)
-    scores += tl.where(same_segment, same_m[:, None], other_m[:, None])
-    return tl.where(visible, scores * scale_log2, float("-inf")), same_segment, pos_offs
+    scores += tl.load(pos_ptrs, mask_n[None, :], other=0.0).to(tl.float32)
+    scores += same_segment * segment_score_m[:, None]
+    return tl.where(rank_m[:, None] > rank_n[None, :], scores, float("-inf")), same_segment
 
 
 @triton.jit
 def _relative_forward_kernel(
-    q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift, query_segment,
-    key_rank, key_segment, seed_ptr, out, lse, R, K, P, scale_log2, drop_threshold, inv_keep_prob,
+    q, k, v, pos_scores, segment_scores, query_rank, shift, query_segment, key_rank, key_segment,
+    seed_ptr, out, lse, R, K, P, scale_log2, drop_threshold, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
@@ -98,31 +101,28 @@ def _relative_forward_kernel(
     q_start = q + block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
     q_tile = load_tile(q_start, offs_m, offs_d, R, HIDDEN)
     kv_start = block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
-    query_rank_m, own_key_m, shift_m, query_segment_m = _load_query_ranks(
-        query_rank, own_key, shift, query_segment, block, offs_m, R
+    rank_m, segment_m, segment_score_m, pos_offs_m = _load_queries(
+        query_rank, shift, query_segment, segment_scores, block_head, block, offs_m, R, P
     )
-    same_m = tl.load(same_scores + block_head * R + offs_m, offs_m < R, other=0.0).to(tl.float32)
-    other_m = tl.load(other_scores + block_head * R + offs_m, offs_m < R, other=0.0).to(tl.float32)
     seed = tl.load(seed_ptr)
-    keys_m = row_keys(seed, block_head, offs_m)
+    keys_m = tile_keys(row_base(seed, block_head), tl.program_id(0) * BLOCK_M, BLOCK_M)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
     m_i = tl.full((BLOCK_M,), -1e30, tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     for start_n in range(0, K, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
-        scores, _, _ = _score_tile(
-            q_tile, k_tile, pos_scores, same_m, other_m, key_rank, key_segment, query_rank_m,
-            own_key_m, shift_m, query_segment_m, block_head, block, offs_m, offs_n, R, K, P,
-            scale_log2,
+        scores, _ = _score_tile(
+            q_tile, k_tile, pos_scores, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
+            key_segment, block, offs_n, K,
         )  # fmt: skip
-        m_new = tl.maximum(m_i, tl.max(scores, 1))
-        p = tl.exp2(scores - m_new[:, None])
+        m_new = tl.maximum(m_i, tl.max(scores, 1) * scale_log2)
+        p = tl.exp2(scores * scale_log2 - m_new[:, None])
         alpha = tl.exp2(m_i - m_new)
         l_i = l_i * alpha + tl.sum(p, 1)
         if HAS_DROPOUT:
-            keys_n = column_keys(seed, block_head, offs_n)
-            p = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
+            keys_n = tile_keys(column_base(seed, block_head), start_n, BLOCK_N)
+            p = drop_probs(p, keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold))
         v_tile = load_tile(v + kv_start, offs_n, offs_d, K, HIDDEN)
         acc = tl.dot(p.to(v_tile.dtype), v_tile, acc * alpha[:, None], input_precision="ieee")
         m_i = m_new
@@ -138,10 +138,9 @@ def _relative_forward_kernel(
 
 @triton.jit
 def _relative_backward_dq_kernel(
-    d_out, q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift,
-    query_segment, key_rank, key_segment, seed_ptr, out, lse, delta, d_q, d_pos_scores,
-    d_same_scores, d_other_scores, R, K, P, scale_log2, softmax_scale, drop_threshold,
-    inv_keep_prob,
+    d_out, q, k, v, pos_scores, segment_scores, query_rank, shift, query_segment, key_rank,
+    key_segment, seed_ptr, out, lse, delta, d_q, d_pos_scores, d_segment_scores, R, K, P,
+    scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
@@ -155,61 +154,60 @@ def _relative_backward_dq_kernel(
     q_tile = load_tile(q + q_start, offs_m, offs_d, R, HIDDEN)
     do = load_tile(d_out + q_start, offs_m, offs_d, R, HIDDEN)
     o = load_tile(out + q_start, offs_m, offs_d, R, HIDDEN)
-    delta_m = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1)
+    delta_m = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1) / inv_keep_prob
     tl.store(delta + block_head * R + offs_m, delta_m, mask_m)
     lse_m = tl.load(lse + block_head * R + offs_m, mask_m, other=float("inf"))
+    lse_m -= tl.log2(softmax_scale * inv_keep_prob)
     kv_start = block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
-    query_rank_m, own_key_m, shift_m, query_segment_m = _load_query_ranks(
-        query_rank, own_key, shift, query_segment, block, offs_m, R
+    rank_m, segment_m, segment_score_m, pos_offs_m = _load_queries(
+        query_rank, shift, query_segment, segment_scores, block_head, block, offs_m, R, P
     )
-    same_m = tl.load(same_scores + block_head * R + offs_m, mask_m, other=0.0).to(tl.float32)
-    other_m = tl.load(other_scores + block_head * R + offs_m, mask_m, other=0.0).to(tl.float32)
     seed = tl.load(seed_ptr)
-    keys_m = row_keys(seed, block_head, offs_m)
+    keys_m = tile_keys(row_base(seed, block_head), tl.program_id(0) * BLOCK_M, BLOCK_M)
     dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    d_same = tl.zeros((BLOCK_M,), tl.float32)
-    d_other = tl.zeros((BLOCK_M,), tl.float32)
+    d_segment = tl.zeros((BLOCK_M,), tl.float32)
     for start_n in range(0, K, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
-        scores, same_segment, pos_offs = _score_tile(
-            q_tile, k_tile, pos_scores, same_m, other_m, key_rank, key_segment, query_rank_m,
-            own_key_m, shift_m, query_segment_m, block_head, block, offs_m, offs_n, R, K, P,
-            scale_log2,
+        scores, same_segment = _score_tile(
+            q_tile, k_tile, pos_scores, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
+            key_segment, block, offs_n, K,
         )  # fmt: skip
-        p = tl.exp2(scores - lse_m[:, None])
+        p = tl.exp2(scores * scale_log2 - lse_m[:, None])
         v_tile = load_tile(v + kv_start, offs_n, offs_d, K, HIDDEN)
         dp = tl.dot(do, tl.trans(v_tile), input_precision="ieee")
+        p_kept = p
         if HAS_DROPOUT:
-            keys_n = column_keys(seed, block_head, offs_n)
-            keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
-            dp = tl.where(keep, dp * inv_keep_prob, 0.0)
-        ds = p * (dp - delta_m[:, None]) * softmax_scale
+            keys_n = tile_keys(column_base(seed, block_head), start_n, BLOCK_N)
+            p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
+        ds = p_kept * dp - p * delta_m[:, None]
+        d_pos_ptrs = (d_pos_scores + pos_offs_m)[:, None] + offs_n[None, :]
         mask = mask_m[:, None] & (offs_n < K)[None, :]
-        tl.store(d_pos_scores + pos_offs, ds.to(d_pos_scores.dtype.element_ty), mask)
-        d_same += tl.sum(tl.where(same_segment, ds, 0.0), 1)
-        d_other += tl.sum(tl.where(same_segment, 0.0, ds), 1)
+        tl.store(d_pos_ptrs, ds.to(d_pos_scores.dtype.element_ty), mask)
+        d_segment += tl.sum(same_segment * ds, 1)
         dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
     # Columns outside shift(i) to shift(i) + K are the distance of query i to no key: zero.
+    shift_m = tl.load(shift + block * R + tl.minimum(offs_m, R - 1))
     pos_rows = d_pos_scores + (block_head.to(tl.int64) * R + offs_m[:, None]) * P
-    for start_p in range(0, P, BLOCK_N):
+    zeros = tl.zeros((BLOCK_M, BLOCK_N), d_pos_scores.dtype.element_ty)
+    for start_p in range(0, tl.max(shift_m), BLOCK_N):
         offs_p = start_p + tl.arange(0, BLOCK_N)[None, :]
-        unused = (offs_p < shift_m[:, None]) | (offs_p >= shift_m[:, None] + K)
-        zeros = tl.zeros((BLOCK_M, BLOCK_N), d_pos_scores.dtype.element_ty)
-        tl.store(pos_rows + offs_p, zeros, unused & mask_m[:, None] & (offs_p < P))
+        tl.store(pos_rows + offs_p, zeros, (offs_p < shift_m[:, None]) & mask_m[:, None])
+    for start_p in range(tl.min(shift_m) + K, P, BLOCK_N):
+        offs_p = start_p + tl.arange(0, BLOCK_N)[None, :]
+        unused = (offs_p >= shift_m[:, None] + K) & (offs_p < P)
+        tl.store(pos_rows + offs_p, zeros, unused & mask_m[:, None])
     dq_ptrs = d_q + q_start + offs_m[:, None].to(tl.int64) * HIDDEN + offs_d[None, :]
     tl.store(dq_ptrs, dq.to(d_q.dtype.element_ty), mask_m[:, None])
-    dtype = d_same_scores.dtype.element_ty
-    tl.store(d_same_scores + block_head * R + offs_m, d_same.to(dtype), mask_m)
-    dtype = d_other_scores.dtype.element_ty
-    tl.store(d_other_scores + block_head * R + offs_m, d_other.to(dtype), mask_m)
+    d_segment = d_segment.to(d_segment_scores.dtype.element_ty)
+    tl.store(d_segment_scores + block_head * R + offs_m, d_segment, mask_m)
 
 
 @triton.jit
 def _relative_backward_dkdv_kernel(
-    d_out, q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift,
-    query_segment, key_rank, key_segment, seed_ptr, lse, delta, d_k, d_v, R, K, P, scale_log2,
-    softmax_scale, drop_threshold, inv_keep_prob,
+    d_out, q, k, v, pos_scores, segment_scores, query_rank, shift, query_segment, key_rank,
+    key_segment, seed_ptr, lse, delta, d_k, d_v, R, K, P, scale_log2, softmax_scale,
+    drop_threshold, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
@@ -222,8 +220,9 @@ def _relative_backward_dkdv_kernel(
     k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
     v_tile = load_tile(v + kv_start, offs_n, offs_d, K, HIDDEN)
     seed = tl.load(seed_ptr)
-    keys_n = column_keys(seed, block_head, offs_n)
+    keys_n = tile_keys(column_base(seed, block_head), tl.program_id(0) * BLOCK_N, BLOCK_N)
     q_start = block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
+    log2_factor = tl.log2(softmax_scale * inv_keep_prob)
     dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     for start_m in range(0, R, BLOCK_M):
@@ -231,29 +230,25 @@ def _relative_backward_dkdv_kernel(
         mask_m = offs_m < R
         q_tile = load_tile(q + q_start, offs_m, offs_d, R, HIDDEN)
         do = load_tile(d_out + q_start, offs_m, offs_d, R, HIDDEN)
-        query_rank_m, own_key_m, shift_m, query_segment_m = _load_query_ranks(
-            query_rank, own_key, shift, query_segment, block, offs_m, R
+        rank_m, segment_m, segment_score_m, pos_offs_m = _load_queries(
+            query_rank, shift, query_segment, segment_scores, block_head, block, offs_m, R, P
         )
-        same_m = tl.load(same_scores + block_head * R + offs_m, mask_m, other=0.0).to(tl.float32)
-        other_m = tl.load(other_scores + block_head * R + offs_m, mask_m, other=0.0).to(tl.float32)
-        lse_m = tl.load(lse + block_head * R + offs_m, mask_m, other=float("inf"))
+        lse_m = tl.load(lse + block_head * R + offs_m, mask_m, other=float("inf")) - log2_factor
         delta_m = tl.load(delta + block_head * R + offs_m, mask_m, other=0.0)
-        scores, _, _ = _score_tile(
-            q_tile, k_tile, pos_scores, same_m, other_m, key_rank, key_segment, query_rank_m,
-            own_key_m, shift_m, query_segment_m, block_head, block, offs_m, offs_n, R, K, P,
-            scale_log2,
+        scores, _ = _score_tile(
+            q_tile, k_tile, pos_scores, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
+            key_segment, block, offs_n, K,
         )  # fmt: skip
-        p = tl.exp2(scores - lse_m[:, None])
+        p = tl.exp2(scores * scale_log2 - lse_m[:, None])
         dp = tl.dot(do, tl.trans(v_tile), input_precision="ieee")
-        p_dropped = p
+        p_kept = p
         if HAS_DROPOUT:
-            keys_m = row_keys(seed, block_head, offs_m)
-            keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
-            p_dropped = tl.where(keep, p * inv_keep_prob, 0.0)
-            dp = tl.where(keep, dp * inv_keep_prob, 0.0)
-        dv = tl.dot(tl.trans(p_dropped.to(do.dtype)), do, dv, input_precision="ieee")
-        ds = (p * (dp - delta_m[:, None]) * softmax_scale).to(q_tile.dtype)
+            keys_m = tile_keys(row_base(seed, block_head), start_m, BLOCK_M)
+            p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
+        dv = tl.dot(tl.trans(p_kept.to(do.dtype)), do, dv, input_precision="ieee")
+        ds = (p_kept * dp - p * delta_m[:, None]).to(q_tile.dtype)
         dk = tl.dot(tl.trans(ds), q_tile, dk, input_precision="ieee")
+    dv /= softmax_scale
     mask_n = (offs_n < K)[:, None]
     kv_offs = kv_start + offs_n[:, None].to(tl.int64) * HIDDEN + offs_d[None, :]
     tl.store(d_k + kv_offs, dk.to(d_k.dtype.element_ty), mask_n)
@@ -262,32 +257,33 @@ def _relative_backward_dkdv_kernel(
 
 @torch.library.custom_op("clozelab::relative", mutates_args=())
 def _relative(
-    q: Tensor, k: Tensor, v: Tensor, pos_scores: Tensor, same_scores: Tensor,
-    other_scores: Tensor, query_rank: Tensor, own_key: Tensor, shift: Tensor,
-    query_segment: Tensor, key_rank: Tensor, key_segment: Tensor, seed: Tensor, dropout: float,
+    q: Tensor, k: Tensor, v: Tensor, pos_scores: Tensor, segment_scores: Tensor,
+    query_rank: Tensor, shift: Tensor, query_segment: Tensor, key_rank: Tensor,
+    key_segment: Tensor, seed: Tensor, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """[B, R, H, D] out, and [B, H, R] lse in base 2."""
-    q, k, v, pos_scores, same_scores, other_scores = (
-        x.contiguous() for x in (q, k, v, pos_scores, same_scores, other_scores)
+    q, k, v, pos_scores, segment_scores = (
+        x.contiguous() for x in (q, k, v, pos_scores, segment_scores)
     )
-    integers = (query_rank, own_key, shift, query_segment, key_rank, key_segment)
+    integers = (query_rank, shift, query_segment, key_rank, key_segment)
     ranks = [x.contiguous() for x in integers]
     blocks, n_queries, heads, head_dim = q.shape
     out = torch.empty_like(q)
     lse = q.new_empty((blocks, heads, n_queries), dtype=torch.float32)
     _relative_forward_kernel[(triton.cdiv(n_queries, FORWARD["BLOCK_M"]), blocks * heads)](
-        q, k, v, pos_scores, same_scores, other_scores, *ranks, seed, out, lse,
+        q, k, v, pos_scores, segment_scores, *ranks, seed, out, lse,
         n_queries, k.shape[1], pos_scores.shape[3], inverse_sqrt(head_dim) / math.log(2),
         drop_threshold(dropout), inverse_keep_prob(dropout),
         HEADS=heads, HEAD_DIM=head_dim, HAS_DROPOUT=dropout > 0, **FORWARD,
+        **limit_registers(MAX_REGISTERS["forward"], head_dim),
     )  # fmt: skip
     return out, lse
 
 
 @_relative.register_fake
 def _(
-    q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift, query_segment,
-    key_rank, key_segment, seed, dropout,
+    q, k, v, pos_scores, segment_scores, query_rank, shift, query_segment, key_rank, key_segment,
+    seed, dropout,
 ):  # fmt: skip
     blocks, n_queries, heads, _ = q.shape
     lse = q.new_empty((blocks, heads, n_queries), dtype=torch.float32)
@@ -297,18 +293,18 @@ def _(
 @torch.library.custom_op("clozelab::relative_backward", mutates_args=())
 def _relative_backward(
     d_out: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, pos_scores: Tensor,
-    same_scores: Tensor, other_scores: Tensor, query_rank: Tensor, own_key: Tensor, shift: Tensor,
-    query_segment: Tensor, key_rank: Tensor, key_segment: Tensor, seed: Tensor, dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k, v, pos_scores, same_scores and other_scores."""
-    d_out, q, k, v, pos_scores, same_scores, other_scores = (
-        x.contiguous() for x in (d_out, q, k, v, pos_scores, same_scores, other_scores)
+    segment_scores: Tensor, query_rank: Tensor, shift: Tensor, query_segment: Tensor,
+    key_rank: Tensor, key_segment: Tensor, seed: Tensor, dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q, k, v, pos_scores and segment_scores."""
+    d_out, q, k, v, pos_scores, segment_scores = (
+        x.contiguous() for x in (d_out, q, k, v, pos_scores, segment_scores)
     )
-    integers = (query_rank, own_key, shift, query_segment, key_rank, key_segment)
+    integers = (query_rank, shift, query_segment, key_rank, key_segment)
     ranks = [x.contiguous() for x in integers]
     blocks, n_queries, heads, head_dim = q.shape
-    d_q, d_k, d_v, d_pos_scores, d_same_scores, d_other_scores = (
-        torch.empty_like(x) for x in (q, k, v, pos_scores, same_scores, other_scores)
+    d_q, d_k, d_v, d_pos_scores, d_segment_scores = (
+        torch.empty_like(x) for x in (q, k, v, pos_scores, segment_scores)
     )
     delta = torch.empty_like(lse)
     n_block_heads = blocks * heads
@@ -320,24 +316,24 @@ def _relative_backward(
     )  # fmt: skip
     constants = {"HEADS": heads, "HEAD_DIM": head_dim, "HAS_DROPOUT": dropout > 0}
     _relative_backward_dq_kernel[(triton.cdiv(n_queries, BACKWARD_DQ["BLOCK_M"]), n_block_heads)](
-        d_out, q, k, v, pos_scores, same_scores, other_scores, *ranks, seed, out, lse, delta,
-        d_q, d_pos_scores, d_same_scores, d_other_scores, *sizes, *scalars, **constants,
-        **BACKWARD_DQ,
+        d_out, q, k, v, pos_scores, segment_scores, *ranks, seed, out, lse, delta,
+        d_q, d_pos_scores, d_segment_scores, *sizes, *scalars, **constants, **BACKWARD_DQ,
+        **limit_registers(MAX_REGISTERS["dq"], head_dim),
     )  # fmt: skip
     n_tiles = triton.cdiv(k.shape[1], BACKWARD_DKDV["BLOCK_N"])
     _relative_backward_dkdv_kernel[(n_tiles, n_block_heads)](
-        d_out, q, k, v, pos_scores, same_scores, other_scores, *ranks, seed, lse, delta, d_k, d_v,
+        d_out, q, k, v, pos_scores, segment_scores, *ranks, seed, lse, delta, d_k, d_v,
         *sizes, *scalars, **constants, **BACKWARD_DKDV,
     )  # fmt: skip
-    return d_q, d_k, d_v, d_pos_scores, d_same_scores, d_other_scores
+    return d_q, d_k, d_v, d_pos_scores, d_segment_scores
 
 
 @_relative_backward.register_fake
 def _(
-    d_out, out, lse, q, k, v, pos_scores, same_scores, other_scores, query_rank, own_key, shift,
-    query_segment, key_rank, key_segment, seed, dropout,
+    d_out, out, lse, q, k, v, pos_scores, segment_scores, query_rank, shift, query_segment,
+    key_rank, key_segment, seed, dropout,
 ):  # fmt: skip
-    inputs = (q, k, v, pos_scores, same_scores, other_scores)
+    inputs = (q, k, v, pos_scores, segment_scores)
     return tuple(x.new_empty(x.shape) for x in inputs)
 
 
@@ -349,23 +345,22 @@ def _setup_context(ctx, inputs, output):
 
 
 def _backward(ctx, d_out, _):
-    return *_relative_backward(d_out, *ctx.saved_tensors, ctx.dropout), *[None] * 8
+    return *_relative_backward(d_out, *ctx.saved_tensors, ctx.dropout), *[None] * 7
 
 
 _relative.register_autograd(_backward, setup_context=_setup_context)
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, pos_scores: Tensor, same_scores: Tensor,
-    other_scores: Tensor, *, ranks: Sequence[Tensor], seed: Tensor, dropout: float,
+    q: Tensor, k: Tensor, v: Tensor, pos_scores: Tensor, segment_scores: Tensor, *,
+    ranks: Sequence[Tensor], seed: Tensor, dropout: float,
 ) -> Tensor:  # fmt: skip
     """[B, R, H, D] queries, [B, K, H, D] keys and values → [B, R, H, D].
 
-    `pos_scores` [B, H, R, P] are the scores by relative distance; `same_scores` and `other_scores`
-    [B, H, R] those of a key of the query's own segment and of another. `ranks` are six int32
-    tensors: query_rank, own_key (-1: none), shift and query_segment, [B, R]; key_rank and
-    key_segment, [B, K]. `seed` is one int64 on the device.
+    `pos_scores` [B, H, R, P] are the scores by relative distance; `segment_scores` [B, H, R] what
+    a key of the query's own segment adds to its score, compared with one of another. `ranks` are
+    five int32 tensors: query_rank, shift and query_segment, [B, R]; key_rank and key_segment,
+    [B, K]. `seed` is one int64 on the device.
     """
-    inputs = (q, k, v, pos_scores, same_scores, other_scores)
-    out, _ = _relative(*inputs, *ranks, seed, dropout)
+    out, _ = _relative(q, k, v, pos_scores, segment_scores, *ranks, seed, dropout)
     return out
