@@ -151,7 +151,8 @@ def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
             if (advantage := finding.advantage) is not None
         ]
         advantage_text = "; ".join(advantages) or judgement.decisive[0].why
-        equality = judgement.claim.kind == "equal" and judgement.verdict != "refuted"
+        asked = judgement.claim.kind == "equal" and judgement.verdict != "refuted"
+        equality = asked or judgement.verdict == "equal"
         chance = judgement.p_equal if equality else judgement.p
         p = "–" if chance is None else "<0.001" if chance < 0.001 else f"{chance:.3f}"
         verdict = f"{SIGNS[judgement.verdict]} {words(judgement)}"
