@@ -87,6 +87,13 @@ def test_seeds_of_several_folders_are_one_study_with_its_claims(
     assert [len(part["cells"]) for part in record.plan["parts"]] == [2, 1, 1]
     text = page(record).markdown()
     assert "cells from 3 parts (commit, machine, cells): " in text and "| tuesday |" in text
+    # One seed of a part decides nothing; the power is that of the seeds of all parts.
+    (alone,), (whole,) = (
+        json.loads((folder / PLAN).read_text(encoding="utf-8"))["power"].values()
+        for folder in (parts[0], study.path)
+    )
+    assert (alone["seeds"], alone["detectable"]) == (1, None)
+    assert whole["seeds"] == 2 and whole["detectable"] > 0
 
 
 def test_claims_on_variants_of_two_folders_come_from_the_study(

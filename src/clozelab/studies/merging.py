@@ -22,6 +22,7 @@ from clozelab.nearest import listed
 from clozelab.runs.directory import PLAN, STUDY, Run
 from clozelab.studies import spec
 from clozelab.studies.folder import KIND, portable
+from clozelab.studies.power import claim_powers
 from clozelab.studies.records import StudyRecord, packed_files, read
 from clozelab.studies.request import Cell
 from clozelab.studies.scores import named_task
@@ -74,9 +75,11 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
     order = [variant.name for variant in merged.variants]
     cells = sorted(owners, key=lambda cell: (cell.seed, order.index(cell.variant)))
     plans = [part.record.plan for part in parts]
+    tables = {name: _merge_first(plan.get(name, {}) for plan in plans) for name in _TABLES}
     plan = {
         **plans[0],
-        **{name: _merge_first(plan.get(name, {}) for plan in plans) for name in _TABLES},
+        **tables,
+        "power": _powers(merged, tables),
         "cells": [owners[cell].planned[cell] for cell in cells],
         "parts": [one for part in parts for one in _part_records(part, owners)],
     }
@@ -169,6 +172,16 @@ def _merge_first(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
     for table in tables:
         merged |= {key: value for key, value in table.items() if key not in merged}
     return merged
+
+
+def _powers(merged: StudySpec, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The power of each claim as stated, or that of all seeds if it was stated for fewer."""
+    powers = dict[str, Any]()
+    for one in claim_powers(merged, sizes=tables["items"]):
+        name = one.claim.comparison
+        if (stated := tables["power"].get(name)) is not None:
+            powers[name] = stated if stated.get("seeds") == one.seeds else one.as_json()
+    return powers
 
 
 def _merged_spec(parts: Sequence[_Part], seeds: int, study: str | None) -> StudySpec:
