@@ -55,6 +55,22 @@ def test_a_plan_is_shown_and_nothing_is_written(
     assert "corruption.copies=0" in captured_text(capsys)
 
 
+def test_a_plan_says_that_one_seed_decides_nothing_and_what_a_measure_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measures = ["held_out.masked_lm", "pairs.blimp"]
+    file = write_study(tmp_path / "masks.toml", measures=measures)
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace('[paper]\nname = "RoBERTa"\nsource = "Table 1"\n', ""))
+    options = ["--data", store("wordpiece"), "--budget", "5steps", *WORDS, "--tasks"]
+    assert main(["study", str(file), *options, "--plan"]) == 0
+    output = " ".join(captured_text(capsys).split())
+    assert "2 cells: 2 variants × 1 seed, without fine-tuning" in output
+    assert "one seed cannot separate an effect from chance; use more --seeds" in output
+    assert "pairs.blimp is left out" in output and "give its data with --task-data" in output
+    assert "stated effect" in output and "paper's effect" not in output
+
+
 def test_a_plan_warns_of_runs_too_short_to_leave_the_plateau(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,9 +134,9 @@ def test_a_question_of_one_s_own_needs_no_paper_and_ends_with_its_verdicts(
     file.write_text(text.replace('[paper]\nname = "RoBERTa"\nsource = "Table 1"\n', ""))
     command = ["study", str(file), "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
-    assert "dynamic against static: Not tested at this scale: " in captured_text(capsys)
+    assert "” Not tested at this scale: dynamic against static" in captured_text(capsys)
     page = (tmp_path / "out" / "page.md").read_text(encoding="utf-8")
-    assert "2 variants × 1 seeds" in page and "After" not in page.split("## ")[0]
+    assert "2 variants × 1 seed with" in page and "After" not in page.split("## ")[0]
     assert "Scores are on dev sets" not in page
     assert studies.read(tmp_path / "out" / "study.toml").paper is None
 

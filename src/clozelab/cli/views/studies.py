@@ -12,6 +12,7 @@ from rich.text import Text
 
 from clozelab.api.studies import Study
 from clozelab.cli.views import Values, or_dash, table
+from clozelab.nearest import counted
 from clozelab.studies import spec as specs
 from clozelab.studies.power import LOW, claim_powers
 from clozelab.studies.records import parts_line
@@ -52,8 +53,7 @@ def _verdicts(study: Study) -> Iterator[RenderableType]:
     from clozelab.reporting.study.claims import sentence
 
     for judgement in study.verdicts():
-        against = f"{judgement.claim.better} against {judgement.claim.against}"
-        yield Text(f"{against}: {sentence(judgement, scope='at this scale')}")
+        yield Text(f"“{judgement.claim.judged}” {sentence(judgement, scope='at this scale')}")
 
 
 def _described(spec: StudySpec) -> Iterator[RenderableType]:
@@ -114,7 +114,8 @@ def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
     """What each claim's seeds can decide, with its cells and minutes; what is weak is in red."""
     if not spec.claims:
         return
-    columns = ("paper's effect", "power", "at half", "detectable", "cells", "minutes")
+    effect = "paper's effect" if spec.paper else "stated effect"
+    columns = (effect, "power", "at half", "detectable", "cells", "minutes")
     lines = table("claim", right=columns)
     seconds = {cell["variant"]: cell["predicted_seconds"] for cell in plan.get("cells", [])}
     powers = claim_powers(spec, sizes=plan.get("items"))
@@ -133,9 +134,16 @@ def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
         )
     yield from (Text(), lines)
     yield Text(
-        "power: the probability of confirming the claim at the paper's effect, and at half"
+        f"power: the probability of confirming the claim at the {effect}, and at half"
         " of it; detectable: the effect with a power of 80 %"
     )
+    single = sum(one.seeds < 2 for one in powers)
+    if single:
+        yield Text(
+            f"{single} of {len(powers)} claims will stay undecided, because one seed cannot"
+            " separate an effect from chance; use more --seeds",
+            style="red",
+        )
     weak = sum(one.at_effect is not None and one.at_effect < LOW for one in powers)
     if weak:
         yield Text(
@@ -170,8 +178,9 @@ def scores(spec: StudySpec, cells: Sequence[Values]) -> Table:
 
 def _compared(spec: StudySpec, variants: Table, cells: int) -> Iterator[RenderableType]:
     yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), variants, Text())
-    sizes = f"{len(spec.variants)} variants × {spec.seeds} seeds"
-    yield Text(f"{cells} cells: {sizes}, each fine-tuned on {', '.join(spec.tasks) or 'no task'}")
+    sizes = f"{counted(len(spec.variants), 'variant')} × {counted(spec.seeds, 'seed')}"
+    tuned = f"each fine-tuned on {', '.join(spec.tasks)}" if spec.tasks else "without fine-tuning"
+    yield Text(f"{counted(cells, 'cell')}: {sizes}, {tuned}")
 
 
 def _minutes(seconds: float | None) -> str:

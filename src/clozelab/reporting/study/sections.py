@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from clozelab.nearest import listed
+from clozelab.nearest import counted, listed
 from clozelab.reporting.document import (
     GAP,
     NumberCell,
@@ -90,10 +90,10 @@ def _opening(record: StudyRecord) -> str:
     failed = f", {len(record.failed)} failed" if record.failed else ""
     after = f"After {study.paper.source}: " if study.paper else ""
     points = " Scores are on dev sets, in points of 100." if study.tasks else ""
+    cells = f"{counted(len(record.variants), 'variant')} × {counted(study.seeds, 'seed')}"
     return (
-        f"{after}{len(record.variants)} variants × {study.seeds} seeds{size} with equal"
-        f" {record.equal}. {done}{failed}.{points} ± is half the 95 % interval of a mean over"
-        " seeds."
+        f"{after}{cells}{size} with equal {record.equal}. {done}{failed}.{points} ± is half"
+        " the 95 % interval of a mean over seeds."
     )
 
 
