@@ -209,7 +209,7 @@ def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyReco
     sides = [side for side in (claim.better, claim.than) if side]
     scores = {one.name: _mean_by_seed(record, one.name, measures) for one in record.variants}
     if record.ended and record.done and not any(scores.values()):
-        missing = "it was not measured: its data was not there, or the models cannot be asked it"
+        missing = "it was not measured: its data is missing, or it does not apply to these models"
         return replace(finding, verdict="not tested", why=missing)
     if any(kind_of(measure).gated for measure in measures):
         for side in sides:

@@ -333,8 +333,16 @@ def test_without_any_variance_nothing_is_decided(tmp_path: Path) -> None:
 def test_p_values_are_corrected_for_the_claims_of_a_family(tmp_path: Path) -> None:
     late = TEXT.replace('says = "Made up, to be refuted."', 'says = "Late."\nexploratory = true')
     text = page(read(study(tmp_path / "s", text=late))).markdown()
-    assert "corrected for 2 claims and 1 exploratory ones apart by" in text
-    assert "corrected for 3 claims by" in page(read(study(tmp_path / "t"))).markdown()
+    assert "corrected for 2 claims, and separately for 1 exploratory claim, by" in text
+    folder = study(tmp_path / "t")
+    assert "corrected for 3 claims by" in page(read(folder)).markdown()
+    # A claim that was not tested has no p-value, and does not count.
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    (folder / "plan.json").write_text(json.dumps({**plan, "plateau": {"dynamic": 3.3}}))
+    assert "corrected for 1 claim by" in page(read(folder)).markdown()
+    everywhere = {"plateau": dict.fromkeys(("static", "dynamic", "single"), 3.3)}
+    (folder / "plan.json").write_text(json.dumps({**plan, **everywhere}))
+    assert "corrected for" not in page(read(folder)).markdown().split("### ")[1]
 
 
 def test_the_page_answers_its_question_first(tmp_path: Path) -> None:

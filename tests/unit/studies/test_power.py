@@ -89,6 +89,8 @@ def test_a_plan_warns_of_claims_that_would_stay_undecided(
     assert main(["study", "roberta-masking", "--plan", "--seeds", "3"]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "paper's effect" in output and "would probably stay undecided" in output
+    # Claims of the same variants are told apart by what they are on.
+    assert "static on squad2.f1, …" in output and "static on pairs.blimp" in output
 
 
 @pytest.mark.parametrize(("more", "why"), [

@@ -123,8 +123,9 @@ def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
         sides = [side for side in (one.claim.better, one.claim.than) if side]
         times = [seconds.get(side) for side in sides]
         total = None if None in times else one.seeds * sum(filter(None, times))
+        more = ", …" if len(one.claim.on) > 1 else ""
         lines.add_row(
-            f"{one.claim.better} against {one.claim.against}",
+            f"{one.claim.better} against {one.claim.against} on {one.claim.on[0]}{more}",
             or_dash(one.effect, f"{{:+.3g}} {one.unit}"),
             _power(one.at_effect),
             _power(one.at_half),

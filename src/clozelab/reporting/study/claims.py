@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from clozelab.nearest import listed
+from clozelab.nearest import counted, listed
 from clozelab.reporting import figures
 from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell, number
 from clozelab.reporting.figures import DotRow
@@ -35,14 +35,9 @@ def parts(
             [one.claim.judged, signed(one), _p_cell(one.p), _p_cell(one.p_equal), power]
             for one, power in zip(judgements, planned, strict=True)
         ]
-        late = sum(one.claim.exploratory for one in judgements)
-        counts = [f"{len(judgements) - late} claims"] if late < len(judgements) else []
-        counts += [f"{late} exploratory ones apart"] if late else []
         note = (
-            f"p of a difference and of equality, corrected for {' and '.join(counts)} by the"
-            " method of Benjamini and Hochberg; these decide. Power: the chance, by what"
-            " was known before the study was run, that a claim is confirmed where the true effect"
-            " is the one named."
+            f"{_correction(judgements)}Power: the chance, by what was known before the study was"
+            " run, that a claim is confirmed where the true effect is the one named."
         )
         yield PageTable(["claim", "verdict", "p", "p, equal", "power before"], rows, note)
     for judgement in judgements:
@@ -59,6 +54,20 @@ def parts(
         rows = [[f"{claim.better} − {claim.against}", *_row(one)] for claim, one in compared]
         note = "These differ by chance alone: a verdict here would be a false one."
         yield PageTable(["pair", *_COLUMNS], rows, note)
+
+
+def _correction(judgements: Sequence[Judgement]) -> str:
+    """For how many claims the p-values are corrected: those that were tested."""
+    late = [one.claim.exploratory for one in judgements if one.p is not None]
+    numbers = {"claim": late.count(False), "exploratory claim": late.count(True)}
+    counts = [counted(number, noun) for noun, number in numbers.items() if number]
+    if not counts:
+        return ""
+    both = f"{counts[0]}, and separately for {counts[-1]}," if counts[1:] else counts[0]
+    return (
+        f"p of a difference and of equality, corrected for {both} by the method of Benjamini and"
+        " Hochberg; these decide. "
+    )
 
 
 def sentence(judgement: Judgement, *, scope: str) -> str:
