@@ -58,7 +58,7 @@ def test_a_plan_is_shown_and_nothing_is_written(
 def test_a_plan_says_that_one_seed_decides_nothing_and_what_a_measure_lacks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    measures = ["held_out.masked_lm", "pairs.blimp"]
+    measures = ["held_out.masked_lm", "pairs.blimp", "pairs.blmp", "probe.sst-2"]
     file = write_study(tmp_path / "masks.toml", measures=measures)
     text = file.read_text(encoding="utf-8")
     file.write_text(text.replace('[paper]\nname = "RoBERTa"\nsource = "Table 1"\n', ""))
@@ -67,8 +67,20 @@ def test_a_plan_says_that_one_seed_decides_nothing_and_what_a_measure_lacks(
     output = " ".join(captured_text(capsys).split())
     assert "2 cells: 2 variants × 1 seed, without fine-tuning" in output
     assert "one seed cannot separate an effect from chance; use more --seeds" in output
-    assert "pairs.blimp is left out" in output and "give its data with --task-data" in output
+    assert "blimp is not set; give --task-data DIR or set CLOZELAB_DATA" in output
+    assert "blmp is left out: --pairs blmp: is neither a file nor a known set; did you" in output
+    assert "probe.sst-2 is left out: sst-2: is not a task to probe; did you mean sst2?" in output
     assert "stated effect" in output and "paper's effect" not in output
+    # A lower loss is a positive effect; a negative one contradicts the claim.
+    text = file.read_text(encoding="utf-8")
+    assert "contradict" not in output
+    file.write_text(
+        text.replace('says = "Fresh masks are', 'effect = -0.1\nsays = "Fresh masks are')
+    )
+    assert main(["study", str(file), "--plan", "--seeds", "3"]) == 0
+    output = " ".join(captured_text(capsys).split())
+    assert "1 of 1 effects contradict their claims" in output
+    assert "would probably stay undecided" not in output
 
 
 def test_a_plan_warns_of_runs_too_short_to_leave_the_plateau(

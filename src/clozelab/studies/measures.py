@@ -125,7 +125,7 @@ def measurable(request: StudyRequest) -> list[str]:
 
 
 def unmeasurable(request: StudyRequest) -> dict[str, str]:
-    """The measures that cannot be computed here, and why."""
+    """The measures that cannot be computed here, each with the reason and what to do."""
     missing = dict[str, str]()
     for measure in request.study.measures:
         kind, _, name = measure.partition(".")
@@ -135,7 +135,8 @@ def unmeasurable(request: StudyRequest) -> dict[str, str]:
             elif kind in _FINDERS:
                 _FINDERS[kind](name, root=request.task_data, columns={})
         except UserError as error:
-            missing[measure] = str(error).split("\n")[0].split(";")[0]
+            problem, fix, *_ = [*str(error).split("\n")[0].split("; "), ""]
+            missing[measure] = f"{problem}; {fix}" if fix else problem
     return missing
 
 

@@ -158,10 +158,7 @@ def make_plan(
             " with --tasks"
         )
     for measure, why in unmeasurable(request).items():
-        yield Said(
-            f"{request.study.name}: {measure} is left out: {why}; to measure it, give its data"
-            " with --task-data"
-        )
+        yield Said(f"{request.study.name}: {measure} is left out: {why}")
     saved = saved_plan(request, out)
     if saved is not None and saved.unit == "seconds":
         at_once = _saved_at_once(at_once, saved.at_once, place=out)

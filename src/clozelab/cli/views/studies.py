@@ -14,7 +14,7 @@ from clozelab.api.studies import Study
 from clozelab.cli.views import Values, or_dash, table
 from clozelab.nearest import counted
 from clozelab.studies import spec as specs
-from clozelab.studies.power import LOW, claim_powers
+from clozelab.studies.power import LOW, ClaimPower, claim_powers
 from clozelab.studies.records import parts_line
 from clozelab.studies.scores import decimals
 from clozelab.studies.spec import StudySpec
@@ -139,21 +139,27 @@ def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
         " of it; detectable: the effect with a power of 80 %"
     )
     single = sum(one.seeds < 2 for one in powers)
-    if single:
-        yield Text(
-            f"{single} of {len(powers)} claims will stay undecided, because one seed cannot"
-            " separate an effect from chance; use more --seeds",
-            style="red",
-        )
-    weak = sum(one.at_effect is not None and one.at_effect < LOW for one in powers)
-    if weak:
-        yield Text(
-            f"{weak} of {len(powers)} claims would probably stay undecided; use more"
-            " --seeds, or measures with less noise",
-            style="red",
-        )
+    opposite = [one for one in powers if _contradicts(one)]
+    weak = sum(
+        one.at_effect is not None and one.at_effect < LOW for one in powers if one not in opposite
+    )
+    warnings = {
+        f"{single} of {len(powers)} claims will stay undecided, because one seed cannot separate"
+        " an effect from chance; use more --seeds": single,
+        f"{len(opposite)} of {len(powers)} effects contradict their claims; an effect is positive"
+        " where `better` is better, on losses, too": len(opposite),
+        f"{weak} of {len(powers)} claims would probably stay undecided; use more --seeds, or"
+        " measures with less noise": weak,
+    }
+    yield from (Text(words, style="red") for words, count in warnings.items() if count)
     if unknown := dict.fromkeys(name for one in powers for name in one.unknown):
         yield Text(f"no noise is recorded for {', '.join(unknown)}; set it as base.noise")
+
+
+def _contradicts(one: ClaimPower) -> bool:
+    """Whether a claim that one variant is better states an effect by which it is worse."""
+    claim = one.claim
+    return claim.kind == "better" and one.effect is not None and one.effect + claim.margin < 0
 
 
 def _power(power: float | None) -> Text:
