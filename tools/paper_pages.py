@@ -86,8 +86,8 @@ ORDER = "Blue is predicted, one token after another in a random order; nothing i
 NO_PICTURE = "Nothing: no token of the input is hidden or replaced."
 HEAD = "| study | claim | verdict | advantage, 95 % interval | p |\n|---|---|---|---|--:|"
 WHERE = (
-    "At 4 × 256 on one H200; [what the verdicts mean](../reading-results.md), [how they were"
-    " run](../../results/README.md#studies)."
+    "Mostly at 4 × 256, on one H200; [what the verdicts mean](../reading-results.md), [how they"
+    " were run](../../results/README.md#studies)."
 )
 
 
