@@ -16,9 +16,11 @@ def check_separators(place: str, columns: Sequence[str], *, field: str | None = 
     If the name of a `field` is known, that name is among its words; otherwise it has a sign that
     often separates cells, and no space after the sign, as prose has.
     """
-    (name, *others) = columns
+    if len(columns) != 1:
+        return
+    (name,) = columns
     several = re.search("[;|\t,](?! )", name) if field is None else field in re.split(r"\W", name)
-    if several and not others and name != field:
+    if several and name != field:
         raise UserError(
             f"{place} has one column, {short(name)}: separate the cells of a .csv by commas,"
             " those of a .tsv by tabs"

@@ -260,6 +260,11 @@ def test_cells_that_another_sign_separates_are_told_from_a_column(
     assert message.endswith("separate the cells of a .csv by commas, those of a .tsv by tabs")
 
 
+def test_a_broken_csv_that_begins_with_a_line_separator_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '\u2028,"a"b\n')  # a line separator, which CSV does not know
+    assert f"{path}:1 is not CSV" in refusal(lambda: sentences(path))
+
+
 def test_a_file_of_sentences_without_a_header_is_told_of_column_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "He came, saw; left.\nSo it was.\n")
     assert "by number where there is no header line" in refusal(lambda: sentences(path))
@@ -385,6 +390,12 @@ def test_an_unknown_tag_is_refused_with_its_line(tmp_path: Path) -> None:
 def test_a_table_of_labelled_texts_has_no_tags(tmp_path: Path, content: str) -> None:
     path = write(tmp_path / "a.tsv", content)
     assert f"{path} is a table of labelled texts" in refusal(lambda: tagged(path))
+
+
+def test_a_sentence_may_begin_with_words_that_have_spaces(tmp_path: Path) -> None:
+    text = "Hà Nội\tB-LOC\nViệt Nam\tB-LOC\n\ntôi\tO\nở\tO\nđây\tO\n"
+    first, _ = tagged(write(tmp_path / "a.tsv", text))
+    assert first == Tagged("0", ("Hà Nội", "Việt Nam"), ("B-LOC", "B-LOC"))
 
 
 def test_words_may_be_called_text_and_hold_a_space(tmp_path: Path) -> None:

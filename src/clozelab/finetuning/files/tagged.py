@@ -48,8 +48,8 @@ def _read_columns(path: Path, options: ReadOptions) -> list[Tagged]:
         raise UserError(
             f"{path}:{first} has a word without a tag; write one, with a tab between them"
         )
-    if has_tags:
-        _refuse_texts(path, [line.split("\t") for line in opening], word=word)
+    if has_tags and "\t" in opening[0]:
+        _refuse_texts(path, [line for _, run in runs for line in run], word=word)
     checked: dict[str, str] = {}  # interned, so that millions of tags share a few strings
     examples: list[Tagged] = []
     for first, run in runs:
@@ -72,10 +72,12 @@ def _read_columns(path: Path, options: ReadOptions) -> list[Tagged]:
     return examples
 
 
-def _refuse_texts(path: Path, rows: list[list[str]], *, word: int) -> None:
+def _refuse_texts(path: Path, rows: list[str], *, word: int) -> None:
     """Refuse a table of labelled texts, by its header or by several words in most of its cells."""
-    header, width = {cell.strip().lower() for cell in rows[0]}, len(rows[0])
-    several = sum(len(row) == width > 1 and " " in row[word].strip() for row in rows)
+    first = rows[0].split("\t")
+    header = {cell.strip().lower() for cell in first}
+    cells_of = (row.split("\t") for row in rows)
+    several = sum(len(each) == len(first) and " " in each[word].strip() for each in cells_of)
     if 2 * several > len(rows) or (header & {*TEXTS} and header & {*LABELS}):
         raise UserError(
             f"{path} is a table of labelled texts; tag needs a word and its tag on each line, and"
