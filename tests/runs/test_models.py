@@ -33,6 +33,7 @@ from clozelab.models.load import load, tied
 from clozelab.models.reader import packed
 from clozelab.pretraining.starting import continued
 from clozelab.pretraining.trainer import PretrainTrainer
+from clozelab.remote.cache import FOLDER
 from clozelab.runs.directory import Run
 from clozelab.runs.options import SaveOptions
 from clozelab.runs.saving import set_weights
@@ -727,3 +728,16 @@ def test_the_words_of_another_corpus_have_a_softmax_of_their_own(tmp_path: Path)
         assert job.start is not None and (head in job.start) == begins
         assert any("softmax over words" in note for note in job.notes) != begins
         PretrainTrainer(job, MACHINE, HERE)  # which the weights fit
+
+
+def test_of_a_folder_of_runs_a_model_is_named_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "cache"))
+    folder = tmp_path / "all"
+    for name in ("a/plan.json", "a/study.toml", "b/recipe.toml", "c/recipe.toml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}", encoding="utf-8")
+    for place in (str(folder), folder.as_uri()):
+        with pytest.raises(UserError, match=f"^{place}: is a folder of runs.* as in {place}/b$"):
+            load(place)

@@ -34,7 +34,7 @@ from clozelab.objectives import language_models
 from clozelab.remote.access import is_url, shown
 from clozelab.remote.cache import local_folder
 from clozelab.remote.copies import check_new, put_folder
-from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
+from clozelab.runs.directory import TASK, Run, is_run, machine_facts
 from clozelab.training import checkpoint
 
 _SINGLE_SEPARATOR = 3  # special tokens of two texts with a single separator
@@ -248,8 +248,7 @@ def export_graph(place: str, out: str | Path) -> Exchanged:
 
 def import_model(place: str, out: Path) -> Exchanged:
     """Write a model of transformers as a run, which every command can read."""
-    path = local_folder(place)
-    if (path / "recipe.toml").exists() or (path / PLAN).exists():
+    if is_run(local_folder(place)):
         raise UserError(f"{shown(place)}: is already a run of clozelab; use it directly")
     model = load(place)
     text = recipes.to_toml(model.recipe)

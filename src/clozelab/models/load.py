@@ -27,9 +27,10 @@ from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.model import ORIGIN, Model, Origin
 from clozelab.objectives import PARTS, CausalLm, Objective
-from clozelab.remote.access import is_url
+from clozelab.remote.access import is_url, shown
+from clozelab.remote.access import joined as joined_url
 from clozelab.remote.cache import local_folder
-from clozelab.runs.directory import PLAN, TASK, Run
+from clozelab.runs.directory import PLAN, TASK, Run, runs_in
 from clozelab.runs.saving import set_weights
 from clozelab.text.loading import load as load_tokenizer
 from clozelab.text.vocabulary import describe
@@ -72,14 +73,12 @@ def load(place: str) -> Model:
 
 def _refuse_runs(place: str, path: Path) -> None:
     """Refuse a folder that has runs in it, and name one of them."""
-    if not path.is_dir() or (path / "config.json").exists():
+    if (path / "config.json").exists():
         return
-    runs = [
-        run for run in path.iterdir() if any((run / n).is_file() for n in ("recipe.toml", PLAN))
-    ]
-    if runs:
+    for run in runs_in(path):
+        named = joined_url(shown(place), run.name) if is_url(place) else run
         raise UserError(
-            f"{place}: is a folder of runs, not a model; name one of them, as in {min(runs)}"
+            f"{shown(place)}: is a folder of runs, not a model; name one of them, as in {named}"
         )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.runs.directory import PLAN, STUDY, TASK, Run
+from clozelab.runs.directory import PLAN, STUDY, TASK, Run, is_run, runs_in
 from clozelab.runs.record import RunRecord, read_run
 
 
@@ -63,17 +63,12 @@ def _run_folders(place: Path) -> list[Path]:
         raise UserError(
             f"{place}: is one seed of a fine-tuning run; name the folder of all its seeds"
         )
-    inside = (folder for folder in sorted(place.glob("*")) if not (folder / STUDY).exists())
-    runs = [place] if _is_run(place) else [folder for folder in inside if _is_run(folder)]
+    runs = [place] if is_run(place) else runs_in(place)
     if not runs:
         raise UserError(
             f"{place}: has no run; name folders made by pretrain or finetune, or a folder of these"
         )
     return runs
-
-
-def _is_run(place: Path) -> bool:
-    return (place / PLAN).exists() or (place / "recipe.toml").exists()
 
 
 def finetunings(folder: Path, name: str) -> Iterator[FinetuneRecord]:

@@ -307,6 +307,17 @@ def machine_facts() -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run, or one of fine-tunings."""
+    return (folder / PLAN).is_file() or (folder / "recipe.toml").is_file()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs and fine-tunings right below a folder, without studies."""
+    inside = (path for path in sorted(folder.glob("*")) if not (path / STUDY).is_file())
+    return [path for path in inside if is_run(path)]
+
+
 def json_or_empty(file: Path) -> dict[str, Any]:
     """The content of a JSON file; empty if it is missing or damaged."""
     try:
