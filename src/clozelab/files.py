@@ -94,7 +94,6 @@ def locked(folder: Path, *, work: str = "process", wait: bool = False) -> Iterat
 
     A second process waits, or gets an error that names the one that holds it.
     """
-    check_writable(folder)
     lock = FileLock(folder / LOCK, timeout=-1 if wait else 0)
     try:
         lock.acquire()

@@ -24,7 +24,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.config.renamed import recorded
 from clozelab.errors import UserError
-from clozelab.files import is_own, locked, write_text
+from clozelab.files import check_writable, is_own, locked, write_text
 from clozelab.runs.diagnostics import LEFT
 from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run
 from clozelab.runs.record import RunRecord, read_run
@@ -217,6 +217,7 @@ def pack(folder: Path) -> None:
         raise UserError(
             f"{folder}: is not a study, because it has no {STUDY}; name the folder of a study"
         )
+    check_writable(folder)
     with locked(folder, work="study"):
         texts = packed_files(folder)
         for file in (folder / CELLS).rglob("*"):

@@ -249,6 +249,21 @@ def test_what_does_not_fit_is_told(cache_dir: Path, monkeypatch: pytest.MonkeyPa
     assert local_file(url).stat().st_size == 1_000_000
 
 
+def test_a_cache_that_cannot_be_written_to_is_named_with_its_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    url = remembered("closed/a.bin", 100)
+    local_file(url)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    monkeypatch.setattr("clozelab.files.FileLock.acquire", refuse)
+    said = r"a\.bin: the cache .*/remote is not writable; set CLOZELAB_CACHE to another folder"
+    with pytest.raises(UserError, match=said):
+        local_file(url)
+
+
 def test_a_file_that_has_changed_is_fetched_again() -> None:
     import fsspec
 

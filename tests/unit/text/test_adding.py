@@ -74,6 +74,14 @@ def test_shards_do_not_change_a_byte(
     assert digests(small) == digests(parts[1])
 
 
+def test_a_corpus_that_cannot_be_written_to_is_refused(
+    parts: tuple[Path, Path], small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UserError, match=f"^{small}: cannot be written to; change its permissions"):
+        add(str(parts[0] / "b.jsonl"), small, held_out=0.2)
+
+
 def test_what_a_corpus_was_can_still_be_opened(parts: tuple[Path, Path], small: Path) -> None:
     folder, _ = parts
     states = [Corpus.open(small).manifest["fingerprint"]]

@@ -202,6 +202,7 @@ def _locked_corpus(out: Path) -> Iterator[tuple[Path, Corpus]]:
         )
     if files.kind_of(out) != _KIND or known.manifest["version"] != manifests.VERSION:
         raise UserError(f"{out}: was built by an early version of clozelab; build it again")
+    files.check_writable(out)
     with files.locked(out, work="build"):
         parent = Corpus.open(out, trusting=True)
         parent.check()
