@@ -198,7 +198,7 @@ def test_a_store_that_fails_stops_no_training(
     behind = "the copy at memory://at/a is behind (memory://at/a/copied.json cannot be written"
     ends = str(failure.value)
     assert ends.startswith(f"a: is saved, but {behind}")
-    assert ends.endswith("; resume the run with the same --copy-to to copy the rest")
+    assert ends.endswith("; continue with the same --copy-to to copy the rest")
     told = " ".join(capsys.readouterr().err.split())
     assert "the next save tries again" in told
     assert all("s3://bucket/a" in each and "secret" not in each for each in (told, ends))

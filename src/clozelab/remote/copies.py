@@ -134,9 +134,9 @@ class FolderCopy:
             ends = self._ends  # read before the update, which then has all files of that time
             try:
                 self._update_copy()
-                said = ""
+                said = self.behind = ""
             except (UserError, OSError) as error:
-                later = "resume the run with the same --copy-to to copy the rest"
+                later = "continue with the same --copy-to to copy the rest"
                 again = later if ends else "the next save tries again"
                 sentence = (
                     f"the copy at {shown(self.url)} is behind ({access.said(error)}); {again}"

@@ -174,6 +174,22 @@ def test_what_stays_down_is_told_and_leaves_nothing_half(
     assert is_like(run) and len(messages) == 1
 
 
+def test_a_copy_whose_last_update_succeeds_is_complete(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, real = FolderCopy(run, URL, warn=print), FolderCopy._update_copy
+    tries = iter((True, False))
+
+    def update(self: FolderCopy) -> None:
+        if next(tries):
+            self._due.set()  # asked for once more while it works
+            raise ConnectionResetError("reset")
+        real(self)
+
+    monkeypatch.setattr(FolderCopy, "_update_copy", update)
+    assert copy.close() and is_like(run) and not copy.behind
+
+
 def test_what_is_removed_while_it_is_copied_is_no_fault(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
