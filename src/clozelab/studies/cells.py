@@ -145,8 +145,14 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
         "parameters": _parameters(run),
         "pretrained_by": job.request.shares_pretraining_with(variant) or variant,
         "failed": failure(job),
-        "diverged": bool(json_or_empty(job.folder / FAILED).get("diverged")),
+        **_divergence(job),
     }
+
+
+def _divergence(job: CellJob) -> dict[str, bool]:
+    """Whether a failed cell diverged; empty if only its message tells, as in old records."""
+    record = json_or_empty(job.folder / FAILED)
+    return {"diverged": record["diverged"]} if "diverged" in record else {}
 
 
 def _scores(job: CellJob) -> dict[str, float]:

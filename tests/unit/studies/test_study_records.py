@@ -19,7 +19,7 @@ from clozelab.reporting.study import page
 from clozelab.runs.directory import PLAN, STUDY, Run
 from clozelab.runs.record import read_run
 from clozelab.studies import spec as studies
-from clozelab.studies.cells import FAILED, record_failure, tuning_scores
+from clozelab.studies.cells import FAILED, cell_result, record_failure, tuning_scores
 from clozelab.studies.records import PACKED, pack, read, unpack
 from clozelab.studies.verdicts import judge
 from clozelab.training.loop import DivergedError, check_finite
@@ -137,6 +137,12 @@ def test_runs_that_diverge_leave_a_claim_not_tested(tmp_path: Path) -> None:
     assert json.loads((cell / FAILED).read_text())["diverged"] is True
     record_failure(job, UserError("no such file"))  # type: ignore[arg-type]
     assert json.loads((cell / FAILED).read_text())["diverged"] is False
+    # A failure that was recorded without this field is told by its message.
+    (cell / FAILED).write_text(json.dumps({"error": message}))
+    job.request = SimpleNamespace(tasks=dict, shares_pretraining_with=lambda _: None)
+    job.cell = SimpleNamespace(variant="dynamic", seed=2)
+    result = cell_result(job, flops_a_token=None)  # type: ignore[arg-type]
+    assert result["failed"] == message and "diverged" not in result
     # Records without this field have the message alone.
     verdicts = {}
     for what in (message, "the machine was out of memory"):
