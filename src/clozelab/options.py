@@ -314,18 +314,10 @@ def whole(value: Any, place: str) -> int:
     """A whole number from 0 up."""
     digits = str(value).replace("_", "").replace(",", "")
     if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
-        raise UserError(f"{place}: {value!r} is not a whole number of 0 or more")
+        raise UserError(f"{place}: {value!r} is not a whole number of 0 or more; give one")
     if len(digits) > _DIGITS:
         raise UserError(f"{place}: {value!r} is too large; give fewer digits")
     return int(digits)
-
-
-def size(value: Any, place: str) -> int:
-    """A size, whose least value is known later."""
-    try:
-        return whole(value, place)
-    except UserError:
-        raise UserError(f"{place}: {value!r} is not a size; give a whole number") from None
 
 
 def few(value: Any, place: str) -> int:
@@ -364,7 +356,6 @@ Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]
 ColumnNames = Annotated[Sequence[str], columns]
 Few = Annotated[int, few]
-Size = Annotated[int, size]
 Text = Annotated[str, text]
 Texts = Annotated[Sequence[str], texts]
 ModelLike = Annotated[Any, model, "a run, a checkpoint, a Hugging Face directory or a hub name"]

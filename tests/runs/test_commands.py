@@ -299,7 +299,7 @@ def test_demo_runs(
         ("corpus build text.txt --out c --tokenizer-from text.txt", "text.txt: "),
         ("corpus build text.txt --out c --tokenizer-from no", "no: does not exist"),
         ("corpus build text.txt --out c --vocabulary 10", "--vocabulary 10: is too small"),
-        ("corpus build text.txt --out c --vocabulary -4", "'-4' is not a size; give a whole"),
+        ("corpus build text.txt --out c --vocabulary -4", "of 0 or more; give one"),
         ("corpus build text.txt --out c --voc 400", "did you mean --vocabulary?"),
         ("diff bert", "arguments are required: OTHER-RECIPE; see clozelab diff --help"),
         ("corpus build text.txt --out c --held-out 1", "--held-out 1.0: must be at least 0"),

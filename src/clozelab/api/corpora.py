@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
-from clozelab.options import Few, LocalFolder, OneOf, Place, Places, Size, command, option
+from clozelab.options import Few, LocalFolder, OneOf, Place, Places, command, option
 from clozelab.remote.access import is_url, shown
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class TokenizerOptions:
         "wordpiece (default), byte_bpe, char_bpe, unigram or chars; for sequences that are not"
         " text: kmer, regex or bytes"
     )
-    vocabulary: Size | None = option("size of the vocabulary (30,000)")
+    vocabulary: int | None = option("size of the vocabulary (30,000)")
     cased: bool | None = option("keep upper case")
     k: int | None = option("letters in a k-mer (6)")
     alphabet: str | None = option("the letters of k-mers (ACGT)", metavar="LETTERS")
