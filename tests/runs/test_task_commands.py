@@ -381,6 +381,9 @@ def test_pairs_are_two_texts_or_parted_by_a_tab(
     )
     typed(monkeypatch, "one\ttwo\nthree\n")
     assert "standard input:2: has 1 text" in refused(capsys, "predict", pairer)
+    typed(monkeypatch, "one\ttwo\n\n")
+    message = refused(capsys, "predict", pairer)
+    assert "input:2: is empty, but the model takes two texts; remove the line" in message
     typed(monkeypatch, "one\ttwo\tthree\n")
     assert "standard input:1: has 3 texts" in refused(capsys, "predict", pairer)
 

@@ -199,9 +199,11 @@ def embed(
         raise UserError("embed needs texts; give them, or --file FILE with one per line, or -")
     if file is not None and text:
         raise UserError("--file and texts cannot be combined; give one of them")
-    texts = [sound(each, "the text") for each in text] if file is None else lines_of(file)
-    refuse_empty(texts, "the text")
-    if file is not None:
+    if file is None:
+        texts = [sound(each, "the text") for each in text]
+        refuse_empty(texts, "the text")
+    else:
+        texts = lines_of(file)
         count_empty(texts, file, watch)
     for name in filter(os.path.isfile, text):
         watch.warn(f"{name}: its name is taken as a text; to embed its lines, give --file {name}")

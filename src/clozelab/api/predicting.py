@@ -24,6 +24,7 @@ from clozelab.api.texts import (
 )
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
+from clozelab.nearest import counted
 from clozelab.options import ModelLike, Overwrite, Place, Text, Texts, command, located
 from clozelab.runs.options import Device
 
@@ -224,12 +225,14 @@ def _examples(
         too_few, too_many = "give --text for each", "leave the others out"
     else:
         rows = list(task.kind.rows(lines_of(file)))
-        count_empty(["".join(row) for row in rows], file, watch)
         places = [f"{shown_name(file)}:{number}" for number in range(1, len(rows) + 1)]
         too_few, too_many = "put a tab between the texts", "remove the tab, which separates texts"
     for row, place in zip(rows, places, strict=True):
         if not least <= len(row) <= most:
-            has = "1 text" if len(row) == 1 else f"{len(row)} texts"
-            fix = too_many if len(row) > most else too_few
-            raise UserError(f"{place}: has {has}, but the model takes {words}; {fix}")
+            what, fix = f"has {counted(len(row), 'text')}", too_many if len(row) > most else too_few
+            if not "".join(row).strip():
+                what, fix = "is empty", "remove the line"
+            raise UserError(f"{place}: {what}, but the model takes {words}; {fix}")
+    if text is None:
+        count_empty(["".join(row) for row in rows], file, watch)
     return [example(task.kind, task.kind.joined(row), n) for n, row in enumerate(rows, 1)]
