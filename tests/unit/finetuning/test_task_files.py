@@ -308,7 +308,12 @@ def test_a_list_is_no_label(tmp_path: Path, label: object) -> None:
     path = write(tmp_path / "a.jsonl", jsonl(*rows))
     assert f"{path}:2 has {json.dumps(label)} as its label" in refusal(lambda: sentences(path))
     path = write(tmp_path / "b.jsonl", jsonl({"tokens": ["a"], "tags": [label]}))
-    assert f"{path}:1 has no list of words in the column 'tags'" in refusal(lambda: tagged(path))
+    assert f"{path}:1 has no list of texts in the column 'tags'" in refusal(lambda: tagged(path))
+
+
+def test_nothing_is_no_tag(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", jsonl({"tokens": ["a", "b"], "tags": ["O", None]}))
+    assert f"{path}:1 has no list of texts in the column 'tags'" in refusal(lambda: tagged(path))
 
 
 def test_numbers_are_read_as_numbers(tmp_path: Path) -> None:

@@ -126,8 +126,13 @@ def _read_list(row: Record, column: str) -> tuple[str, ...]:
     value = row.values.get(column)
     if isinstance(value, str):  # words separated by spaces
         value = value.split()
-    if not isinstance(value, list) or not value or any(isinstance(e, list | dict) for e in value):
+    if not (isinstance(value, list) and value and all(map(_is_cell, value))):
         raise UserError(
-            f"{row.place} has no list of words in the column {column!r}; write one there"
+            f"{row.place} has no list of texts in the column {column!r}; write one there"
         )
     return tuple(str(entry) for entry in value)
+
+
+def _is_cell(value: object) -> bool:
+    """Whether a value is a text or a number, and no list, record or nothing."""
+    return value is not None and not isinstance(value, list | dict)
