@@ -562,6 +562,11 @@ class Counts:
         for what, number in other.numbers.items():
             self.add(what, other.places[what], number, examples=other.examples.get(what, ()))
 
+    def lines(self) -> list[str]:
+        """Each count in words, with the first place."""
+        first = {what: f" (first at {place})" for what, place in self.places.items() if place}
+        return [f"{what}: {n:,}{first.get(what, '')}" for what, n in self.numbers.items()]
+
     def clear(self) -> None:
         """Reset all counts."""
         for table in (self.numbers, self.places, self.examples):

@@ -41,8 +41,8 @@ def test_what_is_cut_is_named_by_its_file_and_line(
     tmp_path: Path, kind: str, name: str, content: str, place: str
 ) -> None:
     file = write(tmp_path / name, content)
-    cut = [line for line in notes_of(kind, file) if "(the first: " in line]
-    assert cut and all(line.endswith(f" (the first: {file}{place})") for line in cut)
+    cut = [line for line in notes_of(kind, file) if "(first at " in line]
+    assert cut and all(line.endswith(f" (first at {file}{place})") for line in cut)
 
 
 def test_a_dev_set_that_is_the_training_set_is_pointed_out(tmp_path: Path) -> None:

@@ -274,9 +274,8 @@ def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:
             " the build",
             signal=signal_of(interrupt),
         ) from None
-    for what, number in counts.numbers.items():
-        place = counts.places[what]
-        watch.say(f"{what}: {number:,}" + (f" (first at {place})" if place else ""))
+    for line in counts.lines():
+        watch.say(line)
     return corpus
 
 

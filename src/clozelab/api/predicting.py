@@ -188,15 +188,14 @@ def answer(
 
 def _predicted(loaded: Model, examples: list[Any], device: str | None, watch: Watch) -> Predictions:
     from clozelab.contracts import Counts
-    from clozelab.finetuning.inputs import count_notes
     from clozelab.finetuning.predict import fine_tuned, follow
 
     counts = Counts()
     work: Any = follow(loaded, examples, device=device, counts=counts)
     kind = type(fine_tuned(loaded)[0].kind)
     predictions = Predictions(watch.drain(work, "predicting", len(examples)), examples, kind)
-    for note in count_notes(counts):
-        watch.warn(note)
+    for line in counts.lines():
+        watch.warn(line)
     return predictions
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Blocks, Counts
+from clozelab.contracts import Blocks
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.balance import label_notes
@@ -143,14 +143,14 @@ def _tokenized_examples(
     }
     dev = {name: evaluator.examples for name, evaluator in evaluators.items()}
     notes = [*splits.notes, *label_notes(kind, splits.read("train"), dev)]
-    notes += [*count_notes(splits.counts), *count_notes(tokenized.counts)]
+    notes += [*splits.counts.lines(), *tokenized.counts.lines()]
     if data.same_sets(splits_of):
         notes.append(
             "the dev set is the training set, so its scores say nothing about other examples;"
             " give other examples with --dev"
         )
     for name, evaluator in evaluators.items():
-        notes += [f"{name}: {line}" for line in count_notes(evaluator.tokenized.counts)]
+        notes += [f"{name}: {line}" for line in evaluator.tokenized.counts.lines()]
     return packed(tokenized, kind.name), evaluators, notes
 
 
@@ -245,15 +245,6 @@ def _order_notes(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -
     return [
         f"the protocol starts from a model fine-tuned on {tuning.after}, which this one is"
         f" not; use --after {tuning.after}, or name such a model"
-    ]
-
-
-def count_notes(counts: Counts) -> list[str]:
-    """What was truncated or left out: how often, and where first."""
-    return [
-        f"{what}: {number:,}"
-        + (f" (the first: {counts.places[what]})" if counts.places[what] else "")
-        for what, number in counts.numbers.items()
     ]
 
 
