@@ -225,6 +225,20 @@ def test_an_import_reads_texts_as_long_as_the_tokenizer_says(
     assert "the model was trained on blocks of 16" in output
 
 
+def test_an_import_has_no_shorter_blocks_than_its_windows_allow(
+    runs_dir: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(runs_dir / "hf-modernbert", tmp_path / "hf")
+    for name, key, value in (
+        ("config.json", "local_attention", 64),
+        ("tokenizer_config.json", "model_max_length", 16),
+    ):
+        settings = json.loads((folder / name).read_text(encoding="utf-8"))
+        (folder / name).write_text(json.dumps(settings | {key: value}), encoding="utf-8")
+    model = load(str(folder))
+    assert model.recipe.blocks.length == 32 and longest_block(model) is None
+
+
 def test_an_exported_graph_gives_the_same_states(
     runs_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -162,7 +162,7 @@ def _load_foreign(place: str) -> Model:
         rows = len(imported.weights["encoder.embeddings.words.weight"])
         tokenizer, extra_tokens = in_table(tokenizer, rows)
         positions = imported.encoder.max_positions
-        length = files.length if positions and files.length and files.length <= positions else None
+        length = _block_length(files.length, imported.encoder)
         recipe = _recipe_for(imported, generator, length=length).reading(tokenizer, vocabulary=rows)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
@@ -198,6 +198,15 @@ def _load_foreign(place: str) -> Model:
         )
     notes += [f"{place}: ignored, because nothing here needs it: {_modules(rest)}"] if rest else []
     return Model(place, recipe, tokenizer, module.eval(), 0, tuple(notes), task, origin)
+
+
+def _block_length(length: int | None, encoder: Any) -> int | None:
+    """The tokenizer's maximum length, or None if blocks of the encoder cannot have it.
+
+    They have at most all of its positions, and at least half of its window of attention.
+    """
+    least, most = getattr(encoder, "window", 0) // 2, encoder.max_positions or 0
+    return length if length is not None and least <= length <= most else None
 
 
 def _load_generator(folder: Path, imported: Imported) -> WithGenerator | None:
