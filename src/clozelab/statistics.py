@@ -268,18 +268,19 @@ def _unpaired(ours: Values, theirs: Values, variants: Sequence[Values]) -> Estim
     rest = [one for one in variants if one is not noisy]
     others = [one for one in variants if one is not ours and one is not theirs]
     both, between = _pooled_variance([ours, theirs]), _pooled_variance([noisy])
-    if (
-        _count_repeated(others)
-        and 2 * _p_noisier(*between, *_pooled_variance(rest)) > _NOISIER
-        and _p_quieter(*both, *_pooled_variance(others)) > _QUIETER
-    ):
-        pooled, freedom = _pooled_variance(variants)
-        error = math.sqrt(pooled * (1 / left.seeds + 1 / right.seeds))
-        method = f"pooled over {_count_repeated(variants)} variants"
-        return Estimate(value, error, freedom, seeds, method=method)
+    far_quieter = False
+    if _count_repeated(others):
+        far_quieter = _p_quieter(*both, *_pooled_variance(others)) <= _QUIETER
+        if not far_quieter and 2 * _p_noisier(*between, *_pooled_variance(rest)) > _NOISIER:
+            pooled, freedom = _pooled_variance(variants)
+            error = math.sqrt(pooled * (1 / left.seeds + 1 / right.seeds))
+            method = f"pooled over {_count_repeated(variants)} variants"
+            return Estimate(value, error, freedom, seeds, method=method)
     a, b = left.error**2, right.error**2
     freedom = min(left.freedom, right.freedom)
-    if a + b and 2 * _p_noisier(*between, *_pooled_variance([quiet])) > _UNEQUAL_LEVEL:
+    # What was found to be quiet, or as noisy as the other, may be so by chance.
+    alike = 2 * _p_noisier(*between, *_pooled_variance([quiet])) > _UNEQUAL_LEVEL
+    if a + b and alike and not far_quieter:
         freedom = (a + b) ** 2 / (a**2 / left.freedom + b**2 / right.freedom)
     return Estimate(value, math.sqrt(a + b), freedom, seeds, method="Welch")
 
