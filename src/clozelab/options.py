@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import wraps
 from multiprocessing import current_process
@@ -32,6 +32,7 @@ DEBUG = "CLOZELAB_DEBUG"  # the environment variable that shows tracebacks
 REQUIRED = inspect.Parameter.empty
 _DIGITS = 18  # any number of so many digits fits into 64 bits
 _MOST = 4096  # workers, or runs
+_SHOWN = 80  # characters of a value in a message
 
 T = TypeVar("T")
 
@@ -88,9 +89,9 @@ class Option:
         return get_origin(self.kind) is not Callable
 
     def take(self, value: Any) -> Any:
-        """The value converted for the function, or an error."""
+        """The value converted for the function, or an error; None is the default."""
         if value is self.default or (value is None and self.default is not REQUIRED):
-            return value
+            return self.default
         return self._conversion()(value, self.name if self.positional else self.flag)
 
     def _conversion(self) -> Conversion:
@@ -101,6 +102,8 @@ class Option:
                 return conversion
         if get_origin(self.kind) is Literal:
             return OneOf(*get_args(self.kind))
+        if get_origin(self.kind) is Callable:
+            return function
         return _CONVERSIONS.get(self.kind, lambda value, place: value)
 
 
@@ -115,6 +118,8 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
     pairs = list(_options_of(function))
     known, parameters = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     signature = inspect.signature(function).replace(parameters=parameters)
+    unnamed = [option.name for option in known if option.positional]
+    keywords = [option.name for option in known if not option.positional]
 
     @wraps(function)
     def call(*positional: Any, **named: Any) -> T:
@@ -122,6 +127,8 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
         for unknown in named.keys() - signature.parameters.keys():
             fix = remedy(unknown, signature.parameters)
             raise UserError(f"{name} has no option {unknown}; {fix}")
+        if len(positional) > len(unnamed):
+            raise UserError(_too_many(name, unnamed, keywords))
         try:
             values = signature.bind(*positional, **named).arguments
         except TypeError as error:
@@ -148,6 +155,13 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
 def debugging() -> bool:
     """Whether the user asked for tracebacks."""
     return os.environ.get(DEBUG, "0") not in ("", "0")
+
+
+def _too_many(name: str, unnamed: Sequence[str], keywords: Sequence[str]) -> str:
+    """What is said when too many values are given without their names."""
+    takes = f"only {' and '.join(unnamed)}" if unnamed else "nothing"
+    example = f", as in {keywords[0]}=…" if keywords else ""
+    return f"{name}: takes {takes} without a name; name the others{example}"
 
 
 def options(function: Callable[..., Any]) -> list[Option]:
@@ -230,9 +244,25 @@ class OneOf:
         """The word; other words are refused."""
         if self.bare and isinstance(value, bool):
             return self.bare if value else None
-        if value not in self.words:
-            raise UserError(f"{place} {value}: is unknown; {remedy(str(value), self.words)}")
-        return str(value)
+        word = str(value)  # of a torch.device, too
+        if word not in self.words:
+            raise UserError(f"{place} {word}: is unknown; {remedy(word, self.words)}")
+        return word
+
+
+def described(value: Any) -> str:
+    """A value in a message: as Python writes it, or its type if that is long."""
+    shown = repr(value)
+    if len(shown) <= _SHOWN and shown.isprintable():
+        return shown
+    return f"an object of type {type(value).__name__}"
+
+
+def function(value: Any, place: str) -> Any:
+    """Something to call."""
+    if not callable(value):
+        raise UserError(f"{place}: {described(value)} cannot be called; give a function")
+    return value
 
 
 def switch(value: Any, place: str) -> bool:
@@ -251,13 +281,19 @@ def word(value: Any, place: str) -> str:
 
 def located(value: Any, place: str) -> str:
     """The path of a run, a corpus or a model; a string is returned unchanged."""
+    given = value
     for name in ("place", "path"):
         value = getattr(value, name, value)
-    if not isinstance(value, str | PathLike):
+    if isinstance(value, str | PathLike):
+        return str(fspath(value))
+    if hasattr(given, "save_pretrained"):  # of transformers or sentence-transformers
         raise UserError(
-            f"{place}: {value!r} is not a name, a path, a run or a corpus; give one of these"
+            f"{place}: an object of type {type(given).__name__} is not a path; save it with"
+            " save_pretrained, and give the folder"
         )
-    return str(fspath(value))
+    raise UserError(
+        f"{place}: {described(given)} is not a name, a path, a run or a corpus; give one of these"
+    )
 
 
 def folder(value: Any, place: str) -> str:
@@ -269,8 +305,8 @@ def folder(value: Any, place: str) -> str:
 
 
 def several(value: Any, place: str) -> list[str]:
-    """One word or path, or several, as a list."""
-    values = value if isinstance(value, list | tuple) else [value]
+    """One word or path, or several, as a list; an iterator will do, such as that of a glob."""
+    values = value if isinstance(value, list | tuple | Iterator) else [value]
     return [word(each, place) for each in values]
 
 
@@ -284,7 +320,20 @@ def settings(value: Any, place: str) -> list[str]:
     if isinstance(value, Mapping):
         from clozelab.config.toml import written
 
+        for key, setting in value.items():
+            if setting is None:
+                raise UserError(f"{place}: {key} is None; give it a value, or leave it out")
         return [f"{key}={written(setting)}" for key, setting in value.items()]
+    return several(value, place)
+
+
+def grid(value: Any, place: str) -> list[str]:
+    """Settings with several values each, `key=a,b`; Python may give a dictionary of lists."""
+    if isinstance(value, Mapping):
+        from clozelab.config.toml import written
+
+        lists = {k: v if isinstance(v, list | tuple) else [v] for k, v in value.items()}
+        return [f"{key}={','.join(map(written, values))}" for key, values in lists.items()]
     return several(value, place)
 
 
@@ -335,13 +384,20 @@ def model(value: Any, place: str) -> Any:
 def text(value: Any, place: str) -> str:
     """Any text, also an empty one."""
     if not isinstance(value, str):
-        raise UserError(f"{place}: {value!r} is not a text; give a string")
+        raise UserError(f"{place}: {described(value)} is not a text; give a string")
     return value
 
 
 def texts(value: Any, place: str) -> list[str]:
-    """One text or a list of them."""
-    return [text(each, place) for each in ([value] if isinstance(value, str) else value)]
+    """One text or a list of them; a column of a table will do, but not a table."""
+    if isinstance(value, str):
+        return [value]
+    is_table = isinstance(value, Mapping) or getattr(value, "ndim", 1) != 1
+    if is_table or isinstance(value, bytes) or not isinstance(value, Iterable):
+        raise UserError(
+            f"{place}: {described(value)} is not a text or a list of texts; give one of these"
+        )
+    return [text(each, place) for each in value]
 
 
 Conversion = Callable[[Any, str], Any]
@@ -355,6 +411,7 @@ Places = Annotated[Sequence[str], several]
 Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]
 ColumnNames = Annotated[Sequence[str], columns]
+Grid = Annotated[Sequence[str], grid]
 Few = Annotated[int, few]
 Text = Annotated[str, text]
 Texts = Annotated[Sequence[str], texts]

@@ -597,12 +597,13 @@ def test_every_checkpoint_of_a_run_goes_out(
         ("embed bert text --out OUT/deep/v.npz", "does not exist; make it first"),
         ("embed bert text --out OUT.npz --layer 3", "--layer 3: "),
         ("embed bert text --out OUT.npz --layer=-4", "from the end -1 to -3"),
-        ("embed bert text --out OUT.npz --layer top", "a number, last or all"),
+        ("embed bert text --out OUT.npz --layer top", "a whole number, last or all"),
         ("embed bert text --out OUT.npz --pool cls --words mean", "leave --words out"),
         ("embed gpt text --out OUT.npz --pool cls", "use --pool mean"),
         ("embed elmo text --out OUT.npz --pool cls", "use --pool mean"),
         ("embed bert --out OUT.npz", "embed needs texts"),
-        ("embed bert --out OUT.npz --file nowhere", "nowhere: No such file"),
+        ("embed bert --out OUT.npz --file nowhere", "nowhere: does not exist"),
+        ("embed bert --out OUT.npz --file FULL", "is a folder; name a file with text"),
         ("embed bert --out OUT.npz --file /dev/null", "/dev/null: is empty; write one text per"),
         ("embed bert text --out OUT.npz --file nowhere", "cannot be combined"),
         ("corpus build LONG --out OUT --extend 5", "name it with --tokenizer-from"),
@@ -647,8 +648,14 @@ def test_states_of_odd_texts_are_an_answer_or_a_sentence(runs_dir: Path) -> None
     assert model.encode(["", "a"])[1].sum() == len(model.encode("a")[1][0])
     with pytest.raises(UserError, match="encode needs texts; the list of texts is empty"):
         model.encode([])
-    with pytest.raises(UserError, match="None: is not a text; give a string"):
+    with pytest.raises(UserError, match="None is not a text; give a string"):
         model.encode([None])  # type: ignore[list-item]
+    assert len(model.encode(text for text in ["a", "b"])[0]) == 2  # type: ignore[arg-type]
+    for inputs in (None, Path("a"), {"text": "a"}):
+        with pytest.raises(UserError, match="is not a text or a list of texts"):
+            model.encode(inputs)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="predict takes a list of inputs, not "):
+            model.predict(inputs)  # type: ignore[arg-type]
 
 
 # A vocabulary for a new domain.

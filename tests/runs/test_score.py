@@ -178,7 +178,7 @@ def test_what_cannot_be_scored_is_said_in_a_sentence(
     assert "is empty" in fails(capsys, bert, "--file", str(tmp_path / "empty.txt"))
     (tmp_path / "blank.txt").write_text("\n \n")
     assert "is empty" in fails(capsys, bert, "--file", str(tmp_path / "blank.txt"))
-    assert "No such file" in fails(capsys, bert, "--file", str(tmp_path / "none.txt"))
+    assert "does not exist" in fails(capsys, bert, "--file", str(tmp_path / "none.txt"))
     assert "--method original: needs a masked" in fails(
         capsys, gpt, "--text", "a", "--method", "original"
     )

@@ -7,10 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
+import torch
 
 from clozelab.errors import UserError
-from clozelab.options import REQUIRED, Few, Place, Places, Settings, command, option, options, whole
+from clozelab.options import (
+    REQUIRED,
+    Few,
+    Grid,
+    Place,
+    Places,
+    Settings,
+    Texts,
+    command,
+    option,
+    options,
+    whole,
+)
 
 Size = Annotated[int, whole, "how large", "N"]
 
@@ -78,6 +92,73 @@ def test_values_are_converted_and_fields_gathered() -> None:
     done = work(Path("a"), "b", size="1,000", set={"x.y": 0.5}, rounds=2)
     assert done == ("a", ["b"], 1000, None, True, ["x.y=0.5"], Shared(rounds=2))
     assert work("a", size=1) == ("a", (), 1, None, True, (), Shared())
+    given = work("a", None, size=1, keep=None, set=None, rounds=None)
+    assert given == work("a", size=1)  # None is the default
+
+
+@command
+def read(*, text: Texts = (), grid: Grid | None = None, device: Literal["cpu"] = "cpu") -> Any:
+    """Read."""
+    return text, grid, device
+
+
+def test_values_of_other_libraries_are_taken() -> None:
+    array = np.array(["a", "b"])
+    for texts in (["a", "b"], ("a", "b"), iter(["a", "b"]), array):
+        assert read(text=texts)[0] == ["a", "b"]
+    assert read(device=torch.device("cpu"))[2] == "cpu"
+    assert work("a", (Path(name) for name in "bc"), size=np.int64(3))[1:3] == (["b", "c"], 3)
+    settings = {"a": np.float32(0.1), "b": np.int64(2), "c": np.array([1, 2]), "d": Path("x")}
+    settings |= {"e": np.bool_(True), "f": np.str_("word")}
+    assert work("a", size=1, set=settings)[5] == [
+        *("a=0.1", "b=2", "c=[1, 2]", 'd="x"', "e=true", 'f="word"')
+    ]
+    grid = {"rate": [1e-4, np.float32(3e-4)], "kind": ("a", "b"), "one": 1}
+    assert read(grid=grid)[1] == ["rate=0.0001,0.0003", 'kind="a","b"', "one=1"]
+    assert read(grid="rate=1,2")[1] == ["rate=1,2"]
+
+
+class Table:
+    """As tables of pandas are, it is iterated over by the names of its columns."""
+
+    ndim = 2
+
+    def __iter__(self) -> Any:
+        return iter(["text", "label"])
+
+
+class Opened:
+    """An opened model of another library."""
+
+    tokenizer = None
+
+    def save_pretrained(self) -> None:
+        """Save it."""
+
+    def __repr__(self) -> str:
+        return "Opened(\n  layers\n)"
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: read(text=Table()), "is not a text or a list of texts; give one of these"),
+        (lambda: read(text={"text": "a"}), "{'text': 'a'} is not a text or a list of texts"),
+        (lambda: read(text=b"ab"), "b'ab' is not a text or a list of texts"),
+        (lambda: read(text=Path("a")), "PosixPath('a') is not a text or a list of texts"),
+        (lambda: read(text=[None]), "--text: None is not a text; give a string"),
+        (lambda: read(text=["a"] * 2, grid=True), "--grid: True is not a name"),
+        (lambda: work(Opened(), size=1), "type Opened is not a path; save it with save_pretrained"),
+        (lambda: work(list(range(99)), size=1), "place: an object of type list is not a name"),
+        (lambda: work("a", size=1, set={"b": None}), "--set: b is None; give it a value, or"),
+        (lambda: work("a", "b", 1), "work: takes only place and more without a name; name the"),
+        (lambda: read("a"), "read: takes nothing without a name; name the others, as in text=…"),
+    ],
+)
+def test_values_that_do_not_fit_are_named_on_one_line(call: Any, sentence: str) -> None:
+    with pytest.raises(UserError) as raised:
+        call()
+    assert sentence in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from clozelab.options import (
     Text,
     Texts,
     command,
+    located,
 )
 from clozelab.remote.access import is_url
 from clozelab.runs.directory import Run
@@ -51,7 +52,7 @@ def opened(model: Any, watch: Watch) -> Model:
 
     if isinstance(model, Model):
         return model
-    loaded = load(model)
+    loaded = load(located(model, "model"))
     for line in loaded.notes:
         watch.warn(line)
     return loaded
@@ -248,10 +249,15 @@ def layer_of(word: Any) -> Layer:
     """A layer as it is spelled: a number, last or all."""
     if word == "all":
         return "all"
+    if word == "last":
+        return -1
     try:
-        return -1 if word == "last" else int(word)
+        number = int(word)
     except (TypeError, ValueError):
-        raise UserError(f"--layer {word}: must be a number, last or all") from None
+        number = None
+    if number is None or isinstance(word, bool) or str(number) != str(word):
+        raise UserError(f"--layer {word}: must be a whole number, last or all")
+    return number
 
 
 @command

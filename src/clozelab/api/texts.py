@@ -27,6 +27,10 @@ def read_file(file: str) -> str:
         if file == "-":
             return sound(sys.stdin.read(), STDIN)
         return Path(file).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{file}: does not exist; name a file with text") from None
+    except IsADirectoryError:
+        raise UserError(f"{file}: is a folder; name a file with text") from None
     except UnicodeDecodeError:
         raise _not_utf8(shown_name(file)) from None
 

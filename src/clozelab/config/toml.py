@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from clozelab.errors import UserError
@@ -51,8 +51,15 @@ class Shelf:
     def find(self, name_or_path: str | Path) -> Source:
         """The file of that name, or at that path."""
         word = str(name_or_path)
+        if not isinstance(name_or_path, str | Path):
+            raise UserError(
+                f"{self.kind} {word}: is not a name or a path; give a {self.kind}'s name or the"
+                " path of a TOML file"
+            )
         if isinstance(name_or_path, Path) or is_path(word):
             path = Path(name_or_path)
+            if (path / f"{self.kind}.toml").is_file():
+                raise UserError(f"{path} is a folder; name {path / self.kind}.toml in it")
             if not path.is_file():
                 raise UserError(
                     f"{path} does not exist; give a {self.kind}'s name or the path of a TOML file"
@@ -99,8 +106,13 @@ def to_toml(tables: Mapping[str, Any]) -> str:
 
 def written(value: Any) -> str:
     """A value as TOML."""
+    if type(value).__module__ == "numpy":  # a float32 as it is shown, without more digits
+        numbers = value.tolist()
+        return written(float(str(value)) if isinstance(numbers, float) else numbers)
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, PurePath):
+        value = str(value)
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
