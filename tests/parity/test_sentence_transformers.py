@@ -13,6 +13,7 @@ from support.pretrain_runs import pretrain_job, run_pretraining
 import clozelab
 from clozelab.cli import main
 from clozelab.errors import UserError
+from clozelab.models.embed import Neighbours
 
 TEXTS = [
     "A small wild cat sat on the mat.",
@@ -26,7 +27,8 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vectors")
-    overrides = ["encoder.positions=48", "encoder.layers=2"]
+    # Blocks as long as the encoder reads, since sentence-transformers reads no longer texts.
+    overrides = ["encoder.positions=48", "blocks.length=48", "encoder.layers=2"]
     run_pretraining(pretrain_job("simcse", *overrides, steps=2), folder / "cls")
     run_pretraining(
         pretrain_job("simcse", *overrides, "objectives.0.pooling=mean_all", steps=2),
@@ -35,7 +37,7 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_pretraining(
         pretrain_job("simcse", *overrides, "objectives.0.pooling=mean", steps=1), folder / "mean"
     )
-    run_pretraining(pretrain_job("roberta", "encoder.positions=48", steps=1), folder / "roberta")
+    run_pretraining(pretrain_job("roberta", *overrides, steps=1), folder / "roberta")
     run_pretraining(pretrain_job("retromae", *overrides, steps=2), folder / "retromae")
     return folder
 
@@ -58,6 +60,10 @@ def test_its_vectors_are_those_of_embed(
     assert mine.std(axis=0).max() > 1e-3
     assert model.get_max_seq_length() == 48
     assert model.similarity_fn_name == "cosine"
+    model.save(str(tmp_path / "saved"))  # with the names of the installed version
+    assert clozelab.load(tmp_path / "saved").pooling == pool
+    with pytest.raises(UserError, match="save it with save_pretrained, and give the folder"):
+        clozelab.load(model)
 
 
 def test_the_modules_are_written_for_models_of_sentence_vectors_alone(
@@ -81,6 +87,12 @@ def test_the_modules_are_written_for_models_of_sentence_vectors_alone(
     clozelab.export(models_dir / "roberta", tmp_path / "pooled", pool="mean_all")
     assert clozelab.load(tmp_path / "pooled").pooling == "mean_all"
     (tmp_path / "pooled" / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": 1}')
+    assert clozelab.load(tmp_path / "pooled").pooling is None
+    config = tmp_path / "pooled" / "1_Pooling" / "config.json"
+    for mode, pooling in {'"mean"': "mean_all", '"cls"': "cls", '"max"': None}.items():
+        config.write_text(f'{{"embedding_dimension": 32, "pooling_mode": {mode}}}')
+        assert clozelab.load(tmp_path / "pooled").pooling == pooling
+    config.write_text('{"pooling_mode": ["cls", "mean"]}')  # several one after another
     assert clozelab.load(tmp_path / "pooled").pooling is None
     for name in ("mean", "roberta"):  # which the library has no word for, and which has no vectors
         clozelab.export(models_dir / name, tmp_path / name)
@@ -113,6 +125,7 @@ def test_the_nearest_texts_are_found_by_cosine(
         cosine = row @ query / np.sqrt((row @ row) * (query @ query))
         assert each.cosine == pytest.approx(cosine, abs=1e-6)
     assert sorted(each.line for each in every) == [1, 3, 4, 5]
+    assert isinstance(every, Neighbours) and every[0].line == 3 and every[-1] == list(every)[-1]
     cosines = [each.cosine for each in every]
     assert cosines == sorted(cosines, reverse=True)
     short = clozelab.embed(models_dir / "cls", lines, near="the cat sat", dimensions=4)

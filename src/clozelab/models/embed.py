@@ -67,6 +67,9 @@ class Neighbours:
     def __iter__(self) -> Iterator[Neighbour]:
         return iter(self.neighbours)
 
+    def __getitem__(self, number: int) -> Neighbour:
+        return self.neighbours[number]
+
     def __len__(self) -> int:
         return len(self.neighbours)
 

@@ -12,6 +12,7 @@ from clozelab.errors import UserError
 _POOLING = "1_Pooling"
 # Their names in sentence-transformers, which has no mean without special tokens.
 MODES: dict[Pooling, str] = {"cls": "cls_token", "mean_all": "mean_tokens"}
+_NAMED: dict[str, Pooling] = {"cls": "cls", "mean": "mean_all"}  # as it writes them now
 
 
 def check(pooling: Pooling | None, *, encoder: Any, place: str) -> None:
@@ -33,6 +34,8 @@ def read(folder: Path) -> Pooling | None:
         paths = [one["path"] for one in listed if one["type"].rpartition(".")[2] == "Pooling"]
         config = json.loads((folder / paths[0] / "config.json").read_text(encoding="utf-8"))
         on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
+        if "pooling_mode" in config:  # as newer versions write it: one mode, or several in a list
+            return _NAMED.get(config["pooling_mode"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
     found = [name for name, mode in MODES.items() if on == [f"pooling_mode_{mode}"]]
