@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from clozelab.api.texts import read_text
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
-from clozelab.options import Place, RecipeLike, Settings, Text, command, option
+from clozelab.options import Place, RecipeLike, Settings, Text, command, located, option
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,7 +29,8 @@ class RecipeOptions:
         """The recipe of that name or in that file, changed; what is odd in it is said."""
         from clozelab.config import recipe as recipes
 
-        if isinstance(recipe, str):
+        if not isinstance(recipe, recipes.Recipe):
+            recipe = located(recipe, "recipe")
             changed = recipes.read(recipe, size=self.size, overrides=self.set)
         elif self.size is not None:
             raise UserError(

@@ -79,10 +79,12 @@ class Recipe:
         """Read a recipe by name or from a file; `size` and `overrides` as in `read`."""
         return read(name_or_path, **options)
 
-    def override(self, changes: Iterable[str] | Mapping[str, Any]) -> Recipe:
+    def override(self, changes: str | Iterable[str] | Mapping[str, Any]) -> Recipe:
         """A checked copy with other values, given as dotted `key=value` or as a dictionary."""
         if isinstance(changes, Mapping):
             changes = [f"{key}={written(value)}" for key, value in changes.items()]
+        elif isinstance(changes, str):
+            changes = [changes]
         # `use` first: choosing another part would drop keys that were set before.
         ordered = sorted(changes, key=lambda pair: not pair.partition("=")[0].endswith(".use"))
         if not ordered:
@@ -95,9 +97,9 @@ class Recipe:
     def _rebuilt(self, tables: Table, place: str) -> Recipe:
         return _build({"name": self.name, "title": self.title, **tables}, place)
 
-    def diff(self, other: Recipe | str) -> list[tuple[str, Any, Any]]:
+    def diff(self, other: Recipe | str | Path) -> list[tuple[str, Any, Any]]:
         """The differences from another recipe: key, value here, value there; None is no value."""
-        others = (read(other) if isinstance(other, str) else other).tables()
+        others = (other if isinstance(other, Recipe) else read(other)).tables()
         left, right = dict(flat(self.tables())), dict(flat(others))
         keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
         return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
