@@ -87,7 +87,7 @@ class Spelling:
     numbers: Ids  # each one's number in the word vocabulary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Documents:
     """Tokenised documents of a store (arrays may be memory-mapped).
 
@@ -103,6 +103,10 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.documents) - 1
+
+    def __repr__(self) -> str:
+        sentences, tokens = len(self.sentences) - 1, len(self.ids)
+        return f"Documents({len(self):,} documents, {sentences:,} sentences, {tokens:,} tokens)"
 
 
 @dataclass(frozen=True)

@@ -65,8 +65,8 @@ ALLOWED: dict[str, set[str]] = {
     "tracking": {"errors", "nearest", "options"},
     # A model with a task is opened by the room that tuned it.
     # The methods of public objects are the public functions: they go through the package's door.
-    "models": BELOW | {"finetuning.loading", "__init__"},
-    "text.store.corpus": GROUND | {"text", "__init__"},
+    "models": BELOW | {"finetuning.loading", "options", "__init__"},
+    "text.store.corpus": GROUND | {"text", "options", "__init__"},
     "pretraining": BELOW | {"models"},
     "finetuning": BELOW | {"models"},
     "finetuning.kinds": GROUND | {"finetuning"},

@@ -42,6 +42,13 @@ def test_a_project_from_text_to_a_page(
     assert (
         corpus.decode(preview.blocks.ids) == preview.texts()[0] == repr(preview)[len("block 0: ") :]
     )
+    assert clozelab.Corpus.open(corpus) == corpus
+    first = corpus.documents("train")
+    assert repr(first).startswith(f"Documents({len(first)} documents, ")
+    assert corpus.decode(first.ids[:9]) == corpus.decode(first.ids[:9].tolist())
+    for ids in (None, "words", [[1, 2]]):
+        with pytest.raises(clozelab.UserError, match="decode needs token ids"):
+            corpus.decode(ids)
     assert "train: " in repr(corpus.show()) and clozelab.check_corpus(corpus).path == corpus.path
 
     events: list[Any] = []
@@ -83,6 +90,18 @@ def test_a_project_from_text_to_a_page(
         clozelab.finetune(run, "classify", out="t", columns={"label": 'my "label"'}, **files, **ON)
     tuned = clozelab.finetune(run, "classify", out="t", set={"steps": 2}, **files, **ON)
     assert tuned.result()["best"] == "seed-0"
+    assert repr(tuned) == "Run('t', done)" and "<th>accuracy</th>" in tuned._repr_html_()
+    assert clozelab.Run.open(tuned) == tuned == clozelab.Run(tuned)
+    for read in (tuned.losses, tuned.curves, tuned.recipe, tuned.machine, tuned.resume):
+        with pytest.raises(clozelab.UserError, match="name one of them, as in t/seed-0"):
+            read()
+    with pytest.raises(clozelab.UserError, match="t/seed-0: is a fine-tuning run"):
+        clozelab.resume("t/seed-0")
+    for diagnose in (clozelab.doctor, clozelab.resume):  # given the model, not its run
+        with pytest.raises(clozelab.UserError, match=r"is a checkpoint; name its run, a$"):
+            diagnose(model)
+    with pytest.raises(clozelab.UserError, match="corpus: is a corpus, not a model"):
+        clozelab.load(corpus)
     (prediction,) = tuned.predict("a small wild cat", device="cpu", **quiet)
     assert prediction.label in ("animal", "food")
     assert clozelab.load("t", **quiet).predict(["a small wild cat"])[0] == prediction
@@ -113,6 +132,9 @@ def test_recipes_are_read_changed_and_compared() -> None:
     keys = [key for key, _, _ in clozelab.diff("bert", "roberta")]
     assert keys == [key for key, _, _ in clozelab.read("bert").diff("roberta")]
     assert str(recipe) == recipe.to_toml()
+    assert recipe.override("masking.mask_rate=0.15") == recipe.override({"masking.mask_rate": 0.15})
+    with pytest.raises(clozelab.UserError, match="recipe None: is not a name or a path"):
+        recipe.diff(None)  # type: ignore[arg-type]
     masked = clozelab.mask(recipe, "some words to mask", epoch=1)
     assert len(masked.epochs) == 1 and repr(masked).startswith("epoch 1: <s>")
 
@@ -123,6 +145,10 @@ def test_recipes_are_read_changed_and_compared() -> None:
         (lambda: clozelab.pretrain("bert", dta="c"), "no option dta; did you mean data?"),
         (lambda: clozelab.pretrain("bert", device="gpu"), "--device gpu: is unknown"),
         (lambda: clozelab.pretrain("bert", micro_batch=-1), "--micro-batch: -1 is not a whole"),
+        (lambda: clozelab.pretrain("bert", on_event=3), "--on-event: 3 cannot be called"),
+        (lambda: clozelab.read(None), "recipe: None is not a name, a path"),
+        (lambda: clozelab.Run(None), "run: None is not a name, a path"),
+        (lambda: clozelab.Corpus.open(None), "corpus: None is not a name, a path"),
         (lambda: clozelab.pretrain("bert", out=3), "--out: 3 is not a name, a path"),
         (lambda: clozelab.pretrain("bert", budget=30), "--budget: 30 has no unit; give one"),
         (lambda: clozelab.pretrain("bert", data="", out="r"), "data: is empty"),

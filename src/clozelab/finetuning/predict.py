@@ -107,7 +107,7 @@ def check_suits(
     asked, kind = part(**splits.settings), tuned.kind
     labels, known = {*asked.label_names}, {*kind.label_names}
     if splits.kind != kind.name:
-        problem = f"is a {splits.kind} task, but {model} was fine-tuned for {kind.name}"
+        problem = f"is of kind {splits.kind}, but {model} was fine-tuned for {kind.name}"
     elif labels - known or (exactly and labels != known):
         problem = f"has the labels {', '.join(asked.label_names)}, not those of {model}"
     elif not tuned.imported and asked.takes() != kind.takes():

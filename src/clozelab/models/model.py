@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
@@ -22,6 +22,8 @@ from clozelab.contracts import Pooling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
 from clozelab.models.reader import TaskReader, packed
+from clozelab.options import described
+from clozelab.options import texts as texts_of
 from clozelab.text.blanks import with_blanks
 from clozelab.text.vocabulary import describe
 
@@ -164,13 +166,13 @@ class Model:
         """Write the model for other libraries: `clozelab.export`."""
         return clozelab.export(self, out, **options)
 
-    def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    def encode(self, texts: str | Sequence[str]) -> tuple[Tensor, Tensor]:
         """The last layer's hidden states of texts, [B, L, W], and a mask of the tokens, [B, L].
 
         Both are on the model's device. The states carry gradients unless autograd is switched off.
         """
-        texts = [texts] if isinstance(texts, str) else texts
-        if not len(texts):
+        texts = texts_of(texts, "encode")
+        if not texts:
             raise UserError("encode needs texts; the list of texts is empty")
         rows = self.reader().read(texts)
         if not any(map(len, rows)):  # neither tokens nor special tokens
@@ -194,6 +196,8 @@ class Model:
 
         if isinstance(inputs, str):
             raise UserError("predict takes a list of inputs; put the text into a list, as [text]")
+        if isinstance(inputs, Mapping | bytes) or not isinstance(inputs, Iterable):
+            raise UserError(f"predict takes a list of inputs, not {described(inputs)}; give a list")
         return predict(self, inputs, device=device)
 
     def _repr_html_(self) -> str:

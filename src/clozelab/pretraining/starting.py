@@ -25,7 +25,7 @@ from clozelab.objectives.heads.teacher import start_from
 from clozelab.pretraining.early_stopping import Adaptation
 from clozelab.pretraining.fitting import changes, fitted, notes
 from clozelab.pretraining.job import PretrainJob
-from clozelab.runs.directory import Run
+from clozelab.runs.directory import TASK, Run
 from clozelab.text.store.corpus import as_it_was, exists, open_stores
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
@@ -208,6 +208,10 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     run = Run.open(place)
     recorded = run.recipe()
     facts = run.machine()
+    if (run.path / TASK).is_file():
+        raise UserError(
+            f"{place}: is a fine-tuning run; to continue it, run the same finetune command again"
+        )
     if not {"seed", "data"} <= facts.keys():
         raise UserError(
             f"{place}/machine.toml: has lost the run's seed and data; restore it from a"

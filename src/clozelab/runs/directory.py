@@ -25,6 +25,7 @@ from clozelab.config.toml import to_toml
 from clozelab.errors import UserError
 from clozelab.files import write_text
 from clozelab.nearest import remedy
+from clozelab.options import located
 
 if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
@@ -51,7 +52,11 @@ class Run:
     path: Path  # a string will do
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path))
+        object.__setattr__(self, "path", Path(located(self.path, "run")))
+
+    def __repr__(self) -> str:
+        state = "done" if (self.path / _RESULT).is_file() else "not done"
+        return f"Run({str(self.path)!r}, {state if self.path.is_dir() else 'missing'})"
 
     @classmethod
     def create(cls, path: Path, *, recipe_toml: str, machine: Mapping[str, Any]) -> Run:
@@ -89,14 +94,23 @@ class Run:
             )
 
     @classmethod
-    def open(cls, path: Path | str) -> Run:
-        """Open an existing run."""
-        run = cls(Path(path))
-        if not run.recipe_file.is_file():
+    def open(cls, path: Path | str | Run) -> Run:
+        """Open an existing run, or a folder of fine-tuning runs."""
+        run = cls(Path(located(path, "run")))
+        folder = run.path
+        whole = cls(folder.parent.parent)
+        if folder.parent.name == "checkpoints" and whole.recipe_file.is_file():
+            raise UserError(f"{folder}: is a checkpoint; name its run, {whole.path}")
+        if not run.recipe_file.is_file() and not run.is_several:
             raise UserError(
-                f"{path}: is not a run, because it has no recipe.toml; name the folder of a run"
+                f"{folder}: is not a run, because it has no recipe.toml; name the folder of a run"
             )
         return run
+
+    @property
+    def is_several(self) -> bool:
+        """Whether it is a folder of fine-tuning runs, which have their own recipes and logs."""
+        return (self.path / PLAN).is_file() and not (self.path / STUDY).is_file()
 
     @property
     def recipe_file(self) -> Path:
@@ -117,15 +131,17 @@ class Run:
     def recipe_text(self) -> str:
         """The resolved recipe's text."""
         file = self.recipe_file
+        content = self._read_own(file.name)
         try:
-            return self.read(file.name).decode()
+            return content.decode()
         except UnicodeDecodeError:
             raise UserError(f"{file}: is not UTF-8 text; restore it from a copy") from None
 
     def machine(self) -> dict[str, Any]:
         """The run's machine, data, seed and versions."""
+        content = self._read_own("machine.toml")
         try:
-            return tomllib.loads(self.read("machine.toml").decode())
+            return tomllib.loads(content.decode())
         except ValueError as error:
             file = self.path / "machine.toml"
             raise UserError(f"{file}: is not valid TOML ({error}); fix the file") from None
@@ -210,6 +226,25 @@ class Run:
         """The content of one of its files."""
         return (self.path / name).read_bytes()
 
+    def _read_own(self, name: str) -> bytes:
+        """The content of a file that every run has, but no folder of several runs."""
+        self._refuse_several()
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            raise UserError(
+                f"{self.path}: is not a run, because it has no {name}; name the folder of a run"
+            ) from None
+
+    def _refuse_several(self) -> None:
+        """Refuse to read from a folder of several runs what only each of them has."""
+        if self.is_several:
+            inside = sorted(file.parent for file in self.path.glob("*/recipe.toml"))
+            example = f", as in {inside[0]}" if inside else ""
+            raise UserError(
+                f"{self.path}: is a folder of fine-tuning runs; name one of them{example}"
+            )
+
     def losses(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:
         """Each objective's loss by step: in training ("step"), or on held-out text ("held_out").
 
@@ -228,6 +263,7 @@ class Run:
 
     def _entries(self, kind: str) -> list[Entry]:
         """The entries of a kind; raises `UserError` for an unknown kind."""
+        self._refuse_several()
         entries = self.events()
         kinds = dict.fromkeys(["step", "held_out", "general", *(e["kind"] for e in entries)])
         if kind not in kinds:
@@ -262,11 +298,19 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The run in a notebook: how far it is, and its last losses."""
-        rows = [("run", str(self.path)), ("done", "yes" if self.result() else "not yet")]
-        for kind, name in (("step", "training"), ("held_out", "held out")):
-            for objective, points in self.losses(kind).items():
-                step, loss = points[-1]
-                rows.append((f"{objective}, {name}", f"{loss:.4f} at step {step:,}"))
+        result = self.result() or {}
+        rows = [("run", str(self.path)), ("done", "yes" if result else "not yet")]
+        if self.is_several:
+            rows += [("best run", str(result["best"]))] if "best" in result else []
+            for cell in result.get("cells", []):
+                where = f", {cell['name']}" if cell["name"] else ""
+                for metric, score in cell["scores"].items():
+                    rows.append((f"{metric}{where}", f"{score['mean']:.2f}"))
+        else:
+            for kind, name in (("step", "training"), ("held_out", "held out")):
+                for objective, points in self.losses(kind).items():
+                    step, loss = points[-1]
+                    rows.append((f"{objective}, {name}", f"{loss:.4f} at step {step:,}"))
         cells = (f"<tr><th>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
         return f"<table>{''.join(cells)}</table>"
 

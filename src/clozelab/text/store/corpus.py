@@ -25,6 +25,7 @@ import clozelab
 from clozelab import files
 from clozelab.contracts import Documents, Ints, Mark, Spelling, Vocabulary
 from clozelab.errors import UserError
+from clozelab.options import located
 from clozelab.remote.access import is_url, shown
 from clozelab.remote.ahead import AheadArray, AheadFile, bytes_ahead, filling, is_unfinished
 from clozelab.text.encoding import Tokenised
@@ -50,7 +51,9 @@ class Corpus:
     url: str = field(default="", repr=False)  # if it was opened by one
 
     @classmethod
-    def open(cls, place: str | Path, *, trusting: bool = False, ahead: bool = False) -> Corpus:
+    def open(
+        cls, place: str | Path | Corpus, *, trusting: bool = False, ahead: bool = False
+    ) -> Corpus:
         """Open a corpus; a missing, truncated or altered file is refused.
 
         FOLDER@FINGERPRINT opens an earlier version, from before text was added. A corpus at a URL
@@ -58,8 +61,9 @@ class Corpus:
         are always checked. For a corpus over 256 MB, only files up to 16 MB have their checksums
         compared here; `check` compares all. With `trusting`, for a corpus just written, none are.
         """
-        if is_url(str(place)):
-            return _fetched(str(place), trusting=trusting, ahead=ahead)
+        place = located(place, "corpus")
+        if is_url(place):
+            return _fetched(place, trusting=trusting, ahead=ahead)
         path = Path(place)
         folder, fingerprint = _parted(path)
         corpus = cls(path, _state(folder, fingerprint) if fingerprint else manifests.read(folder))
@@ -81,8 +85,12 @@ class Corpus:
         return clozelab.show_blocks(recipe, corpus=self, **options)
 
     def decode(self, ids: Any) -> str:
-        """The text of some token ids."""
-        return self.tokenizer.decode([int(number) for number in ids], skip_special_tokens=False)
+        """The text of some token ids: a list, an array, or a slice of `documents(…).ids`."""
+        try:
+            numbers = [int(number) for number in ids]
+        except (TypeError, ValueError):
+            raise UserError("decode needs token ids; give a list or an array of them") from None
+        return self.tokenizer.decode(numbers, skip_special_tokens=False)
 
     def __repr__(self) -> str:
         tokens = sum(split["tokens"] for split in self.manifest["splits"].values())
@@ -174,7 +182,11 @@ class Corpus:
         }
 
     def documents(self, split: str = "train") -> Documents:
-        """The documents of a split, memory-mapped."""
+        """The documents of a split, memory-mapped, as their tokens one after another.
+
+        Sentence i is `ids[sentences[i]:sentences[i + 1]]`; document i is its sentences from
+        `documents[i]` up to `documents[i + 1]`.
+        """
         if split not in SPLITS:
             raise UserError(f"{self.name}: has no split {split!r}; choose {' or '.join(SPLITS)}")
         arrays = self._arrays(split)
