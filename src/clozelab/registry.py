@@ -153,7 +153,7 @@ def check(slot: str, name: str, part: Any) -> None:
     """Refuse an object that does not meet the requirements of its slot."""
     if slot not in DUTIES:
         raise UserError(f"register: slot {slot} is unknown; {remedy(slot, DUTIES)}")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"register: name {name!r}: use small letters, digits and _")
     place = f"{slot} {name}"
     missing = [duty for duty in DUTIES[slot] if not callable(getattr(part, duty, None))]

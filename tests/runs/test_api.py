@@ -78,7 +78,16 @@ def test_a_project_from_text_to_a_page(
     for cell in ("<td>bert</td>", "layers of", "<th>parameters</th>", "wordpiece", str(run.path)):
         assert cell in table, cell
     assert isinstance(model, clozelab.Model)
-    assert len(model.fill("the [MASK] was", top=2, device="cpu").blanks[0]) == 2
+    filled = model.fill("the [MASK] was", top=2, device="cpu")
+    assert len(filled.blanks[0]) == 2
+    best = filled.blanks[0][0]
+    assert repr(filled).startswith(f"{filled.text}\nblank 1: {best.token} {best.probability:.1%}, ")
+    near = model.embed(["a cat", "bread"], near="a cat", device="cpu")
+    assert repr(near).splitlines()[0] == "1.0000  line 1: a cat"
+    scored = model.score(["a cat", ""], device="cpu", **quiet)
+    first, second = repr(scored).splitlines()
+    assert first.startswith(f"{scored[0].log_likelihood:.2f} nats, perplexity ")
+    assert first.endswith(": a cat") and second == "0.00 nats: "
     assert clozelab.embed(run, ["a b", "c"], pool="mean", **quiet).vectors.shape == (2, 128)
     states, mask = model.encode(["a cat", "a loaf of dark bread"])
     assert states.shape[:2] == mask.shape and states.shape[2] == 128
@@ -116,6 +125,7 @@ def test_a_project_from_text_to_a_page(
     )
     assert isinstance(study, clozelab.Study) and study.page.is_file()
     assert clozelab.Run.open("a") == run and clozelab.Study("s").table() == study.table()
+    assert clozelab.Study(study) == study and repr(study) == "Study('s')"
     assert len(study.table()) == len(study.result()["cells"]) and study.verdicts()
     page = clozelab.report([run, student, tuned], out="page.html", **quiet)
     assert page.read_text().startswith("<!doctype html>")
@@ -148,6 +158,8 @@ def test_recipes_are_read_changed_and_compared() -> None:
         (lambda: clozelab.pretrain("bert", on_event=3), "--on-event: 3 cannot be called"),
         (lambda: clozelab.read(None), "recipe: None is not a name, a path"),
         (lambda: clozelab.Run(None), "run: None is not a name, a path"),
+        (lambda: clozelab.Study(None), "study: None is not a name, a path"),
+        (lambda: clozelab.register("masking", None, int), "register: name None: use small"),
         (lambda: clozelab.Corpus.open(None), "corpus: None is not a name, a path"),
         (lambda: clozelab.pretrain("bert", out=3), "--out: 3 is not a name, a path"),
         (lambda: clozelab.pretrain("bert", budget=30), "--budget: 30 has no unit; give one"),

@@ -68,6 +68,7 @@ def test_a_text_goes_on_from_its_prompt(model: Model) -> None:
     generated = model.generate(prompt=PROMPT, length=8, steps=2)
     assert generated.prompt == PROMPT and generated.text.startswith(PROMPT)
     assert len(generated.text) > len(PROMPT)
+    assert repr(generated) == f"Generated({generated.text!r}, tokens=8, steps=2)"
     # What is generated hangs on the prompt.
     alone = model.generate(length=8, steps=2)
     ours, theirs = ([token.probability for token in each.tokens] for each in (generated, alone))

@@ -32,6 +32,8 @@ def test_every_model_meets_every_strategy_in_the_same_blocks(places: list[str]) 
     matrix = clozelab.matrix(places, data=store("wordpiece"), masks=masks, blocks=60, **QUIET)
     assert matrix.models == ("bert", "spanbert") and matrix.masks == ("token", "span", "whole_word")
     assert matrix.format == "full_sentences" and matrix.length == 32 and 2 < matrix.blocks <= 60
+    first = matrix.cells[1][0]
+    assert first and repr(matrix).splitlines()[1].startswith(f"spanbert: token {first.loss:.3f}, ")
     for column in zip(*matrix.cells, strict=True):
         assert all(cell is not None and cell.error > 0 for cell in column)
         assert len({cell.targets for cell in column if cell}) == 1

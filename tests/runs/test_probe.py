@@ -15,6 +15,7 @@ from support.probe_tasks import NOUNS, sentences, sst2
 
 import clozelab
 from clozelab import cli
+from clozelab.errors import UserError
 from clozelab.finetuning.request import Data
 from clozelab.models.load import load
 from clozelab.models.model import Model
@@ -36,7 +37,12 @@ def test_a_planted_word_is_found_and_shuffled_labels_are_at_chance(
     model: Model, tmp_path: Path, fit: str
 ) -> None:
     options = {"fit": fit, "examples": 0, **QUIET}
-    probed = model.probe("sst2", task_data=sst2(tmp_path / "a"), **options)["sst2"]
+    probes = model.probe("sst2", task_data=sst2(tmp_path / "a"), **options)
+    probed = probes["sst2"]
+    shown = f"sst2 accuracy {probed.scores['accuracy']:.2f} at layer {probed.layer} (100 examples)"
+    assert repr(probes) == shown
+    with pytest.raises(UserError, match="sst: was not probed; did you mean sst2"):
+        probes["sst"]
     assert probed.scores["accuracy"] > 95 and probed.trained == 200 and probed.scored == 100
     assert [layer.layer for layer in probed.layers] == [0, 1, 2]
     assert probed.errors["accuracy"] < 5

@@ -18,6 +18,7 @@ from support.finetune_tasks import SHORT, STILL, base_model, sample_file
 from support.labelled_files import jsonl, write
 from support.processes import run_process
 
+import clozelab
 from clozelab import cli
 from clozelab.api.predicting import PassageAnswer, Predictions
 from clozelab.cli.console import out
@@ -298,6 +299,9 @@ def test_json_has_what_was_given_beside_what_was_predicted(
     assert (pair["first"], pair["second"]) == ("one", "two") and pair["label"] in NLI
     tagged = predict_json(tagger, "--text", "He saw Anna")
     assert tagged["words"] == ["He", "saw", "Anna"] and len(tagged["tags"]) == 3
+    reply = clozelab.answer(answerer, question="who", passage="Anna came.", top=2)
+    assert repr(reply).splitlines()[0] == (reply.text or "the passage does not say")
+    assert len(repr(reply).splitlines()) == 1 + min(2, len(reply.span.best))
     question = {"id": "q7", "question": "who", "context": "Anna came."}
     file = write(root / "given.jsonl", jsonl(question))
     prediction = predict_json(answerer, "--file", str(file))
@@ -631,7 +635,7 @@ def test_mistakes_with_evaluate_and_answer_are_answered_in_a_sentence(
         capsys, "evaluate", base_model(), str(root / "SST-2/dev.tsv")
     )
     message = refused(capsys, "evaluate", answerer, "sst2", "--task-data", str(root))
-    assert "is a classify task" in message and "was fine-tuned for answer" in message
+    assert "is of kind classify" in message and "was fine-tuned for answer" in message
     ask = ["answer", answerer, "--question", "who"]
     message = refused(capsys, "answer", classifier, "--question", "who", "--passage", "Anna")
     assert "was fine-tuned for classify, not answer" in message

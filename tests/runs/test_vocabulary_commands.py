@@ -103,6 +103,12 @@ def test_unknown_characters_are_added_and_begin_apart(desk: Path, tmp_path: Path
     )
     assert change.before.text is not None and change.after.text is not None
     assert change.after.text.unknown < change.before.text.unknown
+    assert repr(change).splitlines()[0] == f"{tmp_path / 'zh'}: 30 words added"
+    assert f"after: {change.after.tokens:,} tokens, " in repr(change)
+    summary = clozelab.show_vocabulary(desk / "run", desk / "chinese.jsonl", progress=False)
+    best = ", ".join(word.text for word in summary.candidates[:10])
+    assert f"words worth adding: {len(summary.candidates):,}: {best}" in repr(summary)
+    assert len(repr(clozelab.show_vocabulary(desk / "run", progress=False)).splitlines()) == 1
     assert all(len(word) == 1 for word in change.added)
     table = dict(change.load().module.named_parameters())["encoder.embeddings.words.weight"]
     new = table[-30:]

@@ -69,7 +69,7 @@ def _named(value: Any) -> Any:
     return [_named(part) for part in value] if isinstance(value, tuple) else value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PassageAnswer:
     """The answer to a question, with its rivals, and the passage that it is from."""
 
@@ -81,6 +81,11 @@ class PassageAnswer:
     def text(self) -> str:
         """The answer; empty where the passage does not say."""
         return self.span.text
+
+    def __repr__(self) -> str:
+        rivals = self.span.best[: self.top]
+        lines = [f"{each.probability:.1%} at {each.start:,}: {each.text}" for each in rivals]
+        return "\n".join([self.text or "the passage does not say", *lines])
 
 
 @command

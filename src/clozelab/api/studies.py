@@ -30,6 +30,7 @@ from clozelab.options import (
     Words,
     budget_word,
     command,
+    located,
 )
 from clozelab.runs.directory import PLAN, STUDY, Run
 from clozelab.runs.options import MachineOptions
@@ -49,7 +50,10 @@ class Study:
     path: Path  # a string will do
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path))
+        object.__setattr__(self, "path", Path(located(self.path, "study")))
+
+    def __repr__(self) -> str:
+        return f"Study({str(self.path)!r})"
 
     def result(self) -> dict[str, Any]:
         """The result of each cell: its scores and its cost."""

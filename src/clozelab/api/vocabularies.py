@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from clozelab.text.extension import NewWord
     from clozelab.text.usage import Usage
 
+_BEST = 10  # words worth adding that are shown
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class VocabularySummary:
     """A model's vocabulary, and what it makes of a text."""
 
@@ -32,8 +34,17 @@ class VocabularySummary:
     used: int | None = None  # of its tokens, in the text
     candidates: Sequence[NewWord] = ()  # words that would save tokens, the best first
 
+    def __repr__(self) -> str:
+        lines = [f"{self.place}: {self.kind}, {_shown(self.figures)}"]
+        if self.used is not None:
+            lines.append(f"used by the text: {self.used:,} tokens of the vocabulary")
+            best = ", ".join(word.text for word in self.candidates[:_BEST])
+            more = ": " + best + (", …" if len(self.candidates) > _BEST else "") if best else ""
+            lines.append(f"words worth adding: {len(self.candidates):,}{more}")
+        return "\n".join(lines)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class VocabularyChange:
     """A model that was written with another vocabulary: what it was, and what it is."""
 
@@ -42,11 +53,25 @@ class VocabularyChange:
     after: VocabularyFigures
     added: tuple[str, ...] = ()  # words, the best first
 
+    def __repr__(self) -> str:
+        lines = [f"{self.path}: {len(self.added):,} words added" if self.added else f"{self.path}"]
+        lines += [f"before: {_shown(self.before)}", f"after: {_shown(self.after)}"]
+        return "\n".join(lines)
+
     def load(self) -> Model:
         """The model that was written."""
         from clozelab.models.load import load
 
         return load(str(self.path))
+
+
+def _shown(figures: VocabularyFigures) -> str:
+    """The figures on one line."""
+    parts = [f"{figures.tokens:,} tokens", f"{figures.parameters:,} parameters"]
+    if (text := figures.text) is not None:
+        parts.append(f"{text.tokens_per_word:.3f} tokens per word")
+        parts.append(f"{text.unknown / max(text.tokens, 1):.1%} unknown")
+    return ", ".join(parts)
 
 
 @command

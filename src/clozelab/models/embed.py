@@ -56,7 +56,7 @@ class Neighbour:
     cosine: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Neighbours:
     """The texts nearest to a query by the cosine of their vectors, the nearest first."""
 
@@ -72,6 +72,9 @@ class Neighbours:
 
     def __len__(self) -> int:
         return len(self.neighbours)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{each.cosine:.4f}  line {each.line:,}: {each.text}" for each in self)
 
 
 def nearest(

@@ -22,6 +22,7 @@ from clozelab.text.vocabulary import ROLES
 from clozelab.training.world import join
 
 _OTHER, _TARGET = 1, 2  # of Input.kinds
+_SHOWN = 5  # guesses that are shown for a blank
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class TokenPrediction:
     probability: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Filled:
     """Each blank's guesses, the best first, and the text with the best put in."""
 
@@ -46,6 +47,13 @@ class Filled:
     def text(self) -> str:
         """The text with every blank's best put in."""
         return "".join(self.parts)
+
+    def __repr__(self) -> str:
+        lines = [self.text]
+        for number, guesses in enumerate(self.blanks, 1):
+            words = ", ".join(f"{each.token} {each.probability:.1%}" for each in guesses[:_SHOWN])
+            lines.append(f"blank {number}: {words}{', …' if len(guesses) > _SHOWN else ''}")
+        return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         """The text and the guesses for other programs."""

@@ -38,13 +38,16 @@ class Unmasked:
     joins: bool  # it continues the word before it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Generated:
     """A generated text, and what was unmasked in each step."""
 
     prompt: str
     text: str  # with the prompt
     steps: tuple[tuple[Unmasked, ...], ...]
+
+    def __repr__(self) -> str:
+        return f"Generated({self.text!r}, tokens={len(self.tokens)}, steps={len(self.steps)})"
 
     @property
     def tokens(self) -> tuple[Unmasked, ...]:

@@ -45,7 +45,7 @@ class MatrixCell:
     parts: tuple[float, ...]  # losses of parts of the blocks, the same for every model
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MaskMatrix:
     """Models by name; a cell that cannot be measured is None."""
 
@@ -56,6 +56,14 @@ class MaskMatrix:
     format: str
     cells: tuple[tuple[MatrixCell | None, ...], ...]  # [models][masks]
     pairs: dict[str, tuple[MatrixCell | None, ...]]  # next and order → [models]
+
+    def __repr__(self) -> str:
+        lines = []
+        for model, row in zip(self.models, self.cells, strict=True):
+            cells = zip(self.masks, row, strict=True)
+            losses = (f"{name} {cell.loss:.3f}" for name, cell in cells if cell is not None)
+            lines.append(f"{model}: {', '.join(losses)}")
+        return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         """For a record."""

@@ -132,7 +132,7 @@ class Precisions(NamedTuple):
     items: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FactScores:
     """The scores of a model on some facts."""
 
@@ -142,6 +142,11 @@ class FactScores:
     candidates: int  # to choose among
     at_1: Nats  # [F] 1, 0, or the chance among equals
     at_10: Nats
+
+    def __repr__(self) -> str:
+        whole = self.all
+        first = f"{whole.at_1:.2f} % of {whole.items:,} facts right"
+        return f"FactScores({self.name!r}, {first}, {whole.at_10:.2f} % among the first ten)"
 
     @property
     def all(self) -> Precisions:

@@ -141,7 +141,7 @@ class Accuracy(NamedTuple):
     ties: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PairScores:
     """The scores of a model on minimal pairs."""
 
@@ -150,6 +150,10 @@ class PairScores:
     pairs: tuple[MinimalPair, ...]
     good: Nats  # [P] log-likelihoods
     bad: Nats
+
+    def __repr__(self) -> str:
+        whole = self.all
+        return f"PairScores({self.name!r}, {whole.accuracy:.2f} % of {whole.items:,} pairs right)"
 
     @cached_property
     def outcomes(self) -> Nats:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clozelab.contracts import Ints
 from clozelab.errors import UserError
 from clozelab.models.embed import Layer, check_layer
+from clozelab.nearest import remedy
 from clozelab.scoring.frozen import FrozenEncoder
 from clozelab.scoring.linear import Doubles, Fit, fit
 from clozelab.scoring.probed import Excerpt, ProbeRows, ProbeTask
@@ -58,7 +59,7 @@ class ProbeResult:
         return {**fields, "scores": self.scores}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Probes:
     """The results of some tasks on one model."""
 
@@ -67,7 +68,18 @@ class Probes:
 
     def __getitem__(self, task: str) -> ProbeResult:
         """One task's result."""
-        return next(result for result in self.results if result.task == task)
+        results = {result.task: result for result in self.results}
+        if task not in results:
+            raise UserError(f"{task}: was not probed; {remedy(str(task), results)}")
+        return results[task]
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{result.task} {metric.replace('_', ' ')} {score:.2f} at layer {result.layer}"
+            f" ({result.scored:,} examples)"
+            for result in self.results
+            for metric, score in result.scores.items()
+        )
 
     def scores(self) -> dict[str, dict[str, float]]:
         """The scores of every task, at the chosen layer."""

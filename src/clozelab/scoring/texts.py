@@ -77,7 +77,7 @@ class ScoredText:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TextScores(Sequence[ScoredText]):
     """Scored texts, in their order."""
 
@@ -90,6 +90,13 @@ class TextScores(Sequence[ScoredText]):
 
     def __getitem__(self, number: Any) -> Any:
         return self.texts[number]
+
+    def __repr__(self) -> str:
+        lines = []
+        for each in self.texts:
+            perplexity = f", perplexity {each.perplexity:,.1f}" if each.tokens else ""
+            lines.append(f"{each.log_likelihood:,.2f} nats{perplexity}: {each.text}")
+        return "\n".join(lines)
 
     @property
     def log_likelihood(self) -> float:

@@ -88,6 +88,7 @@ def test_ties_count_half_and_errors_are_those_of_the_mean() -> None:
     assert pair_scores.all.standard_error == pytest.approx(47.871 / 2, abs=1e-3)
     assert pair_scores.over_paradigms == (62.5, pytest.approx(17.678 / 2**0.5, abs=1e-3))
     assert pair_scores.paradigms["ever"].accuracy == 75.0
+    assert repr(pair_scores) == "PairScores('x', 62.50 % of 4 pairs right)"
     record = json.loads(json.dumps(pair_scores.as_json()))
     assert record["all"]["accuracy"] == 62.5 and record["over_paradigms"]["items"] == 2
     items = [json.loads(line) for line in pair_scores.items()]
@@ -228,6 +229,8 @@ def test_the_mean_of_relations_is_not_that_of_facts() -> None:
     ones, zeros = np.array([1.0, 1, 1, 0]), np.array([1.0, 1, 1, 1])
     result = FactScores("x", facts, 0, 5, ones, zeros)
     assert result.all.at_1 == 75.0 and result.over_relations.at_1 == 50.0
+    shown = "FactScores('x', 75.00 % of 4 facts right, 100.00 % among the first ten)"
+    assert repr(result) == shown
 
 
 def test_facts_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
