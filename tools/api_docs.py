@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ HEAD = """\
 Made from the docstrings by `tools/api_docs.py`. Every command of the command line is a function
 here, with the same options. A function blocks, reports its progress on standard error
 (`progress=False` turns this off), passes each event to `on_event`, and returns an object. Where a
-path is expected, give a string, a `Path`, a `Run`, a `Corpus` or a `Model`; for several, give one
-or a list. `set` takes `key=value` strings or a dictionary. A mistake raises `UserError`, whose
-traceback is short (`CLOZELAB_DEBUG=1` shows all of it). Names not on this page are private.
+path is expected, give a string, a `Path`, a `Run`, a `Corpus` or a `Model`; for several, give one,
+a list or an iterator. `set` takes `key=value` strings or a dictionary, and `grid` a dictionary of
+lists. None is the same as leaving an option out. A mistake raises `UserError`, whose traceback is
+short (`CLOZELAB_DEBUG=1` shows all of it). Names not on this page are private.
 
 In a script, put the calls under `if __name__ == "__main__":`. Corpus builds and parallel runs start
 processes, and each of these would otherwise run the whole script again.
@@ -29,12 +32,59 @@ for two minor versions.
 # The members of each class that are public.
 MEMBERS = {
     "Corpus": "open build show check documents show_blocks decode",
-    "Model": "fill generate embed score predict probe encode export vocabulary pooling",
+    "Model": "place step recipe tokenizer module fill generate embed score predict probe encode export vocabulary pooling",
     "Recipe": "read override diff to_toml tables parameters warnings",
-    "Run": "open recipe machine result losses curves events"
+    "Run": "open path recipe machine result losses curves events"
     " resume load finetune predict evaluate export",
     "Study": "result table verdicts page",
     "UserError": "",
+}
+# What functions return besides these, and the attributes that are public.
+RESULTS = {
+    "models.fill": {"Filled": "text blanks as_json", "TokenPrediction": "token number probability"},
+    "models.generate": {"Generated": "prompt text tokens steps as_json"},
+    "models.embed": {
+        "Vectors": "vectors starts offsets cut longest",
+        "Neighbours": "query neighbours vectors",
+        "Neighbour": "line text cosine",
+    },
+    "scoring.texts": {
+        "TextScores": "texts log_likelihood perplexity lines",
+        "ScoredText": "text tokens words log_likelihood perplexity",
+        "ScoredPiece": "text start stop log_likelihood surprisal",
+    },
+    "scoring.pairs": {"PairScores": "all paradigms phenomena over_paradigms outcomes as_json"},
+    "scoring.facts": {"FactScores": "all relations over_relations as_json"},
+    "scoring.probe": {
+        "Probes": "results scores",
+        "ProbeResult": "task metrics scores errors layer layers trained scored right",
+    },
+    "pretraining.matrix": {
+        "MaskMatrix": "models masks cells pairs as_json",
+        "MatrixCell": "loss accuracy error accuracy_error targets",
+    },
+    "finetuning.examples": {
+        "Class": "label probabilities",
+        "Number": "value",
+        "Picked": "label probabilities",
+        "Tags": "tags probabilities",
+        "Span": "text score null best",
+        "Clusters": "clusters",
+    },
+    "api.predicting": {"Predictions": "lines", "PassageAnswer": "text passage span top"},
+    "api.vocabularies": {
+        "VocabularySummary": "place kind specials figures used candidates",
+        "VocabularyChange": "path before after added load",
+    },
+    "models.vocabulary": {"VocabularyFigures": "tokens parameters in_tables bytes text"},
+    "text.usage": {"Tokenization": "tokens words unknown tokens_per_word"},
+    "text.extension": {"NewWord": "word text count pieces known saves"},
+    "api.corpora": {"CorpusSummary": "path name bytes splits facts"},
+    "api.recipes": {"MaskedText": "epochs tokenizer", "BlockSample": "texts blocks plan"},
+    "diagnosis.result": {
+        "Diagnosis": "verdict healthy findings state losses unknown",
+        "CheckResult": "level title evidence cause remedy check",
+    },
 }
 
 
@@ -50,7 +100,12 @@ def page() -> str:
         option.group: None for name in functions for option in options(names[name]) if option.group
     }
     parts += ["## Options of several functions", *(_group(names, group) for group in groups)]
-    parts += ["## Objects", *(_class(name, names[name]) for name in classes)]
+    parts += ["## Objects", *(_class(name, names[name], MEMBERS[name]) for name in classes)]
+    parts += ["## Results", "What functions return besides these objects. Predictions are one of"]
+    parts[-1] += " `Class` … `Clusters` for each example."
+    for module, kinds in RESULTS.items():
+        home = import_module(f"clozelab.{module}")
+        parts += [_class(kind, getattr(home, kind), members) for kind, members in kinds.items()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -89,13 +144,27 @@ def _group(names: dict[str, Any], group: type) -> str:
     return "\n".join([f"### {group.__name__}", "", says, "", *lines])
 
 
-def _class(name: str, kind: type) -> str:
+def _class(name: str, kind: type, members: str) -> str:
     lines = [f"### {name}", "", inspect.getdoc(kind) or "", ""]
-    for public in MEMBERS[name].split():
+    fields = _fields(kind)
+    for public in members.split():
+        if public in fields:
+            lines.append(f"- `{public}`: {fields[public]}")
+            continue
         member = inspect.getattr_static(kind, public)
         call = "(…)" if inspect.isfunction(member) or isinstance(member, classmethod) else ""
-        lines.append(f"- `{public}{call}`: {' '.join((inspect.getdoc(member) or '').split())}")
+        doc = inspect.getdoc(getattr(member, "func", member))  # of a cached property, its function
+        lines.append(f"- `{public}{call}`: {' '.join((doc or '').split())}")
     return "\n".join(lines)
+
+
+def _fields(kind: type) -> dict[str, str]:
+    """The fields of a class: the comment behind each in the source, and its type."""
+    fields = {}
+    pattern = r"^    (\w+): ([^=#]+?)(?: = [^#]+?)?(?:  # (.+))?$"
+    for name, annotation, comment in re.findall(pattern, inspect.getsource(kind), re.MULTILINE):
+        fields[name] = f"{comment} (`{annotation}`)" if comment else f"`{annotation}`"
+    return fields
 
 
 if __name__ == "__main__":

@@ -57,7 +57,9 @@ class Watch:
     """How the progress is reported."""
 
     progress: bool = option("report progress on standard error", True)
-    on_event: Callable[[Any], None] | None = option("called with each event as it happens")
+    on_event: Callable[[Any], None] | None = option(
+        "called with each event as it happens; in fine-tuning with its trial and event"
+    )
 
     def say(self, line: str, *, style: str | None = None) -> None:
         """Say what is done."""

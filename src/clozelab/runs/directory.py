@@ -47,9 +47,9 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Run:
-    """The folder of one run."""
+    """The folder of one run, or of all runs of a fine-tuning."""
 
-    path: Path  # a string will do
+    path: Path  # its folder; a string will do
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(located(self.path, "run")))
