@@ -510,6 +510,16 @@ def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
         starting.fresh(shrunk("bert"), data=[store("wordpiece"), *other], seed=0)
 
 
+def test_a_student_that_cannot_start_from_its_teacher_is_told_every_setting() -> None:
+    changes = ("encoder.position_offset=2", "encoder.heads=1")
+    data = [store("wordpiece")]
+    with pytest.raises(UserError) as raised:
+        starting.taught(shrunk("distilbert", *changes), teacher(), data=data, seed=0, sized=True)
+    heads = load(teacher()).recipe.encoder.heads
+    fix = f"give --set encoder.heads={heads} --set encoder.position_offset=0, or set start"
+    assert fix in str(raised.value)
+
+
 def test_a_student_of_another_width_learns_through_a_projection_and_loads(tmp_path: Path) -> None:
     size = ("encoder.hidden_size=16", "encoder.embedding_size=16", "encoder.intermediate_size=32")
     recipe = shrunk("distilbert", *size, "objectives.1.start=random")

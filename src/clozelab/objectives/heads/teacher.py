@@ -6,6 +6,7 @@ The caller runs the teacher, in evaluation mode, on the student's input.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -159,12 +160,17 @@ def _check(
     pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _EQUAL_SETTINGS}
     words = "encoder.embeddings.words.weight"
     pairs["vocabulary"] = (len(student_state[words]), len(teacher_state[words]))
-    for name, (mine, theirs) in pairs.items():
-        if mine != theirs:
-            raise UserError(
-                f"distillation: the student's {name} is {mine} and the teacher's {theirs}, so it"
-                ' cannot start from the teacher; make them equal, or set start = "random"'
-            )
+    unequal = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    if unequal:
+        name, (mine, theirs) = next(iter(unequal.items()))
+        fix = "make them equal"
+        if unequal.keys() <= {field.name for field in fields(student)}:
+            each = (f"--set encoder.{name}={pair[1]}" for name, pair in unequal.items())
+            fix = f"give {' '.join(each)}"
+        raise UserError(
+            f"distillation: the student's {name} is {mine} and the teacher's {theirs}, so it"
+            f' cannot start from the teacher; {fix}, or set start = "random" in its objective'
+        )
     if student.positions > teacher.positions:
         raise UserError(
             f"distillation: the student has {student.positions} positions and the teacher only"
