@@ -20,8 +20,9 @@ here, with the same options. A function blocks, reports its progress on standard
 (`progress=False` turns this off), passes each event to `on_event`, and returns an object. Where a
 path is expected, give a string, a `Path`, a `Run`, a `Corpus` or a `Model`; for several, give one,
 a list or an iterator. `set` takes `key=value` strings or a dictionary, and `grid` a dictionary of
-lists. None is the same as leaving an option out. A mistake raises `UserError`, whose traceback is
-short (`CLOZELAB_DEBUG=1` shows all of it). Names not on this page are private.
+lists. None is the same as leaving an option out, and `json` changes only what a command prints. A
+mistake raises `UserError`, whose traceback is short (`CLOZELAB_DEBUG=1` shows all of it). Names not
+on this page are private.
 
 In a script, put the calls under `if __name__ == "__main__":`. Corpus builds and parallel runs start
 processes, and each of these would otherwise run the whole script again.
@@ -32,7 +33,8 @@ for two minor versions.
 # The members of each class that are public.
 MEMBERS = {
     "Corpus": "open build show check documents show_blocks decode",
-    "Model": "place step recipe tokenizer module fill generate embed score predict probe encode export vocabulary pooling",
+    "Model": "place step recipe tokenizer module fill generate embed score predict probe encode"
+    " export vocabulary pooling",
     "Recipe": "read override diff to_toml tables parameters warnings",
     "Run": "open path recipe machine result losses curves events"
     " resume load finetune predict evaluate export",

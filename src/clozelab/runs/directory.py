@@ -285,7 +285,10 @@ class Run:
         return clozelab.finetune(self, task, **options)
 
     def predict(self, text: Any, **options: Any) -> list[Any]:
-        """Predict with its fine-tuned model: `clozelab.predict`."""
+        """Predict with its fine-tuned model for texts: `clozelab.predict`.
+
+        Of two texts a model of pairs makes one prediction; `load().predict` takes a list of pairs.
+        """
         return clozelab.predict(self, text=text, **options)
 
     def evaluate(self, task: str | None = None, **options: Any) -> dict[str, dict[str, float]]:
