@@ -283,6 +283,18 @@ def test_a_hub_name_is_imported_like_a_directory(
     assert "start a new run with --from" in refused(capsys, *command)
 
 
+def test_a_download_that_fails_is_answered_on_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> str:
+        raise OSError("no network\nAn error happened while\nlocating the files.")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(UserError, match=r"the hub failed \(no network\); download it") as raised:
+        clozelab.load("someone/model")
+    assert "\n" not in str(raised.value)
+
+
 # Fill.
 
 
@@ -593,6 +605,7 @@ def test_every_checkpoint_of_a_run_goes_out(
         ("generate gpt --length 4", "has no masked language model to generate with"),
         ("generate xlnet --length 4", "has no masked language model to generate with"),
         ("generate elmo --length 4", "has no masked language model to generate with"),
+        ("export bert hf:me/mine", "hf:me/mine: export writes a folder; name one, and upload"),
         ("embed bert text --out OUT.txt", "must end in .npz"),
         ("embed bert text --out OUT/deep/v.npz", "does not exist; make it first"),
         ("embed bert text --out OUT.npz --layer 3", "--layer 3: "),

@@ -285,6 +285,10 @@ def export(
     """
     from clozelab.models.exchange import export, export_all, export_graph
 
+    if out.startswith("hf:"):
+        raise UserError(
+            f"{out}: export writes a folder; name one, and upload it with hf upload OWNER/NAME DIR"
+        )
     if onnx and (family is not None or pool is not None):
         raise UserError("--family and --pool have no effect on ONNX; leave them out with --onnx")
     if all and (onnx or is_url(out)):

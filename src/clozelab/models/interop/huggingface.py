@@ -95,9 +95,10 @@ def _download(place: str) -> Path:
         if not list(folder.glob("model*.safetensors")):
             old = [*_TEXTS, "pytorch_model*.bin", "pytorch_model.bin.index.json"]
             folder = Path(hub.snapshot_download(place, allow_patterns=old))
-    except Exception as error:  # the errors of several libraries
+    except Exception as error:  # the errors of several libraries, some of many lines
+        problem = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"{place}: does not exist, and the download from the hub failed ({error});"
+            f"{place}: does not exist, and the download from the hub failed ({problem});"
             " download it on another machine, and give the directory"
         ) from error
     return folder
