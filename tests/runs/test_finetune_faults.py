@@ -151,7 +151,7 @@ def test_a_model_is_scored_only_on_what_it_was_tuned_for(
         assert message.endswith(f"mnli: has the labels {labels}, not those of {known}{remedy}")
     write(tmp_path / "STS-B" / "dev.tsv", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t1\n")
     message = says("evaluate", known, "stsb", "--task-data", tmp_path)
-    assert "is a regress task" in message and "was fine-tuned for classify" in message
+    assert "is of kind regress" in message and "was fine-tuned for classify" in message
 
 
 def test_a_model_of_texts_is_not_scored_on_pairs_but_may_know_more_labels(
