@@ -21,8 +21,8 @@ here, with the same options. A function blocks, reports its progress on standard
 path is expected, give a string, a `Path`, a `Run`, a `Corpus` or a `Model`; for several, give one,
 a list or an iterator. `set` takes `key=value` strings or a dictionary, and `grid` a dictionary of
 lists. None is the same as leaving an option out, and `json` changes only what a command prints. A
-mistake raises `UserError`, whose traceback is short (`CLOZELAB_DEBUG=1` shows all of it). Names not
-on this page are private.
+mistake raises `UserError`, whose traceback is short (`CLOZELAB_DEBUG=1` shows all of it). Ctrl-C
+raises `KeyboardInterrupt`, whose message says how to continue. Names not on this page are private.
 
 In a script, put the calls under `if __name__ == "__main__":`. Corpus builds and parallel runs start
 processes, and each of these would otherwise run the whole script again.

@@ -16,8 +16,6 @@ from contextlib import contextmanager, suppress
 from multiprocessing import parent_process, resource_tracker
 from typing import Any, TypeVar
 
-from clozelab.errors import UserError
-
 _HOLDS = hasattr(signal, "pthread_sigmask")
 _LOOK = 0.2  # seconds that a signal waits at most while this process waits for others
 _GRACE = 3.5  # seconds to save after the parent ended: all end within five (docs/tasks.md)
@@ -26,8 +24,11 @@ T = TypeVar("T")
 Found = TypeVar("Found", bound=Collection[Any])
 
 
-class Stopped(UserError):  # noqa: N818 - the command ended as it was told to
-    """A signal ended a command in good order; the message says how to continue."""
+class Stopped(KeyboardInterrupt):
+    """A signal ended a command in good order; the message says how to continue.
+
+    It is no error, so that code that goes on after errors does not go on after Ctrl-C.
+    """
 
     def __init__(self, sentence: str, *, signal: int) -> None:
         super().__init__(sentence)
@@ -36,6 +37,8 @@ class Stopped(UserError):  # noqa: N818 - the command ended as it was told to
 
 def signal_of(interrupt: KeyboardInterrupt) -> int:
     """The signal behind an interrupt: SIGINT, unless its argument is another."""
+    if isinstance(interrupt, Stopped):
+        return interrupt.signal
     return int(next(iter(interrupt.args), signal.SIGINT))
 
 

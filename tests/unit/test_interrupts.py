@@ -64,6 +64,16 @@ def test_a_signal_behind_a_run_s_last_step_stops_what_would_follow(tmp_path: Pat
     assert stopped.value.signal == signal.SIGTERM
 
 
+def test_code_that_goes_on_after_errors_ends_with_ctrl_c() -> None:
+    def stops() -> None:
+        with suppress(Exception):
+            raise Stopped("stopped; resume", signal=signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt, match="resume") as stopped:
+        stops()
+    assert signal_of(stopped.value) == signal.SIGTERM
+
+
 # A command that has begun its work, and says so.
 BUSY = """
 import sys, time

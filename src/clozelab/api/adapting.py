@@ -162,12 +162,11 @@ def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
     facts = run.machine()
     try:
         rows = [*_tasks(run, facts, machine, watch), *_perplexity(run, facts, machine, watch)]
-    except (Stopped, KeyboardInterrupt) as error:
-        signal = error.signal if isinstance(error, Stopped) else signal_of(error)
+    except KeyboardInterrupt as error:
         raise Stopped(
             "stopped; the model is adapted, finish measuring it with clozelab adapt"
             f" --resume {run.path}",
-            signal=signal,
+            signal=signal_of(error),
         ) from None
     if not speaks():  # all of torchrun's processes measure, and one of them writes
         return run

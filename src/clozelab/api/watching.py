@@ -183,6 +183,8 @@ def resumable(running: Iterator[Any]) -> Iterator[None]:
     """End what is running with the view of it; an interrupt, too, says how to go on."""
     try:
         yield
+    except Stopped:  # says already how to go on
+        raise
     except KeyboardInterrupt as error:
         raise Stopped(
             "stopped; what was saved is kept, and the same command continues from there",
