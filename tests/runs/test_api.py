@@ -159,6 +159,7 @@ def test_recipes_are_read_changed_and_compared() -> None:
         (lambda: clozelab.read(None), "recipe: None is not a name, a path"),
         (lambda: clozelab.Run(None), "run: None is not a name, a path"),
         (lambda: clozelab.Study(None), "study: None is not a name, a path"),
+        (lambda: clozelab.Study("nowhere").result(), "nowhere: is not a study"),
         (lambda: clozelab.register("masking", None, int), "register: name None: use small"),
         (lambda: clozelab.Corpus.open(None), "corpus: None is not a name, a path"),
         (lambda: clozelab.pretrain("bert", out=3), "--out: 3 is not a name, a path"),

@@ -133,7 +133,7 @@ def test_a_store_of_the_first_version_opens_with_the_fingerprint_it_had(
     assert corpus.manifest["fingerprint"] == "ab" * 32
     assert len(corpus.documents()) > 0
     assert "whole document" in run("corpus", "show", str(store)).stdout
-    with pytest.raises(UserError, match="contains a finished corpus; remove it"):
+    with pytest.raises(UserError, match="contains a finished corpus; use it, remove it"):
         build(write(tmp_path / "a.jsonl", texts(2)), store)
 
 
@@ -247,7 +247,7 @@ def test_arrays_must_fit_the_manifest_whatever_it_lists(tmp_path: Path, whole: P
 def test_a_place_that_is_taken_is_refused(tmp_path: Path, whole: Path) -> None:
     file = write(tmp_path / "a.jsonl", texts(2))
     before = digests(whole)
-    with pytest.raises(UserError, match="contains a finished corpus; remove it"):
+    with pytest.raises(UserError, match="contains a finished corpus; use it, remove it"):
         build(file, whole)
     assert digests(whole) == before
     with pytest.raises(UserError, match="contains other files; name a new or empty folder"):

@@ -57,6 +57,9 @@ class Study:
 
     def result(self) -> dict[str, Any]:
         """The result of each cell: its scores and its cost."""
+        from clozelab.studies import records
+
+        records.check(self.path)
         return Run(self.path).result() or {"cells": []}
 
     def table(self) -> dict[str, dict[str, dict[int, float]]]:

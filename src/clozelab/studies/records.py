@@ -183,12 +183,17 @@ class StudyRecord:
         return self.study.recipe_of(variant, size=self.plan.get("size"))
 
 
-def read(folder: Path) -> StudyRecord:
-    """The study in a folder, its cells loose or packed."""
+def check(folder: Path) -> None:
+    """Refuse a folder that is not a study."""
     if not (folder / STUDY).is_file():
         raise UserError(
             f"{folder}: is not a study, because it has no {STUDY}; name the folder of a study"
         )
+
+
+def read(folder: Path) -> StudyRecord:
+    """The study in a folder, its cells loose or packed."""
+    check(folder)
     with recorded():
         study = spec.read(folder / STUDY)
     cells = _started_cells(folder)

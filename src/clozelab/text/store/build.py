@@ -226,7 +226,9 @@ def _locked_folder(out: Path) -> Iterator[Path]:
     """
     folder = out / "building"
     new, unmarked = not out.exists(), files.kind_of(out) is None
-    taken = UserError(f"{out}: contains a finished corpus; remove it, or choose another --out")
+    taken = UserError(
+        f"{out}: contains a finished corpus; use it, remove it, or choose another --out"
+    )
     if _finished(out):
         raise taken
     files.claim(out, _KIND)
