@@ -10,6 +10,7 @@ from support.corpora import build, write
 from support.pretrain_runs import pretrain_job, run_pretraining, store
 from support.texts import tokenizer
 
+import clozelab
 from clozelab import cli
 from clozelab.api.training import _stand
 from clozelab.api.watching import Watch
@@ -44,6 +45,19 @@ def test_the_masks_of_another_recipe_are_as_many_as_it_hides(place: str) -> None
     own, theirs = evaluate_sums(place), evaluate_sums(place, "roberta")
     assert hidden(theirs) == pytest.approx(hidden(own) * 0.15 / 0.4, rel=0.1)
     assert means(own)["masked_lm"]["loss"] != means(theirs)["masked_lm"]["loss"]
+
+
+@pytest.mark.parametrize("recipe", ["roberta", "xlnet"])  # all blocks at once, and in streams
+def test_an_evaluation_tells_how_many_blocks_are_done(recipe: str, tmp_path: Path) -> None:
+    run_pretraining(pretrain_job(recipe, steps=2), tmp_path / "run")
+    events: list[tuple[int, int]] = []
+    data = Run(tmp_path / "run").machine()["data"][0].rpartition(":")[0]
+    results = clozelab.evaluate(
+        tmp_path / "run", data=data, blocks=40, device="cpu", on_event=events.append
+    )
+    assert results == means(evaluate(str(tmp_path / "run"), data, blocks=40, device="cpu"))
+    assert events == sorted(events) and len({total for _, total in events}) == 1
+    assert events[-1][0] == events[-1][1] > 0
 
 
 def test_two_recipes_are_asked_the_same_under_the_same_masks(place: str, tmp_path: Path) -> None:

@@ -258,6 +258,16 @@ def test_predict_counts_the_texts_that_it_truncates(
     assert notes == ""
 
 
+def test_evaluate_counts_the_texts_that_it_truncates(
+    classifier: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev = (root / "SST-2" / "dev.tsv").read_text(encoding="utf-8").splitlines()
+    label = dev[1].split("\t")[1]
+    file = write(root / "long.tsv", "\n".join([*dev[:3], f"{'long ' * 500}\t{label}"]))
+    _, notes = run_command(capsys, "evaluate", classifier, str(file), "--device", "cpu")
+    assert f"texts truncated to the maximum length: 1 (first at {file}:4)" in notes
+
+
 def test_what_was_learned_by_heart_is_predicted_and_json_has_every_probability(
     classifier: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

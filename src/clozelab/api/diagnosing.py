@@ -96,9 +96,8 @@ def _measured(case: Case, *, blocks: int, device: str | None, watch: Watch) -> C
     watch.say(
         f"{case.place}: measuring the model on {blocks:,} held-out blocks of {case.text.place}"
     )
-    from clozelab.pretraining.held_out import evaluate
+    from clozelab.pretraining.held_out import follow
     from clozelab.runs.events import means
 
-    return measured(
-        case, means(evaluate(case.place, case.text.place, blocks=blocks, device=device))
-    )
+    work = follow(case.place, case.text.place, blocks=blocks, device=device)
+    return measured(case, means(watch.drain(work, "evaluating", blocks)))

@@ -62,21 +62,28 @@ def evaluate(
         _check_task(task, files)
         loaded, facts["task"] = opened(model, watch), shown(task)
 
-        from clozelab.finetuning.predict import data_of, score
+        from clozelab.contracts import Counts
+        from clozelab.finetuning.predict import data_of, follow_score
 
         examples: dict[str, Any] = {"root": files.task_data, "columns": files.columns}
         examples["part"] = split
         if out is not None:
             facts["digests"] = data_of(loaded, task, **examples).digests(part=split)
-        facts["scores"] = results = score(loaded, task, **examples, device=device, place=place)
+        counts = Counts()
+        how: dict[str, Any] = {"device": device, "place": place, "counts": counts}
+        work = follow_score(loaded, task, **examples, **how)
+        facts["scores"] = results = watch.drain(work, "evaluating", 1)
+        for line in counts.lines():
+            watch.warn(line)
     else:
         _, store = _corpus(str(data))
 
-        from clozelab.pretraining.held_out import evaluate
+        from clozelab.pretraining.held_out import follow
         from clozelab.runs.events import means
 
-        how: dict[str, Any] = {"pairs": pairs, "masks": masks, "blocks": blocks}
-        results = means(evaluate(place, str(data), **how, device=device))
+        how = {"pairs": pairs, "masks": masks, "blocks": blocks}
+        losses = follow(place, str(data), **how, device=device)
+        results = means(watch.drain(losses, "evaluating", blocks))
         facts |= {**how, "data": store, "held_out": results}
     if out is not None:
         write_record(out, facts)

@@ -232,14 +232,15 @@ def _stand(run: Run, watch: Watch) -> None:
         watch.say(f"board: {reason}, so this run is not ranked (results/board/README.md)")
         return
 
-    from clozelab.pretraining.held_out import evaluate
+    from clozelab.pretraining.held_out import follow
     from clozelab.runs.events import means
     from clozelab.runs.machine import recorded_device
 
     data = machine["data"][0].rpartition(":")[0]
     how: dict[str, Any] = {"masks": board.MASKS, "blocks": board.BLOCKS}
     try:
-        losses = means(evaluate(str(run.path), data, **how, device=recorded_device(machine)))
+        work = follow(str(run.path), data, **how, device=recorded_device(machine))
+        losses = means(watch.drain(work, "evaluating", board.BLOCKS))
     except UserError as error:  # it predicts something else, or its corpus has moved
         watch.say(f"board: this run is not ranked, because {error}")
         return

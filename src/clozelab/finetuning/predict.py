@@ -57,7 +57,12 @@ def follow(
         return (yield from evaluator.follow(model, world.device, tokens=FORWARD_TOKENS))
 
 
-def score(
+def score(loaded: Model, what: str, **options: Any) -> dict[str, dict[str, float]]:
+    """A fine-tuned model's scores; the options are those of `follow_score`."""
+    return drained(follow_score(loaded, what, **options))
+
+
+def follow_score(
     loaded: Model,
     what: str,
     *,
@@ -66,11 +71,13 @@ def score(
     part: str = "dev",
     device: str | None = None,
     place: str | None = None,
-) -> dict[str, dict[str, float]]:
-    """A fine-tuned model's scores on a part of a known task, or on a labelled file.
+    counts: Counts | None = None,
+) -> Generator[tuple[int, int], None, dict[str, dict[str, float]]]:
+    """Score on a part of a known task or on a labelled file, yielding how much is done.
 
     A task may have several dev sets; `part` names them all. `columns` are those of the files that
-    the model was tuned on, unless others are given. `place` is that of the model in errors.
+    the model was tuned on, unless others are given. `place` is that of the model in errors. What
+    was truncated is added to `counts`.
     """
     task, _ = fine_tuned(loaded)
     place = place or loaded.place
@@ -89,7 +96,7 @@ def score(
     scores: dict[str, dict[str, float]] = {}
     for split in splits:
         examples = files.read(split)
-        predictions = drained(follow(loaded, examples, device=device))
+        predictions = yield from follow(loaded, examples, device=device, counts=counts)
         scores[split] = judging.score(predictions, examples)
     return scores
 

@@ -7,6 +7,7 @@ can also be measured under another recipe's masks, or on another objective's pai
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ from clozelab.models.build import PretrainingModel
 from clozelab.models.load import load, pretrained
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.source import BlockSource, grouped, rows_of_a_group
+from clozelab.runs.events import drained, mapped
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured, Prepared, measure
@@ -80,7 +82,15 @@ class HeldOut:
 
     def measure(self, model: nn.Module, world: World, *, tokens: int) -> Measured:
         """Every objective's sums over the blocks."""
-        return measure(model, self._feed(world, tokens), world)
+        return drained(self.follow(model, world, tokens=tokens))
+
+    def follow(
+        self, model: nn.Module, world: World, *, tokens: int
+    ) -> Generator[tuple[int, int], None, Measured]:
+        """As `measure`, yielding how many blocks are done and how many there are."""
+        work = measure(model, self._feed(world, tokens), world)
+        share = self.size / len(self.groups)
+        return mapped(work, lambda groups: (round(groups * share), self.size))
 
     def _feed(self, world: World, tokens: int) -> Any:
         for number, group in enumerate(self.groups):
@@ -128,7 +138,12 @@ def held_out(recipe: Recipe, corpus: Corpus, *, length: int, count: int) -> Held
         return f"{corpus.name}: no held-out loss, since {error}"
 
 
-def evaluate(
+def evaluate(place: str, data: str, **options: Any) -> Measured:
+    """Every objective's sums over held-out blocks; the options are those of `follow`."""
+    return drained(follow(place, data, **options))
+
+
+def follow(
     place: str,
     data: str,
     *,
@@ -136,8 +151,8 @@ def evaluate(
     masks: str | Recipe | None = None,
     blocks: int = 1024,
     device: str | None = None,
-) -> Measured:
-    """Every objective's sums over held-out blocks.
+) -> Generator[tuple[int, int], None, Measured]:
+    """As `evaluate`, yielding how many blocks are done and how many there are.
 
     `pairs` names next-sentence or sentence-order pairs, whatever the model was trained on, so that
     a head can be tested on the other's pairs. `masks` masks the same blocks as that recipe would,
@@ -160,7 +175,7 @@ def evaluate(
         heads = {name: head for name, head in trained.heads.items() if name in names}
         model = PretrainingModel(trained.encoder, heads, trained.reads).to(world.device).eval()
         held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
-        sums = held_out.measure(model, world, tokens=FORWARD_TOKENS)
+        sums = yield from held_out.follow(model, world, tokens=FORWARD_TOKENS)
     if not any(values["count"] for values in sums.values()):
         raise UserError(
             f"{corpus.name}: nothing is masked in its held-out blocks, so there is no loss;"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,6 +91,8 @@ class Ended:
 
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
 
 Event = Began | Said | Step | Refitted | Evaluated | Scored | Probed | Saved | Ended
 
@@ -103,6 +105,17 @@ def drained(following: Generator[Any, None, T]) -> T:
         except StopIteration as done:
             result: T = done.value
             return result
+
+
+def mapped(following: Generator[A, None, T], change: Callable[[A], B]) -> Generator[B, None, T]:
+    """The same generator with its events changed."""
+    while True:
+        try:
+            event = next(following)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        yield change(event)
 
 
 def means(sums: Measured) -> dict[str, dict[str, float]]:

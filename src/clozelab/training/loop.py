@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -165,18 +165,25 @@ def train(state: TrainState, feed: Iterable[Prepared], world: World) -> Iterator
 
 
 @torch.no_grad()
-def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measured:
-    """Every objective's sums over the feed's batches, without dropout and without training."""
+def measure(
+    model: nn.Module, feed: Iterable[Prepared], world: World
+) -> Generator[float, None, Measured]:
+    """Every objective's sums over the feed's batches, without dropout and without training.
+
+    Yields how many of the feed's steps are done.
+    """
     model.eval()
     totals: dict[str, dict[str, Tensor]] = {}
     memory: Tensor | None = None
     for prepared in feed:
         memory = None if prepared.fresh else memory
         memories: list[Tensor] = []
-        for batch in _with_blanks(_to_device(prepared, world.device), world):
+        batches = _with_blanks(_to_device(prepared, world.device), world)
+        for done, batch in enumerate(batches, 1):
             sums, next_memory = model(_with_memory(batch, memory, memories))
             memories += [] if next_memory is None else [next_memory]
             _add(totals, sums)
+            yield prepared.number + done / len(batches)
         memory = _join_memories(memories, prepared)
     world.reshard(model)
     sums = _reduce_sums(totals, world)

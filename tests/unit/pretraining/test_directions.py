@@ -26,6 +26,7 @@ from clozelab.pretraining.held_out import HeldOut
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
 from clozelab.pretraining.trainer import PretrainTrainer
+from clozelab.runs.events import drained
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Prepared, measure, train
 
@@ -224,7 +225,7 @@ def test_constant_shapes_are_two_one_for_each_direction() -> None:
             key = (len(batch.input.ids), len(batch.input.cu_seqlens), *sorted(sizes.items()))
             shapes[batch.input.causal].add(key)
             assert sizes["masked_lm" if batch.input.causal else "causal_lm"] == 0
-        sums = measure(trainer.model, [step], HERE)
+        sums = drained(measure(trainer.model, [step], HERE))
         assert {name: values["count"] for name, values in sums.items()} == step.counts
     assert [len(shapes[causal]) for causal in (False, True)] == [1, 1]
 
