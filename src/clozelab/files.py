@@ -7,17 +7,17 @@ marker is ever replaced or removed; a name alone proves nothing.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from glob import escape
-from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -32,6 +32,7 @@ MARKER = ".clozelab"  # in a folder of ours: its kind, as in "corpus" or "run"
 LOCK = ".lock"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the errors of a full disk, or an exceeded quota
 _GENERATOR = re.compile(rb'<meta name="generator" content="clozelab |<!-- generator: clozelab ')
+_PART = 1 << 20  # bytes read at a time for a checksum
 _HOLDER = ".lock.json"  # who has the lock; trying the lock empties the lock file itself
 
 
@@ -310,7 +311,11 @@ def read_json(file: Path, *, fix: str = "fetch it again") -> dict[str, Any]:
     return content
 
 
-def sha256(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+def sha256(file: Path, *, tell: Callable[[int], None] = lambda size: None) -> str:
+    """The SHA-256 of a file, in hexadecimal; `tell` is called with the bytes of each part read."""
+    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        return file_digest(stream, "sha256").hexdigest()
+        while part := stream.read(_PART):
+            digest.update(part)
+            tell(len(part))
+    return digest.hexdigest()

@@ -50,6 +50,9 @@ def test_a_project_from_text_to_a_page(
         with pytest.raises(clozelab.UserError, match="decode needs token ids"):
             corpus.decode(ids)
     assert "train: " in repr(corpus.show()) and clozelab.check_corpus(corpus).path == corpus.path
+    compared: list[int] = []
+    corpus.check(tell=compared.append)
+    assert sum(compared) == sum(entry["bytes"] for entry in corpus.manifest["files"].values())
 
     events: list[Any] = []
     run = clozelab.pretrain(

@@ -184,6 +184,10 @@ def test_a_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
 def test_a_digest_is_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256(tmp_path / "a").startswith("ba7816bf")
+    (tmp_path / "b").write_bytes(bytes(3_000_000))
+    parts: list[int] = []
+    assert sha256(tmp_path / "b", tell=parts.append) == sha256(tmp_path / "b")
+    assert sum(parts) == 3_000_000 and len(parts) > 1
 
 
 def test_tensors_have_the_mode_of_their_user(tmp_path: Path) -> None:

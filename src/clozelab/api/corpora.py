@@ -336,16 +336,22 @@ def show_corpus(corpus: Place) -> CorpusSummary:
 
 
 @command
-def check_corpus(corpus: Place) -> Corpus:
+def check_corpus(corpus: Place, *, watch: Watch) -> Corpus:
     """Compare every byte of a corpus with the checksums in its manifest.
 
     Args:
         corpus: the corpus's folder
     """
+    from rich import progress
+
     from clozelab.text.store import Corpus
 
     store = Corpus.open(corpus)
-    store.check()
+    columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+    with watch.bars(*columns, transient=True) as bars:
+        size = sum(entry["bytes"] for entry in store.manifest["files"].values())
+        task = bars.add_task("comparing", total=size)
+        store.check(tell=lambda part: bars.advance(task, part))
     return store
 
 

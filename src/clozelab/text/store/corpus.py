@@ -11,7 +11,7 @@ words.npy       keys of the most frequent words, ascending; word_numbers.npy; wo
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -134,8 +134,13 @@ class Corpus:
         """Size on disk, without the manifest."""
         return sum(int(entry["bytes"]) for entry in self.manifest["files"].values())
 
-    def check(self, *, up_to: int | None = None) -> None:
-        """Compare all with the manifest; checksums of all files, or of those up to some bytes."""
+    def check(
+        self, *, up_to: int | None = None, tell: Callable[[int], None] = lambda size: None
+    ) -> None:
+        """Compare all with the manifest; checksums of all files, or of those up to some bytes.
+
+        `tell` is called with the bytes of each part that was compared.
+        """
         inside = self.folder.resolve()
         for name, entry in self.manifest["files"].items():
             file = self.folder / name
@@ -150,7 +155,7 @@ class Corpus:
             if arriving and up_to is None:
                 arriving.join()
             compares = up_to is None or (size <= up_to and not arriving)
-            if compares and files.sha256(file) != entry["sha256"]:
+            if compares and files.sha256(file, tell=tell) != entry["sha256"]:
                 raise UserError(f"{file}: its checksum differs, so the file was altered; {REMEDY}")
         for split in SPLITS:
             self._arrays(split)
