@@ -305,7 +305,8 @@ def _attention_backward_dkdv_kernel(
         )
         p = tl.exp2(scores * scale_log2 - lse_m[None, :])
         if WINDOW_LEFT < UNBOUNDED or WINDOW_RIGHT < UNBOUNDED:
-            visible = _visible(offs_m[None, :], offs_n[:, None], seqlen, WINDOW_LEFT, WINDOW_RIGHT)
+            rel_m, rel_n = tl.arange(0, BLOCK_M)[None, :], (offs_n - start_m)[:, None]
+            visible = _visible(rel_m, rel_n, seqlen - start_m, WINDOW_LEFT, WINDOW_RIGHT)
             p = tl.where(visible, p, 0.0)
         dp = tl.dot(v, tl.trans(do), input_precision="ieee")
         p_kept = p
