@@ -27,11 +27,11 @@ from clozelab.pretraining.starting import continued, fresh, taught
 from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.diagnostics import unigram_entropy
 from clozelab.runs.directory import Run
-from clozelab.runs.events import means
+from clozelab.runs.events import drained, means
 from clozelab.runs.record import read_run
 from clozelab.scoring.likelihood import likelihoods
 from clozelab.studies import spec as studies
-from clozelab.training.loop import measure
+from clozelab.training.loop import follow_measure
 from clozelab.training.world import World
 
 torch.set_num_threads(1)
@@ -299,7 +299,7 @@ def masked_loss(trainer: PretrainTrainer, recipe: Any, data: str) -> float:
     other = PretrainTrainer(fresh(recipe, data=[data], seed=0), MACHINE, HERE)
     other.model.load_state_dict(trainer.model.state_dict())
     step = next(iter(other.steps.jobs(0, other.steps.start())))()
-    return means(measure(other.model, [step], HERE))["masked_lm"]["loss"]
+    return means(drained(follow_measure(other.model, [step], HERE)))["masked_lm"]["loss"]
 
 
 def test_the_shares_of_the_study_train(tmp_path: Path) -> None:

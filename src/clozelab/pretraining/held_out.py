@@ -28,7 +28,7 @@ from clozelab.pretraining.source import BlockSource, grouped, rows_of_a_group
 from clozelab.runs.events import drained, mapped
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import open_stores
-from clozelab.training.loop import Measured, Prepared, measure
+from clozelab.training.loop import Measured, Prepared, follow_measure
 from clozelab.training.memory import FORWARD_TOKENS
 from clozelab.training.packing import BatchShape, batch_shape
 from clozelab.training.world import World, join
@@ -88,7 +88,7 @@ class HeldOut:
         self, model: nn.Module, world: World, *, tokens: int
     ) -> Generator[tuple[int, int], None, Measured]:
         """As `measure`, yielding how many blocks are done and how many there are."""
-        work = measure(model, self._feed(world, tokens), world)
+        work = follow_measure(model, self._feed(world, tokens), world)
         share = self.size / len(self.groups)
         return mapped(work, lambda groups: (round(groups * share), self.size))
 

@@ -165,7 +165,7 @@ def train(state: TrainState, feed: Iterable[Prepared], world: World) -> Iterator
 
 
 @torch.no_grad()
-def measure(
+def follow_measure(
     model: nn.Module, feed: Iterable[Prepared], world: World
 ) -> Generator[float, None, Measured]:
     """Every objective's sums over the feed's batches, without dropout and without training.

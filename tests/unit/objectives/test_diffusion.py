@@ -19,7 +19,7 @@ from clozelab.masking.token import UniformRate
 from clozelab.objectives.heads.vocabulary import classification_sums
 from clozelab.objectives.language_models import MaskedLm
 from clozelab.runs.events import drained, means
-from clozelab.training.loop import measure
+from clozelab.training.loop import follow_measure
 
 torch.set_num_threads(1)
 DIFFUSION = MaskedLm(weighting="inverse_rate")
@@ -100,7 +100,7 @@ def test_a_head_weighs_losses_and_hits_alike() -> None:
 def test_the_loss_of_a_step_is_per_token_of_its_blocks_not_per_hidden_token() -> None:
     trainer = double_precision_trainer(pretrain_job("diffusion", batch_size=16))
     prepared = next(iter(trainer.steps.jobs(0, trainer.steps.start())))()
-    loss_sums = drained(measure(trainer.model, [prepared], HERE))["masked_lm"]
+    loss_sums = drained(follow_measure(trainer.model, [prepared], HERE))["masked_lm"]
     targets = sum(int((b.targets["masked_lm"]["labels"] >= 0).sum()) for b in prepared.batches)
     assert loss_sums["count"] == pytest.approx(prepared.counts["masked_lm"])
     assert targets < loss_sums["count"] <= prepared.tokens - 2 * 16  # all but the special tokens

@@ -28,7 +28,7 @@ from clozelab.pretraining.steps import Steps
 from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.events import drained
 from clozelab.text.store.corpus import open_stores
-from clozelab.training.loop import Prepared, measure, train
+from clozelab.training.loop import Prepared, follow_measure, train
 
 torch.set_num_threads(1)
 HALF = "schedule.causal=[[0.5, 1.0]]"
@@ -225,7 +225,7 @@ def test_constant_shapes_are_two_one_for_each_direction() -> None:
             key = (len(batch.input.ids), len(batch.input.cu_seqlens), *sorted(sizes.items()))
             shapes[batch.input.causal].add(key)
             assert sizes["masked_lm" if batch.input.causal else "causal_lm"] == 0
-        sums = drained(measure(trainer.model, [step], HERE))
+        sums = drained(follow_measure(trainer.model, [step], HERE))
         assert {name: values["count"] for name, values in sums.items()} == step.counts
     assert [len(shapes[causal]) for causal in (False, True)] == [1, 1]
 

@@ -29,7 +29,7 @@ from clozelab.training.loop import (
     _Gradients,
     _Sums,
     _update,
-    measure,
+    follow_measure,
     train,
 )
 from clozelab.training.optimiser import Muon
@@ -52,7 +52,7 @@ def weights(trainer: PretrainTrainer) -> dict[str, Tensor]:
 def test_losses_begin_at_chance(name: str) -> None:
     trainer = PretrainTrainer(pretrain_job(name, batch_size=16), MACHINE, HERE)
     job = next(iter(trainer.steps.jobs(0, trainer.steps.start())))
-    losses = means(drained(measure(trainer.model, [job()], HERE)))
+    losses = means(drained(follow_measure(trainer.model, [job()], HERE)))
     for objective, metrics in losses.items():
         if objective in TWO_CLASSES:
             assert metrics["loss"] == pytest.approx(math.log(2), abs=0.1)
@@ -250,9 +250,9 @@ def test_sums_that_a_replayed_graph_overwrites_are_added_up_all_the_same() -> No
                 values[what] = left[name, what]
         return sums, after
 
-    wanted = drained(measure(trainer.model, [job], HERE))
+    wanted = drained(follow_measure(trainer.model, [job], HERE))
     trainer.model.register_forward_hook(overwriting)
-    assert drained(measure(trainer.model, [job], HERE)) == wanted
+    assert drained(follow_measure(trainer.model, [job], HERE)) == wanted
 
 
 @pytest.mark.parametrize("lost", [math.inf, math.nan])
