@@ -222,7 +222,7 @@ def test_an_import_reads_texts_as_long_as_the_tokenizer_says(
         file.write_text(json.dumps(settings | {"model_max_length": other}), encoding="utf-8")
         assert load(str(file.parent)).recipe.blocks.length == 32
     _, output = run_command(capsys, "score", imported, "--text", "the river " * 5)
-    assert "the model was trained on blocks of 16" in output
+    assert "the model's tokenizer says at most 16;" in output
 
 
 def test_an_import_has_no_shorter_blocks_than_its_windows_allow(

@@ -74,11 +74,15 @@ def warn_of_length(model: Model, longest: int, watch: Watch) -> None:
     from clozelab.models.history import longest_block
 
     trained = longest_block(model)
-    if trained is not None and longest > trained:
-        watch.warn(
-            f"the longest text has {longest:,} tokens, but the model was trained on blocks"
-            f" of {trained:,}; do not rely on its output for longer texts"
-        )
+    if trained is None or longest <= trained:
+        return
+    known = "the model was trained on blocks of"
+    if model.origin is not None:  # an import, of whose training nothing else is known
+        known = "the model's tokenizer says at most"
+    watch.warn(
+        f"the longest text has {longest:,} tokens, but {known} {trained:,}; do not rely on the"
+        " output for longer texts"
+    )
 
 
 def identity(model: Model) -> dict[str, Any]:
