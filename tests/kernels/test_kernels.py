@@ -56,8 +56,13 @@ def assert_same(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
         torch.testing.assert_close(mine.double(), other, rtol=2e-5, atol=2e-5)
 
 
-def dropout_factors(rows: int, columns: int, dropout: float, *, mask_id: int = 0) -> Tensor:
-    """[rows, columns] 0 or 1 / (1 − dropout), computed apart from the kernels."""
+def dropout_factors(
+    rows: int, columns: int, dropout: float, *, mask_id: int = 0, tiled: bool = False
+) -> Tensor:
+    """[rows, columns] 0 or 1 / (1 − dropout), computed apart from the kernels.
+
+    In attention, which computes a mask in tiles, indices are hashed in two parts.
+    """
     if not dropout:
         return torch.ones(rows, columns, dtype=torch.float64, device=DEVICE)
     seed, most = int(SEED), 2**32
@@ -68,11 +73,12 @@ def dropout_factors(rows: int, columns: int, dropout: float, *, mask_id: int = 0
         return x ^ (x >> 15)
 
     def keys(base: int, count: int) -> NDArray[np.uint64]:
-        hashes = [
-            hash32((base + i % 32) % most) ^ hash32((base + 32 + i // 32) % most)
-            for i in range(count)
-        ]
-        return np.array(hashes, dtype=np.uint64)
+        def key(i: int) -> int:
+            if not tiled:
+                return hash32((base + i) % most)
+            return hash32((base + i % 32) % most) ^ hash32((base + 32 + i // 32) % most)
+
+        return np.array([key(i) for i in range(count)], dtype=np.uint64)
 
     by_row = keys(hash32((seed % most) ^ mask_id), rows)
     by_column = keys(most - 1 - hash32(((seed >> 32) + mask_id) % most), columns)
@@ -299,7 +305,7 @@ def plain_attention(
             far = (places - places[:, None]).abs() > window // 2
             scores = scores.masked_fill(far, -torch.inf)
         masks = [
-            dropout_factors(length, length, dropout, mask_id=number * heads + h)
+            dropout_factors(length, length, dropout, mask_id=number * heads + h, tiled=True)
             for h in range(heads)
         ]
         p = scores.softmax(-1) * torch.stack(masks)
@@ -526,9 +532,10 @@ def test_padding_blocks_and_a_longer_max_seqlen_change_nothing() -> None:
         assert_same([ours], [plain_attention(qkv.double(), lengths, 0.1, False)])
 
 
-def test_masks_drop_their_rate_evenly_and_corners_are_not_tied() -> None:
+@pytest.mark.parametrize("tiled", [False, True])
+def test_masks_drop_their_rate_evenly_and_corners_are_not_tied(tiled: bool) -> None:
     dropout, size = 0.25, 512
-    mask = dropout_factors(size, size, dropout) > 0
+    mask = dropout_factors(size, size, dropout, tiled=tiled) > 0
     assert abs(float((~mask).double().mean()) - dropout) < 4 * (dropout / size**2) ** 0.5
     for way in (0, 1):  # no row or column is dropped much more than another
         shares = (~mask).double().mean(way)

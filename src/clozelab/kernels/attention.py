@@ -51,7 +51,6 @@ from clozelab.kernels.dropout import (
     drop_threshold,
     inverse_keep_prob,
     keep_mask,
-    keys_of,
     row_base,
     tile_keys,
 )
@@ -364,8 +363,8 @@ def _attention_backward_block_kernel(
     p_kept = p
     if HAS_DROPOUT:
         seed = tl.load(seed_ptr)
-        keys_m = keys_of(row_base(seed, block_head), offs)
-        keys_n = keys_of(column_base(seed, block_head), offs)
+        keys_m = tile_keys(row_base(seed, block_head), 0, BLOCK_MN)
+        keys_n = tile_keys(column_base(seed, block_head), 0, BLOCK_MN)
         p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
     ds = (p_kept * dp - p * delta_m[:, None]).to(q.dtype)
     dv = tl.dot(tl.trans(p_kept.to(do.dtype)), do, input_precision="ieee") * inv_keep_prob
@@ -484,7 +483,7 @@ def _launch_backward(
     }  # fmt: skip
     constants |= _window_sizes(window, causal)
     if scores.n_terms == 1 and _fits_one_program(max_seqlen, qkv):
-        block_mn = max(16, triton.next_power_of_2(max_seqlen))
+        block_mn = max(32, triton.next_power_of_2(max_seqlen))
         _attention_backward_block_kernel[(n_block_heads,)](
             d_out, qk, qkv, out, lse, d_qkv, cu_seqlens, seed, n_tokens, *scalars,
             BLOCK_MN=block_mn, **constants, **BACKWARD_BLOCK,

@@ -57,35 +57,27 @@ def column_base(seed, mask_id):
 
 @triton.jit
 def keys_of(base, indices):
-    """A key of 32 bits for each row or column: the hashes of the two parts of its index, combined.
-
-    The parts are the lowest five bits and the others.
-    """
-    return hash32(base + (indices & 31).to(tl.uint32)) ^ _upper_key(base, indices >> 5)
+    """A key of 32 bits for each row or column."""
+    return hash32(base + indices.to(tl.uint32))
 
 
 @triton.jit
 def tile_keys(base, start, BLOCK: tl.constexpr):
-    """keys_of(base, start + arange(BLOCK)), where start is a multiple of BLOCK, and BLOCK of 32.
+    """A key of 32 bits for each of BLOCK rows or columns from `start` on, a multiple of BLOCK.
 
-    A loop over tiles hashes only the upper parts, one for 32 rows or columns.
+    It is the hashes of two parts of an index, combined: of its lowest five bits and of the others.
+    So a loop over tiles computes one or two hashes for each tile.
     """
     tl.static_assert(BLOCK % 32 == 0)
     offsets = tl.arange(0, BLOCK)
-    first = start // 32
+    first = base + 32 + start // 32
     if BLOCK == 32:
-        upper = _upper_key(base, first)
+        upper = hash32(first)
     elif BLOCK == 64:
-        upper = tl.where(offsets < 32, _upper_key(base, first), _upper_key(base, first + 1))
+        upper = tl.where(offsets < 32, hash32(first), hash32(first + 1))
     else:
-        upper = _upper_key(base, first + (offsets >> 5))
-    return hash32(base + (offsets & 31).to(tl.uint32)) ^ upper
-
-
-@triton.jit
-def _upper_key(base, upper):
-    """The hash of the upper part of an index."""
-    return hash32(base + 32 + upper.to(tl.uint32))
+        upper = hash32(first + (offsets >> 5))
+    return hash32(base + (offsets & 31)) ^ upper
 
 
 @triton.jit
