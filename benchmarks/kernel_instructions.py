@@ -1,7 +1,7 @@
 """The instructions in the inner loops of the attention kernels, compiled for an H200 without one.
 
-Nearly all of such a kernel's time goes into its loop over tiles, and there into issuing
-instructions, not into products or memory. So the instructions of a loop for each score, and the
+Nearly all of such a kernel's time goes into its loop over tiles, and by count more into issuing
+instructions than into products or memory. So the instructions of a loop for each score, and the
 registers of a thread, show whether a change may pay off; only a GPU shows whether it does.
 
     PYTHONPATH=src python benchmarks/kernel_instructions.py --out instructions.json
