@@ -405,7 +405,7 @@ def test_memory_that_runs_out_elsewhere_is_told_in_a_sentence(
     places = {
         "the model": "clozelab.pretraining.trainer.build",
         "the moments of the optimiser": "clozelab.training.loop.clip",
-        "held-out blocks": "clozelab.pretraining.held_out.measure",
+        "held-out blocks": "clozelab.pretraining.held_out.follow_measure",
         "micro-batches of 1 sequences": "clozelab.training.packing.BatchShape.batches",
     }
     for number, (what, name) in enumerate(places.items()):
