@@ -124,9 +124,8 @@ def counts(entry: Entry) -> dict[str, float]:
         file.write(machine_code(entry))
         file.flush()
         loop = inner_loop(output("nvdisasm", "-c"))
-        registers, stack = re.findall(r"REG:(\d+) STACK:(\d+)", output("cuobjdump", "-res-usage"))[
-            0
-        ]
+        usage = output("cuobjdump", "-res-usage")
+    registers, stack = re.findall(r"REG:(\d+) STACK:(\d+)", usage)[0]
     integer = sum(operation in INTEGER for operation in loop)
     return {
         "registers": int(registers),

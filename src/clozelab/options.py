@@ -281,18 +281,18 @@ def word(value: Any, place: str) -> str:
 
 def located(value: Any, place: str) -> str:
     """The path of a run, a corpus or a model; a string is returned unchanged."""
-    given = value
+    path = value
     for name in ("place", "path"):
-        value = getattr(value, name, value)
-    if isinstance(value, str | PathLike):
-        return str(fspath(value))
-    if hasattr(given, "save_pretrained"):  # of transformers or sentence-transformers
+        path = getattr(path, name, path)
+    if isinstance(path, str | PathLike):
+        return str(fspath(path))
+    if hasattr(value, "save_pretrained"):  # of transformers or sentence-transformers
         raise UserError(
-            f"{place}: an object of type {type(given).__name__} is not a path; save it with"
+            f"{place}: an object of type {type(value).__name__} is not a path; save it with"
             " save_pretrained, and give the folder"
         )
     raise UserError(
-        f"{place}: {described(given)} is not a name, a path, a run or a corpus; give one of these"
+        f"{place}: {described(value)} is not a name, a path, a run or a corpus; give one of these"
     )
 
 

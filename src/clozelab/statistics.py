@@ -268,19 +268,20 @@ def _unpaired(ours: Values, theirs: Values, variants: Sequence[Values]) -> Estim
     rest = [one for one in variants if one is not noisy]
     others = [one for one in variants if one is not ours and one is not theirs]
     both, between = _pooled_variance([ours, theirs]), _pooled_variance([noisy])
-    far_quieter = False
-    if _count_repeated(others):
-        far_quieter = _p_quieter(*both, *_pooled_variance(others)) <= _QUIETER
-        if not far_quieter and 2 * _p_noisier(*between, *_pooled_variance(rest)) > _NOISIER:
-            pooled, freedom = _pooled_variance(variants)
-            error = math.sqrt(pooled * (1 / left.seeds + 1 / right.seeds))
-            method = f"pooled over {_count_repeated(variants)} variants"
-            return Estimate(value, error, freedom, seeds, method=method)
+    repeated = _count_repeated(others) > 0
+    is_quieter = repeated and _p_quieter(*both, *_pooled_variance(others)) <= _QUIETER
+    is_noisier = 2 * _p_noisier(*between, *_pooled_variance(rest)) <= _NOISIER
+    if repeated and not is_quieter and not is_noisier:
+        pooled, freedom = _pooled_variance(variants)
+        error = math.sqrt(pooled * (1 / left.seeds + 1 / right.seeds))
+        method = f"pooled over {_count_repeated(variants)} variants"
+        return Estimate(value, error, freedom, seeds, method=method)
     a, b = left.error**2, right.error**2
+    # Only one side's degrees of freedom count where one is noisier than the other, or both are far
+    # quieter than other variants, which may be chance.
     freedom = min(left.freedom, right.freedom)
-    # What was found to be quiet, or as noisy as the other, may be so by chance.
-    alike = 2 * _p_noisier(*between, *_pooled_variance([quiet])) > _UNEQUAL_LEVEL
-    if a + b and alike and not far_quieter:
+    are_alike = 2 * _p_noisier(*between, *_pooled_variance([quiet])) > _UNEQUAL_LEVEL
+    if a + b and are_alike and not is_quieter:
         freedom = (a + b) ** 2 / (a**2 / left.freedom + b**2 / right.freedom)
     return Estimate(value, math.sqrt(a + b), freedom, seeds, method="Welch")
 
