@@ -64,8 +64,15 @@ class Chromium:
 
     def visit(self, url: str) -> None:
         """Load a page from its address, wholly."""
+        self._load("Page.navigate", url=url)
+
+    def reload(self) -> None:
+        """Load the page again, wholly: else the end of it would pass for that of the next page."""
+        self._load("Page.reload")
+
+    def _load(self, how: str, **settings: Any) -> None:
         self.events.clear()
-        self.do("Page.navigate", url=url)
+        self.do(how, **settings)
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read())
 

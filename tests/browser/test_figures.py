@@ -180,7 +180,7 @@ def test_axes_are_tokens_steps_or_time_and_figures_agree(page_shown: Chromium) -
     assert numbers(across(page_shown, RATE))[-1] == STEPS * SECONDS / 60
     choose(page_shown, RATE, "select", "steps", "change")
     assert across(page_shown)[-1] == "steps" and numbers(across(page_shown))[-1] == STEPS
-    page_shown.do("Page.reload")  # as a page does that is followed
+    page_shown.reload()  # as a page does that is followed
     page_shown.wait("document.querySelector('figure select')?.value === 'steps'")
 
 

@@ -51,7 +51,7 @@ def enter(browser: Chromium, address: str, room: str, *, text: str | None = TEXT
     if text is not None:
         browser.ask("sessionStorage.clear(), localStorage.clear()")
         browser.ask(f"sessionStorage.setItem('clozelab text', {text!r})")
-        browser.do("Page.reload")
+        browser.reload()
         browser.wait(f"document.querySelector('textarea')?.value === {text!r}")
     browser.wait(READY[room])
     return browser
@@ -322,7 +322,7 @@ def test_light_and_dark_follow_the_system_or_the_button(cloze: Chromium) -> None
     cloze.emulate()
     cloze.click("document.getElementById('theme')")
     assert lightness(cloze)[0] < 120
-    cloze.do("Page.reload")
+    cloze.reload()
     cloze.wait(READY["cloze"])
     assert lightness(cloze)[0] < 120  # it is remembered
     cloze.ask("localStorage.clear()")
