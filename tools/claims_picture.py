@@ -1,29 +1,33 @@
 """Draw the claims of the studies under results/: python tools/claims_picture.py
 
 results/claims.svg has the advantage of each claim with its 95 % interval: above those decided in
-points, below those decided in nats; results/holds.svg has the claims of README. Axes are linear up
-to their first tick and logarithmic beyond. A star marks an exploratory claim.
+points, below those decided in nats; results/holds.svg has the claims of README. The last rows of a
+panel are A/A pairs: the same recipe with other seeds, on the measures of the claims. Axes are
+linear up to their first tick and logarithmic beyond. A star marks an exploratory claim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import chance
 import holds
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from plotting import INK, SERIES, SOFT, save
+from plotting import INK, PALE, SERIES, SOFT, save
 
 from clozelab.reporting.study.claims import COLOURS
 from clozelab.runs.directory import STUDY
 from clozelab.statistics import Estimate
-from clozelab.studies.records import read
+from clozelab.studies.records import StudyRecord, read
 from clozelab.studies.verdicts import Finding, Judgement, judge
 
 pyplot.rcParams["font.size"] = 8
 
 ROOT = Path(__file__).parents[1] / "results"
+CHANCE = "chance alone: the same recipe, other seeds (A/A)"
 LOOKS = {  # colour, marker; the markers differ without colour
     "confirmed": (SERIES[COLOURS["confirmed"]], "o"),
     "refuted": (SERIES[COLOURS["refuted"]], "X"),
@@ -31,7 +35,9 @@ LOOKS = {  # colour, marker; the markers differ without colour
     "undecided": (SERIES[COLOURS["undecided"]], "|"),
     "a difference": (SERIES[COLOURS["confirmed"]], "o"),
     "no difference that counts": (SERIES[COLOURS["equal"]], "D"),
+    CHANCE: (SERIES[4], "s"),
 }
+_GAP = 0.4  # of a row, between the claims and the A/A pairs
 # On either side of zero.
 TICKS: dict[str, list[float]] = {"points": [1, 5, 25, 100], "nats": [0.05, 0.2, 1, 5]}
 
@@ -45,9 +51,8 @@ class Row(NamedTuple):
     margin: float = 0.0  # the loss that the claim allows
 
 
-def claims() -> list[tuple[str, Judgement]]:
-    """The judged claims of every recorded study, in the order of their names."""
-    studies = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
+def claims(studies: list[StudyRecord]) -> list[tuple[str, Judgement]]:
+    """The judged claims of every study."""
     return [(study.folder.name, judged) for study in studies for judged in judge(study)]
 
 
@@ -88,13 +93,17 @@ def _name(study: str, judgement: Judgement, finding: Finding) -> str:
 
 def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
     """Draw each interval as a line, its estimate as a marker."""
-    for place, row in enumerate(rows):
+    places = [number + _GAP * (row.look == CHANCE) for number, row in enumerate(rows)]
+    for place, row in zip(places, rows, strict=True):
         colour, marker = LOOKS[row.look]
         ends = [row.estimate.low, row.estimate.high]
         axis.plot(ends, [place, place], color=colour, linewidth=3, alpha=0.45)
         axis.plot(row.estimate.value, place, color=colour, marker=marker, markersize=6)
         if row.margin:
             axis.plot(-row.margin, place, color=INK, marker=".", markersize=3)
+    if any(row.look == CHANCE for row in rows) and rows[0].look != CHANCE:
+        first = [row.look for row in rows].index(CHANCE)
+        axis.axhline(first - 0.5 + _GAP / 2, color=PALE, linewidth=0.8)
     axis.axvline(0, color=SOFT, linewidth=0.8)
     axis.set_xscale("symlog", linthresh=TICKS[unit][0])
     # Zero is in every picture, with some space beside it.
@@ -105,8 +114,8 @@ def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
     marked = sorted({0, *(tick for tick in ticks if least <= tick <= most)})
     axis.set_xticks(marked, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in marked])
     axis.set_xlim(1.3 * least, 1.3 * most)
-    axis.set_yticks(range(len(rows)), [row.name for row in rows])
-    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.set_yticks(places, [row.name for row in rows])
+    axis.set_ylim(places[-1] + 0.6, -0.6)
     axis.set_xlabel(f"advantage, {unit}")
     axis.spines["left"].set_visible(False)
     axis.minorticks_off()
@@ -116,7 +125,7 @@ def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
 def picture(panels: dict[str, list[Row]], place: Path) -> None:
     """Draw a panel for each unit, with a legend."""
     heights = [len(rows) for rows in panels.values()]
-    size = 7.2, 0.2 * sum(heights) + 1.5
+    size = 8.0, 0.2 * sum(heights) + 1.7
     figure, grid = pyplot.subplots(
         len(panels), figsize=size, height_ratios=heights, layout="constrained", squeeze=False
     )
@@ -129,17 +138,34 @@ def picture(panels: dict[str, list[Row]], place: Path) -> None:
             axes[0].plot([], [], color=colour, marker=marker, linewidth=3, alpha=0.8, label=look)
     if any(row.margin for row in every):
         axes[0].plot([], [], color=INK, marker=".", linestyle="", label="what may be lost")
-    figure.legend(ncols=5, loc="outside upper center")
+    figure.legend(ncols=3, loc="outside upper center")
     save(figure, place)
 
 
 def main() -> None:
     """Both pictures."""
-    judged = claims()
-    all_claims = {unit: found for unit in TICKS if (found := decided(unit, judged))}
-    picture(all_claims, ROOT / "claims.svg")
-    readme_claims = {unit: found for unit in TICKS if (found := headlines(unit, judged))}
-    picture(readme_claims, ROOT / "holds.svg")
+    studies = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
+    judged = claims(studies)
+    in_readme = [judgement for _, judgement in holds.rows(judged)]
+    pairs = chance.differences(studies, _measures(judgement for _, judgement in judged))
+    readme_pairs = chance.differences(studies, _measures(in_readme))
+    all_panels, readme_panels = dict[str, list[Row]](), dict[str, list[Row]]()
+    for unit in TICKS:
+        all_panels[unit] = decided(unit, judged) + [
+            Row(f"{pair.study}: {pair.says}", pair.estimate, CHANCE)
+            for pair in pairs
+            if pair.unit == unit
+        ]
+        readme_panels[unit] = headlines(unit, judged) + [
+            Row(pair.says, pair.estimate, CHANCE) for pair in readme_pairs if pair.unit == unit
+        ]
+    picture({unit: rows for unit, rows in all_panels.items() if rows}, ROOT / "claims.svg")
+    picture({unit: rows for unit, rows in readme_panels.items() if rows}, ROOT / "holds.svg")
+
+
+def _measures(judgements: Iterable[Judgement]) -> set[str]:
+    """The measures that claims are decided on."""
+    return {measure for judgement in judgements for measure in judgement.claim.on}
 
 
 if __name__ == "__main__":

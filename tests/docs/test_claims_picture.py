@@ -1,0 +1,61 @@
+"""The A/A pairs in the pictures of claims: the statistics of claims, on the measures of claims."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import pytest
+from support.study_folders import SCORES, TEXT, study
+
+from clozelab.runs.directory import STUDY
+from clozelab.studies.records import read
+from clozelab.studies.verdicts import advantage, judge
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+TWICE = '[[variants]]\nname = "twice"\nsays = "A/A"\nagain = "static"\n'
+
+
+@pytest.fixture(scope="module")
+def tool() -> dict[str, Any]:
+    return run_path(str(ROOT / "tools" / "chance.py"))
+
+
+def test_a_pair_is_compared_as_two_sides_of_a_claim_are(
+    tool: dict[str, Any], tmp_path: Path
+) -> None:
+    scores = {**SCORES, "twice": SCORES["dynamic"]}
+    text = TEXT.replace("[[claims]]", f"{TWICE}[[claims]]", 1)
+    records = [
+        read(study(tmp_path / "pair", scores=scores, text=text)),
+        read(study(tmp_path / "no")),
+    ]
+    pairs = tool["differences"](records, {"sst2.accuracy", "held_out.masked_lm", "pairs.blimp"})
+    assert [(pair.study, pair.says.rpartition(", ")[2], pair.unit) for pair in pairs] == [
+        ("pair", "sst2 accuracy", "points"),
+        ("pair", "held-out masked-LM loss", "nats"),
+    ]
+    for pair, measure in zip(pairs, ("sst2.accuracy", "held_out.masked_lm"), strict=True):
+        assert pair.estimate == advantage(records[0], "twice", "static", measure)
+        assert pair.estimate.value > 0 and not pair.estimate.paired
+
+
+@pytest.mark.parametrize("name", ["claims.svg", "holds.svg"])
+def test_each_picture_has_the_pairs_of_its_measures(tool: dict[str, Any], name: str) -> None:
+    records = [read(file.parent) for file in sorted(RESULTS.glob(f"*/{STUDY}"))]
+    if name == "claims.svg":
+        on = {one for record in records for judged in judge(record) for one in judged.claim.on}
+    else:
+        rows = tomllib.loads((RESULTS / "holds.toml").read_text(encoding="utf-8"))["rows"]
+        on = {measure for row in rows for measure in row["claim"][2:]}
+    pairs = tool["differences"](records, on)
+    assert {pair.unit for pair in pairs} == {"points", "nats"}
+    drawing = (RESULTS / name).read_text(encoding="utf-8")
+    assert "<!-- chance alone: the same recipe, other seeds (A/A) -->" in drawing
+    for pair in pairs:  # the text of a label is a comment before its shapes
+        label = pair.says if name == "holds.svg" else f"{pair.study}: {pair.says}"
+        assert drawing.count(f"<!-- {label} -->") == 1
+    assert drawing.count("the same recipe again (A/A)") == len(pairs)
