@@ -1,6 +1,7 @@
 """What one process or several do in the tests beside: train, save in the middle, go on.
 
-Run by torchrun it is one of two processes: `ranks.py FOLDER STORE…`, a store for each tokenizer.
+Run by torchrun it is one of two processes: `ranks.py FOLDER NAME=PLACE…`, with the place of a store
+for each tokenizer, and of a teacher.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ CASES = {
     "deberta sharded": ("deberta", "unigram", 5, True),
     "modernbert sharded": ("modernbert", "byte_bpe", 5, True),
     "mosaicbert": ("mosaicbert", "wordpiece", 5, False),
+    "neobert sharded": ("neobert", "wordpiece", 5, True),
+    "diffusion": ("diffusion", "byte_bpe", 5, False),
+    "minilm": ("minilm", "wordpiece", 5, False),
+    "minilm sharded": ("minilm", "wordpiece", 5, True),
     "causal_then_masked sharded": ("causal_then_masked", "byte_bpe", 5, True),
     "gpt_bert": ("gpt_bert", "byte_bpe", 5, False),
     "simcse": ("simcse", "wordpiece", 6, False),
@@ -62,7 +67,10 @@ def a_task(case: Case, stores: dict[str, str]) -> PretrainJob:
     more += ["objectives.0.in_batch=2"] if case.name == "simcse" else []
     more += ["schedule.causal=[[0.4, 1.0]]"] if case.name == "gpt_bert" else []
     recipe = shrunk(case.name, *more, steps=STEPS, batch_size=case.sequences)
-    return starting.fresh(recipe, data=[stores[case.kind]], seed=0)
+    data = [stores[case.kind]]
+    if case.name == "minilm":
+        return starting.taught(recipe, stores["teacher"], data=data, seed=0, sized=True)
+    return starting.fresh(recipe, data=data, seed=0)
 
 
 def set_up(case: Case, stores: dict[str, str], world: World) -> PretrainTrainer:

@@ -12,7 +12,16 @@ import pytest
 import torch
 from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measure_held_out, set_up
 from support.corpora import ENVIRONMENT, SOURCE
-from support.pretrain_runs import HERE, MACHINE, QUIET, assert_close, of_kind, shrunk, store
+from support.pretrain_runs import (
+    HERE,
+    MACHINE,
+    QUIET,
+    assert_close,
+    of_kind,
+    shrunk,
+    store,
+    teacher,
+)
 from support.probe_tasks import sst2
 from support.processes import run_process
 
@@ -45,7 +54,7 @@ def torchrun(*arguments: str, processes: int = 2) -> None:
 
 @pytest.fixture(scope="module")
 def stores() -> dict[str, str]:
-    return {kind: store(kind) for kind in KINDS}
+    return {**{kind: store(kind) for kind in KINDS}, "teacher": teacher()}
 
 
 @pytest.fixture(scope="module")

@@ -789,8 +789,8 @@ def test_a_transform_begins_as_that_of_the_masked_language_model(kind: str) -> N
         assert torch.equal(begun, before[f"heads.masked_lm.{name}"])
 
 
-@pytest.mark.parametrize("name", ["modernbert", "mosaicbert", "neobert"])
-def test_a_modern_block_is_fine_tuned(name: str) -> None:
+@pytest.mark.parametrize("name", ["modernbert", "mosaicbert", "neobert", "diffusion", "minilm"])
+def test_a_newer_recipe_is_fine_tuned(name: str) -> None:
     file = sample_file("definitions", 16)
     changed_settings = (
         "steps=60",
@@ -803,5 +803,8 @@ def test_a_modern_block_is_fine_tuned(name: str) -> None:
     work = double_precision_trial(
         inputs_of(finetune_request("classify", file, *changed_settings, model=base_model(name)))
     )
+    begun, encoder = work.model.state_dict(), opened(base_model(name)).module.encoder
+    for weight, value in encoder.state_dict().items():
+        assert torch.equal(begun[f"encoder.{weight}"], value.double())
     losses = [means(step.sums)["classify"]["loss"] for step in steps_of(work)]
     assert losses[-1] < 0.5 * losses[0]

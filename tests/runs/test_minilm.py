@@ -71,6 +71,13 @@ def test_a_student_of_another_size_is_distilled_and_exported(
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "run"), "--data", store("wordpiece")]) == 2
     assert "without a head to measure" in " ".join(capsys.readouterr().err.split())
+    for command, rest, sentence in (
+        ("fill", ["A [MASK]."], "has no head that predicts tokens"),
+        ("score", ["--text", "A text."], "has no head that predicts tokens"),
+        ("generate", [], "has no masked language model to generate with"),
+    ):
+        assert main([command, str(tmp_path / "run"), *rest]) == 2
+        assert sentence in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_student_has_the_block_of_its_teacher_but_its_own_size(tmp_path: Path) -> None:

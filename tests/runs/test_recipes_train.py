@@ -96,6 +96,8 @@ CASES = {
     "muon": ("bert", "optimiser.use=muon"),
     "mosaicbert": ("mosaicbert", "encoder.dropout=0.1"),
     "modernbert": ("modernbert", "encoder.layers=3", PHASES, COURSE, "encoder.value_residual=0.2"),
+    "neobert": ("neobert", PHASES, DROPPED),
+    "diffusion": ("diffusion", DROPPED),
     "causal_then_masked": ("causal_then_masked", "schedule.causal=[[1.0, 0.6]]", DROPPED),
     "gpt_bert": ("gpt_bert", "schedule.causal=[[0.4, 1.0]]", DROPPED),
     "simcse": ("simcse", "objectives.0.in_batch=2", DROPPED),

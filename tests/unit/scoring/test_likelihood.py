@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from support.random_models import TEXTS, corpus, model
 
 from clozelab.contracts import Ints
+from clozelab.models.fill import fill
 from clozelab.models.model import Model
 from clozelab.models.reader import Text, packed
 from clozelab.scoring import likelihood
@@ -18,6 +20,7 @@ from clozelab.scoring.likelihood import Likelihoods, likelihoods
 
 torch.set_num_threads(1)
 HERE = torch.device("cpu")
+MASKED = ["bert", "roberta", "albert", "modernbert", "mosaicbert", "neobert", "diffusion"]
 
 
 def of_text(scores: Likelihoods, number: int) -> list[float]:
@@ -43,7 +46,7 @@ def hidden_one_by_one(loaded: Model, ids: Ints, hides: Callable[[int], Sequence[
     return nats
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "modernbert", "mosaicbert"])
+@pytest.mark.parametrize("name", MASKED)
 def test_each_token_is_hidden_alone(name: str) -> None:
     loaded = model(name)
     scores = likelihoods(loaded, TEXTS, method="original", device="cpu")
@@ -51,6 +54,16 @@ def test_each_token_is_hidden_alone(name: str) -> None:
         looped = hidden_one_by_one(loaded, ids_of(scores, number), lambda at: [at])
         assert of_text(scores, number) == pytest.approx(looped, abs=1e-9)
         assert scores.sums[number] == pytest.approx(sum(looped), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", [*MASKED, "causal_then_masked", "gpt_bert"])
+def test_a_blank_is_filled_with_the_probability_that_its_token_is_scored_with(name: str) -> None:
+    loaded = model(name)
+    scores = likelihoods(loaded, ["The queen was here."], method="original", device="cpu")
+    (blank,) = fill(loaded, "The [MASK] was here.", top=10**6, device="cpu").blanks
+    queen = ids_of(scores, 0)[1]
+    (probability,) = (guess.probability for guess in blank if guess.number == queen)
+    assert math.log(probability) == pytest.approx(of_text(scores, 0)[1], abs=1e-9)
 
 
 def test_a_model_computes_as_before_after_it_was_scored_in_half_precision() -> None:
