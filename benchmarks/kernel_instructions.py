@@ -33,13 +33,13 @@ from clozelab.runs.directory import machine_facts
 TARGET = GPUTarget("cuda", 90, 32)
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 CONSTANTS = {"HEADS": 12, "HEAD_DIM": 64, "QK_PARTS": 3, "HAS_DROPOUT": True}
-SIZES = ("n_tokens", "n_tiles", "R", "K", "P")  # n_tiles aside, multiples of 16 in base models
-INDICES = ("cu_seqlens", "query_rank", "shift", "query_segment", "key_rank", "key_segment")
+SIZES = ("n_tokens", "n_blocks", "n_tiles", "R", "K", "P")  # most are multiples of 16
+RANKS = ("query_rank", "shift", "query_segment", "key_rank", "key_segment")
 TYPES = {
     **dict.fromkeys((*SIZES, "drop_threshold"), "i32"),
     **dict.fromkeys(("scale_log2", "softmax_scale", "inv_keep_prob"), "fp32"),
     **dict.fromkeys(("lse", "delta"), "*fp32"),
-    **dict.fromkeys(INDICES, "*i32"),
+    **dict.fromkeys(("cu_seqlens", *RANKS, "pos_offs"), "*i32"),
     "seed_ptr": "*i64",
 }  # all other arguments are tensors in bf16
 INTEGER = {"ISETP", "LOP3", "SHF", "SEL", "FSEL", "PRMT", "FMNMX", "IADD3", "VIADD", "LEA", "P2R"}
@@ -89,7 +89,7 @@ def machine_code(entry: Entry) -> bytes:
     divisible = {
         (number,): [["tt.divisibility", 16]]
         for number, name in enumerate(names)
-        if types[name].startswith("*") or (name in SIZES and name != "n_tiles")
+        if types[name].startswith("*") or (name in SIZES and name not in ("n_blocks", "n_tiles"))
     }
     source = ASTSource(entry.kernel, signature=types, constexprs=constants, attrs=divisible)
     options = {name: value for name, value in entry.options.items() if not name.isupper()}

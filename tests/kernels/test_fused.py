@@ -253,7 +253,8 @@ def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memor
         torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
 
 
-def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
+@pytest.mark.parametrize("product", ["value", "key"])
+def test_what_xlnet_drops_is_what_its_gradient_is_of(product: str) -> None:
     torch.manual_seed(0)
     part = replace(xlnet_batches.shape(width=32, inner=24), attention_dropout=0.3)
     model, inputs = part.build(50).to(DEVICE), on_device(xlnet_batches.batch([9, 6], seed=3))
@@ -264,7 +265,7 @@ def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
         value: Tensor = (model(inputs).queries * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
         return value
 
-    weight: Any = model.attention[0].value.weight
+    weight: Any = getattr(model.attention[0], product).weight
     loss(3).backward()
     direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
     expected = float((weight.grad * direction).sum())

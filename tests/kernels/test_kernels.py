@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2": lambda x: functional.relu(x).square(),
     "silu": functional.silu,
 }
+
+
+@pytest.fixture(autouse=True)
+def uninitialised_memory_is_nan() -> Iterator[None]:
+    """So that what a kernel reads before it wrote it, or never writes, shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -493,12 +501,15 @@ def test_what_is_rotated_back_in_place_is_what_it_was() -> None:
     torch.testing.assert_close(around, x)
 
 
-def test_short_blocks_that_no_program_can_hold_are_taken_in_parts(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_that_no_program_can_hold_are_taken_in_parts(
+    monkeypatch: pytest.MonkeyPatch, causal: bool
 ) -> None:
     monkeypatch.setattr(attention, "SHORT_SEQLEN", 0)
-    test_attention_stays_inside_its_block((40, 0, 7, 33), False, 0.2)
-    test_attention_sees_no_further_than_its_window((40, 0, 7, 33), 6, False, 0.2)
+    test_attention_stays_inside_its_block((40, 0, 7, 33), causal, 0.2)
+    test_attention_stays_inside_its_block((130, 1, 0, 64), causal, 0.2)
+    test_attention_sees_no_further_than_its_window((40, 0, 7, 33), 6, causal, 0.2)
+    test_attention_sees_no_further_than_its_window((300, 1, 0, 64), 6, causal, 0.2)
 
 
 @pytest.mark.parametrize("short", [0, 128])
@@ -667,11 +678,10 @@ def tiled(kernel, types, settings, **more):
 
 for window, parts in ((0, 3), (128, 2)):
     shape = {"QK_PARTS": parts, **attention._window_sizes(window, False)}
-    rest = f"{h} *i32 *i64 i32 fp32 fp32 i32 fp32"
+    types = f"{h} {h} {h} {h} {f} {h} *i32 *i64 i32 i32 fp32 fp32 i32 fp32"
     block = {"BLOCK_MN": 128, **attention.BACKWARD_BLOCK}
-    types = f"{h} {h} {h} {h} {f} {rest}"
     tiled(attention._attention_backward_block_kernel, types, block, **shape)
-    places = "i32 *i32 *i64 i32 i32 fp32"
+    places = "i32 *i32 *i64 i32 i32 i32 fp32"
     rest = f"{h} {places} fp32 i32 fp32"
     forward = f"{h} {h} {h} {f} {places} i32 fp32"
     dq, dkdv = f"{h} {h} {h} {h} {f} {f} {rest}", f"{h} {h} {h} {f} {f} {rest}"
@@ -691,10 +701,14 @@ sizes = "i32 i32 i32 fp32"
 five = " ".join([h] * 5)
 forward = f"{five} {places} {h} {f} {sizes} i32 fp32"
 tiled(relative._relative_forward_kernel, forward, relative.FORWARD)
-dq = f"{h} {five} {places} {h} {f} {f} {h} {h} {h} {sizes} fp32 i32 fp32"
-tiled(relative._relative_backward_dq_kernel, dq, relative.BACKWARD_DQ)
-dkdv = f"{h} {five} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
+places = " ".join(["*i32"] * 4 + ["*i64"])
+dkdv = f"{h} {five} {places} {f} {f} *i32 {h} {h} {h} {sizes} fp32 i32 fp32"
 tiled(relative._relative_backward_dkdv_kernel, dkdv, relative.BACKWARD_DKDV)
+del known["HAS_DROPOUT"]
+dq = f"{h} *i32 *i32 *i32 {h} {h} {h} i32 i32 i32"
+tiled(relative._relative_backward_dq_kernel, dq, relative.BACKWARD_DQ)
+delta = f"{h} {h} *i32 {f} *i32 {h} i32 i32 i32 fp32"
+plain(relative._relative_backward_delta_kernel, delta, relative.BACKWARD_DELTA, **known)
 print("all")
 """
     done = run_process(

@@ -22,7 +22,8 @@ Invariants:
   WINDOW_RIGHT = 0. So every query of a block sees at least itself.
 - With keep mask Z and r = 1 / (1 − dropout), O = r (Z ∘ P) V. Kernels keep r out of their loops:
   delta is rowsum(dO ∘ O) / r, hence dS = P ∘ (Z ∘ dP − delta), and r multiplies the results.
-- lse of rows past a block's end is loaded as ∞, so that their P is 0.
+- lse and delta have rows of their own for every block, padded to whole tiles of queries: so a tile
+  of them is aligned and is loaded without a mask. lse is ∞ past a block's end, hence P is 0 there.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ _BLOCK_SHARED_MEMORY = 120_000  # bytes that such a program takes, for heads of 
 # Tiles and warps, by trial on an H200 (benchmarks/kernel_times.py --sweep).
 FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 3}
-BACKWARD_DKDV = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+BACKWARD_DKDV = {"BLOCK_M": 32, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 BACKWARD_BLOCK = {"num_warps": 8, "num_stages": 1}
 # The registers of a thread: four, four and three programs fit a processor of an H200.
 MAX_REGISTERS = {"forward": 128, "dq": 128, "dkdv": 168}
 UNBOUNDED = tl.constexpr(1 << 30)  # of a window: more tokens than a block has
+ROW_PADDING = tl.constexpr(64)  # of lse and delta; no tile has more queries
 
 
 @triton.jit
@@ -78,6 +80,20 @@ def _load_seqlen(cu_seqlens, block_head, HEADS: tl.constexpr):
     seq_start = tl.load(cu_seqlens + block_head // HEADS)
     seqlen = tl.load(cu_seqlens + block_head // HEADS + 1) - seq_start
     return block_head % HEADS, seq_start, seqlen
+
+
+@triton.jit
+def _padded_row(block_head, seq_start, n_tokens, n_blocks, HEADS: tl.constexpr):
+    """The row of a block's first token in lse and delta, a multiple of ROW_PADDING."""
+    n_rows = n_tokens // ROW_PADDING + n_blocks
+    row = block_head % HEADS * n_rows + seq_start // ROW_PADDING + block_head // HEADS
+    return row.to(tl.int64) * ROW_PADDING
+
+
+def _padded_rows(n_tokens: int, n_blocks: int) -> int:
+    """The rows that lse and delta have for each head: enough for whole tiles of every block."""
+    padding: int = ROW_PADDING.value
+    return (n_tokens // padding + n_blocks) * padding
 
 
 @triton.jit
@@ -145,8 +161,8 @@ def _attention_forward_inner(
 
 @triton.jit
 def _attention_forward_kernel(
-    qk, qkv, out, lse, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens, seed_ptr, n_tokens, n_tiles,
-    scale_log2, drop_threshold, inv_keep_prob,
+    qk, qkv, out, lse, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens, seed_ptr, n_tokens, n_blocks,
+    n_tiles, scale_log2, drop_threshold, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
@@ -194,13 +210,14 @@ def _attention_forward_kernel(
     out_offs = (seq_start.to(tl.int64) + offs_m) * HIDDEN + head * HEAD_DIM
     out_ptrs = out + out_offs[:, None] + offs_d[None, :]
     tl.store(out_ptrs, acc.to(out.dtype.element_ty), mask_m[:, None])
-    tl.store(lse + hn_start + offs_m, m_i + tl.log2(l_i), mask_m)
+    row = _padded_row(block_head, seq_start, n_tokens, n_blocks, HEADS)
+    tl.store(lse + row + offs_m, tl.where(mask_m, m_i + tl.log2(l_i), float("inf")))
 
 
 @triton.jit
 def _attention_backward_dq_kernel(
     d_out, qk, qkv, out, lse, delta, d_qkv, d_c2p, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens,
-    seed_ptr, n_tokens, n_tiles, scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
+    seed_ptr, n_tokens, n_blocks, n_tiles, scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
@@ -222,8 +239,9 @@ def _attention_backward_dq_kernel(
     o = load_tile(out + out_start, offs_m, offs_d, seqlen, HIDDEN)
     delta_m = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1) / inv_keep_prob
     hn_start = head.to(tl.int64) * n_tokens + seq_start
-    tl.store(delta + hn_start + offs_m, delta_m, mask_m)
-    lse_m = tl.load(lse + hn_start + offs_m, mask_m, other=float("inf"))
+    row = _padded_row(block_head, seq_start, n_tokens, n_blocks, HEADS)
+    tl.store(delta + row + offs_m, delta_m)
+    lse_m = tl.load(lse + row + offs_m)
     seed = tl.load(seed_ptr)
     keys_m = tile_keys(row_base(seed, block_head), start_m, BLOCK_M)
     dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
@@ -262,7 +280,7 @@ def _attention_backward_dq_kernel(
 @triton.jit
 def _attention_backward_dkdv_kernel(
     d_out, qk, qkv, lse, delta, d_qkv, d_p2c, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens,
-    seed_ptr, n_tokens, n_tiles, scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
+    seed_ptr, n_tokens, n_blocks, n_tiles, scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
@@ -289,15 +307,15 @@ def _attention_backward_dkdv_kernel(
     dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     carry = tl.zeros((BLOCK_N,), tl.float32)
     hn_start = head.to(tl.int64) * n_tokens + seq_start
+    row = _padded_row(block_head, seq_start, n_tokens, n_blocks, HEADS)
     # Key n is seen by the queries from WINDOW_RIGHT before to WINDOW_LEFT after it.
     lo, hi = _window_bounds(start_n, start_n + BLOCK_N, seqlen, WINDOW_RIGHT, WINDOW_LEFT, BLOCK_M)
     for start_m in range(lo, hi, BLOCK_M):
         offs_m = start_m + tl.arange(0, BLOCK_M)
         q = load_tile(q_base, offs_m, offs_d, seqlen, QK_PARTS * HIDDEN)
         do = load_tile(d_out + out_start, offs_m, offs_d, seqlen, HIDDEN)
-        mask_m = tl.arange(0, BLOCK_M) < seqlen - start_m
-        lse_m = tl.load(lse + hn_start + offs_m, mask_m, other=float("inf"))
-        delta_m = tl.load(delta + hn_start + offs_m, mask_m, other=0.0)
+        lse_m = tl.load(lse + row + offs_m)
+        delta_m = tl.load(delta + row + offs_m)
         scores = tl.dot(k, tl.trans(q), input_precision="ieee")
         scores = add_position_scores(
             scores, p2c, p2c_codes, c2p, c2p_codes, P, hn_start, start_n, start_m, seqlen, hi
@@ -331,8 +349,8 @@ def _attention_backward_dkdv_kernel(
 
 @triton.jit
 def _attention_backward_block_kernel(
-    d_out, qk, qkv, out, lse, d_qkv, cu_seqlens, seed_ptr, n_tokens, scale_log2, softmax_scale,
-    drop_threshold, inv_keep_prob,
+    d_out, qk, qkv, out, lse, d_qkv, cu_seqlens, seed_ptr, n_tokens, n_blocks, scale_log2,
+    softmax_scale, drop_threshold, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_MN: tl.constexpr,
     WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr, HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
@@ -352,8 +370,8 @@ def _attention_backward_block_kernel(
     do = load_tile(d_out + out_start, offs, offs_d, seqlen, HIDDEN)
     o = load_tile(out + out_start, offs, offs_d, seqlen, HIDDEN)
     delta_m = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1) / inv_keep_prob
-    hn_offs = head.to(tl.int64) * n_tokens + seq_start + offs
-    lse_m = tl.load(lse + hn_offs, mask, other=float("inf"))
+    row = _padded_row(block_head, seq_start, n_tokens, n_blocks, HEADS)
+    lse_m = tl.load(lse + row + offs, mask, other=float("inf"))
     p = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2 - lse_m[:, None])
     # Keys past the end have score 0, and exp2(0 − lse) may even overflow: P is 0 there.
     visible = _visible(offs[:, None], offs[None, :], seqlen, WINDOW_LEFT, WINDOW_RIGHT)
@@ -408,10 +426,10 @@ def _attend(
     pos_query: Tensor | None, pos_key: Tensor | None, seed: Tensor,
     max_seqlen: int, dropout: float, causal: bool, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """[N, H · D] out, [H, N] lse in base 2, and [N, 2, H, D] rotated queries and keys, if any."""
+    """[N, H · D] out, [H, padded rows] lse, and [N, 2, H, D] rotated queries and keys, if any."""
     qkv = qkv.contiguous()
     n_tokens, _, heads, head_dim = qkv.shape
-    out, lse, rotated = _empty_outputs(qkv, cos)
+    out, lse, rotated = _empty_outputs(qkv, cu_seqlens, cos)
     if cos is not None and sin is not None:
         apply_rotary(qkv, rotated, cos.contiguous(), sin.contiguous())
     qk = qkv if cos is None else rotated
@@ -419,7 +437,7 @@ def _attend(
     softmax_scale = inverse_sqrt(scores.n_terms * head_dim)
     n_tiles = triton.cdiv(max_seqlen, FORWARD["BLOCK_M"])
     _attention_forward_kernel[((len(cu_seqlens) - 1) * heads * n_tiles,)](
-        qk, qkv, out, lse, *scores, cu_seqlens, seed, n_tokens, n_tiles,
+        qk, qkv, out, lse, *scores, cu_seqlens, seed, n_tokens, len(cu_seqlens) - 1, n_tiles,
         softmax_scale / math.log(2), drop_threshold(dropout), inverse_keep_prob(dropout),
         HEADS=heads, HEAD_DIM=head_dim, QK_PARTS=qk.shape[1], HAS_DROPOUT=dropout > 0,
         **_window_sizes(window, causal), **FORWARD, **_register_limit("forward", scores, head_dim),
@@ -427,10 +445,13 @@ def _attend(
     return out, lse, rotated
 
 
-def _empty_outputs(qkv: Tensor, cos: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _empty_outputs(
+    qkv: Tensor, cu_seqlens: Tensor, cos: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Uninitialised out, lse and rotated; without a rotation the last is [0, 2, H, D]."""
     n_tokens, _, heads, head_dim = qkv.shape
-    lse = qkv.new_empty((heads, n_tokens), dtype=torch.float32)
+    n_rows = _padded_rows(n_tokens, len(cu_seqlens) - 1)
+    lse = qkv.new_empty((heads, n_rows), dtype=torch.float32)
     rotated = qkv.new_empty((0 if cos is None else n_tokens, 2, heads, head_dim))
     return qkv.new_empty((n_tokens, heads * head_dim)), lse, rotated
 
@@ -439,7 +460,7 @@ def _empty_outputs(qkv: Tensor, cos: Tensor | None) -> tuple[Tensor, Tensor, Ten
 def _(
     qkv, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed, max_seqlen, dropout, causal, window
 ):  # fmt: skip
-    return _empty_outputs(qkv, cos)
+    return _empty_outputs(qkv, cu_seqlens, cos)
 
 
 @torch.library.custom_op("clozelab::attend_backward", mutates_args=())
@@ -472,7 +493,8 @@ def _launch_backward(
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """Write d_qkv, still rotated, by one kernel or by two; the gradients of scores.c2p and .p2c."""
     n_tokens, _, heads, head_dim = qkv.shape
-    n_block_heads = (len(cu_seqlens) - 1) * heads
+    n_blocks = len(cu_seqlens) - 1
+    n_block_heads = n_blocks * heads
     softmax_scale = inverse_sqrt(scores.n_terms * head_dim)
     scalars = (
         softmax_scale / math.log(2), softmax_scale, drop_threshold(dropout),
@@ -485,7 +507,7 @@ def _launch_backward(
     if scores.n_terms == 1 and _fits_one_program(max_seqlen, qkv):
         block_mn = max(32, triton.next_power_of_2(max_seqlen))
         _attention_backward_block_kernel[(n_block_heads,)](
-            d_out, qk, qkv, out, lse, d_qkv, cu_seqlens, seed, n_tokens, *scalars,
+            d_out, qk, qkv, out, lse, d_qkv, cu_seqlens, seed, n_tokens, n_blocks, *scalars,
             BLOCK_MN=block_mn, **constants, **BACKWARD_BLOCK,
         )  # fmt: skip
         return None, None
@@ -497,12 +519,14 @@ def _launch_backward(
     n_tiles = triton.cdiv(max_seqlen, BACKWARD_DQ["BLOCK_M"])
     _attention_backward_dq_kernel[(n_block_heads * n_tiles,)](
         d_out, qk, qkv, out, lse, delta, d_qkv, d_c2p, *scores, cu_seqlens, seed, n_tokens,
-        n_tiles, *scalars, **constants, **BACKWARD_DQ, **_register_limit("dq", scores, head_dim),
+        n_blocks, n_tiles, *scalars, **constants, **BACKWARD_DQ,
+        **_register_limit("dq", scores, head_dim),
     )  # fmt: skip
     n_tiles = triton.cdiv(max_seqlen, BACKWARD_DKDV["BLOCK_N"])
     _attention_backward_dkdv_kernel[(n_block_heads * n_tiles,)](
-        d_out, qk, qkv, lse, delta, d_qkv, d_p2c, *scores, cu_seqlens, seed, n_tokens, n_tiles,
-        *scalars, **constants, **BACKWARD_DKDV, **_register_limit("dkdv", scores, head_dim),
+        d_out, qk, qkv, lse, delta, d_qkv, d_p2c, *scores, cu_seqlens, seed, n_tokens, n_blocks,
+        n_tiles, *scalars, **constants, **BACKWARD_DKDV,
+        **_register_limit("dkdv", scores, head_dim),
     )  # fmt: skip
     return d_c2p, d_p2c
 

@@ -8,8 +8,9 @@ another would add is the same for all, and the softmax does not depend on it. Th
 follows from a rank of each query and key: i sees j exactly if query_rank(i) > key_rank(j).
 
 By hand, because torch's kernels take position scores, segment scores and mask only as one tensor,
-[B, H, R, K], which would have to be made and its gradient shifted back. Backward is one kernel for
-dQ and the gradients of position and segment scores, and one for dK and dV; no atomic additions.
+[B, H, R, K], which would have to be made and its gradient shifted back. Backward computes scores
+once, for dK, dV and dS: this is the gradient of the position scores, from which the last kernel
+sums dQ and the gradient of the segment scores. No atomic additions.
 
 B blocks, H heads, R queries and K keys of a block, P columns of position scores, D the head size;
 HIDDEN = H · D, and a `block_head` is a (block, head) pair. Blocks are padded to a rectangle here,
@@ -19,8 +20,8 @@ Invariants:
 - The softmax is in base 2, as in attention.py; lse is in base 2, and ∞ for a query that sees
   nothing: its P is 0, and so are its output and gradients.
 - Every element of the gradient of position scores is written, zero where no key has that distance.
-- delta is rowsum(dO ∘ O) / r, with r = 1 / (1 − dropout), as in attention.py. P in the backward
-  kernels is P · softmax_scale · r, the factor of dS, by way of lse; dV is divided by the former.
+- delta is rowsum(dO ∘ O) / r, with r = 1 / (1 − dropout), as in attention.py. P in the kernel for
+  dK and dV is P · softmax_scale · r, the factor of dS, by way of lse; dV is divided by the former.
 """
 
 from __future__ import annotations
@@ -44,41 +45,38 @@ from clozelab.kernels.dropout import (
 )
 from clozelab.kernels.heads import inverse_sqrt, limit_registers, load_tile
 
-# Tiles and warps: by their instructions and registers when compiled for an H200, not yet by trial.
+# Tiles and warps, by trial on an H200 (benchmarks/kernel_times.py --sweep).
 FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
-BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2}
-BACKWARD_DKDV = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
+BACKWARD_DELTA = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}
+BACKWARD_DKDV = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 1}
+BACKWARD_DQ = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
 # The registers of a thread: three programs fit a processor of an H200.
-MAX_REGISTERS = {"forward": 168, "dq": 168}
+MAX_REGISTERS = {"forward": 168}
 
 
 @triton.jit
-def _load_queries(
-    query_rank, shift, query_segment, segment_scores, block_head, block, offs_m, R, P
-):
-    """What scores need of some queries; those from R on see nothing.
+def _load_queries(query_rank, query_segment, segment_scores, block_head, block, offs_m, R):
+    """Rank and segment of some queries, and what a key of their own segment adds to a score.
 
-    Rank and segment; what a key of their own segment adds to a score; and where in pos_scores
-    their scores of key 0 are.
+    Queries from R on see nothing.
     """
-    rows, mask_m = tl.minimum(offs_m, R - 1), offs_m < R
+    mask_m = offs_m < R
     rank_m = tl.load(query_rank + block * R + offs_m, mask_m, other=-(2**30))
-    segment_m = tl.load(query_segment + block * R + rows)
-    segment_score_m = tl.load(segment_scores + block_head * R + rows).to(tl.float32)
-    pos_offs_m = (block_head.to(tl.int64) * R + rows) * P + tl.load(shift + block * R + rows)
-    return rank_m, segment_m, segment_score_m, pos_offs_m
+    segment_m = tl.load(query_segment + block * R + offs_m, mask_m, other=0)
+    segment_score_m = tl.load(segment_scores + block_head * R + offs_m, mask_m, other=0.0)
+    return rank_m, segment_m, segment_score_m.to(tl.float32)
 
 
 @triton.jit
 def _score_tile(
-    q, k, pos_scores, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank, key_segment,
+    q, k, pos_base, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank, key_segment,
     block, offs_n, K,
 ):  # fmt: skip
     """[BLOCK_M, BLOCK_N] scores, −∞ where hidden; and 1 where the segment is the same, else 0."""
     mask_n = offs_n < K
     rank_n = tl.load(key_rank + block * K + offs_n, mask_n, other=2**30)
     segment_n = tl.load(key_segment + block * K + offs_n, mask_n, other=0)
-    pos_ptrs = (pos_scores + pos_offs_m)[:, None] + offs_n[None, :]
+    pos_ptrs = (pos_base + pos_offs_m)[:, None] + offs_n[None, :]
     same_segment = tl.where(segment_m[:, None] == segment_n[None, :], 1.0, 0.0)
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     scores += tl.load(pos_ptrs, mask_n[None, :], other=0.0).to(tl.float32)
@@ -101,9 +99,12 @@ def _relative_forward_kernel(
     q_start = q + block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
     q_tile = load_tile(q_start, offs_m, offs_d, R, HIDDEN)
     kv_start = block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
-    rank_m, segment_m, segment_score_m, pos_offs_m = _load_queries(
-        query_rank, shift, query_segment, segment_scores, block_head, block, offs_m, R, P
+    rank_m, segment_m, segment_score_m = _load_queries(
+        query_rank, query_segment, segment_scores, block_head, block, offs_m, R
     )
+    shift_m = tl.load(shift + block * R + offs_m, offs_m < R, other=0)
+    pos_offs_m = tl.minimum(offs_m, R - 1) * P + shift_m
+    pos_base = pos_scores + block_head.to(tl.int64) * R * P
     seed = tl.load(seed_ptr)
     keys_m = tile_keys(row_base(seed, block_head), tl.program_id(0) * BLOCK_M, BLOCK_M)
     acc = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
@@ -113,7 +114,7 @@ def _relative_forward_kernel(
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
         scores, _ = _score_tile(
-            q_tile, k_tile, pos_scores, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
+            q_tile, k_tile, pos_base, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
             key_segment, block, offs_n, K,
         )  # fmt: skip
         m_new = tl.maximum(m_i, tl.max(scores, 1) * scale_log2)
@@ -137,57 +138,27 @@ def _relative_forward_kernel(
 
 
 @triton.jit
-def _relative_backward_dq_kernel(
-    d_out, q, k, v, pos_scores, segment_scores, query_rank, shift, query_segment, key_rank,
-    key_segment, seed_ptr, out, lse, delta, d_q, d_pos_scores, d_segment_scores, R, K, P,
-    scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
+def _relative_backward_delta_kernel(
+    d_out, out, shift, delta, pos_offs, d_pos_scores, R, K, P, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """dQ of BLOCK_M queries, the gradients of their position and segment scores, and delta."""
+    """What the other two need of BLOCK_M queries, and the gradient of distances to no key: zero.
+
+    That is delta, and where in the position scores of a block and head those with key 0 are.
+    """
     HIDDEN: tl.constexpr = HEADS * HEAD_DIM
     block_head = tl.program_id(1)
     block, head = block_head // HEADS, block_head % HEADS
     offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
     mask_m = offs_m < R
-    q_start = block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
-    q_tile = load_tile(q + q_start, offs_m, offs_d, R, HIDDEN)
-    do = load_tile(d_out + q_start, offs_m, offs_d, R, HIDDEN)
-    o = load_tile(out + q_start, offs_m, offs_d, R, HIDDEN)
+    out_start = block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
+    do = load_tile(d_out + out_start, offs_m, offs_d, R, HIDDEN)
+    o = load_tile(out + out_start, offs_m, offs_d, R, HIDDEN)
     delta_m = tl.sum(o.to(tl.float32) * do.to(tl.float32), 1) / inv_keep_prob
     tl.store(delta + block_head * R + offs_m, delta_m, mask_m)
-    lse_m = tl.load(lse + block_head * R + offs_m, mask_m, other=float("inf"))
-    lse_m -= tl.log2(softmax_scale * inv_keep_prob)
-    kv_start = block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
-    rank_m, segment_m, segment_score_m, pos_offs_m = _load_queries(
-        query_rank, shift, query_segment, segment_scores, block_head, block, offs_m, R, P
-    )
-    seed = tl.load(seed_ptr)
-    keys_m = tile_keys(row_base(seed, block_head), tl.program_id(0) * BLOCK_M, BLOCK_M)
-    dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    d_segment = tl.zeros((BLOCK_M,), tl.float32)
-    for start_n in range(0, K, BLOCK_N):
-        offs_n = start_n + tl.arange(0, BLOCK_N)
-        k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
-        scores, same_segment = _score_tile(
-            q_tile, k_tile, pos_scores, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
-            key_segment, block, offs_n, K,
-        )  # fmt: skip
-        p = tl.exp2(scores * scale_log2 - lse_m[:, None])
-        v_tile = load_tile(v + kv_start, offs_n, offs_d, K, HIDDEN)
-        dp = tl.dot(do, tl.trans(v_tile), input_precision="ieee")
-        p_kept = p
-        if HAS_DROPOUT:
-            keys_n = tile_keys(column_base(seed, block_head), start_n, BLOCK_N)
-            p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
-        ds = p_kept * dp - p * delta_m[:, None]
-        d_pos_ptrs = (d_pos_scores + pos_offs_m)[:, None] + offs_n[None, :]
-        mask = mask_m[:, None] & (offs_n < K)[None, :]
-        tl.store(d_pos_ptrs, ds.to(d_pos_scores.dtype.element_ty), mask)
-        d_segment += tl.sum(same_segment * ds, 1)
-        dq = tl.dot(ds.to(k_tile.dtype), k_tile, dq, input_precision="ieee")
-    # Columns outside shift(i) to shift(i) + K are the distance of query i to no key: zero.
     shift_m = tl.load(shift + block * R + tl.minimum(offs_m, R - 1))
+    tl.store(pos_offs + block_head * R + offs_m, offs_m * P + shift_m, mask_m)
+    # Columns of distances that occur are shift(i) to shift(i) + K.
     pos_rows = d_pos_scores + (block_head.to(tl.int64) * R + offs_m[:, None]) * P
     zeros = tl.zeros((BLOCK_M, BLOCK_N), d_pos_scores.dtype.element_ty)
     for start_p in range(0, tl.max(shift_m), BLOCK_N):
@@ -197,21 +168,17 @@ def _relative_backward_dq_kernel(
         offs_p = start_p + tl.arange(0, BLOCK_N)[None, :]
         unused = (offs_p >= shift_m[:, None] + K) & (offs_p < P)
         tl.store(pos_rows + offs_p, zeros, unused & mask_m[:, None])
-    dq_ptrs = d_q + q_start + offs_m[:, None].to(tl.int64) * HIDDEN + offs_d[None, :]
-    tl.store(dq_ptrs, dq.to(d_q.dtype.element_ty), mask_m[:, None])
-    d_segment = d_segment.to(d_segment_scores.dtype.element_ty)
-    tl.store(d_segment_scores + block_head * R + offs_m, d_segment, mask_m)
 
 
 @triton.jit
 def _relative_backward_dkdv_kernel(
-    d_out, q, k, v, pos_scores, segment_scores, query_rank, shift, query_segment, key_rank,
-    key_segment, seed_ptr, lse, delta, d_k, d_v, R, K, P, scale_log2, softmax_scale,
+    d_out, q, k, v, pos_scores, segment_scores, query_rank, query_segment, key_rank, key_segment,
+    seed_ptr, lse, delta, pos_offs, d_k, d_v, d_pos_scores, R, K, P, scale_log2, softmax_scale,
     drop_threshold, inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of BLOCK_N keys."""
+    """dK and dV of BLOCK_N keys, and dS, which is the gradient of their position scores."""
     HIDDEN: tl.constexpr = HEADS * HEAD_DIM
     block_head = tl.program_id(1)
     block, head = block_head // HEADS, block_head % HEADS
@@ -221,7 +188,10 @@ def _relative_backward_dkdv_kernel(
     v_tile = load_tile(v + kv_start, offs_n, offs_d, K, HIDDEN)
     seed = tl.load(seed_ptr)
     keys_n = tile_keys(column_base(seed, block_head), tl.program_id(0) * BLOCK_N, BLOCK_N)
+    mask_n = offs_n < K
     q_start = block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
+    pos_base = pos_scores + block_head.to(tl.int64) * R * P
+    d_pos_base = d_pos_scores + block_head.to(tl.int64) * R * P
     log2_factor = tl.log2(softmax_scale * inv_keep_prob)
     dk = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
     dv = tl.zeros((BLOCK_N, HEAD_DIM), tl.float32)
@@ -230,13 +200,14 @@ def _relative_backward_dkdv_kernel(
         mask_m = offs_m < R
         q_tile = load_tile(q + q_start, offs_m, offs_d, R, HIDDEN)
         do = load_tile(d_out + q_start, offs_m, offs_d, R, HIDDEN)
-        rank_m, segment_m, segment_score_m, pos_offs_m = _load_queries(
-            query_rank, shift, query_segment, segment_scores, block_head, block, offs_m, R, P
+        rank_m, segment_m, segment_score_m = _load_queries(
+            query_rank, query_segment, segment_scores, block_head, block, offs_m, R
         )
+        pos_offs_m = tl.load(pos_offs + block_head * R + offs_m, mask_m, other=0)
         lse_m = tl.load(lse + block_head * R + offs_m, mask_m, other=float("inf")) - log2_factor
         delta_m = tl.load(delta + block_head * R + offs_m, mask_m, other=0.0)
         scores, _ = _score_tile(
-            q_tile, k_tile, pos_scores, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
+            q_tile, k_tile, pos_base, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
             key_segment, block, offs_n, K,
         )  # fmt: skip
         p = tl.exp2(scores * scale_log2 - lse_m[:, None])
@@ -247,12 +218,46 @@ def _relative_backward_dkdv_kernel(
             p_kept = tl.where(keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold), p, 0.0)
         dv = tl.dot(tl.trans(p_kept.to(do.dtype)), do, dv, input_precision="ieee")
         ds = (p_kept * dp - p * delta_m[:, None]).to(q_tile.dtype)
+        d_pos_ptrs = (d_pos_base + pos_offs_m)[:, None] + offs_n[None, :]
+        tl.store(d_pos_ptrs, ds, mask_m[:, None] & mask_n[None, :])
         dk = tl.dot(tl.trans(ds), q_tile, dk, input_precision="ieee")
     dv /= softmax_scale
-    mask_n = (offs_n < K)[:, None]
     kv_offs = kv_start + offs_n[:, None].to(tl.int64) * HIDDEN + offs_d[None, :]
-    tl.store(d_k + kv_offs, dk.to(d_k.dtype.element_ty), mask_n)
-    tl.store(d_v + kv_offs, dv.to(d_v.dtype.element_ty), mask_n)
+    tl.store(d_k + kv_offs, dk.to(d_k.dtype.element_ty), mask_n[:, None])
+    tl.store(d_v + kv_offs, dv.to(d_v.dtype.element_ty), mask_n[:, None])
+
+
+@triton.jit
+def _relative_backward_dq_kernel(
+    k, query_segment, key_segment, pos_offs, d_pos_scores, d_q, d_segment_scores, R, K, P,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """dQ and the gradient of segment scores of BLOCK_M queries, from dS in d_pos_scores."""
+    HIDDEN: tl.constexpr = HEADS * HEAD_DIM
+    block_head = tl.program_id(1)
+    block, head = block_head // HEADS, block_head % HEADS
+    offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
+    mask_m = offs_m < R
+    segment_m = tl.load(query_segment + block * R + offs_m, mask_m, other=0)
+    pos_offs_m = tl.load(pos_offs + block_head * R + offs_m, mask_m, other=0)
+    d_pos_base = d_pos_scores + block_head.to(tl.int64) * R * P
+    k_start = k + block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
+    dq = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
+    d_segment = tl.zeros((BLOCK_M,), tl.float32)
+    for start_n in range(0, K, BLOCK_N):
+        offs_n = start_n + tl.arange(0, BLOCK_N)
+        mask_n = offs_n < K
+        d_pos_ptrs = (d_pos_base + pos_offs_m)[:, None] + offs_n[None, :]
+        ds = tl.load(d_pos_ptrs, mask_n[None, :], other=0.0)
+        k_tile = load_tile(k_start, offs_n, offs_d, K, HIDDEN)
+        dq = tl.dot(ds, k_tile, dq, input_precision="ieee")
+        segment_n = tl.load(key_segment + block * K + offs_n, mask_n, other=0)
+        same_segment = segment_m[:, None] == segment_n[None, :]
+        d_segment += tl.sum(tl.where(same_segment, ds.to(tl.float32), 0.0), 1)
+    dq_rows = d_q + (block.to(tl.int64) * R + offs_m) * HIDDEN + head * HEAD_DIM
+    tl.store(dq_rows[:, None] + offs_d[None, :], dq.to(d_q.dtype.element_ty), mask_m[:, None])
+    d_segment = d_segment.to(d_segment_scores.dtype.element_ty)
+    tl.store(d_segment_scores + block_head * R + offs_m, d_segment, mask_m)
 
 
 @torch.library.custom_op("clozelab::relative", mutates_args=())
@@ -306,24 +311,30 @@ def _relative_backward(
     d_q, d_k, d_v, d_pos_scores, d_segment_scores = (
         torch.empty_like(x) for x in (q, k, v, pos_scores, segment_scores)
     )
-    delta = torch.empty_like(lse)
+    delta, pos_offs = torch.empty_like(lse), torch.empty_like(lse, dtype=torch.int32)
     n_block_heads = blocks * heads
     sizes = (n_queries, k.shape[1], pos_scores.shape[3])
     softmax_scale = inverse_sqrt(head_dim)
-    scalars = (
-        softmax_scale / math.log(2), softmax_scale, drop_threshold(dropout),
-        inverse_keep_prob(dropout),
+    inv_keep_prob = inverse_keep_prob(dropout)
+    query_rank, shift, query_segment, key_rank, key_segment = ranks
+    constants = {"HEADS": heads, "HEAD_DIM": head_dim}
+    _relative_backward_delta_kernel[
+        (triton.cdiv(n_queries, BACKWARD_DELTA["BLOCK_M"]), n_block_heads)
+    ](
+        d_out, out, shift, delta, pos_offs, d_pos_scores, *sizes, inv_keep_prob, **constants,
+        **BACKWARD_DELTA,
     )  # fmt: skip
-    constants = {"HEADS": heads, "HEAD_DIM": head_dim, "HAS_DROPOUT": dropout > 0}
+    _relative_backward_dkdv_kernel[
+        (triton.cdiv(k.shape[1], BACKWARD_DKDV["BLOCK_N"]), n_block_heads)
+    ](
+        d_out, q, k, v, pos_scores, segment_scores, query_rank, query_segment, key_rank,
+        key_segment, seed, lse, delta, pos_offs, d_k, d_v, d_pos_scores, *sizes,
+        softmax_scale / math.log(2), softmax_scale, drop_threshold(dropout), inv_keep_prob,
+        **constants, HAS_DROPOUT=dropout > 0, **BACKWARD_DKDV,
+    )  # fmt: skip
     _relative_backward_dq_kernel[(triton.cdiv(n_queries, BACKWARD_DQ["BLOCK_M"]), n_block_heads)](
-        d_out, q, k, v, pos_scores, segment_scores, *ranks, seed, out, lse, delta,
-        d_q, d_pos_scores, d_segment_scores, *sizes, *scalars, **constants, **BACKWARD_DQ,
-        **limit_registers(MAX_REGISTERS["dq"], head_dim),
-    )  # fmt: skip
-    n_tiles = triton.cdiv(k.shape[1], BACKWARD_DKDV["BLOCK_N"])
-    _relative_backward_dkdv_kernel[(n_tiles, n_block_heads)](
-        d_out, q, k, v, pos_scores, segment_scores, *ranks, seed, lse, delta, d_k, d_v,
-        *sizes, *scalars, **constants, **BACKWARD_DKDV,
+        k, query_segment, key_segment, pos_offs, d_pos_scores, d_q, d_segment_scores, *sizes,
+        **constants, **BACKWARD_DQ,
     )  # fmt: skip
     return d_q, d_k, d_v, d_pos_scores, d_segment_scores
 
