@@ -306,10 +306,12 @@ def time_route(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
     return {"forward": float(do_bench(lambda: run(*tensors))), "both": float(do_bench(both))}
 
 
-def times(entry: Entry) -> dict[str, dict[str, float]]:
-    """Milliseconds of every route."""
+def times(entry: Entry, peers: bool) -> dict[str, dict[str, float]]:
+    """Milliseconds of every route, or of our kernels alone."""
     torch._dynamo.reset()  # entries share code, and recompilations of it are limited
-    routes = {"ours": entry.ours, "compiled": torch.compile(entry.plain), **entry.others}
+    routes = {"ours": entry.ours}
+    if peers:
+        routes |= {"compiled": torch.compile(entry.plain), **entry.others}
     return {name: time_route(run, entry.tensors) for name, run in routes.items()}
 
 
@@ -347,6 +349,7 @@ def main() -> None:
     parser.add_argument("--out")
     parser.add_argument("--only", help="entries whose name has this word")
     parser.add_argument("--check", action="store_true", help="compare values, and time nothing")
+    parser.add_argument("--ours", action="store_true", help="time our kernels alone")
     parser.add_argument("--sweep", action="store_true", help="try the attention's tiles")
     arguments = parser.parse_args()
     errors: dict[str, float] = {}
@@ -363,7 +366,7 @@ def main() -> None:
             errors[name] = error(entry)
             print(f"{name}: relative error {errors[name]:.1e}", flush=True)
         if GPU and not arguments.check:
-            milliseconds[name] = times(make(TOKENS))
+            milliseconds[name] = times(make(TOKENS), not arguments.ours)
             for route, spent in milliseconds[name].items():
                 print(f"| {name} | {route} | {spent['forward']:.3f} | {spent['both']:.3f} |")
         write(arguments.out, record)  # now, so that a stop loses one entry
