@@ -99,10 +99,12 @@ def plan_of(
     *,
     budget: str | None = "3steps",
     at_once: int | None = 1,
+    tunings_at_once: int = 1,
 ) -> StudyPlan:
     """Its plan on the small store."""
     request = make_request(study, [store("wordpiece")], budget=budget)
-    return drained(make_plan(request, MACHINE, out=out, at_once=at_once))
+    side_by_side: dict[str, Any] = {"at_once": at_once, "tunings_at_once": tunings_at_once}
+    return drained(make_plan(request, MACHINE, out=out, **side_by_side))
 
 
 def run_study(

@@ -109,6 +109,7 @@ def study(
     tune: Settings = (),
     keep_models: bool = False,
     at_once: Few | None = None,
+    tunings_at_once: Few = 1,
     on: str | None = None,
     changes: RecipeOptions,
     machine: MachineOptions,
@@ -133,6 +134,7 @@ def study(
             squad1.epochs=1
         keep_models: keep fine-tuned weights as well
         at_once: cells to run at the same time (1; for narrow models on a GPU 4)
+        tunings_at_once: fine-tunings of each cell to run at the same time (1)
         on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
     from clozelab.studies import spec as studies
@@ -168,7 +170,14 @@ def study(
     place, on_machine = None if out is None else Path(out), machine_of(machine)
     if place is not None and not plan:
         check_writable(place)  # before steps are timed
-    planning = make_plan(request, on_machine, out=place, at_once=at_once, timed=plan)
+    planning = make_plan(
+        request,
+        on_machine,
+        out=place,
+        at_once=at_once,
+        tunings_at_once=tunings_at_once,
+        timed=plan,
+    )
     with watch.bars(transient=True) as bars:
         bars.add_task("planning", total=None, status="")
         planned = watch.follow(planning, lambda said: watch.warn(said.text))

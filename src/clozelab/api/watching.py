@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isclose
@@ -224,6 +224,8 @@ class View:
             self.watch.say(stage)
         self.show(event)
         if isinstance(event, Ended):
+            if event.whole and self.task is None:  # it began in another process
+                self.watch.say(f"{stage}: {counted(event.step, 'step')}{_dev(event.result)}")
             self.clear()
             if not event.whole:
                 raise Stopped(
@@ -305,6 +307,12 @@ class View:
             losses.append(f"{name} {mean['loss']:.3f}{right}")
         text = event.of.replace("_", " ")
         self.watch.say(f"step {event.step:,}: {text} {', '.join(losses)}")
+
+
+def _dev(result: Mapping[str, Any]) -> str:
+    """The scores on the dev set that a run ended with, if it has any."""
+    scores = [f"{_words(n)} {x:.2f}" for n, x in result.get("dev", {}).items() if n != "step"]
+    return f", dev {', '.join(scores)}" if scores else ""
 
 
 def _words(name: str) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,12 @@ from clozelab.finetuning.request import FinetuneRequest, refuse_changed, settled
 from clozelab.finetuning.task import to_toml
 from clozelab.finetuning.trial import Trial
 from clozelab.interrupts import first_done
+from clozelab.runs import warm
 from clozelab.runs.directory import PLAN, TASK, Run, json_or_empty
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
-from clozelab.runs.processes import workers
+from clozelab.runs.processes import Workers, workers
 from clozelab.runs.session import Session
 from clozelab.text.building import cores
 from clozelab.training.checkpoint import newest, tidy
@@ -259,32 +260,63 @@ def _run_in_parallel(
     """Run several trials at a time on one device, each in its own process."""
     if is_distributed():
         raise UserError("--at-once needs a single process; leave it out under torchrun")
-    with _locked(out):
-        yield from _write_plan(plan, out)
-        orders = _unfinished(plan, out)
-        count = max(1, min(at_once, len(orders)))
-        shared = replace(machine, sharers=count)
-        running: dict[Future[list[Event]], str] = {}
-        with workers(threads=max(1, cores() // count)) as processes:
-            while orders or running:
-                while orders and len(running) < count:
-                    order = orders.pop(0)
-                    started = processes.submit(_run_alone, order, out / order.name, shared, saving)
-                    running[started] = order.name
+    count = max(1, min(at_once, len(_unfinished(plan, out))))
+    shared = replace(machine, sharers=count)
+    with workers(threads=max(1, cores() // count)) as processes:
+        for _, happened in side_by_side(
+            {out: plan}, processes, machine=shared, saving=saving, at_once=count
+        ):
+            yield happened
+
+
+def side_by_side(
+    plans: Mapping[Path, FinetunePlan],
+    processes: Workers,
+    *,
+    machine: Machine,
+    saving: SaveOptions,
+    at_once: int,
+) -> Generator[tuple[Path, Happened], None, None]:
+    """Run the trials of plans, each in a process of its own; an error stops all of them.
+
+    An event comes with the folder of its plan.
+    """
+    running: dict[Future[list[Event]], tuple[Path, str]] = {}
+    with ExitStack() as locks:
+        for out, plan in plans.items():
+            locks.enter_context(_locked(out))
+            yield from ((out, happened) for happened in _write_plan(plan, out))
+        forget()  # the processes read models and examples for themselves
+        waiting = [(out, order) for out in plans for order in _unfinished(plans[out], out)]
+        for out, plan in plans.items():  # whose trials may all be done
+            _write_summary(plan, out)
+        try:
+            while waiting or running:
+                while waiting and len(running) < at_once:
+                    out, order = waiting.pop(0)
+                    place = out / order.name
+                    started = processes.submit(_run_alone, order, place, machine, saving)
+                    running[started] = (out, order.name)
                 for done in first_done(running):
-                    name = running.pop(done)
+                    out, name = running.pop(done)
                     for event in done.result():
-                        yield Happened(name, event)
-        _write_summary(plan, out)
+                        yield out, Happened(name, event)
+                    _write_summary(plans[out], out)
+        finally:
+            if running:
+                processes.stop()
 
 
 def _run_alone(
     order: FinetuneRequest, place: Path, machine: Machine, saving: SaveOptions
 ) -> list[Event]:
     """Run one trial in its own process, and return its messages and its end."""
-    with join(machine.device) as world:
-        events = trial(inputs_for(order), place, machine, saving, world)
-        return [event for event in events if isinstance(event, Said | Ended)]
+    with warm.keeping(sharers=machine.sharers), join(machine.device) as world:
+        try:
+            events = trial(inputs_for(order), place, machine, saving, world)
+            return [event for event in events if isinstance(event, Said | Ended)]
+        finally:
+            warm.clear()  # others need the memory, and this process may be idle from now on
 
 
 def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

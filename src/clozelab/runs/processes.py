@@ -11,8 +11,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from threading import Thread, current_thread
 from typing import Any, TypeVar
 
@@ -23,6 +25,7 @@ T = TypeVar("T")
 _EXIT_SECONDS = 10  # that an idle process may take to end
 # Of linear algebra, and of tokenizers.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+_PART = "CLOZELAB_THREADS"  # the threads that a pool gave this process
 
 
 class Workers:
@@ -57,7 +60,10 @@ class Workers:
         return any(had) and not any(topic in worker.topics for worker in self._idle)
 
     def stop(self) -> None:
-        """Tell every job to stop and save, and wait for it; if interrupted again, kill them all."""
+        """Tell every job to stop and save, and wait for it; if interrupted again, kill them all.
+
+        A job that is submitted later gets a new process.
+        """
         try:
             for worker in list(self._busy.values()):
                 worker.process.terminate()
@@ -69,7 +75,9 @@ class Workers:
             raise
         finally:
             for worker in self._idle:
-                worker.leave()
+                worker.pipe.close()  # all end at the same time
+            while self._idle:
+                self._idle.pop().leave()
 
     def _wait(self, worker: _Worker, future: Future[T], job: tuple[Any, ...]) -> None:
         try:
@@ -117,14 +125,25 @@ class _Worker:
 
 @contextmanager
 def _environment(threads: int | None) -> Iterator[None]:
-    """The environment of new processes: their threads, since libraries would take all cores."""
-    names = [name for name in _THREADS if threads is not None and name not in os.environ]
-    os.environ.update({name: str(threads) for name in names})
+    """The environment of new processes: their threads, since libraries would take all cores.
+
+    What the user has set stays; what a pool has set for this process, its own processes share.
+    """
+    if threads is None:
+        yield
+        return
+    ours = (None, os.environ.get(_PART))
+    before = {name: os.environ.get(name) for name in _THREADS if os.environ.get(name) in ours}
+    before[_PART] = ours[1]
+    os.environ.update(dict.fromkeys(before, str(threads)))
     try:
         yield
     finally:
-        for name in names:
-            del os.environ[name]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 @contextmanager
@@ -135,6 +154,14 @@ def workers(*, threads: int | None = None) -> Iterator[Workers]:
         yield pool
     finally:
         pool.stop()
+
+
+@cache
+def kept_workers(*, threads: int) -> Workers:
+    """A pool that is kept for later calls, and ends with this process."""
+    pool = Workers(threads=threads)
+    Finalize(None, pool.stop, exitpriority=0)  # before this process waits for those of the pool
+    return pool
 
 
 def _serve(pipe: Connection) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from clozelab.runs.directory import MEASURED, Run, json_or_empty
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
+from clozelab.runs.processes import Workers
 from clozelab.runs.warm import clear
 from clozelab.studies.measures import Measuring, measurable, measured
 from clozelab.studies.request import Cell, StudyRequest
@@ -35,6 +37,15 @@ _RECORD_FILES = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json")
 
 
 @dataclass(frozen=True)
+class SideBySide:
+    """How a cell's fine-tunings run at the same time, each in a process of its own."""
+
+    count: int
+    threads: int  # of each process
+    machine: Machine
+
+
+@dataclass(frozen=True)
 class CellJob:
     """The arguments to run or continue a cell, in any process."""
 
@@ -45,6 +56,7 @@ class CellJob:
     machine: Machine
     saving: SaveOptions
     keep_models: bool = False  # keep fine-tuned weights after their scores are known
+    tunings: SideBySide | None = None  # None: one after another
 
     @property
     def folder(self) -> Path:
@@ -65,24 +77,38 @@ class CellEvent:
     event: Event
 
 
-def run_cell(job: CellJob) -> Iterator[CellEvent]:
-    """Run what is left of a cell; a stage that is interrupted ends it."""
+def run_cell(job: CellJob, processes: Workers | None = None) -> Iterator[CellEvent]:
+    """Run what is left of a cell; a stage that is interrupted ends it.
+
+    The processes are for fine-tunings that run side by side.
+    """
     (job.folder / FAILED).unlink(missing_ok=True)
-    stages: list[tuple[str, Iterator[Event]]] = [(PRETRAINING, _pretrain(job))]
-    stages += [(task, _finetune(job, task)) for task in job.request.tasks()]
-    for stage, events in stages:
-        for event in events:
+    with closing(_stages(job, processes)) as events:
+        for stage, event in events:
             yield CellEvent(job.cell.name, stage, event)
             if isinstance(event, Ended) and not event.whole:
                 return
             if isinstance(event, Ended) and event.signal:  # interrupted during the last step
                 raise KeyboardInterrupt(event.signal)
-        clear()
     if not _is_measured(job):
         values = measured(
             Measuring(job.request, job.cell, model_folder(job), job.folder, job.machine.device)
         )
         write_text(job.folder / MEASURED, json.dumps(values, indent=1) + "\n")
+
+
+def _stages(job: CellJob, processes: Workers | None) -> Generator[tuple[str, Event], None, None]:
+    """Pretrain and fine-tune; each event comes with the name of its stage."""
+    for event in _pretrain(job):
+        yield PRETRAINING, event
+    clear()
+    if job.tunings is not None and processes is not None:
+        yield from _finetune_side_by_side(job, job.tunings, processes)
+        return
+    for task in job.request.tasks():
+        for event in _finetune(job, task):
+            yield task, event
+        clear()
 
 
 def is_done(job: CellJob) -> bool:
@@ -227,19 +253,52 @@ def _pretrain(job: CellJob) -> Iterator[Event]:
 
 
 def _finetune(job: CellJob, task: str) -> Iterator[Event]:
-    """Fine-tune on a task with the seed of the cell, and drop the weights once scores are known."""
-    folder, request, variant = job.folder / TASKS / task, job.request, job.cell.variant
+    """Fine-tune on a task with the seed of the cell."""
+    folder = job.folder / TASKS / task
     if Run(folder).result() is None:
-        tuning = FinetuneRequest(
-            str(model_folder(job)),
-            request.tasks()[task],
-            protocol=request.protocol(variant),
-            settings=request.settings(variant, task),
-            seed=request.seed(job.cell) * request.study.tunings,
-        )
-        plan = finetune.planned(tuning, seeds=request.study.tunings)
+        plan = _tuning_plan(job, task)
         for happened in finetune.follow(plan, folder, machine=job.machine, saving=SaveOptions()):
             yield happened.event
-    if not job.keep_models and Run(folder).result() is not None:
-        for weights in folder.glob("*/checkpoints"):  # also those that a killed process left
-            shutil.rmtree(weights)
+    _drop_weights(job)
+
+
+def _finetune_side_by_side(
+    job: CellJob, tunings: SideBySide, processes: Workers
+) -> Generator[tuple[str, Event], None, None]:
+    """Fine-tune on all tasks, several fine-tunings at a time."""
+    folders = {task: job.folder / TASKS / task for task in job.request.tasks()}
+    plans = {
+        folder: _tuning_plan(job, task)
+        for task, folder in folders.items()
+        if Run(folder).result() is None
+    }
+    running = finetune.side_by_side(
+        plans, processes, machine=tunings.machine, saving=SaveOptions(), at_once=tunings.count
+    )
+    with closing(running) as events:
+        for folder, happened in events:
+            _drop_weights(job)
+            yield f"{folder.name}/{happened.trial}".rstrip("/"), happened.event
+    _drop_weights(job)
+
+
+def _tuning_plan(job: CellJob, task: str) -> finetune.FinetunePlan:
+    """The plan of the fine-tunings of a cell's encoder on a task."""
+    request, variant = job.request, job.cell.variant
+    tuning = FinetuneRequest(
+        str(model_folder(job)),
+        request.tasks()[task],
+        protocol=request.protocol(variant),
+        settings=request.settings(variant, task),
+        seed=request.seed(job.cell) * request.study.tunings,
+    )
+    return finetune.planned(tuning, seeds=request.study.tunings)
+
+
+def _drop_weights(job: CellJob) -> None:
+    """Drop the fine-tuned weights of tasks whose scores are known."""
+    for task in () if job.keep_models else job.request.tasks():
+        folder = job.folder / TASKS / task
+        if Run(folder).result() is not None:
+            for weights in folder.glob("*/checkpoints"):  # also those that a killed process left
+                shutil.rmtree(weights)

@@ -49,6 +49,7 @@ class StudyPlan:
     tuning_seconds: Mapping[str, float]  # of a cell's fine-tunings, if estimated
     fingerprints: Mapping[str, str]  # of the folder's variants, tasks and corpora
     at_once: int = 1
+    tunings_at_once: int = 1  # of a cell's fine-tunings
     # By variant, the loss of the unigram plateau; by task, the size of its dev set.
     plateau: Mapping[str, float] = field(default_factory=dict)
     items: Mapping[str, int] = field(default_factory=dict)
@@ -102,6 +103,7 @@ class StudyPlan:
             "study": request.study.name,
             **request.recorded(),
             "at_once": self.at_once,
+            "tunings_at_once": self.tunings_at_once,
             "equal": self.unit,
             "amount": self.amount,
             "tokens_a_cell": self.amount if self.unit == "tokens" else None,
@@ -139,6 +141,7 @@ def make_plan(
     *,
     out: Path | None = None,
     at_once: int | None = None,
+    tunings_at_once: int = 1,
     timed: bool = False,
 ) -> Generator[Said, None, StudyPlan]:
     """The plan of a request, or the one that is saved in the folder.
@@ -147,6 +150,8 @@ def make_plan(
     """
     if at_once is not None and at_once < 1:
         raise UserError(f"--at-once {at_once}: must be at least 1")
+    if tunings_at_once < 1:
+        raise UserError(f"--tunings-at-once {tunings_at_once}: must be at least 1")
     budget = None if request.budget is None else budgets.parse(request.budget)
     for variant in request.study.variants:
         open_stores(request.stores(variant.name))
@@ -163,7 +168,7 @@ def make_plan(
     if saved is not None and saved.unit == "seconds":
         at_once = _saved_at_once(at_once, saved.at_once, place=out)
     at_once = _cells_at_once(request, machine) if at_once is None else at_once
-    plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once)
+    plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once, tunings_at_once)
     levels = {one.name: plateau_level(request, one.name) for one in request.study.variants}
     plan = replace(
         plan,

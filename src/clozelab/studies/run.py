@@ -12,18 +12,19 @@ from typing import Any
 
 from clozelab import cluster
 from clozelab.errors import UserError
-from clozelab.interrupts import first_done
+from clozelab.interrupts import first_done, terminable
 from clozelab.runs import warm
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
-from clozelab.runs.processes import workers
+from clozelab.runs.processes import kept_workers, workers
 from clozelab.studies import timing
 from clozelab.studies.cells import (
     PRETRAINING,
     CellEvent,
     CellJob,
+    SideBySide,
     cell_result,
     failure,
     is_done,
@@ -110,15 +111,17 @@ def _run_cells(
     at_once = min(plan.at_once, len(jobs))
     if on is not None and jobs:
         machine = replace(jobs[0].machine, sharers=plan.at_once)
-        shared = [replace(job, machine=machine) for job in jobs]
+        tunings = _tunings(plan, machine, threads=1)  # a task of the cluster has one core
+        shared = [replace(job, machine=machine, tunings=tunings) for job in jobs]
         with cluster.jobs(on, run_apart, share=plan.at_once, device=machine.device) as submit:
             yield from _run_in_parallel(shared, submit, len(jobs))
     elif plan.at_once > 1 and jobs:
         threads = max(1, cores() // at_once)
         machine = replace(jobs[0].machine, sharers=at_once)
+        tunings = _tunings(plan, machine, threads=threads)
         if machine.workers is None:  # one core of each process is for launching kernels
             machine = replace(machine, workers=max(1, threads - 1))
-        shared = [replace(job, machine=machine) for job in jobs]
+        shared = [replace(job, machine=machine, tunings=tunings) for job in jobs]
         # A process gets cells of one shape, whose model it has compiled.
         shapes = {v.name: timing.shape(plan.request, v.name) for v in plan.request.study.variants}
         with workers(threads=threads) as processes:
@@ -128,8 +131,21 @@ def _run_cells(
                 at_once,
                 later=lambda job: processes.elsewhere(shapes[job.cell.variant]),
             )
-    else:
-        yield from _run_sequentially(jobs)
+    elif jobs:
+        tunings = _tunings(plan, jobs[0].machine, threads=cores())
+        yield from _run_sequentially([replace(job, tunings=tunings) for job in jobs])
+
+
+def _tunings(plan: StudyPlan, machine: Machine, *, threads: int) -> SideBySide | None:
+    """How the fine-tunings of a cell share its part of a machine; None: one after another."""
+    study = plan.request.study
+    count = min(plan.tunings_at_once, len(study.tasks) * study.tunings)
+    if count < 2:
+        return None
+    # They have half of the cell's part of the memory: its own process may keep compiled models in
+    # the other half (warm.py).
+    shared = replace(machine, sharers=2 * count * machine.sharers)
+    return SideBySide(count, max(1, threads // count), shared)
 
 
 def _jobs(
@@ -166,15 +182,22 @@ def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, 
 def run_alone(job: CellJob) -> CellOutcome:
     """Run one cell in a process of its own; errors other than a user's end the process."""
     messages: list[str] = []
-    with warm.keeping(sharers=job.machine.sharers):
+    with ExitStack() as ends:
+        ends.enter_context(warm.keeping(sharers=job.machine.sharers))
+        processes = None
+        if job.tunings is not None:
+            processes = kept_workers(threads=job.tunings.threads)
+            ends.enter_context(terminable())  # to stop them first
         try:
-            for event in run_cell(job):
+            for event in run_cell(job, processes):
                 if isinstance(event.event, Said):
                     messages.append(event.event.text)
                 elif isinstance(event.event, Ended) and not event.event.whole:
                     return CellOutcome(tuple(messages), None, whole=False)
         except UserError as error:
             return CellOutcome(tuple(messages), record_failure(job, error), whole=True)
+        except KeyboardInterrupt:
+            return CellOutcome(tuple(messages), None, whole=False)
         finally:
             warm.clear()  # others need the memory, and this process may be idle from now on
     return CellOutcome(tuple(messages), None, whole=True)
@@ -193,11 +216,15 @@ def _run_sequentially(jobs: list[CellJob]) -> Iterator[StudyEvent]:
     with ExitStack() as ends:
         ends.enter_context(warm.keeping())
         ends.callback(warm.forget)
+        tunings = jobs[0].tunings
+        processes = None
+        if tunings is not None:  # they serve all cells
+            processes = ends.enter_context(workers(threads=tunings.threads))
         for job in jobs:
             yield CellStarted(job.cell)
             failed = None
             try:
-                for event in run_cell(job):
+                for event in run_cell(job, processes):
                     yield event
                     if isinstance(event.event, Ended) and not event.event.whole:
                         return

@@ -18,7 +18,7 @@ from support.processes import start_process
 
 from clozelab import interrupts
 from clozelab.errors import UserError
-from clozelab.runs.processes import workers
+from clozelab.runs.processes import kept_workers, workers
 
 SCRIPT = """
 import os, sys, time
@@ -181,3 +181,43 @@ def test_processes_share_the_cores_unless_the_user_has_said_how(
         futures = [processes.submit(os.getenv, name) for name in (*shared, "MKL_NUM_THREADS")]
         assert [future.result() for future in futures] == ["3", "3", "7"]
     assert not {*shared} & {*os.environ}
+
+
+def test_processes_of_a_process_share_its_part_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")  # the user has said so
+    with workers(threads=4) as processes:
+        assert processes.submit(threads_of_its_own, 2).result() == (["2", "2", "7"], "4")
+
+
+def threads_of_its_own(threads: int) -> tuple[list[str | None], str | None]:
+    """The threads of a process that this one starts, and its own after that."""
+    names = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "MKL_NUM_THREADS")
+    with workers(threads=threads) as processes:
+        futures = [processes.submit(os.getenv, name) for name in names]
+        return [future.result() for future in futures], os.getenv(names[0])
+
+
+def test_kept_processes_serve_later_jobs_and_end_with_the_process_that_keeps_them() -> None:
+    with workers() as processes:
+        first, second = (processes.submit(kept_pid).result() for _ in range(2))
+        assert first == second and not is_gone(first)
+    until(lambda: is_gone(first))
+
+
+def kept_pid() -> int:
+    """The process that this one keeps."""
+    return kept_workers(threads=1).submit(os.getpid).result()
+
+
+def test_a_pool_that_was_stopped_takes_other_jobs() -> None:
+    with workers() as processes:
+        busy, idle = processes.submit(time.sleep, 60), processes.submit(os.getpid).result()
+        processes.stop()
+        with pytest.raises(UserError, match="SIGTERM"):
+            busy.result()
+        until(lambda: is_gone(idle))
+        assert processes.submit(abs, -1).result() == 1
