@@ -35,7 +35,7 @@ class SegmentPair(TableFormat):
     ten redraws of another document, over-long sentences truncated rather than split.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"next"})
+    provides: ClassVar[frozenset[str]] = frozenset({"next", "causal_blocks"})
     shares: ClassVar[frozenset[str]] = frozenset({"random", "forced"})
 
     length: PairLength = 512  # the most tokens of a block, specials included

@@ -330,10 +330,12 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
     records: list[dict[str, Any]] = []
     best, selected = "", -math.inf
     constant: dict[str, float] = {}  # scores of a constant answer
+    seconds = 0.0
     for name, cell in settings.items():
         files = (out / name).glob("seed-*/result.json")
         seeds = {int(file.parent.name.removeprefix("seed-")): Run(file.parent) for file in files}
         results = {seed: seeds[seed].result() or {} for seed in sorted(seeds)}
+        seconds += sum(result.get("seconds", 0.0) for result in results.values())
         done = {seed: result for seed, result in results.items() if "dev" in result}
         for seed, result in done.items():
             constant |= result.get("constant", {})
@@ -347,7 +349,7 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
             " lengthen the warm-up, and use a new folder"
         )
     named = {"task": task, "best": best, "selected": selected}
-    return {**named, "constant": constant, "cells": records}
+    return {**named, "constant": constant, "seconds": seconds, "cells": records}
 
 
 def tunings_of(result: Mapping[str, Any]) -> list[Mapping[str, float]]:

@@ -157,7 +157,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
     run, variant = Run(job.folder), job.cell.variant
     result = run.result() or {}
     tokens = result.get("tokens", 0)
-    tunings = [Run(file.parent) for file in job.folder.glob(f"{TASKS}/*/seed-*/result.json")]
+    tunings = [Run(file.parent).result() or {} for file in job.folder.glob(f"{TASKS}/*/result.json")]
     return {
         "variant": variant,
         "seed": job.cell.seed,
@@ -166,7 +166,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
         "tokens": tokens,
         "steps": result.get("steps", 0),
         "seconds": result.get("seconds", 0.0),
-        "tuning_seconds": float(sum((one.result() or {}).get("seconds", 0.0) for one in tunings)),
+        "tuning_seconds": float(sum(tuning.get("seconds", 0.0) for tuning in tunings)),
         "flops": None if flops_a_token is None else tokens * flops_a_token,
         "parameters": _parameters(run),
         "pretrained_by": job.request.shares_pretraining_with(variant) or variant,
