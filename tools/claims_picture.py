@@ -146,9 +146,13 @@ def main() -> None:
     """Both pictures."""
     studies = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
     judged = claims(studies)
-    in_readme = [judgement for _, judgement in holds.rows(judged)]
+    in_readme = holds.rows(judged)
+    named = {row.study for row, _ in in_readme}
     pairs = chance.differences(studies, _measures(judgement for _, judgement in judged))
-    readme_pairs = chance.differences(studies, _measures(in_readme))
+    readme_pairs = chance.differences(
+        [study for study in studies if study.folder.name in named],
+        _measures(judgement for _, judgement in in_readme),
+    )
     all_panels, readme_panels = dict[str, list[Row]](), dict[str, list[Row]]()
     for unit in TICKS:
         all_panels[unit] = decided(unit, judged) + [

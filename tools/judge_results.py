@@ -26,6 +26,7 @@ from marks import replaced
 
 from clozelab.cli import main as clozelab
 from clozelab.config import recipe as recipes
+from clozelab.config.sizes import shape_name
 from clozelab.files import write_text
 from clozelab.nearest import listed
 from clozelab.reporting.study.claims import SIGNS, difference_text, words
@@ -38,6 +39,7 @@ from clozelab.studies.verdicts import Judgement, judge, stuck
 
 ROOT = Path(__file__).parents[1]
 RESULTS, NOISE = ROOT / "results", ROOT / "src/clozelab/studies/noise.toml"
+USUAL = "4x256"  # the size whose noise stands for sizes that no study has recorded
 # Measures that no study has recorded yet: their noise, and where the number is from.
 ELSEWHERE = {
     "cola.matthews": (0.94, "three tunings of one encoder of 6 × 512, results/h200-tasks"),
@@ -92,14 +94,20 @@ def _key(claim: Claim) -> tuple[object, ...]:
 def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int]]:
     """The standard deviation over seeds of each measure, as the median over studies; their number.
 
-    The median, since a study with variants that just leave the plateau is far noisier. Shares of
-    runs and losses under the masks of a study's own variants are left out.
+    The median, since a study with variants that just leave the plateau is far noisier; for the same
+    reason a study that has one variant twice (A/A) counts by the runs of this one. Shares of runs
+    and losses under the masks of a study's own variants are left out.
     """
     deviations: dict[str, list[float]] = {}
     for record in records:
-        whole = [variant.name for variant in record.variants if stuck(record, variant.name) is None]
+        twice = [(one.again, one.name) for one in record.study.variants if one.again]
+        groups = twice or [(variant.name,) for variant in record.variants]
+        whole = [names for names in groups if not any(stuck(record, name) for name in names)]
         for measure in record.measures():
-            rows = [[*record.scores(name, measure).values()] for name in whole]
+            rows = [
+                [score for name in names for score in record.scores(name, measure).values()]
+                for names in whole
+            ]
             rows = [row for row in rows if len(row) > 1]
             if rows and not measure.startswith(("run.", "under.")):
                 squares = sum(variance(row) * (len(row) - 1) for row in rows)
@@ -111,24 +119,33 @@ def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int]]:
 
 def write_noise(records: list[StudyRecord]) -> None:
     """Write the file of noise that plans of studies use."""
+    by_size: dict[str, list[StudyRecord]] = {}
+    for record in records:
+        by_size.setdefault(shape_name(record.plan.get("size")), []).append(record)
+    deviations = noise(by_size.pop(USUAL))
     lines = [
         "# The standard deviation over seeds of each measure, for the power that a plan states.",
         "# tools/judge_results.py makes it of the recorded studies (4 × 256 unless it says so).",
         "[noise]",
+        *_deviations(deviations),
     ]
-    deviations = noise(records)
-    for name, (value, count) in deviations.items():
-        where = "one study" if count == 1 else f"the median of {count} studies"
-        lines.append(f'"{name}" = {value:.3g}  # {where}')
     for name, (value, where) in ELSEWHERE.items():
         if name not in deviations:
             lines.append(f'"{name}" = {value:g}  # {where}')
+    for size, others in by_size.items():
+        lines += ["", f"[noise_at.{size}]", *_deviations(noise(others))]
     sizes = {
         name: size for record in records for name, size in record.sizes.items() if "." not in name
     }
     sizes = {name: size for name, size in sizes.items() if name not in ("held_out", "pair")}
     lines += ["", "[items]  # of the sets that scores are over", *_sizes({**ITEMS, **sizes})]
     write_text(NOISE, "\n".join(lines) + "\n")
+
+
+def _deviations(deviations: dict[str, tuple[float, int]]) -> Iterator[str]:
+    for name, (value, count) in deviations.items():
+        where = "one study" if count == 1 else f"the median of {count} studies"
+        yield f'"{name}" = {value:.3g}  # {where}'
 
 
 def _sizes(sizes: dict[str, float]) -> list[str]:

@@ -115,7 +115,8 @@ def table() -> Iterator[str]:
     for entry in entries():
         study = entry.study()
         powers, most = (
-            claim_powers(one, sizes=ITEMS) for one in (study, replace(study, seeds=MANY))
+            claim_powers(one, size=entry.size, sizes=ITEMS)
+            for one in (study, replace(study, seeds=MANY))
         )
         amount = f"{entry.seconds:g} s" if entry.seconds else f"{entry.million_tokens:,g} M"
         cells = (

@@ -51,6 +51,8 @@ def test_each_picture_has_the_pairs_of_its_measures(tool: dict[str, Any], name: 
     else:
         rows = tomllib.loads((RESULTS / "holds.toml").read_text(encoding="utf-8"))["rows"]
         on = {measure for row in rows for measure in row["claim"][2:]}
+        named = {row["study"] for row in rows}
+        records = [record for record in records if record.folder.name in named]
     pairs = tool["differences"](records, on)
     assert {pair.unit for pair in pairs} == {"points", "nats"}
     drawing = (RESULTS / name).read_text(encoding="utf-8")

@@ -35,6 +35,12 @@ DIAL = {
 }
 
 
+def shape_name(size: str | None) -> str:
+    """A size as layers x hidden size, 4x256 for mini; other names as they are."""
+    dial = DIAL.get(size or "")
+    return f"{dial.layers}x{dial.hidden_size}" if dial else size or ""
+
+
 def derived(recipe: Recipe, size: str, *, released: list[str]) -> Recipe:
     """The recipe at a size of the dial or layers x hidden size; `released` is for the error."""
     if size in DIAL:

@@ -157,7 +157,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
     run, variant = Run(job.folder), job.cell.variant
     result = run.result() or {}
     tokens = result.get("tokens", 0)
-    tunings = [Run(file.parent).result() or {} for file in job.folder.glob(f"{TASKS}/*/result.json")]
+    tunings = [Run(folder).result() or {} for folder in job.folder.glob(f"{TASKS}/*")]
     return {
         "variant": variant,
         "seed": job.cell.seed,

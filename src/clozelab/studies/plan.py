@@ -175,7 +175,7 @@ def make_plan(
         plateau={name: level for name, level in levels.items() if level is not None},
         items={name: len(data.splits().read("dev")) for name, data in request.tasks().items()},
     )
-    powers = claim_powers(request.study, sizes=plan.items)
+    powers = claim_powers(request.study, size=request.size, sizes=plan.items)
     plan = replace(plan, powers={one.claim.comparison: one.as_json() for one in powers})
     if saved is None:
         plan = yield from _divide_budget(_with_paces(plan), budget, machine)

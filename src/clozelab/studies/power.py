@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from statistics import fmean
+from typing import Any
 
+from clozelab.config.sizes import shape_name
 from clozelab.statistics import LEVEL, POWER, detectable, power, power_within, t_interval
 from clozelab.studies.scores import is_loss, sampling_variance, unit
 from clozelab.studies.spec import Claim, StudySpec
@@ -46,19 +48,19 @@ class ClaimPower:
 
 
 @cache
-def recorded() -> dict[str, dict[str, float]]:
+def recorded() -> dict[str, Any]:
     """The recorded standard deviations over seeds by measure, and numbers of items by task."""
     text = (resources.files("clozelab") / "studies" / "noise.toml").read_text("utf-8")
-    tables: dict[str, dict[str, float]] = tomllib.loads(text)
-    return tables
+    return tomllib.loads(text)
 
 
-def known_noise(study: StudySpec) -> dict[str, float]:
-    """The noise of a study's measures: stated or recorded; under all masks that of one loss.
+def known_noise(study: StudySpec, size: str | None = None) -> dict[str, float]:
+    """The noise of a study's measures: stated, recorded at its size, or recorded at 4 × 256.
 
-    (Masks are named after the variants of a study, so that another study has other ones.)
+    Under all masks it is that of one loss. (Masks are named after the variants of a study, so that
+    another study has other ones.)
     """
-    noise = recorded()["noise"]
+    noise = {**recorded()["noise"], **recorded()["noise_at"].get(shape_name(size), {})}
     under = {name: noise["held_out.masked_lm"] for name in study.measures if "under." in name}
     return {**noise, **under, **study.noise}
 
@@ -75,11 +77,12 @@ def known_sizes(study: StudySpec) -> dict[str, float]:
 def claim_powers(
     study: StudySpec,
     *,
+    size: str | None = None,
     noise: Mapping[str, float] | None = None,
     sizes: Mapping[str, float] | None = None,
 ) -> list[ClaimPower]:
     """The power of every claim; of several units, that of the harder one."""
-    noise = known_noise(study) if noise is None else noise
+    noise = known_noise(study, size) if noise is None else noise
     sizes = {**known_sizes(study), **(sizes or {})}
     return [_claim_power(study, claim, noise, sizes) for claim in study.claims]
 

@@ -47,6 +47,19 @@ def test_more_seeds_and_larger_effects_have_more_power(tmp_path: Path) -> None:
     assert claim_powers(unknown)[0].unknown == ("mrpc.f2",)
 
 
+def test_the_noise_is_that_of_the_size_if_it_was_recorded(tmp_path: Path) -> None:
+    study = replace(
+        written_study(tmp_path), claims=(Claim("dynamic", ON, "", than="static", effect=2.0),)
+    )
+    mini, usual, wide, small = (
+        claim_powers(study, size=size)[0] for size in ("mini", None, "6x512", "small")
+    )
+    assert mini == usual and wide == small
+    assert wide.detectable and mini.detectable and wide.detectable < mini.detectable
+    stated = replace(study, noise=dict.fromkeys(ON, 1.0))
+    assert claim_powers(stated, size="6x512") == claim_powers(stated)
+
+
 def detectable(study: StudySpec, *claims: Claim, **known: dict[str, float]) -> float:
     """Of the first of some claims."""
     least = claim_powers(replace(study, claims=claims), **known)[0].detectable

@@ -118,7 +118,7 @@ def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
     columns = (effect, "power", "at half", "detectable", "cells", "minutes")
     lines = table("claim", right=columns)
     seconds = {cell["variant"]: cell["predicted_seconds"] for cell in plan.get("cells", [])}
-    powers = claim_powers(spec, sizes=plan.get("items"))
+    powers = claim_powers(spec, size=plan.get("size"), sizes=plan.get("items"))
     for one in powers:
         sides = [side for side in (one.claim.better, one.claim.than) if side]
         times = [seconds.get(side) for side in sides]
