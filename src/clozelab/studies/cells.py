@@ -157,7 +157,6 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
     run, variant = Run(job.folder), job.cell.variant
     result = run.result() or {}
     tokens = result.get("tokens", 0)
-    tunings = [Run(folder).result() or {} for folder in job.folder.glob(f"{TASKS}/*")]
     return {
         "variant": variant,
         "seed": job.cell.seed,
@@ -166,13 +165,20 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
         "tokens": tokens,
         "steps": result.get("steps", 0),
         "seconds": result.get("seconds", 0.0),
-        "tuning_seconds": float(sum(tuning.get("seconds", 0.0) for tuning in tunings)),
+        "tuning_seconds": float(sum(map(_tuning_seconds, job.folder.glob(f"{TASKS}/*")))),
         "flops": None if flops_a_token is None else tokens * flops_a_token,
         "parameters": _parameters(run),
         "pretrained_by": job.request.shares_pretraining_with(variant) or variant,
         "failed": failure(job),
         **_divergence(job),
     }
+
+
+def _tuning_seconds(folder: Path) -> float:
+    """The seconds of all fine-tunings on a task; its own result lacks them in old records."""
+    seeds = [Run(file.parent).result() or {} for file in folder.glob("seed-*/result.json")]
+    whole = (Run(folder).result() or {}).get("seconds")
+    return sum(seed.get("seconds", 0.0) for seed in seeds) if whole is None else float(whole)
 
 
 def _divergence(job: CellJob) -> dict[str, bool]:

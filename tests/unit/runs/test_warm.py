@@ -102,7 +102,7 @@ def test_a_process_gives_memory_back_after_each_cell(
 
     monkeypatch.setattr(run, "run_cell", run_cell)
     monkeypatch.setattr(run, "record_failure", lambda job, error: str(error))
-    job: Any = SimpleNamespace(machine=Machine(sharers=4))
+    job: Any = SimpleNamespace(machine=Machine(sharers=4), tunings=None)
     outcome = run.run_alone(job)
     assert outcome.whole and outcome.failed == ("no room" if fails else None)
     assert gpu.emptied == 2  # with the models, which have more than half of a quarter
