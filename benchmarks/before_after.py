@@ -1,4 +1,4 @@
-"""Whether a change of the code changed its speed: two source trees take turns on one machine.
+"""Whether a change of the code changed its speed or memory: two source trees take turns on one machine.
 
     python benchmarks/before_after.py BEFORE/src AFTER/src --out FILE.json -- roberta --size base …
 
@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any
 
 
-def measure(source: Path, options: list[str]) -> tuple[float, dict[str, object]]:
-    """Tokens a second of one tree, and the machine with the tree's commit."""
+def measure(source: Path, options: list[str]) -> tuple[dict[str, Any], dict[str, object]]:
+    """What `bench` measured of one tree, and the machine with the tree's commit."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "bench.json"
         path = os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")])
@@ -28,7 +28,7 @@ def measure(source: Path, options: list[str]) -> tuple[float, dict[str, object]]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
         bench = json.loads(record.read_text(encoding="utf-8"))
         (row,) = bench["rows"]
-        return float(row["clozelab"]["tokens_a_second"]), bench["machine"]
+        return row["clozelab"], bench["machine"]
 
 
 def main() -> None:
@@ -43,16 +43,19 @@ def main() -> None:
     trees = {"before": arguments.before, "after": arguments.after}
     rates: dict[str, list[float]] = {name: [] for name in trees}
     machines: dict[str, dict[str, object]] = {}
+    memory: dict[str, float | None] = {}
     for _ in range(arguments.turns):
         for name, source in trees.items():
-            rate, machines[name] = measure(source, arguments.bench)
-            rates[name].append(rate)
-            print(f"{name}: {rates[name][-1]:,.0f} tokens/s", flush=True)
+            measured, machines[name] = measure(source, arguments.bench)
+            rates[name].append(measured["tokens_a_second"])
+            memory[name] = measured["peak_memory_gib"]
+            print(f"{name}: {rates[name][-1]:,.0f} tokens/s, {memory[name]} GiB", flush=True)
             medians = {side: median(values) for side, values in rates.items() if values}
             record: dict[str, Any] = {
                 "bench": arguments.bench,
                 "machines": machines,
                 "tokens_a_second": rates,
+                "peak_memory_gib": memory,
             }
             record["medians"] = medians
             if len(medians) == len(trees):

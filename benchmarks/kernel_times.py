@@ -48,6 +48,7 @@ TOKENS, CHECKED = 65_536, 8_192 if GPU else 256
 # Sizes of base models; the intermediate size is ModernBERT's.
 WIDTH, HEADS, INNER, VOCABULARY = (768, 12, 1152, 50_265) if GPU else (32, 2, 24, 300)
 BUCKETS = 256 if GPU else 8  # of DeBERTa-v3's distances
+NARROW = 8  # the columns of a product of which only the input counts
 MIXED = [20 + (number * 97) % 109 for number in range(2000)]  # 20 to 128, as sentence pairs are
 WRONG = 2e-2 if GPU else 1e-4  # a relative error that is more than rounding
 TILES = {
@@ -218,24 +219,24 @@ def add_norm_entry(
 
 
 def activation_entry(tokens: int, *, kind: str, width: int, gated: bool = False) -> Entry:
-    """The activation of a feed-forward layer: with its bias, or gated without one."""
-    tensors = (
-        (random_tensor(tokens, 2 * width),)
-        if gated
-        else (random_tensor(tokens, width), vector(width))
-    )
+    """The activation of a feed-forward layer, with its bias or gated without one; and its product.
 
-    def ours(x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-        return (activation.activate(x, bias, kind, gated=gated),)
+    The product is narrow, so that little of the time is its own.
+    """
+    x, weight = random_tensor(tokens, width * (1 + gated)), random_tensor(NARROW, width)
+    seed = torch.tensor(1, device=DEVICE)
 
-    def plain(x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+    def ours(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+        arguments = {"seed": seed, "gated": gated}
+        return (activation.activated_product(x, bias, weight, kind, **arguments),)
+
+    def plain(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
         x = x if bias is None else x + bias.to(x.dtype)
-        if not gated:
-            return (activated(x, kind),)
-        first, second = x.chunk(2, dim=-1)
-        return (activated(first, kind) * second,)
+        first, *second = x.chunk(1 + gated, dim=1)
+        hidden = activated(first, kind)
+        return (functional.linear(hidden * second[0] if second else hidden, weight),)
 
-    return Entry(tensors, ours, plain)
+    return Entry((x, weight) if gated else (x, weight, vector(width)), ours, plain)
 
 
 def cross_entropy_entry(tokens: int) -> Entry:

@@ -71,6 +71,7 @@ class Work:
     read: float  # the share of tokens whose last layer is computed behind attention
     width: int
     inner: int  # both halves of a gated one
+    activated: int  # of these, what an activation leaves
     vocabulary: int
     parameters: int
     flops: float  # useful ones, of products and attention
@@ -89,7 +90,8 @@ class Work:
             "attention, backward": (5 * attention, 8 * states),
             # Two of them a layer: two read, a sum or a norm written, and back with three and two.
             "sums and norms": (0, 2 * (3 + 5) * behind * self.width),
-            "activations": (0, (2 + 3) * behind * self.inner),
+            # Read and written, and on the way back both read with a gradient written for each.
+            "activations": (0, 3 * behind * (self.inner + self.activated)),
             "cross-entropy": (0, 2 * logits),
             # Parameters and two moments are read and written, the gradient is read.
             "optimiser": (0, 7 * SINGLE * self.parameters),
@@ -114,6 +116,7 @@ def work(prepared: Iterable[Prepared], job: PretrainJob, began: Any) -> Work:
         read=1.0 if read is None else read,
         width=encoder.hidden_size,
         inner=encoder.intermediate_size * (2 if getattr(encoder, "gated", False) else 1),
+        activated=encoder.intermediate_size,
         vocabulary=job.recipe.tokenizer.vocabulary,
         parameters=began.parameters,
         flops=began.flops_a_token * sum(step.tokens for step in steps) / len(steps),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from clozelab.contracts import Input, Sums, Targets
 from clozelab.encoder.stack import Stack
+from clozelab.encoder.streams import Streams
 from clozelab.encoder.transformer import Transformer
 from clozelab.objectives.heads import vocabulary
 from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
@@ -88,11 +89,14 @@ def run(
     model.zero_grad()
     encoded = model(inputs, keep=keep, at=at)
     states = list(encoded.layers) if keep else [encoded.hidden_states]
-    loss = sum(
-        (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
-    )
-    loss.backward()
+    weighted_sum(states).backward()
     return states, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def weighted_sum(states: list[Tensor]) -> Tensor:
+    """A loss to which every state contributes with another weight."""
+    weights = (torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s) for s in states)
+    return torch.stack([(s * w).sum() for s, w in zip(states, weights, strict=True)]).sum()
 
 
 def assert_fused_is_plain(model: Stack, inputs: Input, *, keep: bool = False) -> list[Tensor]:
@@ -184,7 +188,7 @@ def test_modern_blocks_take_the_kernels(
     for name, module, kernel in (
         ("attention", attention, "attend"),
         ("norm", sums, "add_norm"),
-        ("gate", activation, "activate"),
+        ("gate", activation, "activated_product"),
     ):
         original = getattr(module, kernel)
 
@@ -218,6 +222,16 @@ def test_a_loss_of_an_intermediate_layer_alone_has_the_gradients_of_the_plain_la
         torch.testing.assert_close(fused[name], gradient, rtol=1e-3, atol=1e-5)
 
 
+def run_streams(model: Streams, inputs: Input) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The states of both streams, and every gradient of a sum with weights of its own."""
+    model.zero_grad()
+    out = model(inputs)
+    assert out.queries is not None
+    states = [out.hidden_states, out.queries]
+    weighted_sum(states).backward()
+    return states, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
 @pytest.mark.parametrize(
     ("lengths", "memory"),
     [
@@ -233,30 +247,50 @@ def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memor
         xlnet_batches.batch(lengths, seed=3, remembered=None if old is None else old.float())
     )
 
-    def run() -> tuple[list[Tensor], dict[str, Tensor]]:
-        model.zero_grad()
-        out = model(inputs)
-        assert out.queries is not None
-        states = [out.hidden_states, out.queries]
-        loss = sum(
-            (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
-        )
-        loss.backward()
-        return states, {name: p.grad.clone() for name, p in model.named_parameters()}
-
-    plain, plain_gradients = run()
+    plain, plain_gradients = run_streams(model, inputs)
     model.fused = True
-    ours, gradients = run()
+    ours, gradients = run_streams(model, inputs)
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
     largest = max(float(plain_gradient.abs().max()) for plain_gradient in plain_gradients.values())
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
 
 
-@pytest.mark.parametrize("product", ["value", "key"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        None,
+        pytest.param(
+            torch.bfloat16,
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="on a GPU alone"),
+        ),
+    ],
+)
+def test_fused_streams_compile_whole(precision: torch.dtype | None) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = xlnet_batches.shape(width=32, inner=24).build(50).to(DEVICE)
+    inputs = on_device(xlnet_batches.batch([9, 6], seed=3))
+    plain, plain_gradients = run_streams(model, inputs)
+    model.precision, model.fused = precision, True
+    backend = "aot_eager" if precision is None else "inductor"
+    model.compile(fullgraph=True, dynamic=False, backend=backend)
+    ours, gradients = run_streams(model, inputs)
+    tolerance = 1e-5 if precision is None else 0.02
+    for states, plain_states in zip(ours, plain, strict=True):
+        assert float((states.float() - plain_states).abs().mean()) < tolerance
+    largest = max(float(plain_gradient.norm()) for plain_gradient in plain_gradients.values())
+    for name, gradient in gradients.items():
+        assert float((gradient - plain_gradients[name]).norm()) < tolerance * largest, name
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    "product", ["attention.0.value", "attention.0.key", "ffn.0.inner", "ffn.0.output"]
+)
 def test_what_xlnet_drops_is_what_its_gradient_is_of(product: str) -> None:
     torch.manual_seed(0)
-    part = replace(xlnet_batches.shape(width=32, inner=24), attention_dropout=0.3)
+    part = replace(xlnet_batches.shape(width=32, inner=24), dropout=0.2, attention_dropout=0.3)
     model, inputs = part.build(50).to(DEVICE), on_device(xlnet_batches.batch([9, 6], seed=3))
     model.fused = True
 
@@ -265,7 +299,7 @@ def test_what_xlnet_drops_is_what_its_gradient_is_of(product: str) -> None:
         value: Tensor = (model(inputs).queries * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
         return value
 
-    weight: Any = getattr(model.attention[0], product).weight
+    weight = model.get_submodule(product).get_parameter("weight")
     loss(3).backward()
     direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
     expected = float((weight.grad * direction).sum())

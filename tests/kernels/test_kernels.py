@@ -190,61 +190,48 @@ def test_a_norm_may_lack_its_bias_and_its_mean_and_the_sum_its_bias(
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "width"), [(70, 200), (3, 12), pytest.param(2500, 7, marks=pytest.mark.slow)]
-)
-def test_a_gate_is_an_activation_times_the_other_half(
-    kind: str, rows: int, width: int, biased: bool
-) -> None:
-    x = numbers(rows, 2 * width)
-    bias = numbers(2 * width, seed=1) if biased else None
-    X, *B = wide(*(tensor for tensor in (x, bias) if tensor is not None))  # noqa: N806
-    first, second = (X + B[0] if B else X).chunk(2, dim=1)
-    ours = activation.activate(x, bias, kind, gated=True)
-    theirs = ACTIVATIONS[kind](first) * second
-    assert_same([ours], [theirs])
-    by = numbers(rows, width, seed=2).detach()
-    (ours * by).sum().backward()
-    (theirs * by).sum().backward()
-    assert_same([x.grad], [X.grad])
-    if bias is not None:
-        torch.testing.assert_close(bias.grad, B[0].grad.float(), rtol=1e-4, atol=1e-4)
-
-
-def test_an_activation_may_have_no_bias() -> None:
-    x = numbers(70, 200)
-    (X,) = wide(x)  # noqa: N806
-    ours, theirs = activation.activate(x, None, "gelu"), functional.gelu(X)
-    assert_same([ours], [theirs])
-    ours.sum().backward()
-    theirs.sum().backward()
-    assert_same([x.grad], [X.grad])
-
-
-@pytest.mark.parametrize(
-    ("kind", "rows", "width"),
+    ("rows", "width", "biased", "dropout"),
     [
-        *((kind, 70, 200) for kind in ACTIVATIONS),
-        *((kind, 3, 16) for kind in ACTIVATIONS),
-        *(
-            pytest.param(kind, 2500, 8, marks=[pytest.mark.slow] * (kind != "gelu"))
-            for kind in ACTIVATIONS
-        ),
+        *((70, 200, True, 0.0), (70, 200, False, 0.3), (3, 12, True, 0.3)),
+        pytest.param(2500, 8, True, 0.0, marks=pytest.mark.slow),
     ],
 )
-def test_an_activation_has_its_bias_and_that_bias_its_gradient(
-    kind: str, rows: int, width: int
+def test_the_product_of_an_activation_has_its_bias_its_gate_and_its_dropout(
+    kind: str, rows: int, width: int, biased: bool, dropout: float, gated: bool
 ) -> None:
-    x, bias = numbers(rows, width), numbers(width, seed=1)
-    X, B = wide(x, bias)  # noqa: N806
-    ours, theirs = activation.activate(x, bias, kind), ACTIVATIONS[kind](X + B)
+    x = numbers(rows, width * (1 + gated))
+    bias = numbers(x.shape[1], seed=1) if biased else None
+    weight = numbers(5, width, seed=2)
+    tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    X, W, *B = wide(*tensors)  # noqa: N806
+    first, *second = (X + B[0] if B else X).chunk(1 + gated, dim=1)
+    hidden = ACTIVATIONS[kind](first) * (second[0] if second else 1)
+    theirs = (hidden * dropout_factors(rows, width, dropout)) @ W.T
+    settings = {"seed": SEED, "gated": gated, "dropout": dropout}
+    ours = activation.activated_product(x, bias, weight, kind, **settings)
     assert_same([ours], [theirs])
-    by = numbers(rows, width, seed=2).detach()
+    by = numbers(rows, 5, seed=3).detach()
     (ours * by).sum().backward()
     (theirs * by).sum().backward()
-    torch.testing.assert_close(bias.grad, B.grad.float(), rtol=1e-4, atol=1e-4)
-    assert_same([x.grad], [X.grad])
+    for tensor, own in zip(tensors, (X, W, *B), strict=True):
+        torch.testing.assert_close(tensor.grad, own.grad.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_an_activation_is_computed_again_and_not_kept() -> None:
+    x, bias, weight = numbers(70, 200), numbers(200, seed=1), numbers(5, 200, seed=2)
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        activation.activated_product(x, bias, weight, "gelu", seed=SEED)
+    assert {tensor.data_ptr() for tensor in kept if tensor.numel() > 1} == {
+        tensor.data_ptr() for tensor in (x, bias, weight)
+    }
 
 
 @pytest.mark.parametrize(
@@ -595,7 +582,8 @@ def test_the_compiler_is_told_the_truth_about_each_operator(dropout: float) -> N
             arguments = (x, h, bias, weight, norm_bias, SEED, rows, dropout, 1e-5, centred)
             torch.library.opcheck(sums._add_norm, arguments, test_utils=tests)
         for gated in (False, True):
-            torch.library.opcheck(activation._activate, (x, bias, 0, gated), test_utils=tests)
+            arguments = (x, bias, numbers(5, 16 // (1 + gated)), SEED, 0, gated, dropout)
+            torch.library.opcheck(activation._activated_product, arguments, test_utils=tests)
     labels = torch.tensor([3, 0, -100, 9, 1, 2], device=DEVICE)
     torch.library.opcheck(entropy._entropy, (x, labels, 12), test_utils=tests)
     for max_seqlen in (8, 200):
@@ -658,9 +646,10 @@ def plain(kernel, types, settings, **more):
 for gated, biased in ((False, True), (True, False), (True, True)):
     for kind in range(len(activation.KINDS)):
         more = {"N_COLS": 1152, "KIND": kind, "GATED": gated, "HAS_BIAS": biased}
-        types = f"{h} {f} {h} i32 i32"
+        more["HAS_DROPOUT"] = not gated
+        types = f"{h} {f} *i64 {h} i32 i32 i32 fp32"
         plain(activation._activation_forward_kernel, types, activation.FORWARD, **more)
-        types = f"{h} {h} {f} {h} {f} i32 i32"
+        types = f"{h} {h} {f} *i64 {h} {h} {f} i32 i32 i32 fp32"
         plain(activation._activation_backward_kernel, types, activation.BACKWARD, **more)
 for inverse in (False, True):
     more = {"IN_STRIDE": 2304, "OUT_STRIDE": 2304 if inverse else 1536, "N_PAIRS": 768}

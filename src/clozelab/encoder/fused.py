@@ -1,5 +1,7 @@
 """The layers of a `Stack` by the Triton kernels of `kernels/`, for half precision on a GPU.
 
+`streams.py` uses the half-layers of this module in XLNet's streams.
+
 The same arithmetic as the plain layers in fewer passes over memory. The biases of linear layers are
 added, and their gradients summed, by the kernel that follows: the activation, or the residual sum
 with dropout and norm. Rotary embedding, sliding windows and scores by relative position are inside
@@ -94,10 +96,10 @@ def _layer(
     if at is not None:
         x, heads = x.index_select(0, at), heads.index_select(0, at)
     attended = _product(attention.output, heads)
-    x, normed = _add_norm(x, attended, attention.output, first, dropout, seeds[1], at)
+    x, normed = add_norm(x, attended, attention.output, first, dropout, seeds[1], at)
     x = normed if after is None else x
-    expanded = _expanded(ffn, normed)
-    x, normed = _add_norm(x, expanded, ffn.output, second, dropout, seeds[2], at)
+    expanded = feed_forward(ffn, normed, seeds[2])
+    x, normed = add_norm(x, expanded, ffn.output, second, dropout, seeds[2], at)
     return (normed, normed) if after is None else (x, normed)
 
 
@@ -132,28 +134,37 @@ def _attended(
     return heads
 
 
-def _expanded(ffn: FeedForward, x: Tensor) -> Tensor:
-    """[N, W] the output of a feed-forward layer without the bias of its last product."""
-    from clozelab.kernels.activation import activate
+def feed_forward(ffn: FeedForward, x: Tensor, seed: Tensor, dropout: float = 0.0) -> Tensor:
+    """[N, W] the output of a feed-forward layer without the bias of its last product.
 
-    inner = _product(ffn.inner, x)
-    expanded = activate(inner, ffn.inner.bias, ffn.activation, gated=ffn.gated)
-    return _product(ffn.output, expanded)
+    Dropout is that of the activations, between the two products.
+    """
+    from clozelab.kernels.activation import activated_product
+
+    return activated_product(
+        _product(ffn.inner, x),
+        ffn.inner.bias,
+        ffn.output.weight.to(x.dtype),
+        ffn.activation,
+        seed=seed,
+        gated=ffn.gated,
+        dropout=dropout,
+    )
 
 
-def _add_norm(
+def add_norm(
     x: Tensor,
     addend: Tensor,
     linear: Linear,
     norm: Norm,
     dropout: float,
     seed: Tensor,
-    at: Tensor | None,
+    at: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """x plus what a half-layer adds, `addend` and the bias of `linear`; and its norm."""
-    from clozelab.kernels.sums import add_norm
+    from clozelab.kernels import sums
 
-    return add_norm(
+    return sums.add_norm(
         x,
         addend,
         bias=linear.bias,

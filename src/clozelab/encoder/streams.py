@@ -27,7 +27,7 @@ class Context(NamedTuple):
 
     keys: Tensor  # [B, H, K, A] of memory and content
     values: Tensor  # [B, H, K, A]
-    distances: Tensor  # [B or 1, H, P, A]
+    distances: Tensor  # [B or 1, H, A, P]
 
 
 class AttentionInputs(NamedTuple):
@@ -71,7 +71,8 @@ class RelativeAttention(nn.Module):
 
     def context(self, x: Tensor, sinusoids: Tensor, reverse: Tensor | None) -> Context:
         """Keys, values and distances for both streams."""
-        distances = self._split(self.position(sinusoids))
+        # Transposed here, where they are few, and not where there are some for each block.
+        distances = self._split(self.position(sinusoids)).mT.contiguous()
         if reverse is not None:
             # `where`, not indexing: that would add the gradients of shared rows by atomics.
             forwards, backwards = distances
@@ -87,23 +88,24 @@ class RelativeAttention(nn.Module):
         """
         q_BHRA = self._split(self.query(x_BRW))
         content_BHRA = self._biased(q_BHRA, self.content_bias)
-        by_distance_BHRP = self._biased(q_BHRA, self.position_bias) @ context.distances.mT
-        segments_HA2 = self.segments.to(q_BHRA.dtype).permute(1, 2, 0)
-        same_BHR, other_BHR = (self._biased(q_BHRA, self.segment_bias) @ segments_HA2).unbind(-1)
+        by_distance_BHRP = self._biased(q_BHRA, self.position_bias) @ context.distances
+        by_segment_BHRA = self._biased(q_BHRA, self.segment_bias)
+        segments_HA = [x[:, None, :] for x in self.segments.to(q_BHRA.dtype)]
         if seed is not None:
             from clozelab.kernels.relative import attend
 
             queries, keys, values = (
                 x.transpose(1, 2) for x in (content_BHRA, context.keys, context.values)
             )
+            same, other = segments_HA
             attended_BRHA = attend(
-                queries, keys, values, by_distance_BHRP, same_BHR - other_BHR,
+                queries, keys, values, by_distance_BHRP, (by_segment_BHRA * (same - other)).sum(-1),
                 ranks=mask.ranks, seed=seed, dropout=self.rate if self.training else 0.0,
             )  # fmt: skip
         else:
             scores_BHRK = (content_BHRA @ context.keys.mT).to(self.query.weight.dtype)
             scores_BHRK = scores_BHRK + mask.by_key(by_distance_BHRP)
-            same, other = same_BHR[..., None], other_BHR[..., None]
+            same, other = ((by_segment_BHRA * x).sum(-1, keepdim=True) for x in segments_HA)
             scores_BHRK = scores_BHRK + torch.where(mask.same_segment, same, other)
             attended_BRHA = self._attended(scores_BHRK, context.values, mask)
         out: Tensor = self.output(attended_BRHA.flatten(2))
@@ -136,7 +138,7 @@ class Streams(nn.Module):
     the next memory: the last `memory` states, blank (all zeros, never seen) if there are fewer.
     Without an order every token sees its whole block. `precision` is the dtype of the activations,
     the parameters' own if None; `recompute` recomputes the activations inside a layer; `fused` uses
-    our kernel for attention.
+    our kernels.
     """
 
     precision: torch.dtype | None = None
@@ -200,14 +202,14 @@ class Streams(nn.Module):
         )
 
     def _seeds(self, device: torch.device) -> Tensor | None:
-        """The dropout seeds of both streams in each layer; None if our kernel is not used."""
+        """[layers, 2, 4] the dropout seeds of both streams; None if our kernels are not used."""
         if not self.fused:
             return None
         from clozelab.kernels.heads import HEAD_DIMS
 
         if self.shape.hidden_size // self.shape.heads not in HEAD_DIMS:
             return None
-        return torch.randint(2**63 - 1, (len(self.ffn), 2), device=device)
+        return torch.randint(2**63 - 1, (len(self.ffn), 2, 4), device=device)
 
     def _sinusoids(self, batch: Input, mask: AttentionMask) -> Tensor:
         """[2 or 1, P, W] sinusoids of every distance, forwards and, if needed, backwards."""
@@ -253,13 +255,35 @@ class Streams(nn.Module):
         x: Tensor,
         context: Context,
         mask: AttentionMask,
-        seed: Tensor | None,
+        seeds: Tensor | None,
     ) -> Tensor:
         """One stream through one layer, post-norm."""
-        x = attention.norm(x + self._drop(attention(x, context, mask, seed)))
+        if seeds is not None:
+            return self._fused_stream(attention, ffn, x, context, mask, seeds)
+        x = attention.norm(x + self._drop(attention(x, context, mask)))
         inner = self._drop(activate(ffn.inner(x), ffn.activation))
         out: Tensor = ffn.norm(x + self._drop(ffn.output(inner)))
         return out
+
+    def _fused_stream(
+        self,
+        attention: RelativeAttention,
+        ffn: FeedForward,
+        x: Tensor,
+        context: Context,
+        mask: AttentionMask,
+        seeds: Tensor,
+    ) -> Tensor:
+        """The same by our kernels."""
+        from clozelab.encoder.fused import add_norm, feed_forward
+
+        dropout = self.shape.dropout if self.training else 0.0
+        attended = attention(x, context, mask, seeds[0]).flatten(0, 1)
+        rows = x.flatten(0, 1)
+        _, rows = add_norm(rows, attended, attention.output, attention.norm, dropout, seeds[1])
+        expanded = feed_forward(ffn, rows, seeds[2], dropout)
+        _, rows = add_norm(rows, expanded, ffn.output, ffn.norm, dropout, seeds[3])
+        return rows.view_as(x)
 
     def _remember(self, inputs: list[Tensor], old: Tensor | None, rows: Padding) -> Tensor | None:
         """[layers, B, M, W] the next memory: the old one, then the first half of each block."""

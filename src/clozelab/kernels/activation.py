@@ -1,12 +1,16 @@
-"""The activation of a feed-forward layer, its bias and its gate in one pass.
+"""The activation of a feed-forward layer, its bias, gate and dropout in one pass; then its product.
 
-activation(x + bias), or for a gated layer (GLU variants, arXiv:2002.05202) activation(a) · gate,
-where a and gate are the first and the second half of the columns of x + bias. By hand, so that the
-bias's gradient needs no pass of its own, and because `erf` takes longer than the memory traffic.
+h = dropout(activation(x + bias)), or for a gated layer (GLU variants, arXiv:2002.05202)
+dropout(activation(a) · gate), where a and gate are the first and the second half of the columns of
+x + bias; and h Wᵀ, the last product of the layer. By hand, so that the bias's gradient needs no
+pass of its own, and because `erf` takes longer than the memory traffic.
 
-Only x is saved: the backward pass computes the activation again. There a program adds up the bias's
-gradient over a chunk of rows, [chunks, columns], and one small sum over the chunks follows. No
-atomic additions, so the result is the same every time.
+The product is part of the operator, so that h, a quarter of what the layers of BERT would save, is
+not saved: the backward pass computes it again from x in the pass that computes dx, for dW = dyᵀ h.
+There a program adds up the bias's gradient over a chunk of rows, [chunks, columns], and one small
+sum over the chunks follows. No atomic additions, so the result is the same every time.
+
+Invariant: h is the same, bit for bit, in both passes.
 """
 
 from __future__ import annotations
@@ -15,6 +19,16 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
+
+from clozelab.kernels.dropout import (
+    column_base,
+    drop_threshold,
+    inverse_keep_prob,
+    keep_mask,
+    keys_of,
+    row_base,
+)
 
 KINDS = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
 # Tiles and warps. benchmarks/kernel_times.py times them on an H200; unlike those of attention, no
@@ -64,9 +78,9 @@ def _value_and_derivative(x, KIND: tl.constexpr):
 
 @triton.jit
 def _activation_forward_kernel(
-    x, bias, out, n_rows, n_tiles,
+    x, bias, seed_ptr, out, n_rows, n_tiles, drop_threshold, inv_keep_prob,
     N_COLS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, KIND: tl.constexpr,
-    GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    GATED: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """A tile of `out`, which has N_COLS columns; x has twice as many if it is gated."""
     offs_n = tl.program_id(0) % n_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -78,17 +92,26 @@ def _activation_forward_kernel(
     if GATED:
         gate = tl.load(x + N_COLS + offs, mask=mask, other=0.0).to(tl.float32)
         value *= gate + _load_bias(bias + N_COLS, offs_n, N_COLS, HAS_BIAS)
+    if HAS_DROPOUT:
+        seed = tl.load(seed_ptr)
+        keys_m = keys_of(row_base(seed, seed * 0), offs_m)
+        keys_n = keys_of(column_base(seed, seed * 0), offs_n)
+        keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
+        value = tl.where(keep, value * inv_keep_prob, 0.0)
     offs = offs_m[:, None] * N_COLS + offs_n[None, :]
     tl.store(out + offs, value.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _activation_backward_kernel(
-    d_out, x, bias, d_x, partials, n_rows, chunk_rows,
+    d_out, x, bias, seed_ptr, d_x, out, partials, n_rows, chunk_rows, drop_threshold, inv_keep_prob,
     N_COLS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, KIND: tl.constexpr,
-    GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
+    GATED: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """A strip of BLOCK_N columns over the `chunk_rows` rows of a chunk, tile by tile."""
+    """A strip of BLOCK_N columns over the `chunk_rows` rows of a chunk, tile by tile.
+
+    `out` is what the forward pass computed, once more.
+    """
     offs_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     mask_n = offs_n < N_COLS
     a_bias = _load_bias(bias, offs_n, N_COLS, HAS_BIAS)
@@ -96,20 +119,31 @@ def _activation_backward_kernel(
         gate_bias = _load_bias(bias + N_COLS, offs_n, N_COLS, HAS_BIAS)
     d_a_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     d_gate_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    seed = tl.load(seed_ptr)
+    keys_n = keys_of(column_base(seed, seed * 0), offs_n)
     chunk_start = tl.program_id(1) * chunk_rows
     for start_m in range(chunk_start, tl.minimum(chunk_start + chunk_rows, n_rows), BLOCK_M):
         offs_m = (start_m + tl.arange(0, BLOCK_M)).to(tl.int64)
         mask = (offs_m < n_rows)[:, None] & mask_n[None, :]
-        offs = offs_m[:, None] * N_COLS + offs_n[None, :]
-        do = tl.load(d_out + offs, mask=mask, other=0.0).to(tl.float32)
+        out_offs = offs_m[:, None] * N_COLS + offs_n[None, :]
+        do = tl.load(d_out + out_offs, mask=mask, other=0.0).to(tl.float32)
         offs = offs_m[:, None] * N_COLS * (1 + GATED) + offs_n[None, :]
         a = tl.load(x + offs, mask=mask, other=0.0).to(tl.float32)
         value, derivative = _value_and_derivative(a + a_bias, KIND)
+        product = value
         if GATED:
-            gate = tl.load(x + N_COLS + offs, mask=mask, other=0.0).to(tl.float32)
+            gate = tl.load(x + N_COLS + offs, mask=mask, other=0.0).to(tl.float32) + gate_bias
+            product *= gate
+            derivative *= gate
+        if HAS_DROPOUT:
+            keys_m = keys_of(row_base(seed, seed * 0), offs_m)
+            keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
+            product = tl.where(keep, product * inv_keep_prob, 0.0)
+            do = tl.where(keep, do * inv_keep_prob, 0.0)
+        tl.store(out + out_offs, product.to(out.dtype.element_ty), mask=mask)
+        if GATED:
             d_gate = value * do
             tl.store(d_x + N_COLS + offs, d_gate.to(d_x.dtype.element_ty), mask=mask)
-            derivative *= gate + gate_bias
             if HAS_BIAS:
                 d_gate_bias += d_gate
         d_a = do * derivative
@@ -123,72 +157,86 @@ def _activation_backward_kernel(
             tl.store(partial + N_COLS, tl.sum(d_gate_bias, 0), mask=mask_n)
 
 
-@torch.library.custom_op("clozelab::activate", mutates_args=())
-def _activate(x: Tensor, bias: Tensor | None, kind: int, gated: bool) -> Tensor:
+@torch.library.custom_op("clozelab::activated_product", mutates_args=())
+def _activated_product(
+    x: Tensor, bias: Tensor | None, weight: Tensor, seed: Tensor, kind: int, gated: bool,
+    dropout: float,
+) -> Tensor:  # fmt: skip
     x = x.contiguous()
-    out = _empty_output(x, gated)
+    out = _empty_activated(x, gated)
     n_rows, width = out.shape
     n_tiles = triton.cdiv(width, FORWARD["BLOCK_N"])
     n_programs = n_tiles * triton.cdiv(n_rows, FORWARD["BLOCK_M"])
     _activation_forward_kernel[(n_programs,)](
-        x, x if bias is None else bias, out, n_rows, n_tiles,
-        N_COLS=width, KIND=kind, GATED=gated, HAS_BIAS=bias is not None, **FORWARD,
+        x, x if bias is None else bias, seed, out, n_rows, n_tiles, drop_threshold(dropout),
+        inverse_keep_prob(dropout), N_COLS=width, KIND=kind, GATED=gated,
+        HAS_BIAS=bias is not None, HAS_DROPOUT=dropout > 0, **FORWARD,
     )  # fmt: skip
-    return out
+    return functional.linear(out, weight)
 
 
-def _empty_output(x: Tensor, gated: bool) -> Tensor:
+def _empty_activated(x: Tensor, gated: bool) -> Tensor:
     """Uninitialised [N, W]; of a gated layer half as wide as x."""
     return x.new_empty((x.shape[0], x.shape[1] // 2)) if gated else torch.empty_like(x)
 
 
-@_activate.register_fake
-def _(x, bias, kind, gated):
-    return _empty_output(x, gated)
+@_activated_product.register_fake
+def _(x, bias, weight, seed, kind, gated, dropout):
+    return x.new_empty((x.shape[0], weight.shape[0]))
 
 
 @torch.library.custom_op("clozelab::activate_backward", mutates_args=())
 def _activate_backward(
-    d_out: Tensor, x: Tensor, bias: Tensor | None, kind: int, gated: bool
-) -> tuple[Tensor, Tensor]:
-    """The gradients of x, and of the bias in single precision, empty if there is none."""
+    d_out: Tensor, x: Tensor, bias: Tensor | None, seed: Tensor, kind: int, gated: bool,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of x, and of the bias in single precision, empty if there is none; and what
+    the product multiplied."""
     d_out, x = d_out.contiguous(), x.contiguous()
     n_rows, width = d_out.shape
-    d_x = torch.empty_like(x)
+    d_x, out = torch.empty_like(x), torch.empty_like(d_out)
     block_m = BACKWARD["BLOCK_M"]
     chunk_rows = triton.cdiv(triton.cdiv(n_rows, MAX_ROW_CHUNKS), block_m) * block_m
     n_chunks = triton.cdiv(n_rows, chunk_rows)
     partials = x.new_empty((0 if bias is None else n_chunks, x.shape[1]), dtype=torch.float32)
     _activation_backward_kernel[(triton.cdiv(width, BACKWARD["BLOCK_N"]), n_chunks)](
-        d_out, x, x if bias is None else bias, d_x, partials, n_rows, chunk_rows,
-        N_COLS=width, KIND=kind, GATED=gated, HAS_BIAS=bias is not None, **BACKWARD,
+        d_out, x, x if bias is None else bias, seed, d_x, out, partials, n_rows, chunk_rows,
+        drop_threshold(dropout), inverse_keep_prob(dropout), N_COLS=width, KIND=kind,
+        GATED=gated, HAS_BIAS=bias is not None, HAS_DROPOUT=dropout > 0, **BACKWARD,
     )  # fmt: skip
-    return d_x, partials if bias is None else partials.sum(0)
+    return d_x, partials if bias is None else partials.sum(0), out
 
 
 @_activate_backward.register_fake
-def _(d_out, x, bias, kind, gated):
+def _(d_out, x, bias, seed, kind, gated, dropout):
     shape = (0, x.shape[1]) if bias is None else (x.shape[1],)
-    return torch.empty_like(x), x.new_empty(shape, dtype=torch.float32)
+    d_bias = x.new_empty(shape, dtype=torch.float32)
+    return torch.empty_like(x), d_bias, torch.empty_like(d_out)
 
 
 def _setup_context(ctx, inputs, output):
-    x, bias, ctx.kind, ctx.gated = inputs
-    ctx.save_for_backward(x, bias)
+    x, bias, weight, seed, ctx.kind, ctx.gated, ctx.dropout = inputs
+    ctx.save_for_backward(x, bias, weight, seed)
 
 
-def _backward(ctx, d_out):
-    x, bias = ctx.saved_tensors
-    d_x, d_bias = _activate_backward(d_out, x, bias, ctx.kind, ctx.gated)
-    return d_x, None if bias is None else d_bias.to(bias.dtype), None, None
+def _backward(ctx, d_y):
+    x, bias, weight, seed = ctx.saved_tensors
+    settings = (ctx.kind, ctx.gated, ctx.dropout)
+    d_x, d_bias, out = _activate_backward(d_y @ weight, x, bias, seed, *settings)
+    d_bias = None if bias is None else d_bias.to(bias.dtype)
+    return d_x, d_bias, d_y.mT @ out, None, None, None, None
 
 
-_activate.register_autograd(_backward, setup_context=_setup_context)
+_activated_product.register_autograd(_backward, setup_context=_setup_context)
 
 
-def activate(x: Tensor, bias: Tensor | None, kind: str, *, gated: bool = False) -> Tensor:
-    """[N, W] activation(x + bias), of a kind of KINDS.
+def activated_product(
+    x: Tensor, bias: Tensor | None, weight: Tensor, kind: str, *, seed: Tensor,
+    gated: bool = False, dropout: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """[N, O] dropout(activation(x + bias)) Wᵀ, with an activation of KINDS and a weight [O, W].
 
-    If `gated`, x is [N, 2 · W]: the activation of the first W columns, times the other W.
+    x is [N, W]; if `gated`, [N, 2 · W]: the activation of the first W columns, times the other W.
+    `seed` is one int64 on the device.
     """
-    return _activate(x, bias, KINDS.index(kind), gated)
+    return _activated_product(x, bias, weight, seed, KINDS.index(kind), gated, dropout)
