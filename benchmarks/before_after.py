@@ -1,4 +1,4 @@
-"""Whether a change of the code changed its speed or memory: two source trees take turns on one machine.
+"""Whether a change of the code changed its speed or memory: two trees take turns on one machine.
 
     python benchmarks/before_after.py BEFORE/src AFTER/src --out FILE.json -- roberta --size base …
 
