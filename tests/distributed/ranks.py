@@ -10,6 +10,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from support.pretrain_runs import double_precision_trainer, shrunk
@@ -20,6 +21,7 @@ from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import bare, restore, save
+from clozelab.training import orthogonal
 from clozelab.training.budget import parse
 from clozelab.training.checkpoint import open_checkpoint
 from clozelab.training.loop import train
@@ -46,6 +48,7 @@ CASES = {
     "causal_then_masked sharded": ("causal_then_masked", "byte_bpe", 5, True),
     "gpt_bert": ("gpt_bert", "byte_bpe", 5, False),
     "simcse": ("simcse", "wordpiece", 6, False),
+    "swift sharded": ("swift", "byte_bpe", 5, True),
     "little": ("spanbert", "wordpiece", 1, False),  # fewer blocks than processes
 }
 Losses = list[dict[str, dict[str, float]]]
@@ -66,6 +69,7 @@ def a_task(case: Case, stores: dict[str, str]) -> PretrainJob:
     more += ["objectives.0.samples=32768"] if case.name == "elmo" else []
     more += ["objectives.0.in_batch=2"] if case.name == "simcse" else []
     more += ["schedule.causal=[[0.4, 1.0]]"] if case.name == "gpt_bert" else []
+    more += ["optimiser.neuron_beta=0.9"] if case.name == "swift" else []
     recipe = shrunk(case.name, *more, steps=STEPS, batch_size=case.sequences)
     data = [stores[case.kind]]
     if case.name == "minilm":
@@ -88,11 +92,12 @@ def go(trainer: PretrainTrainer, folder: Path, begin: Path | None = None) -> Los
         first, cursor = checkpoint.step, restore(checkpoint, trainer.train_state, trainer.world)
     jobs = trainer.steps.jobs(first, cursor)
     losses = []
-    for step in train(trainer.train_state, (job() for job in jobs), trainer.world):
-        losses.append({**step.sums, "": {"norm": step.norm, "tokens": step.tokens}})
-        if step.number in (MIDDLE, STEPS):
-            keep: dict[str, Any] = {"state": {"tokens": 0}, "texts": {}, "keep": 0}
-            save(folder, step, trainer.train_state, trainer.world, **keep)
+    with patch.object(orthogonal, "product_dtype", return_value=torch.float64):
+        for step in train(trainer.train_state, (job() for job in jobs), trainer.world):
+            losses.append({**step.sums, "": {"norm": step.norm, "tokens": step.tokens}})
+            if step.number in (MIDDLE, STEPS):
+                keep: dict[str, Any] = {"state": {"tokens": 0}, "texts": {}, "keep": 0}
+                save(folder, step, trainer.train_state, trainer.world, **keep)
     return losses
 
 

@@ -44,7 +44,7 @@ from clozelab.runs.events import Began, Ended, Event, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.pacing import Pacer
 from clozelab.runs.session import SaveOptions, Session
-from clozelab.training import muon
+from clozelab.training import orthogonal
 from clozelab.training.budget import parse
 from clozelab.training.loop import Step
 from clozelab.training.schedule import Schedule
@@ -120,10 +120,10 @@ def test_a_processor_of_another_kind_is_recorded_where_it_changes_muon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "run"
-    monkeypatch.setattr(muon, "product_dtype", lambda device: torch.bfloat16)
+    monkeypatch.setattr(orthogonal, "product_dtype", lambda device: torch.bfloat16)
     killed(pretrain(pretrain_job("swift", steps=4), place, machine=MACHINE, saving=OFTEN), 3)
     assert Run(place).machine()["muon"] == "bfloat16"
-    monkeypatch.setattr(muon, "product_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(orthogonal, "product_dtype", lambda device: torch.float32)
     again(place)
     settings = {"muon": {"from": "bfloat16", "to": "float32"}}
     assert Run(place).events("changed") == [{"kind": "changed", "step": 2, "settings": settings}]

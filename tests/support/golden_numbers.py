@@ -45,7 +45,7 @@ from clozelab.reporting import study
 from clozelab.reporting.records import gather
 from clozelab.runs.record import RunRecord
 from clozelab.studies import records
-from clozelab.training import muon
+from clozelab.training import orthogonal
 from clozelab.training.loop import Step
 
 HERE = Path(__file__).resolve().parents[1] / "golden"
@@ -156,7 +156,7 @@ def pretraining(name: str) -> dict[str, Any]:
             pretrain_job(recipe, *overrides, steps=steps, variant="embedded")
         )
     # Muon multiplies in the precision that is fast on a processor.
-    with patch.object(muon, "product_dtype", return_value=torch.float64):
+    with patch.object(orthogonal, "product_dtype", return_value=torch.float64):
         numbers = _numbers(steps_of(trainer), trainer.model)
     return {**numbers, "digests": _batches(trainer)}
 

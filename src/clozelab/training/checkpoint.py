@@ -226,10 +226,13 @@ def _parse_name(name: str) -> tuple[str, str, str]:
 
 
 def _checked_moment(value: Tensor, parameter: nn.Parameter, names: Names) -> Tensor:
-    """A moment, checked, and sharded as its parameter is; a count of steps is never sharded."""
+    """A moment, checked, and sharded as its parameter is; a count of steps is never sharded.
+
+    It has its parameter's shape, or one value for each row.
+    """
     if not value.ndim:
         return value.clone()
-    if value.shape != parameter.shape:
+    if value.shape not in (parameter.shape, (len(parameter), 1)):
         raise UserError(
             f"the checkpoint's moments of {names[parameter]} have the shape {[*value.shape]} and"
             f" the parameter {[*parameter.shape]}: resume with the recipe of the run that wrote it"

@@ -15,15 +15,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clozelab.training import updates
+from clozelab.training.orthogonal import orthogonal
 from clozelab.training.updates import Named, Scale, Tensors, gradients_of
 from clozelab.training.world import full_tensor, shard_like
 
 if TYPE_CHECKING:
     from clozelab.training.optimiser import Muon
 
-# Of the odd polynomial that pulls singular values towards 1, steeply at first: Muon's own (Jordan
-# et al. 2024), found there for the steepest slope at zero.
-_POLYNOMIAL = (3.4445, -4.7750, 2.0315)
+_TINY = 1e-8  # beside a root of mean squares, which are near 1 / columns; not tuned
 
 
 def build(settings: Muon, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
@@ -67,27 +66,39 @@ class MuonOptimizer(updates.GroupOptimizer):
     `parts` has the number of matrices that a parameter stacks; 1 where it is missing.
     """
 
-    state_names = ("momentum_buffer",)
-
     def __init__(
         self, groups: list[dict[str, Any]], *, settings: Muon, parts: Mapping[Tensor, int]
     ) -> None:
-        defaults = {"momentum": settings.momentum, "iterations": settings.iterations}
-        super().__init__(groups, defaults)
+        super().__init__(groups, {"momentum": settings.momentum})
         self.parts = parts
+        self.polynomials = settings.polynomials()
+        self.neuron_beta = settings.neuron_beta
+        self.state_names = ("momentum_buffer", *(("neuron_squares",) if self.neuron_beta else ()))
+
+    def zeros(self, name: str, parameter: Tensor) -> Tensor:
+        """A state before the first step: of squares there is one for each row."""
+        if name == "momentum_buffer":
+            return torch.zeros_like(parameter)
+        return shard_like(torch.zeros(len(parameter), 1, dtype=parameter.dtype), parameter)
 
     def move(self, parameters: Tensors, states: list[Tensors], *, group: dict[str, Any]) -> None:
         """Update one group of parameters."""
-        (momenta,), gradients = states, gradients_of(parameters)
+        (momenta, *squares), gradients = states, gradients_of(parameters)
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         nesterov = torch._foreach_lerp(gradients, momenta, group["momentum"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
         for indices in self._by_shape(parameters):
             same_shape = [parameters[index] for index in indices]
-            steps = self._orthogonal([nesterov[index] for index in indices], same_shape[0], group)
+            parts = self.parts.get(same_shape[0], 1)
+            directions = self._directions([nesterov[index] for index in indices], parts)
+            for of_rows in squares:
+                self._normalise(directions, [of_rows[index] for index in indices])
+            steps = directions.view(len(indices), *same_shape[0].shape).unbind()
             shards = [shard_like(step, p) for step, p in zip(steps, same_shape, strict=True)]
-            torch._foreach_add_(same_shape, shards, alpha=-group["lr"])
+            rows, columns = directions.shape[1:]
+            stretch = max(1.0, rows / columns) ** 0.5
+            torch._foreach_add_(same_shape, shards, alpha=-group["lr"] * stretch)
 
     def _by_shape(self, parameters: Tensors) -> Iterable[list[int]]:
         """The indices of the parameters with the same number of matrices of the same shape."""
@@ -97,45 +108,21 @@ class MuonOptimizer(updates.GroupOptimizer):
             indices.setdefault(kind, []).append(index)
         return indices.values()
 
-    def _orthogonal(
-        self, momenta: list[Tensor], first: Tensor, group: dict[str, Any]
-    ) -> Iterable[Tensor]:
-        """The updates of parameters of the same shape."""
-        parts = self.parts.get(first, 1)
+    def _directions(self, momenta: list[Tensor], parts: int) -> Tensor:
+        """[M, R, C] the orthogonal matrices of parameters of the same shape."""
         stacked = torch.stack([full_tensor(momentum) for momentum in momenta])
         matrices = stacked.view(len(momenta) * parts, -1, stacked.shape[-1])
-        rows, columns = matrices.shape[1:]
-        directions = orthogonal(matrices, group["iterations"]) * max(1.0, rows / columns) ** 0.5
-        steps: tuple[Tensor, ...] = directions.to(first.dtype).reshape(stacked.shape).unbind()
-        return steps
+        return orthogonal(matrices, self.polynomials).to(stacked.dtype).contiguous()
 
+    def _normalise(self, directions: Tensor, squares: Tensors) -> None:
+        """Divide each row by the root of its mean square so far; each matrix keeps its norm.
 
-def orthogonal(matrices: Tensor, iterations: int) -> Tensor:
-    """[M, R, C] → matrices with the same singular vectors and values near 1.
-
-    By the iteration x ← a x + (b x xᵀ + c (x xᵀ)²) x on what has a Frobenius norm of 1, in the
-    precision that is fast on the device: the polynomial forgives rounding.
-    """
-    a, b, c = _POLYNOMIAL
-    x = matrices.to(product_dtype(matrices.device))
-    wide = x.shape[1] <= x.shape[2]
-    x = x if wide else x.mT
-    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
-    for _ in range(iterations):
-        square = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return x if wide else x.mT
-
-
-def product_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the processor multiplies it natively, float32 where it would be emulated.
-
-    A CPU without AVX-512's bfloat16 instructions is five to thirty times slower in bfloat16. What
-    torch may use of a CPU can be less than what it has (ATEN_CPU_CAPABILITY).
-    """
-    if device.type == "cuda":
-        native = torch.cuda.get_device_capability(device) >= (8, 0)  # since Ampere
-    else:
-        usable = torch.backends.cpu.get_cpu_capability() == "AVX512"
-        native = usable and bool(torch.cpu.get_capabilities().get("avx512_bf16"))
-    return torch.bfloat16 if native else torch.float32
+        NorMuon (arXiv:2510.05491, algorithm 1); its bias correction would cancel in the norm.
+        """
+        means = torch.stack([full_tensor(square) for square in squares]).view(*directions.shape[:2])
+        means.lerp_(directions.square().mean(2), 1 - self.neuron_beta)
+        norms = directions.norm(dim=(1, 2), keepdim=True)
+        directions /= means.sqrt()[..., None] + _TINY
+        directions *= norms / directions.norm(dim=(1, 2), keepdim=True).clamp(min=_TINY)
+        for square, mean in zip(squares, means.view(len(squares), -1, 1), strict=True):
+            square.copy_(shard_like(mean, square))

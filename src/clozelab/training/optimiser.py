@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clozelab.ranges import BelowOne, Checked, NonNegativeFloat, PositiveFloat, above, between
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import torch
     from torch.nn import Parameter
     from torch.optim import Optimizer
+
+    from clozelab.training.orthogonal import Polynomial
 
     Named = Iterable[tuple[str, Parameter]]
     Scale = Callable[[str], float]
@@ -84,8 +86,14 @@ class Muon(Optimiser):
     epsilon: PositiveFloat = 1e-8
     matrix_learning_rate: PositiveFloat = 0.02  # the matrices' learning rate
     momentum: BelowOne = 0.95
-    # Of the polynomial that orthogonalises.
+    # Of the polynomials that orthogonalise.
     iterations: Annotated[int, between(1, 99, "must be at least 1 and below 100")] = 5
+    # "steep": Muon's own in every iteration; "polar_express": for each iteration the best one
+    # (arXiv:2505.16932). Recipes name it and what follows only where it is not Muon's.
+    polynomial: Literal["steep", "polar_express"] = field(default="steep", metadata={"later": True})
+    # The decay of each row's mean square, by which its updates are divided (NorMuon,
+    # arXiv:2510.05491; there 0.95); 0: they are not.
+    neuron_beta: BelowOne = field(default=0.0, metadata={"later": True})
 
     def build(self, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
         """Two optimisers: Muon for the matrices, and Adam."""
@@ -93,8 +101,15 @@ class Muon(Optimiser):
 
         return muon.build(self, parameters, scale=scale)
 
+    def polynomials(self) -> Sequence[Polynomial]:
+        """The polynomial of each iteration."""
+        from clozelab.training.orthogonal import polar_express, steep
+
+        build = polar_express if self.polynomial == "polar_express" else steep
+        return build(self.iterations)
+
     def product_precision(self, device: torch.device) -> str | None:
         """bfloat16 where the device is fast at it, else float32."""
-        from clozelab.training import muon
+        from clozelab.training.orthogonal import product_dtype
 
-        return str(muon.product_dtype(device)).removeprefix("torch.")
+        return str(product_dtype(device)).removeprefix("torch.")

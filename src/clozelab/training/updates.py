@@ -6,7 +6,7 @@ Every group carries `peak` beside `lr`: the loop sets the rate to peak × the sc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ Scale = Callable[[str], float]  # a parameter's rate by its name, as a multiple
 class GroupOptimizer(Optimizer):
     """A base class: a subclass says how one group of parameters is updated."""
 
-    state_names: ClassVar[tuple[str, ...]]  # of tensors like each parameter, zeros at first
+    state_names: tuple[str, ...]  # of the tensors that belong to each parameter
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -36,11 +36,15 @@ class GroupOptimizer(Optimizer):
             parameters = [p for p in group["params"] if p.grad is not None]
             for parameter in parameters:
                 if not self.state[parameter]:
-                    zeros = {name: torch.zeros_like(parameter) for name in self.state_names}
+                    zeros = {name: self.zeros(name, parameter) for name in self.state_names}
                     self.state[parameter].update(zeros)
             if parameters:
                 states = [[self.state[p][name] for p in parameters] for name in self.state_names]
                 self.move(parameters, states, group=group)
+
+    def zeros(self, name: str, parameter: Tensor) -> Tensor:
+        """The state of that name before the first step; sharded as the parameter."""
+        return torch.zeros_like(parameter)
 
     def move(self, parameters: Tensors, states: list[Tensors], *, group: dict[str, Any]) -> None:
         """Update one group; `states` are in the order of `state_names`."""

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from clozelab.encoder import Transformer
 from clozelab.errors import UserError
 from clozelab.finetuning.config import FinetuneConfig
-from clozelab.training import PARTS, Optimiser, muon
+from clozelab.training import PARTS, Optimiser, orthogonal
 from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
 from clozelab.training.updates import clip
 
@@ -188,7 +188,7 @@ def test_lamb_spares_biases_its_ratio_even_where_everything_decays() -> None:
 @pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
     """Muon's products as on a processor with bfloat16 instructions, and as on one without."""
-    monkeypatch.setattr(muon, "product_dtype", lambda device: request.param)
+    monkeypatch.setattr(orthogonal, "product_dtype", lambda device: request.param)
     chosen: torch.dtype = request.param
     return chosen
 
@@ -230,8 +230,8 @@ def test_muon_multiplies_in_what_the_processor_is_fast_at(
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": instructions})
-    assert muon.product_dtype(torch.device("cpu")) == dtype
-    assert muon.orthogonal(torch.eye(4)[None], 5).dtype == dtype
+    assert orthogonal.product_dtype(torch.device("cpu")) == dtype
+    assert orthogonal.orthogonal(torch.eye(4)[None], orthogonal.steep(5)).dtype == dtype
 
 
 def test_many_matrices_at_once_step_as_torchs_muon_has_each_of_them(
@@ -299,6 +299,80 @@ def test_muon_without_matrices_is_adam_alone() -> None:
     assert isinstance(optimiser, torch.optim.AdamW)
     with pytest.raises(UserError, match="iterations = 100"):
         Muon(learning_rate=1e-3, iterations=100)
+
+
+def test_polar_express_has_the_polynomials_of_its_paper() -> None:
+    # arXiv:2505.16932, the listing; all but the last with the margin of 1.01.
+    listed = [
+        (8.28721201814563, -23.595886519098837, 17.300387312530933),
+        (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+        (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+        (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+        (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+    ]
+    *first, last = orthogonal.polar_express(5)
+    for polynomial, (a, b, c) in zip(first, listed[:-1], strict=True):
+        assert polynomial == pytest.approx((a / 1.01, b / 1.01**3, c / 1.01**5), rel=1e-7)
+    assert last == pytest.approx(listed[-1], rel=1e-7)
+
+
+@pytest.mark.parametrize("iterations", [1, 3, 6, 9, 30])
+def test_polar_express_brings_values_nearer_to_one_than_muons_polynomial(iterations: int) -> None:
+    values = torch.logspace(-3, 0, 200, dtype=torch.float64)
+    distance = {}
+    for polynomials in (orthogonal.polar_express, orthogonal.steep):
+        after = values.clone()
+        for a, b, c in polynomials(iterations):
+            after = a * after + b * after**3 + c * after**5
+        distance[polynomials] = (after - 1).abs().max()
+    assert distance[orthogonal.polar_express] < distance[orthogonal.steep]
+    if iterations > 6:
+        assert distance[orthogonal.polar_express] < 1e-6
+
+
+@pytest.mark.usefixtures("precision")
+def test_muon_by_polar_express_is_nearer_to_orthogonal() -> None:
+    gradient = torch.randn(16, 16, generator=torch.Generator().manual_seed(3))
+    spread = {}
+    for polynomial in ("steep", "polar_express"):
+        theta = nn.Parameter(torch.zeros(16, 16))
+        settings = {"matrix_learning_rate": 1.0, "iterations": 6, "polynomial": polynomial}
+        take(Muon(learning_rate=1e-3, **settings), {MATRIX: theta}, [gradient])  # type: ignore[arg-type]
+        values = torch.linalg.svdvals(theta.detach())
+        spread[polynomial] = (values.max() - values.min()).item()
+    assert spread["polar_express"] < 0.1 < spread["steep"]
+
+
+@pytest.mark.usefixtures("precision")
+def test_normalised_neurons_step_alike_and_the_matrix_as_far() -> None:
+    """NorMuon by hand: rows by the root of their mean squares so far, then the old norm."""
+    gradients = [torch.randn(6, 8, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    plain, normalised = nn.Parameter(torch.zeros(6, 8)), nn.Parameter(torch.zeros(6, 8))
+    settings = {"learning_rate": 1e-3, "matrix_learning_rate": 1.0, "weight_decay": 0.0}
+    ours = Muon(**settings).build([(MATRIX, plain)])[0]  # type: ignore[arg-type]
+    theirs = Muon(**settings, neuron_beta=0.9).build([(MATRIX, normalised)])[0]  # type: ignore[arg-type]
+    squares = torch.zeros(6)
+    for gradient in gradients:
+        before, expected = plain.detach().clone(), normalised.detach().clone()
+        plain.grad, normalised.grad = gradient.clone(), gradient.clone()
+        ours.step()
+        theirs.step()
+        step = before - plain.detach()
+        squares = 0.9 * squares + 0.1 * step.square().mean(1)
+        divided = step / squares.sqrt()[:, None]
+        expected -= divided * step.norm() / divided.norm()
+        torch.testing.assert_close(normalised.detach(), expected, rtol=1e-4, atol=1e-5)
+    assert theirs.state[normalised]["neuron_squares"].shape == (6, 1)
+
+
+def test_each_stacked_matrix_keeps_its_own_norm_when_neurons_are_normalised() -> None:
+    joint = nn.Parameter(torch.zeros(24, 8))
+    gradient = torch.randn(24, 8, generator=torch.Generator().manual_seed(3))
+    settings = {"learning_rate": 1e-3, "matrix_learning_rate": 1.0, "neuron_beta": 0.95}
+    take(Muon(**settings), {"encoder.attention.0.qkv.weight": joint}, [gradient])  # type: ignore[arg-type]
+    for third in joint.detach().split(8):
+        rows = third.norm(dim=1)
+        torch.testing.assert_close(rows, rows.mean().expand(8), rtol=1e-3, atol=0)  # the first step
 
 
 # --- groups ---
@@ -538,9 +612,16 @@ def mesh() -> Iterator[distributed.device_mesh.DeviceMesh]:
     distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(part(learning_rate=0.1) for part in PARTS.values()),
+        Muon(learning_rate=0.1, neuron_beta=0.9),
+    ],
+    ids=[*PARTS, "normuon"],
+)
 def test_sharded_parameters_step_as_whole_ones_do(
-    name: str, mesh: distributed.device_mesh.DeviceMesh
+    part: Optimiser, mesh: distributed.device_mesh.DeviceMesh
 ) -> None:
     results = []
     for sharded in (False, True):
@@ -553,7 +634,7 @@ def test_sharded_parameters_step_as_whole_ones_do(
                 value = distribute_tensor(value, mesh, [Shard(0)])
                 grads[parameter_name] = distribute_tensor(grads[parameter_name], mesh, [Shard(0)])
             named[parameter_name] = nn.Parameter(value)
-        built = PARTS[name](learning_rate=0.1).build(named.items())
+        built = part.build(named.items())
         for _ in range(2):
             for parameter_name, value in named.items():
                 value.grad = grads[parameter_name].clone()
