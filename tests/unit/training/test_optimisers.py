@@ -349,8 +349,8 @@ def test_normalised_neurons_step_alike_and_the_matrix_as_far() -> None:
     gradients = [torch.randn(6, 8, generator=torch.Generator().manual_seed(n)) for n in range(3)]
     plain, normalised = nn.Parameter(torch.zeros(6, 8)), nn.Parameter(torch.zeros(6, 8))
     settings = {"learning_rate": 1e-3, "matrix_learning_rate": 1.0, "weight_decay": 0.0}
-    ours = Muon(**settings).build([(MATRIX, plain)])[0]  # type: ignore[arg-type]
-    theirs = Muon(**settings, neuron_beta=0.9).build([(MATRIX, normalised)])[0]  # type: ignore[arg-type]
+    ours = Muon(**settings).build([(MATRIX, plain)])[0]
+    theirs = Muon(**settings, neuron_beta=0.9).build([(MATRIX, normalised)])[0]
     squares = torch.zeros(6)
     for gradient in gradients:
         before, expected = plain.detach().clone(), normalised.detach().clone()
@@ -366,13 +366,16 @@ def test_normalised_neurons_step_alike_and_the_matrix_as_far() -> None:
 
 
 def test_each_stacked_matrix_keeps_its_own_norm_when_neurons_are_normalised() -> None:
-    joint = nn.Parameter(torch.zeros(24, 8))
+    name = "encoder.attention.0.qkv.weight"
     gradient = torch.randn(24, 8, generator=torch.Generator().manual_seed(3))
-    settings = {"learning_rate": 1e-3, "matrix_learning_rate": 1.0, "neuron_beta": 0.95}
-    take(Muon(**settings), {"encoder.attention.0.qkv.weight": joint}, [gradient])  # type: ignore[arg-type]
-    for third in joint.detach().split(8):
-        rows = third.norm(dim=1)
-        torch.testing.assert_close(rows, rows.mean().expand(8), rtol=1e-3, atol=0)  # the first step
+    settings = {"learning_rate": 1e-3, "matrix_learning_rate": 1.0}
+    plain, normalised = nn.Parameter(torch.zeros(24, 8)), nn.Parameter(torch.zeros(24, 8))
+    take(Muon(**settings), {name: plain}, [gradient])
+    take(Muon(**settings, neuron_beta=0.95), {name: normalised}, [gradient])
+    for before, after in zip(plain.detach().split(8), normalised.detach().split(8), strict=True):
+        torch.testing.assert_close(after.norm(), before.norm(), rtol=1e-3, atol=0)
+        rows = after.norm(dim=1)  # which have one length after the first step
+        torch.testing.assert_close(rows, rows.mean().expand(8), rtol=1e-3, atol=0)
 
 
 # --- groups ---
