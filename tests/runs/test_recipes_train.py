@@ -94,9 +94,10 @@ CASES = {
         *("corruption.mask=0.8", 'objectives=[{use="masked_lm"}]'),
     ),
     "muon": ("bert", "optimiser.use=muon"),
-    "normuon": (
+    "normuon, mean of weights": (
         *("bert", "optimiser.use=muon"),
         *("optimiser.polynomial=polar_express", "optimiser.neuron_beta=0.95"),
+        "schedule.average=0.7",
     ),
     "mosaicbert": ("mosaicbert", "encoder.dropout=0.1"),
     "modernbert": ("modernbert", "encoder.layers=3", PHASES, COURSE, "encoder.value_residual=0.2"),

@@ -142,6 +142,8 @@ class Steps:
             counts=counts,
             tokens=sum(examples.tokens for examples in packs),
             factor=schedule.factor(step),
+            share_of_mean=schedule.share_of_mean(step),
+            last=step + 1 == schedule.total,
             weights={
                 slots.use("objectives", part): weight_at(part.weight, part.course, progress)
                 for part in parts

@@ -42,6 +42,7 @@ from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
 from clozelab.training.memory import FORWARD_TOKENS, check_room, empty_cache, halving
 from clozelab.training.schedule import Schedule
+from clozelab.training.updates import WeightMean
 from clozelab.training.world import World, full_tensor
 
 _NARROW = 512  # hidden size up to which kernels take no longer than their launches
@@ -114,6 +115,7 @@ class PretrainTrainer:
         finally:
             set_weights(self.train_state.model, weights)
             self.train_state.optimisers = self.recipe.optimiser.build(self._parameters())
+            self.train_state.mean = self._mean_of_weights()
             self.train_state.scaler = self._scaler()
             self.train_state.memory = None
         timed = done[_WARMUP_STEPS:] or done[-1:]  # a recipe may have fewer steps than these
@@ -386,9 +388,14 @@ class PretrainTrainer:
         wrapped = self.world.wrap(self.model, shard=bool(self.machine.shard))
         optimisers = self.recipe.optimiser.build(self.model.named_parameters())
         clip = self.recipe.optimiser.clip
+        scaler, mean = self._scaler(), self._mean_of_weights()
         return TrainState(
-            wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays
+            wrapped, optimisers, clip, self.seed, scaler=scaler, replays=replays, mean=mean
         )
+
+    def _mean_of_weights(self) -> WeightMean | None:
+        """What averages the weights, if the schedule says so."""
+        return WeightMean(self.model.parameters()) if self.schedule.average else None
 
     def _compiled_model(self, *, replays: bool) -> PretrainingModel:
         """The model on its device, compiled now or for an earlier run of its shape."""

@@ -67,7 +67,7 @@ def save(
         "scaler": train_state.scaler.state_dict() if train_state.scaler else None,
     }
     weights = {name: value.detach() for name, value in bare(train_state.model).named_parameters()}
-    moments = dict(checkpoint.moments(train_state.optimisers, names(train_state.model)))
+    moments = dict(checkpoint.moments(train_state.stateful(), names(train_state.model)))
     tensors = {**_gather_memory(train_state, world), **(more or {})}
     if not is_sharded(train_state.model):
         if world.is_main:
@@ -125,7 +125,7 @@ def restore(saved: Checkpoint, train_state: TrainState, world: World) -> Cursor:
         rows = memory.shape[1] // world.size
         mine = memory[:, world.rank * rows : (world.rank + 1) * rows]
         train_state.memory = mine.to(world.device)
-    checkpoint.restore(train_state.optimisers, names(train_state.model), tensors)
+    checkpoint.restore(train_state.stateful(), names(train_state.model), tensors)
     if train_state.scaler is not None and state["scaler"]:
         train_state.scaler.load_state_dict(state["scaler"])
     return Cursor(state["phase"], tuple((epoch, index) for epoch, index in state["places"]))

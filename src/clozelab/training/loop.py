@@ -21,7 +21,7 @@ from clozelab.keys import key, mix
 from clozelab.training.memory import raising_one, room_for
 from clozelab.training.packing import moved
 from clozelab.training.timing import AsyncScalars, StepTimer
-from clozelab.training.updates import clip
+from clozelab.training.updates import WeightMean, clip
 from clozelab.training.world import World
 
 Measured = dict[str, dict[str, float]]  # by objective: its sums
@@ -42,6 +42,8 @@ class Prepared:
     tokens: int
     factor: float = 0.0  # of the peak rates
     weights: Mapping[str, float] = field(default_factory=dict)  # of the objectives
+    share_of_mean: float = 0.0  # of the weights after this step, among those averaged so far
+    last: bool = False  # the run ends with this step
     fresh: bool = False  # the text does not go on from the step before
     after: object = None  # where the feed stands afterwards, for a checkpoint
 
@@ -74,6 +76,11 @@ class TrainState:
     scaler: torch.amp.GradScaler | None = None
     memory: Tensor | None = None  # [layers, rows of this process, M, W]
     replays: bool = False  # the model is replayed from CUDA graphs
+    mean: WeightMean | None = None  # of the weights after the last steps
+
+    def stateful(self) -> list[torch.optim.Optimizer]:
+        """What has a state for each parameter."""
+        return [*self.optimisers, *([] if self.mean is None else [self.mean])]
 
 
 class _Sums(NamedTuple):
@@ -253,6 +260,8 @@ def _update(
         if steps:
             optimiser.step() if state.scaler is None else state.scaler.step(optimiser)
         optimiser.zero_grad(set_to_none=True)
+    if state.mean is not None and prepared.share_of_mean:
+        state.mean.add(prepared.share_of_mean, last=prepared.last)
     if state.scaler is not None:
         state.scaler.update()
     state.memory = gradients.memory

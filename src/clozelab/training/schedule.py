@@ -66,6 +66,9 @@ class Schedule(Checked):
     # (share of the blocks, share of the steps): so many blocks of these first steps are read
     # causally, and none of the others. Recipes name it only where there are some.
     causal: tuple[tuple[float, float], ...] = field(default=(), metadata={"later": True})
+    # The last share of the steps whose weights are averaged: the run ends with their mean
+    # (arXiv:1803.05407). 0: it ends with the last ones. Recipes name it only where there is one.
+    average: Share = field(default=0.0, metadata={"later": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,6 +121,17 @@ class Schedule(Checked):
     def progress(self, step: int) -> float:
         """The share of the run that is done after `step` steps."""
         return min(self._unrefitted(step) / self.steps, 1.0)
+
+    def share_of_mean(self, step: int) -> float:
+        """The share that the weights after the step after `step` others have in the mean so far.
+
+        0 before the averaging begins and 1 for its first weights. In the end each step counts by
+        the share of the run that it took, however the steps are refitted in between.
+        """
+        since = self.progress(step + 1) - (1 - self.average)
+        return (
+            min((self.progress(step + 1) - self.progress(step)) / since, 1) if since > _CLOSE else 0
+        )
 
     def phase(self, step: int) -> Phase:
         """The phase of the step after `step` others; the last phase never ends."""

@@ -92,6 +92,33 @@ def _lamb_update(parameters: Tensors, states: list[Tensors], group: dict[str, An
     torch._foreach_add_(parameters, steps, alpha=-group["lr"])
 
 
+class WeightMean(Optimizer):
+    """The mean of the weights after the last steps of a run, which ends with it (1803.05407).
+
+    An optimiser only in that it has a state for each parameter, which checkpoints keep.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__([p for p in parameters if p.requires_grad], {})
+
+    @torch.no_grad()
+    def add(self, share: float, *, last: bool) -> None:
+        """Add the present weights to the mean with a share of it; at last the mean replaces them.
+
+        In fp16 a skipped step counts once more: its weights are those before it.
+        """
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["mean"] = parameter.detach().clone()
+        means = [self.state[parameter]["mean"] for parameter in parameters]
+        torch._foreach_lerp_(means, parameters, share)
+        if last:
+            for parameter, mean in zip(parameters, means, strict=True):
+                parameter.copy_(mean)
+            self.state.clear()
+
+
 def gradients_of(parameters: Sequence[Tensor]) -> Tensors:
     """The gradients of parameters that have one."""
     return [p.grad for p in parameters if p.grad is not None]

@@ -156,6 +156,22 @@ def test_rates_are_the_peak_times_the_factor_of_the_step(optimiser: str) -> None
     )
 
 
+def test_a_run_ends_with_the_mean_of_its_last_weights() -> None:
+    after = {}
+    for average in (0.0, 0.5):
+        job = pretrain_job("bert", f"schedule.average={average}", steps=6)
+        trainer = double_precision_trainer(job)
+        jobs = trainer.jobs(0, trainer.steps.start())
+        stepping = train(trainer.train_state, (job() for job in jobs), HERE)
+        after[average] = [weights(trainer) for _ in stepping]
+    plain, averaged = after[0.0], after[0.5]
+    for step in range(5):  # the mean changes nothing while the run goes on
+        assert_close(averaged[step], plain[step], 1e-12)
+    means = {name: sum(late[name] for late in plain[3:]) / 3 for name in plain[0]}
+    assert_close(averaged[5], means, 1e-12)
+    assert max(float((means[name] - plain[5][name]).abs().max()) for name in means) > 1e-5
+
+
 @pytest.mark.parametrize("objective", ["masked_lm", "next_sentence"])
 def test_a_loss_that_is_no_number_names_its_step_and_objective(
     objective: str, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from math import prod
 from typing import Any
 
 import pytest
@@ -186,6 +187,30 @@ def test_a_fitted_warm_up_keeps_its_share_up_to_half() -> None:
 
 def test_progress_is_the_share_of_the_steps() -> None:
     assert [schedule().progress(step) for step in (0, 25, 100, 120)] == [0, 0.25, 1, 1]
+
+
+def shares_of_the_mean(averaged: Schedule) -> list[float]:
+    """The share that the weights after each step have in the mean after the last one."""
+    shares = [averaged.share_of_mean(step) for step in range(averaged.total)]
+    return [
+        share * prod(1 - later for later in shares[step + 1 :]) for step, share in enumerate(shares)
+    ]
+
+
+def test_the_last_weights_have_equal_shares_of_the_mean() -> None:
+    assert not any(shares_of_the_mean(schedule()))
+    shares = shares_of_the_mean(schedule(average=0.25))
+    assert shares == pytest.approx([0.0] * 75 + [1 / 25] * 25)
+    assert shares_of_the_mean(schedule(average=1.0)) == pytest.approx([1 / 100] * 100)
+    assert schedule(average=0.25).fitted(8).share_of_mean(6) == 1
+    with pytest.raises(UserError, match=r"average = 1\.5: must be a share"):
+        schedule(average=1.5)
+
+
+def test_steps_that_take_less_of_the_run_after_a_refit_have_less_of_the_mean() -> None:
+    refitted = schedule(average=0.5).refitted(75, 125)  # the last quarter in twice the steps
+    shares = shares_of_the_mean(refitted)
+    assert shares == pytest.approx([0.0] * 50 + [1 / 50] * 25 + [1 / 100] * 50)
 
 
 # --- refits ---
