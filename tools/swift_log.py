@@ -49,6 +49,10 @@ ELSEWHERE = {
     "short-first": "BERT's 90 % at 128",
     "causal-first": "better than masks alone after tuning (2507.00994)",
     "higher": "7.8 → 7.2 min, with shortcuts (modded-nanogpt)",
+    "polar-express": "2.483 → 2.476 min (modded-nanogpt)",
+    "by-neuron": "training 11 % more efficient, at 1.1 billion parameters (2510.05491);"
+    " 2.358 → 2.345 min (modded-nanogpt)",
+    "average": "less training time, also with a decaying learning rate (2502.06761)",
     "smaller-steps": "0.16 nats here at 2 × 128, 8 sequences in place of 32",
     "replaced": "GLUE 79.9 against 75.1 at equal compute (2003.10555)",
     "less-text": "data the largest gain but size (2502.19587, fig. 1)",
