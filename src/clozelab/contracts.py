@@ -624,8 +624,10 @@ class Reader(Protocol):
         A word that the tokenizer drops has no token.
         """
 
-    def marks(self, texts: int) -> int:
+    def num_special_tokens(self, texts: int) -> int:
         """The number of special tokens in a block of one text, or two."""
 
-    def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
+    def with_special_tokens(
+        self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None
+    ) -> Row:
         """A block of texts, which are cut to fit, with special tokens."""

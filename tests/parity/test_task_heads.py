@@ -305,7 +305,7 @@ def dropped(peer: nn.Module) -> set[float]:
 
 def saved(family: str, task: TaskHead) -> TaskHead:
     """OpenAI's config has no word for the head's dropout, nor that of a GPT for marks."""
-    task = task._replace(marked="gpt" not in family)
+    task = task._replace(special_tokens="gpt" not in family)
     return task._replace(dropout=0.1) if family == "openai-gpt" else task
 
 
@@ -491,7 +491,10 @@ def test_the_tokenizer_lays_texts_as_they_were_for_fine_tuning(name: str, tmp_pa
     reader = TaskReader(within(recipe, encoder), tokenizer, 64)
     pieces = reader.pieces([A, B])
     a, b = (pieces.part(pieces.text(number)) for number in (0, 1))
-    for texts, row in (((A,), reader.lay(a)), ((A, B), reader.lay(a, b))):
+    for texts, row in (
+        ((A,), reader.with_special_tokens(a)),
+        ((A, B), reader.with_special_tokens(a, b)),
+    ):
         out = peer(*texts)
         assert out["input_ids"] == row.columns["ids"].tolist()
         if "token_type_ids" in out:

@@ -254,7 +254,7 @@ def test_likelihoods_in_the_natural_order_are_those_of_transformers(tmp_path: Pa
     scores = likelihoods(model, texts, device="cpu")
     for number in range(len(texts)):
         span = scores.pieces.text(number)
-        row = model.reader().lay(scores.pieces.part(span))
+        row = model.reader().with_special_tokens(scores.pieces.part(span))
         ids = torch.from_numpy(row.columns["ids"].astype("int64"))[None]
         size, n = ids.shape[1], span.stop - span.start
         place = torch.arange(size)
@@ -277,7 +277,7 @@ def test_two_words_hidden_together_are_as_likely_as_in_transformers(tmp_path: Pa
     peer = XLNetLMHeadModel.from_pretrained(tmp_path / "hf").eval()
     text_scorer = scorer(clozelab.load(tmp_path / "run"))
     pieces = text_scorer.reader.pieces(["An unforgettable countryside, all of it!"])
-    row = text_scorer.reader.lay(pieces.part(slice(0, None)))
+    row = text_scorer.reader.with_special_tokens(pieces.part(slice(0, None)))
     ids = torch.from_numpy(row.columns["ids"].astype("int64"))
     size, text = len(ids), row.columns["ids"][row.first].astype("int64")
     for first in (0, 3, len(text) - 2):

@@ -102,7 +102,7 @@ def test_vectors_are_the_encoder_s_and_probes_read_them(run: Path) -> None:
 
 def test_transformers_says_the_same_of_both(run: Path, hf: Path) -> None:
     model = load(str(run))
-    row = model.reader().lay(model.reader().pieces([TEXT]).part(slice(0, 9)))
+    row = model.reader().with_special_tokens(model.reader().pieces([TEXT]).part(slice(0, 9)))
     ids = torch.from_numpy(row.columns["ids"].astype(np.int64))[None]
     with torch.no_grad():
         theirs = transformers.AutoModelForPreTraining.from_pretrained(hf).eval()(ids).logits[0]

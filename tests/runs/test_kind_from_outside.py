@@ -114,10 +114,10 @@ class ManyTopics(TaskKind):
         self, examples: Sequence[Note], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
         pieces = reader.pieces([note.text for note in examples])
-        room = reader.length - reader.marks(1)
+        room = reader.length - reader.num_special_tokens(1)
         whole = [pieces.text(number) for number in range(len(examples))]
         cut = [slice(part.start, min(part.stop, part.start + room)) for part in whole]
-        rows = [reader.lay(pieces.part(part)) for part in cut]
+        rows = [reader.with_special_tokens(pieces.part(part)) for part in cut]
         known = [note.topics for note in examples]
         bits = [Targets.IGNORED if topics is None else self._bits(topics) for topics in known]
         columns = {"at": np.array([row.mark for row in rows]), "labels": np.array(bits)}

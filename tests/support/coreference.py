@@ -89,11 +89,13 @@ class Letters:
         columns = {"ids": np.array(ids, dtype=np.int64)}
         return Pieces(columns, starts, spans, np.array(begins, bool), np.array(words, np.int64))
 
-    def marks(self, texts: int) -> int:
+    def num_special_tokens(self, texts: int) -> int:
         """Two around a text, one before another."""
         return texts + 1
 
-    def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
+    def with_special_tokens(
+        self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None
+    ) -> Row:
         """A text and its marks."""
         begin = int(self.opening)
         ids = np.concatenate([[0] * begin, first["ids"], [1] * (2 - begin)]).astype(np.int64)

@@ -42,10 +42,12 @@ class FakeReader:
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
         raise NotImplementedError
 
-    def marks(self, texts: int) -> int:
+    def num_special_tokens(self, texts: int) -> int:
         return texts + 1
 
-    def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
+    def with_special_tokens(
+        self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None
+    ) -> Row:
         assert second is not None
         a, b = first["ids"].tolist(), second["ids"].tolist()
         if self.passage_first:

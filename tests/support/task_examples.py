@@ -59,10 +59,12 @@ class FakeReader:
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
         return self.pieces([" ".join(words) for words in sentences])
 
-    def marks(self, texts: int) -> int:
+    def num_special_tokens(self, texts: int) -> int:
         return texts + 1
 
-    def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
+    def with_special_tokens(
+        self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None
+    ) -> Row:
         a = first["ids"]
         b = a[:0] if second is None else second["ids"]
         parts = [a, [SEP]] if second is None else [a, [SEP], b, [SEP]]

@@ -168,7 +168,9 @@ def fine_tuned(loaded: Model) -> tuple[TunedTask, Tuned]:
 
 def reader_of(loaded: Model, task: TunedTask) -> TaskReader:
     """The reader for blocks as long as those the model was tuned on."""
-    return loaded.reader(loaded.block_length(task.tuning.length), marked=task.marked)
+    return loaded.reader(
+        loaded.block_length(task.tuning.length), special_tokens=task.special_tokens
+    )
 
 
 def example(kind: TaskKind, value: Any, number: int) -> Any:

@@ -31,7 +31,7 @@ class TunedTask:
     kind: TaskKind
     tuning: FinetuneConfig
     columns: tuple[str, ...] = ()  # role=column of the files that it was tuned on
-    marked: bool = True  # whether its texts get special tokens; not for an imported GPT-2
+    special_tokens: bool = True  # whether its texts get special tokens; not for an imported GPT-2
 
     @property
     def imported(self) -> bool:
@@ -51,7 +51,7 @@ def to_toml(task: TunedTask) -> str:
             "name": task.name,
             "imports": registry.modules([("task", task.kind.name)]) or None,
             "columns": task.columns or None,
-            "marks": None if task.marked else False,
+            "marks": None if task.special_tokens else False,
             "task": {"use": task.kind.name, **plain(task.kind)},
             "tuning": plain(task.tuning),
         }
@@ -66,7 +66,7 @@ def parse(text: str, place: str) -> TunedTask:
         use = task.pop("use")
         name, tuning = str(tables["name"]), tables["tuning"]
         columns = tuple(str(word) for word in tables.get("columns", ()))
-        marked = tables.get("marks", True) is not False
+        special_tokens = tables.get("marks", True) is not False
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{place}: is not a task file ({error}); restore the checkpoint from a copy"
@@ -79,7 +79,7 @@ def parse(text: str, place: str) -> TunedTask:
     with recorded():
         kind: TaskKind = build(part, task, place=place, key="task")
         config: FinetuneConfig = build(FinetuneConfig, tuning, place=place, key="tuning")
-    return TunedTask(name, kind, config, columns, marked)
+    return TunedTask(name, kind, config, columns, special_tokens)
 
 
 # BERT's (A.3), since it is not known how an imported model was tuned.
@@ -101,9 +101,9 @@ def outward(task: TunedTask, *, length: int) -> TaskHead:
         summary=Summary(*summary_values),
         impossible=settings.get("impossible", False),
         vectors=_vectors(task.tuning),
-        marked=task.marked,
+        special_tokens=task.special_tokens,
         extra={"task": task.name, "kind": name, "length": length, **settings}
-        | ({} if task.marked else {MARKS_KEY: False}),
+        | ({} if task.special_tokens else {MARKS_KEY: False}),
         **same,
     )
 
@@ -130,7 +130,7 @@ def inward(head: TaskHead, *, place: str, length: int) -> TunedTask:
         str(extra.get("task", IMPORTED)),
         kind,
         build(FinetuneConfig, tuning, place=file, key=EXTRA_KEY),
-        marked=head.marked,
+        special_tokens=head.special_tokens,
     )
 
 

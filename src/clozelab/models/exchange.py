@@ -231,7 +231,7 @@ def export_graph(place: str, out: str | Path) -> Exchanged:
     head: Any = next((heads[name] for name in names if name in heads), None)
     family = family_for(shape, frozenset(heads), model.vocabulary, task=task)
     family = "roberta" if _doubles_separator(model) else family  # it has two separators
-    tuned = task is not None and task.marked
+    tuned = task is not None and task.special_tokens
     ready = with_special_tokens(model.tokenizer, family, model.vocabulary, tuned=tuned)
     with _output_folder(str(out), last="model.onnx") as folder:
         outputs = onnx.export_onnx(
@@ -284,7 +284,7 @@ def _doubles_separator(model: Model) -> bool:
     task = model.task
     if task is None or not task.kind.two_texts:
         return False
-    return loading.reader_of(model, task).marks(2) > _SINGLE_SEPARATOR
+    return loading.reader_of(model, task).num_special_tokens(2) > _SINGLE_SEPARATOR
 
 
 def _length(model: Model) -> int:

@@ -108,15 +108,15 @@ class Model:
         parts = (part for part in self.recipe.objectives if part.language_model == "masked")
         return next((part.shift for part in parts), 0)
 
-    def reader(self, length: int | None = None, *, marked: bool = True) -> TaskReader:
+    def reader(self, length: int | None = None, *, special_tokens: bool = True) -> TaskReader:
         """Texts as the model reads them, in blocks of that length at most.
 
-        `marked` is whether marks stand around the texts of a task.
+        `special_tokens` is whether the texts of a task get special tokens.
         Each is made once: its tables take longer to make than a text takes to be read.
         """
         length = length or self.recipe.blocks.length
-        reader = TaskReader(self.recipe, self.tokenizer, length, marked=marked)
-        return self._readers.setdefault((length, marked), reader)
+        reader = TaskReader(self.recipe, self.tokenizer, length, special_tokens=special_tokens)
+        return self._readers.setdefault((length, special_tokens), reader)
 
     def block_length(self, length: int) -> int:
         """That many tokens, or as many as the encoder has learned positions for."""

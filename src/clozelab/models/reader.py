@@ -64,7 +64,7 @@ class TaskReader:
     tokenizer: Tokenizer
     length: int  # the most tokens a block may have
     spelling: Spelling | None = None  # of a corpus, if words are to be numbered as in it
-    marked: bool = True  # whether the texts of a task get special tokens
+    special_tokens: bool = True  # whether the texts of a task get special tokens
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -111,17 +111,19 @@ class TaskReader:
         begins_word[1:] = word[1:] != word[:-1]
         return pieces._replace(begins=begins_word, words=word - first_word[sentence_of])
 
-    def marks(self, texts: int) -> int:
+    def num_special_tokens(self, texts: int) -> int:
         """How many special tokens a block of one or two texts has."""
-        if not self.marked:
+        if not self.special_tokens:
             return 0
         around = len(self._layout.before) + len(self._layout.after)
         return around + (self._separators if texts == 2 else 0)
 
-    def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
+    def with_special_tokens(
+        self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None
+    ) -> Row:
         """One or two texts with the special tokens of the encoder."""
-        opens, middle, closes = self._marks if self.marked else ([], {}, [])
-        between = [middle] * (self._separators if self.marked else 0)
+        opens, middle, closes = self._special_columns if self.special_tokens else ([], {}, [])
+        between = [middle] * (self._separators if self.special_tokens else 0)
         a = slice(len(opens), len(opens) + len(first["ids"]))
         b, parts = slice(0, 0), [*opens, first]
         if second is not None:
@@ -152,12 +154,12 @@ class TaskReader:
         encoder = self.recipe.encoder
         if encoder.recurrent:
             return None
-        return (encoder.max_positions or self.recipe.blocks.length) - self.own_marks
+        return (encoder.max_positions or self.recipe.blocks.length) - self.own_special_tokens
 
     @property
-    def own_marks(self) -> int:
+    def own_special_tokens(self) -> int:
         """How many special tokens `read` adds to a text: those seen in pretraining."""
-        return self.marks(1) if self._layout.in_pretraining else 0
+        return self.num_special_tokens(1) if self._layout.in_pretraining else 0
 
     def around(self, ids: Array) -> Text:
         """Tokens with the special tokens around them that were seen in pretraining."""
@@ -181,7 +183,7 @@ class TaskReader:
         if not self._layout.in_pretraining:
             columns = {**columns, "segments": np.zeros(len(spans), dtype=np.int64)}
             return Text(columns, slice(0, len(spans)), None, begins, spans)
-        row = self.lay(columns)
+        row = self.with_special_tokens(columns)
         cls = None if self._layout.summary is None else row.mark
         return Text(row.columns, row.first, cls, begins, spans)
 
@@ -203,7 +205,9 @@ class TaskReader:
         return 2 if family.is_roberta else 1
 
     @cached_property
-    def _marks(self) -> tuple[list[dict[str, Array]], dict[str, Array], list[dict[str, Array]]]:
+    def _special_columns(
+        self,
+    ) -> tuple[list[dict[str, Array]], dict[str, Array], list[dict[str, Array]]]:
         """The special tokens before, between and after the texts."""
         layout, known = self._layout, self.vocabulary.roles
         opening = len(layout.before)

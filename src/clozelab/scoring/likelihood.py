@@ -107,7 +107,7 @@ class TextScorer:
         """The columns of the special tokens before a text, and of those after it."""
         no_tokens = self.reader.pieces([""]).part(slice(0, 0))
         if not self.model.recipe.encoder.causal:
-            row = self.reader.lay(no_tokens)
+            row = self.reader.with_special_tokens(no_tokens)
             split = row.first.start
             after = slice(len(row.columns["ids"]) if self.kind == "causal" else split, None)
             return (

@@ -84,10 +84,15 @@ def test_an_encoder_from_outside_is_used_by_its_facts() -> None:
     assert flops_a_token(recipe, 100, length=9, predicted={}) == 0  # it has no layers to speak of
     tokenizer = Tokenizer.from_file(str(data.tokenizer("wordpiece")))
     reader = TaskReader(recipe, tokenizer, 16)
-    row = reader.lay(reader.pieces(["The river."]).part(slice(0, 3)))
+    row = reader.with_special_tokens(reader.pieces(["The river."]).part(slice(0, 3)))
     roles = reader.vocabulary.roles
     assert row.columns["ids"][-2:].tolist() == [roles["sep"], roles["cls"]]
-    assert (row.first, row.mark, reader.marks(1), reader.marks(2)) == (slice(0, 3), 4, 2, 3)
+    assert (row.first, row.mark, reader.num_special_tokens(1), reader.num_special_tokens(2)) == (
+        slice(0, 3),
+        4,
+        2,
+        3,
+    )
     ids = Vocabulary(100, roles, np.zeros(0, np.int32))
     with pytest.raises(UserError, match="encoder bag_of_tokens: transformers has no such class"):
         check_family(bag, family_for(bag, frozenset(), ids))

@@ -38,7 +38,7 @@ def test_chinese_is_scored_by_characters_with_and_without_impossible_questions()
 
 
 def test_blocks_without_room_for_the_texts_are_refused() -> None:
-    with pytest.raises(UserError, match="length = 4: leaves no room for two texts beside 3 marks"):
+    with pytest.raises(UserError, match="leaves no room for two texts beside 3 special tokens"):
         Answer().tokenize([ask("a b", "b")], FakeReader(length=4))
 
 

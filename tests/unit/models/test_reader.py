@@ -84,14 +84,14 @@ def test_two_texts_have_the_marks_and_segments_of_the_encoders_kind(recipe: str)
     task_reader, known = reader(recipe), reader(recipe).tokenizer
     before, between, after, mark, segments = LAYOUTS[recipe]
     a, b = {"ids": np.array([11, 12])}, {"ids": np.array([21, 22, 23])}
-    row = task_reader.lay(a, b)
+    row = task_reader.with_special_tokens(a, b)
     marks = [[known.token_to_id(name) for name in names] for names in (before, between, after)]
     assert row.columns["ids"].tolist() == [*marks[0], 11, 12, *marks[1], 21, 22, 23, *marks[2]]
     assert row.columns["segments"].tolist() == segments
     assert row.columns["ids"][row.first].tolist() == [11, 12]
     assert row.columns["ids"][row.second].tolist() == [21, 22, 23]
     assert row.mark == mark
-    alone = task_reader.lay(a)
+    alone = task_reader.with_special_tokens(a)
     assert alone.columns["ids"].tolist() == [*marks[0], 11, 12, *marks[2]]
     assert alone.columns["segments"].tolist() == [0, 0, 0, 2 if recipe == "xlnet" else 0]
     assert alone.columns["ids"][alone.first].tolist() == [11, 12]
@@ -105,19 +105,19 @@ def test_marks_are_as_many_as_laying_adds_and_lie_around_the_texts(recipe: str) 
     pieces = task_reader.pieces(texts)
     parts = [pieces.part(pieces.text(number)) for number in range(3)]
     for first in parts:
-        row = task_reader.lay(first)
-        assert len(row.columns["ids"]) == len(first["ids"]) + task_reader.marks(1)
+        row = task_reader.with_special_tokens(first)
+        assert len(row.columns["ids"]) == len(first["ids"]) + task_reader.num_special_tokens(1)
         for second in parts:
-            row = task_reader.lay(first, second)
+            row = task_reader.with_special_tokens(first, second)
             assert len(row.columns["ids"]) == len(first["ids"]) + len(
                 second["ids"]
-            ) + task_reader.marks(2)
+            ) + task_reader.num_special_tokens(2)
             for name in first:
                 assert len(row.columns[name]) == len(row.columns["ids"])
                 assert (row.columns[name][row.first] == first[name]).all()
                 assert (row.columns[name][row.second] == second[name]).all()
             taken = {*range(*row.first.indices(99)), *range(*row.second.indices(99))}
-            assert len(taken) + task_reader.marks(2) == len(row.columns["ids"])
+            assert len(taken) + task_reader.num_special_tokens(2) == len(row.columns["ids"])
             assert row.mark not in taken
     assert task_reader.passage_first == (recipe == "xlnet")
 
@@ -137,9 +137,9 @@ def test_texts_are_read_as_the_exported_tokenizer_reads_them(family: str) -> Non
     alone = fast(firsts, return_token_type_ids=True)
     segmented = family in ("bert", "albert", "xlnet")
     for number in range(len(firsts)):
-        row = task_reader.lay(a.part(a.text(number)), b.part(b.text(number)))
+        row = task_reader.with_special_tokens(a.part(a.text(number)), b.part(b.text(number)))
         assert row.columns["ids"].tolist() == theirs["input_ids"][number]
-        single = task_reader.lay(a.part(a.text(number)))
+        single = task_reader.with_special_tokens(a.part(a.text(number)))
         assert single.columns["ids"].tolist() == alone["input_ids"][number]
         if segmented:
             assert row.columns["segments"].tolist() == theirs["token_type_ids"][number]
@@ -153,7 +153,7 @@ def test_texts_are_read_as_the_exported_tokenizer_reads_them(family: str) -> Non
 def test_elmo_reads_a_text_as_it_did_in_pretraining() -> None:
     task_reader = reader("elmo")
     pieces = task_reader.pieces(["Don't stop, Zürich!"])
-    row = task_reader.lay(pieces.part(pieces.text(0)))
+    row = task_reader.with_special_tokens(pieces.part(pieces.text(0)))
     known = reader("bert").pieces(["Don't stop, Zürich!"])
     roles = task_reader.vocabulary.roles
     ids = np.array([roles["cls"], *known.columns["ids"], roles["sep"]], np.int32)
@@ -174,7 +174,7 @@ def test_elmo_reads_a_text_as_it_did_in_pretraining() -> None:
     assert texts_of(pieces, ["Don't stop, Zürich!"]) == [
         ["Don", "'", "t", "stop", ",", "Zürich", "!"]
     ]
-    second = task_reader.lay(pieces.part(pieces.text(0)), pieces.part(slice(0, 2)))
+    second = task_reader.with_special_tokens(pieces.part(pieces.text(0)), pieces.part(slice(0, 2)))
     closing = row.columns["characters"][-1].tolist()
     assert second.columns["characters"][second.first.stop].tolist() == closing
     assert second.columns["characters"][-1].tolist() == closing and second.mark == 0
@@ -241,8 +241,11 @@ def test_nothing_is_read_as_nothing(recipe: str) -> None:
         assert pieces.starts.tolist() == [0] * (texts + 1)
         assert pieces.spans.shape == (0, 2)
         assert len(pieces.words) == len(pieces.begins) == len(pieces.columns["ids"]) == 0
-    row = task_reader.lay(task_reader.pieces([""]).part(slice(0, 0)))
-    assert len(row.columns["ids"]) == task_reader.marks(1) and row.first.start == row.first.stop
+    row = task_reader.with_special_tokens(task_reader.pieces([""]).part(slice(0, 0)))
+    assert (
+        len(row.columns["ids"]) == task_reader.num_special_tokens(1)
+        and row.first.start == row.first.stop
+    )
 
 
 words = st.lists(st.lists(st.sampled_from([*ATOMS, ""]), max_size=6), max_size=4)

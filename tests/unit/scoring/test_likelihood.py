@@ -123,7 +123,7 @@ def test_elmo_reads_from_both_ends(words: int) -> None:
     text_scorer = likelihood.scorer(loaded, spelling=spelling)
     head = loaded.module.heads["bidirectional_lm"]
     for number in range(len(TEXTS)):
-        row = text_scorer.reader.lay(scores.pieces.part(scores.pieces.text(number)))
+        row = text_scorer.reader.with_special_tokens(scores.pieces.part(scores.pieces.text(number)))
         numbers = np.array(row.columns["ids"], dtype=np.int64)
         numbers[numbers >= len(head.bias)] = 0  # type: ignore[arg-type]
         nats = []

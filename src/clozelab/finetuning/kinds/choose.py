@@ -93,7 +93,7 @@ class Choose(SummaryKind):
             shortened = [text != b for text, (_, b) in zip(texts, cuts, strict=True)]
             counts.add(CUT, place_of(example), int(any(a != full for a, _ in cuts)))
             counts.add("choices truncated to fit", place_of(example), sum(shortened))
-            rows += [reader.lay(first.part(a), second.part(b)) for a, b in cuts]
+            rows += [reader.with_special_tokens(first.part(a), second.part(b)) for a, b in cuts]
         sizes = np.ones(len(rows), dtype=np.int64)
         sizes[groups[1:] - 1] += self.choices - np.diff(groups)
         labels = np.full((len(examples), self.choices), Targets.IGNORED)

@@ -94,11 +94,12 @@ class Coreference(TaskKind):
         """
         # Differs from SpanBERT's code: it samples a part of a long document at every visit; here
         # all its parts are documents of their own.
-        room = min(self.segment, reader.length) - reader.marks(1)
+        special = reader.num_special_tokens(1)
+        room = min(self.segment, reader.length) - special
         if room < 1:
             raise UserError(
                 f"segment = {self.segment}: leaves no room for words beside the encoder's"
-                f" {reader.marks(1)} marks; give at least {reader.marks(1) + 1}"
+                f" {special} special tokens; give at least {special + 1}"
             )
         rows: list[Row] = []
         tables: list[dict[str, Array]] = []

@@ -302,14 +302,14 @@ class SummaryKind(TaskKind):
 
 def space(reader: Reader, texts: int) -> int:
     """The tokens of a block without special tokens, for one text or two."""
-    marks = reader.marks(texts)
-    if reader.length < marks + texts:
+    special = reader.num_special_tokens(texts)
+    if reader.length < special + texts:
         what = "a text" if texts == 1 else "two texts"
         raise UserError(
-            f"length = {reader.length}: leaves no room for {what} beside {marks} marks; give at"
-            f" least {marks + texts}"
+            f"length = {reader.length}: leaves no room for {what} beside {special} special"
+            f" tokens; give at least {special + texts}"
         )
-    return reader.length - marks
+    return reader.length - special
 
 
 def strings(values: Any) -> tuple[str, ...]:

@@ -75,7 +75,9 @@ def block(
     """A range of words as a block, and a slot for each word."""
     begin, stop = stretch
     tokens = slice(int(words.starts[begin]), int(words.starts[stop]))
-    row = reader.lay({name: values[tokens] for name, values in words.columns.items()})
+    row = reader.with_special_tokens(
+        {name: values[tokens] for name, values in words.columns.items()}
+    )
     positions = words.starts[begin : stop + 1] - tokens.start + row.first.start
     zeros = np.zeros(stop - begin, dtype=np.int64)
     return row, {

@@ -110,8 +110,11 @@ class SentenceKind(SummaryKind):
             sizes = [part.stop - part.start for part in parts]
             fit = _truncated_sizes(sizes, room)
             counts.add(CUT, place_of(example), int(fit != sizes))
-            cut = zip(texts, parts, fit, strict=True)
-            rows.append(reader.lay(*[p.part(slice(s.start, s.start + n)) for p, s, n in cut]))
+            cut = [
+                pieces.part(slice(part.start, part.start + size))
+                for pieces, part, size in zip(texts, parts, fit, strict=True)
+            ]
+            rows.append(reader.with_special_tokens(*cut))
         return rows, counts
 
     @staticmethod

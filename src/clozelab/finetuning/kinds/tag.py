@@ -109,7 +109,7 @@ class Tag(TaskKind):
             for part in parts:
                 fit = slice(part.start, min(part.stop, part.start + room))
                 counts.add("words truncated to fit", place_of(example), int(fit != part))
-                row = reader.lay(pieces.part(fit))
+                row = reader.with_special_tokens(pieces.part(fit))
                 begins, numbers = np.flatnonzero(pieces.begins[fit]), pieces.words[fit]
                 words = np.zeros(len(row.columns["ids"]), dtype=np.int64)
                 words[row.first] = numbers  # special tokens keep 0, which is not read

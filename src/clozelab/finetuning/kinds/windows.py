@@ -55,7 +55,7 @@ def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> Toke
             counts.add("questions truncated to fit", place_of(example))
             question = slice(question.start, question.start + limit)
         passage = passages.text(numbers[example.passage])
-        room = reader.length - reader.marks(2) - (question.stop - question.start)
+        room = reader.length - reader.num_special_tokens(2) - (question.stop - question.start)
         step = min(kind.stride, max(room - kind.longest, (room + 1) // 2))
         cuts = windows_over(passage.stop - passage.start, room, step)
         most = most_context(cuts)
@@ -63,7 +63,7 @@ def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> Toke
         for number, (begin, end) in enumerate(cuts):
             inside = slice(passage.start + begin, passage.start + end)
             texts = questions.part(question), passages.part(inside)
-            row = reader.lay(*(texts[::-1] if reader.passage_first else texts))
+            row = reader.with_special_tokens(*(texts[::-1] if reader.passage_first else texts))
             text = row.first if reader.passage_first else row.second
             best = most[begin:end] == number
             rows.append(row)

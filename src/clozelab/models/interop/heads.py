@@ -62,7 +62,7 @@ class TaskHead(NamedTuple):
     transform: bool = False  # a dense layer, gelu and a norm, without biases, before the logits
     dropout: float = 0.1
     vectors: str = "last"  # what the head reads; only "last" can be exported
-    marked: bool = True  # whether its texts get special tokens
+    special_tokens: bool = True  # whether its texts get special tokens
     # Settings that transformers has no key for, such as the null threshold: they are in the config
     # under a key of ours, which transformers keeps.
     extra: Mapping[str, Any] = MappingProxyType({})
@@ -224,7 +224,7 @@ def head_from_config(
         transform=family.task_transform,
         dropout=typed.number(config, _dropout_key(family, kind), encoder.dropout) or 0.0,
         # A GPT-2 that was fine-tuned elsewhere reads texts without special tokens.
-        marked=extra.get(MARKS_KEY, bool(extra) or not family.is_gpt) is not False,
+        special_tokens=extra.get(MARKS_KEY, bool(extra) or not family.is_gpt) is not False,
         extra=extra,
     )
 

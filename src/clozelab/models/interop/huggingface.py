@@ -46,7 +46,7 @@ def write(
 ) -> None:
     """Write the files of a directory that transformers opens."""
     family = model.family
-    tuned = model.task is not None and model.task.marked
+    tuned = model.task is not None and model.task.special_tokens
     ready = with_special_tokens(tokenizer, family, vocabulary, tuned=tuned)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
     settings = tokenizer_config(ready, vocabulary, family=family, types=types, length=model.length)
