@@ -23,6 +23,7 @@ TEXT = (
     " forty umbrellas before breakfast and nobody complained about the price."
 )
 RECIPES = ("bert", "spanbert", "albert", "xlnet")
+EPOCH = 14  # in which BERT's tokens are masked, replaced and kept
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 WIDTH = 96
 
@@ -41,8 +42,10 @@ def main() -> None:
     )
     commands.out = console
     for recipe in RECIPES:
-        console.print(f'[bold green]$[/] clozelab mask {recipe} [dim]"The umbrella…" --epoch 0[/]')
-        cli.run(["mask", recipe, TEXT, "--epoch", "0", "--seed", "1"])
+        console.print(
+            f'[bold green]$[/] clozelab mask {recipe} [dim]"The umbrella…" --epoch {EPOCH}[/]'
+        )
+        cli.run(["mask", recipe, TEXT, "--epoch", str(EPOCH)])
         console.print()
     # Without a font to fetch: the reader's own fixed-width font is used.
     plain = CONSOLE_SVG_FORMAT[: CONSOLE_SVG_FORMAT.index("@font-face")]
