@@ -227,6 +227,11 @@ def columns_of(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.glob("*.bin")}
 
 
+def damage(column: Path) -> None:
+    """Leave a column as a power cut may: with its size, but without its content."""
+    column.write_bytes(bytes(column.stat().st_size))
+
+
 @pytest.fixture
 def finely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a few hundred entries."""
@@ -264,9 +269,9 @@ def test_an_interrupted_plan_goes_on(
             plan_of(corpus, part)
         done, (left,) = pieces_made.copy(), files_of_plans.listed(corpus)
         assert "unfinished" in repr(left) and left.bytes > 0
-        if limit == 5:  # as a power cut may leave it
+        if limit == 5:
             column = next((left.path / "work").glob("*-00001/*.bin"))
-            column.write_bytes(bytes(column.stat().st_size))
+            damage(column)
             done = [piece for piece in done if f"{piece[0]}-{piece[1]:05}" != column.parent.name]
         pieces_made.clear()
         limit = 1_000_000
@@ -274,6 +279,29 @@ def test_an_interrupted_plan_goes_on(
         assert sorted(pieces_made) == sorted(set(needed) - set(done))  # nothing twice
         assert columns_of(plan_files.path) == expected
         files_of_plans.listed(corpus)[0].remove()
+
+
+@pytest.mark.usefixtures("finely")
+def test_a_damaged_piece_is_made_again_from_stages_that_were_dropped(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ids(plan_of(corpus))
+    files_of_plans.listed(corpus)[0].remove()
+    written = SharedPieces._write
+
+    def stopped(self: Any, stage: str, number: int, make: Any) -> None:
+        if stage == "table":
+            raise KeyboardInterrupt
+        written(self, stage, number, make)
+
+    monkeypatch.setattr(SharedPieces, "_write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        plan_of(corpus)
+    work = files_of_plans.listed(corpus)[0].path / "work"
+    assert not [*work.glob("visited-*/*.bin")]
+    damage(work / "visit-00000" / "running.bin")
+    monkeypatch.setattr(SharedPieces, "_write", written)
+    assert ids(plan_of(corpus)) == plain
 
 
 @pytest.mark.usefixtures("finely")

@@ -37,7 +37,10 @@ class SharedPieces:
         self.folder = folder
 
     def check(self) -> None:
-        """Remove damaged pieces and those of another version, before other processes start."""
+        """Remove damaged pieces and those of another version, before other processes start.
+
+        A damaged piece may need stages again that were dropped; no other piece asks for them.
+        """
         version = self.folder / _VERSION_FILE
         if not version.is_file() or version.read_text(encoding="utf-8") != _VERSION:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -46,6 +49,8 @@ class SharedPieces:
         for piece in self.folder.iterdir():
             if piece.is_dir() and columns.mapped(piece, checksums=True) is None:
                 shutil.rmtree(piece)
+        for dropped in self.folder.glob("*.gone"):
+            dropped.unlink()
 
     def find(self, stage: str, number: int) -> PlanStretch | None:
         """A piece, or None if it is not finished."""
