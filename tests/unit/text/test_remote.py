@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import io
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.remote import access
 from clozelab.text.overlap import EvaluationNgrams
+from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.reading.sources import documents, listing, total_bytes
 
@@ -58,6 +63,20 @@ def test_a_server_without_ranges_is_asked_for_the_whole_once(server: Server) -> 
     server.ranges = False
     assert texts(at(server, name)) == texts(str(server.folder / name))
     assert len(server.requests) <= 4
+
+
+def test_a_full_disk_is_not_a_fault_of_the_file(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnFullDisk(io.BytesIO):
+        def write(self, content: Any) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(remote, "TemporaryFile", OnFullDisk)
+    monkeypatch.setattr(tempfile, "tempdir", "/small")
+    server.ranges = False
+    with pytest.raises(UserError, match=r"a\.txt: no space left in /small for a copy of it; "):
+        texts(at(server, written(server.folder, "text")))
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again(
@@ -139,13 +158,15 @@ def test_a_folder_and_a_pattern_at_a_url(monkeypatch: pytest.MonkeyPatch) -> Non
     import fsspec
 
     memory = fsspec.filesystem("memory")
-    for name in ("b.txt", "a.jsonl", "c.bin", ".hidden.txt", "deep/d.txt"):
+    hidden = (".hidden.txt", ".git/e.txt", "deep/.cache/f.txt")
+    for name in ("b.txt", "a.jsonl", "c.bin", *hidden, "deep/d.txt"):
         text = '{"text": "One."}\n' if name.endswith("jsonl") else f"This is {name}."
         memory.pipe_file(f"/texts/{name}", text.encode())
     read = ["One.", "This is b.txt.", "This is deep/d.txt."]
     assert [text.strip() for text in texts("memory://texts")] == read
     assert [text.strip() for text in texts("memory://texts/*.txt")] == read[1:2]
     assert [text.strip() for text in texts("memory://texts/d*")] == read[2:]
+    assert texts("memory://texts/.git/e.txt") == texts("memory://texts/.git")
     memory.rm("/texts", recursive=True)
     monkeypatch.setattr(access, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs pip install 'clozelab\\[remote\\]'"):

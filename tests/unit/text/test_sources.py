@@ -8,6 +8,7 @@ import json
 import lzma
 import os
 import sys
+import tempfile
 import textwrap
 import tracemalloc
 from collections.abc import Callable
@@ -717,6 +718,17 @@ def test_tables_cut_short_or_of_another_kind(tmp_path: Path) -> None:
         assert f"{path} is truncated, damaged or not a parquet file" in refusal(write(path, wrong))
     arrow = write(tmp_path / "a.arrow", b"plain text")
     assert f"{arrow} is truncated, damaged or not a arrow file" in refusal(arrow)
+
+
+def test_a_full_disk_is_not_a_fault_of_a_packed_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = io.BytesIO()
+    pq.write_table(pa.table({"text": [os.urandom(99_000).hex()]}), table)
+    path = write(tmp_path / "a.parquet.gz", gzip.compress(table.getvalue()))
+    monkeypatch.setattr(records, "TemporaryFile", lambda: open("/dev/full", "w+b"))  # noqa: SIM115
+    monkeypatch.setattr(tempfile, "tempdir", "/small")
+    assert refusal(path).startswith(f"{path}: no space left in /small for a copy of it; ")
 
 
 @pytest.mark.parametrize(

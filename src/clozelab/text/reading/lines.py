@@ -16,10 +16,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path, PurePath
+from tempfile import gettempdir
 from typing import IO, Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.files import FULL
 
 PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {  # by ending, how to decompress
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
@@ -84,11 +86,21 @@ def opened(text: TextFile) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     except PermissionError:
         raise UserError(f"{name} may not be read; change its permissions") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        if is_disk_full(error):
+            raise UserError(
+                f"{name}: no space left in {gettempdir()} for a copy of it; free some, or set"
+                " TMPDIR to another folder"
+            ) from None
         if not packing:
             raise UserError(f"{name} cannot be read ({error}); check the file") from None
         raise UserError(
             f"{name} is truncated or not a {packing} file ({error}); download or compress it again"
         ) from None
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a disk is full: that of temporary files, which hold copies of some inputs."""
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 class Lines:

@@ -20,7 +20,7 @@ from clozelab.errors import UserError
 from clozelab.nearest import listed, nearest
 from clozelab.separators import check_separators, short
 from clozelab.text.reading.layouts import CUT, LIMIT, RawDocument, Reading, cut
-from clozelab.text.reading.lines import Lines, TextFile
+from clozelab.text.reading.lines import Lines, TextFile, is_disk_full
 
 LONGEST = 4 * LIMIT  # characters of a record's line: its text, escapes and other fields
 _NAMED = 20  # columns that an error lists
@@ -117,6 +117,8 @@ def columnar(
                     for document in _document(value, f"{name}:{row}", counts=counts):
                         yield share, document
     except (OSError, MemoryError, UnicodeDecodeError, arrow.ArrowException) as error:
+        if is_disk_full(error):
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{name} is truncated, damaged or not a {kind} file ({reason}); download or"

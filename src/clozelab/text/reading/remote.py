@@ -18,7 +18,10 @@ from clozelab.text.reading.lines import TextFile
 
 
 def find_texts(url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
-    """The file at a URL, or the `wanted` ones of a folder or a pattern, sorted by name."""
+    """The file at a URL, or the `wanted` ones of a folder or a pattern, sorted by name.
+
+    `wanted` is given the path of a file in the folder.
+    """
     system, path = access.system_of(url)
     if "*" not in path:
         texts = _find_under(system, path, url, wanted)
@@ -42,13 +45,10 @@ def _find_under(system: Any, path: str, url: str, wanted: Callable[[str], bool])
     infos = tried(partial(access.call, system, "find", path, detail=True), url)
     texts = []
     for name, info in sorted(infos.items()):
-        if wanted(name):
-            known = (
-                info
-                if info.get("size") is not None
-                else call_with_retries(url, system, "info", name)
-            )
-            texts.append(_text_file(system, name, known))
+        if wanted(name.removeprefix(path.partition("?")[0])):
+            has_size = info.get("size") is not None
+            info = info if has_size else call_with_retries(url, system, "info", name)
+            texts.append(_text_file(system, name, info))
     return texts
 
 

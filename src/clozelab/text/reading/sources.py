@@ -279,9 +279,9 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
 
 
 def _is_text_name(name: str) -> bool:
-    """Whether a file of that name is read from a folder."""
+    """Whether the file at that path in a folder is read: neither it nor its folders are hidden."""
     path = PurePosixPath(name)
-    return not path.name.startswith(".") and kind_ending(path) in _KNOWN
+    return not any(part.startswith(".") for part in path.parts) and kind_ending(path) in _KNOWN
 
 
 def _nearest(path: Path) -> str:
