@@ -281,6 +281,28 @@ def test_an_interrupted_plan_goes_on(
         files_of_plans.listed(corpus)[0].remove()
 
 
+def test_plans_are_listed_while_one_is_written(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pieces are removed between one look and the next."""
+    plan_of(corpus)
+    (plan,) = files_of_plans.listed(corpus)
+    for name in ("table-00000", "table-00001"):
+        (plan.path / "work" / name).mkdir(parents=True)
+        (plan.path / "work" / name / "sizes.bin").touch()
+    plain = os.scandir
+
+    def scanned(place: Any) -> Any:
+        entries = plain(place)
+        if str(place).endswith("table-00000"):
+            shutil.rmtree(plan.path / "work")
+        return entries
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    (again,) = files_of_plans.listed(corpus)
+    assert again.path == plan.path and again.purpose == plan.purpose
+
+
 @pytest.mark.usefixtures("finely")
 def test_a_damaged_piece_is_made_again_from_stages_that_were_dropped(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch

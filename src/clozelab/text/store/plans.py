@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -136,10 +136,18 @@ def _clear(folder: Path) -> None:
 
 def _described(folder: Path) -> KeptPlan:
     entry = columns.read(folder)
-    stats = [file.stat() for file in folder.rglob("*")]
+    stats = list(_stats(folder))
     used = datetime.fromtimestamp(max(stat.st_mtime for stat in stats), UTC)
     purpose = {} if entry is None else entry["purpose"]
     return KeptPlan(folder, purpose, sum(stat.st_size for stat in stats), used)
+
+
+def _stats(folder: Path) -> Iterator[os.stat_result]:
+    """Size and time of everything in a folder, in which another process may write and remove."""
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            with suppress(FileNotFoundError):
+                yield os.stat(os.path.join(place, name))
 
 
 @contextmanager
