@@ -261,4 +261,4 @@ def test_without_nupunkt_auto_is_plain_and_asking_for_it_says_how_to_get_it(
     with pytest.raises(UserError, match="pip install nupunkt"):
         splitter("nupunkt")
     with pytest.raises(UserError, match="auto, nupunkt, plain or none"):
-        splitter("punkt")  # type: ignore[arg-type]
+        splitter("punkt")

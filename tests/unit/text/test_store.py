@@ -416,6 +416,20 @@ def test_a_broken_shard_is_known_by_any_byte(tmp_path: Path) -> None:
     assert not shards.sound(tmp_path / "b.npz")
 
 
+def test_shards_of_other_versions_of_the_packages_are_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    segmented, plain = (
+        shards.TokenisingSettings("{}", "plain", segment, shards.NgramTable())
+        for segment in (True, False)
+    )
+    before = segmented.digest(), plain.digest()
+    monkeypatch.setattr(shards, "segmenter", lambda: "rjieba 99")
+    assert segmented.digest() != before[0] and plain.digest() == before[1]
+    monkeypatch.setattr(shards.tokenizers, "__version__", "99")
+    assert plain.digest() != before[1]
+
+
 def test_a_new_text_gets_the_units_of_the_corpus(tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_text("New York\n", encoding="utf-8")

@@ -119,7 +119,7 @@ def lines(text: str, counts: Counts | None = None, *, place: str = "") -> list[s
     return _tile(text, _no_ends, counts=counts, place=place)
 
 
-def splitter(kind: Splitting = "auto") -> Splitter:
+def splitter(kind: str = "auto") -> Splitter:
     """The splitter of that kind; `auto` takes nupunkt where it is installed."""
     if kind not in get_args(Splitting):
         raise UserError(

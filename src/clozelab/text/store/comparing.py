@@ -33,7 +33,6 @@ class Comparison:
             table = self.exclude.keys.tobytes() + self.exclude.file_of.tobytes()
             names += [self.exclude.what(file) for file in range(len(self.exclude.files))]
             names.append(blake2b(table, digest_size=16).hexdigest())
-        names += [near.algorithm()] if self.near else []
         return [*names, WORDS] if self.exclude or self.near else names
 
     def arrays(self) -> dict[str, Array]:

@@ -13,16 +13,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import tokenizers
-
 from clozelab import cluster, interrupts
 from clozelab.errors import UserError
-from clozelab.text import near
 from clozelab.text.building import BuildOptions, cores
-from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.shards import TokenisingSettings
 from clozelab.text.store.tasks import PortionEnd, ShardCut, ShardMade, ShardReader, make_shard
-from clozelab.text.words import segmenter
 
 _WORK = "work"  # a file in the build's folder: the settings for its processes
 _RETRIES = 5  # by Ray, of a task whose worker or node died; text that is still lost is read again
@@ -178,7 +173,7 @@ class RayEngine:
 
     def prepare(self, settings: TokenisingSettings, folder: Path) -> None:
         """Put the settings into Ray's object store."""
-        self._settings, self._versions = self._ray.put(settings), versions(settings)
+        self._settings, self._versions = self._ray.put(settings), settings.versions()
 
     @property
     def _cores(self) -> int:
@@ -244,27 +239,16 @@ class _NodeReader:
 
 
 def _run_on_node(
-    settings: TokenisingSettings, expected: str, cut: ShardCut | PortionEnd
+    settings: TokenisingSettings, expected: list[str], cut: ShardCut | PortionEnd
 ) -> ShardMade | PortionEnd:
     """Run a task on a node, if the same versions are installed there as here."""
     _set_up()
-    if (installed := versions(settings)) != expected:
+    if (installed := settings.versions()) != expected:
         raise UserError(
-            f"--on: the node {os.uname().nodename} has {installed}, and this machine {expected};"
-            " install the same versions on every node"
+            f"--on: the node {os.uname().nodename} has {', '.join(installed)}, and this machine"
+            f" {', '.join(expected)}; install the same versions on every node"
         )
     return make_shard(settings, cut)
-
-
-def versions(settings: TokenisingSettings) -> str:
-    """The installed versions of what affects tokens besides text and settings."""
-    names = [f"tokenizers {tokenizers.__version__}", splitter(settings.sentences).name]  # type: ignore[arg-type]
-    if settings.segment:
-        names.append(segmenter() or "no rjieba")
-    if settings.comparison.near:
-        near.check()
-        names.append(near.algorithm())
-    return ", ".join(names)
 
 
 @cache

@@ -234,7 +234,7 @@ def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]
         "splits": facts["splits"],
         "vocabulary": describe(plan.tokenizer).size,
         "units": facts["units"],
-        "sentences": splitter(plan.settings.sentences).name,  # type: ignore[arg-type]
+        "sentences": splitter(plan.settings.sentences).name,
         "segmenter": segmenter() if plan.settings.segment else None,
         "inputs": plan.inputs,
         "reading": options["reading"],

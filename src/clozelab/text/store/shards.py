@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import tokenizers
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
@@ -26,12 +27,14 @@ from clozelab import files
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges, sums
+from clozelab.text import near
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.near import Signatures
 from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import lines, splitter
 from clozelab.text.store.comparing import Comparison, text_digest
 from clozelab.text.units import NgramTable, mark_ngrams, mark_span
+from clozelab.text.words import segmenter
 
 SHARD = 1 << 21  # characters
 PAST_END = "spans past the end of their document or part of it"
@@ -52,11 +55,21 @@ class TokenisingSettings:
     comparison: Comparison = field(default_factory=Comparison)
 
     def digest(self) -> bytes:
-        """A hash of the settings, with the versions of the sentence splitter and the like."""
-        names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
+        """A hash of the settings, with the versions of the packages."""
+        names = [self.tokenizer, str(self.segment), *self.versions()]
         names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.items()]
         names += self.comparison.names()
-        return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
+        return blake2b("\0".join(["3", *names]).encode(), digest_size=16).digest()
+
+    def versions(self) -> list[str]:
+        """The installed versions of what affects tokens besides text and settings."""
+        names = [f"tokenizers {tokenizers.__version__}", splitter(self.sentences).name]
+        if self.segment:
+            names.append(segmenter() or "no rjieba")
+        if self.comparison.near:
+            near.check()
+            names.append(near.algorithm())
+        return names
 
     def write(self, file: Path) -> None:
         """Write the settings to a file for other processes."""
@@ -224,7 +237,7 @@ def tokenise(
 ) -> dict[str, Array]:
     """Tokenise a job's documents; returns the arrays of the shard."""
     tokenizer.forget()
-    split = splitter(settings.sentences).split  # type: ignore[arg-type]
+    split = splitter(settings.sentences).split
     cut = [
         (lines if document.is_split else split)(document.text, counts, place=document.name)
         for document in job.documents
