@@ -208,8 +208,7 @@ def test_the_sample_for_the_tokenizer_counts_text(
 ) -> None:
     short = texts(200)
     rows = "".join(json.dumps({"id": "0" * 400, "text": text}) + "\n" for text in short * 4)
-    monkeypatch.chdir(tmp_path)  # documents are chosen by their names, and so by the file's
-    path = Path("a.jsonl.gz" if packed else "a.jsonl")
+    path = tmp_path / ("a.jsonl.gz" if packed else "a.jsonl")
     path.write_bytes(gzip.compress(rows.encode()) if packed else rows.encode())
     total = 4 * sum(len(text.encode()) for text in short)
     assert (path.stat().st_size < total // 2) == packed
@@ -221,6 +220,19 @@ def test_the_sample_for_the_tokenizer_counts_text(
     half, whole = Counting.seen[-2:]
     assert total * 0.4 < half <= total // 2
     assert whole > total * 0.99  # line ends between paragraphs are not counted
+
+
+def test_the_sample_does_not_depend_on_where_the_text_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "_MOST_SAMPLE", 20_000)
+    prints = []
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        file = write(tmp_path / name / "a.jsonl", texts(200))
+        corpus = build(file, tmp_path / name / "c", Wordpiece(vocabulary=400))
+        prints.append(corpus.manifest["fingerprint"])
+    assert prints[0] == prints[1]
 
 
 def test_a_trained_tokenizer_that_was_damaged_is_trained_again(tmp_path: Path) -> None:

@@ -339,10 +339,13 @@ def _trained_tokenizer(
 def _sample(
     texts: Iterator[RawDocument], share: float, *, limit: int, stop: threading.Event
 ) -> Iterator[str]:
-    """The paragraphs of a share of the documents, chosen by their names; at most `limit` bytes."""
+    """The paragraphs of a share of the documents, at most `limit` bytes.
+
+    Documents are drawn by their numbers, since the names of files must not change a corpus.
+    """
     size = 0
-    for document in texts:
-        if share < 1 and root(0, document.name) >= share * 2**64:
+    for number, document in enumerate(texts):
+        if share < 1 and root(0, f"document {number}") >= share * 2**64:
             continue
         for paragraph in document.text.split("\n"):
             # The trainers need a hundred bytes for every character of a text.
