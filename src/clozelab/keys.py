@@ -79,8 +79,7 @@ def fold(values: ArrayLike, starts: Ints) -> Keys:
         return np.zeros(0, dtype=np.uint64)
     ends = np.append(starts[1:], len(values))
     position = np.arange(len(values)) - np.repeat(starts, ends - starts)
-    with np.errstate(over="ignore"):
-        return mix(np.add.reduceat(mix(values, position), starts), ends - starts)
+    return mix(np.add.reduceat(mix(values, position), starts), ends - starts)
 
 
 def _scale(keys: Keys, total: np.uint64) -> Ints:

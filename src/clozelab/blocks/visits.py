@@ -156,17 +156,12 @@ class Window:
         return np.array([[first, stops[row], self.documents[row]]])
 
     def running(self, room: int, sizes: Callable[[int, int], Array] | None = None) -> Ints:
-        """Cumulative tokens from the window's first entry on, up to `room` past its last.
+        """Cumulative tokens from the window's first entry on, to more than `room` past its last.
 
-        `sizes` may count something else than tokens.
+        `sizes` may count something else than tokens, of which every entry has at least one.
         """
-        reach = room
-        while True:
-            end = min(self.last + reach + 1, len(self.visits))
-            running = offsets((sizes or self.visits.sizes_of)(self.first, end))
-            if end == len(self.visits) or running[-1] - running[len(self)] > room:
-                return running
-            reach *= 2
+        end = min(self.last + room + 1, len(self.visits))
+        return offsets((sizes or self.visits.sizes_of)(self.first, end))
 
 
 Refine = Callable[[Entries], Entries]  # complete documents → the entries that are kept

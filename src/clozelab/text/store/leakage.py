@@ -31,8 +31,7 @@ def count_leaked(folder: Path, parent: Corpus, *, counts: Counts) -> None:
 def _old_and_new(folder: Path, parent: Corpus, split: str) -> tuple[_Sentences, _Sentences]:
     """The old and the new sentences of a split."""
     bounds: Ints = np.load(folder / split / "sentences.npy", "r")
-    # An empty file cannot be mapped.
-    ids: Array = np.load(folder / split / "ids.npy", "r" if bounds[-1] else None)
+    ids: Array = np.load(folder / split / "ids.npy", "r")
     old = len(parent.documents(split).sentences) - 1
     return _Sentences(ids, bounds[: old + 1]), _Sentences(ids, bounds[old:])
 
