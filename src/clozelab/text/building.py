@@ -65,7 +65,7 @@ class BuildProgress:
 
 
 T = TypeVar("T")
-Steps = Generator[tuple[str, int, int], None, T]  # yields stage, done, total
+Stage = Generator[BuildProgress, None, T]  # a stage of the build, and its result
 
 
 def choose_tokenizer(

@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -24,7 +24,7 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.keys import root
 from clozelab.text import near
-from clozelab.text.building import BuildOptions, BuildProgress
+from clozelab.text.building import BuildOptions, BuildProgress, Stage
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
 from clozelab.text.overlap import EvaluationNgrams
@@ -71,7 +71,7 @@ def build(
     tokenizer: TokenizerSpec | Tokenizer,
     options: BuildOptions,
     counts: Counts,
-) -> Generator[BuildProgress, None, Corpus]:
+) -> Stage[Corpus]:
     """Build a store from texts in `out`; yields progress, returns the opened store.
 
     What was skipped, cut or repaired, and a vocabulary that is too small, is added to `counts`.
@@ -90,8 +90,7 @@ def build(
         plan = yield from tokenised(
             inputs, folder, settings, spans, reading=options.reading, counts=counts, where=runner
         )
-        for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
-            yield BuildProgress(stage, done, total, "steps")
+        yield from finish(out, plan, options=asdict(options), counts=counts)
         files.remove_folder(folder, last=_ADDING)
     corpus = Corpus.open(out, trusting=True)
     # Parts from outside the package need not have `learns`.
@@ -134,7 +133,7 @@ def _count_stripped(corpus: Corpus, counts: Counts) -> None:
 
 def add(
     inputs: Sequence[str], out: Path, *, options: BuildOptions, counts: Counts
-) -> Generator[BuildProgress, None, Corpus]:
+) -> Stage[Corpus]:
     """Append texts to a finished store, tokenised with its settings; yields progress.
 
     Until the end the store is unchanged; an addition that was stopped continues like a build.
@@ -159,9 +158,7 @@ def add(
             inputs, folder, settings, {}, reading=options.reading, counts=counts, where=runner
         )
         files.write_text(note, f"{request} {parent.manifest['fingerprint']}\n")
-        steps = finish(out, plan, options=asdict(options), counts=counts, parent=parent)
-        for stage, done, total in steps:
-            yield BuildProgress(stage, done, total, "steps")
+        yield from finish(out, plan, options=asdict(options), counts=counts, parent=parent)
         files.remove_folder(folder, last=_ADDING)
     return Corpus.open(out, trusting=True)
 
@@ -296,7 +293,7 @@ def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
 
 def _trained_tokenizer(
     spec: TokenizerSpec, inputs: list[str], folder: Path, reading: Reading
-) -> Generator[BuildProgress, None, Tokenizer]:
+) -> Stage[Tokenizer]:
     """Train a tokenizer on a random sample of the documents, or load the one trained before."""
     key = [repr(spec), repr(reading), repr(listing(inputs, reading))]
     name = blake2b("\0".join(key).encode(), digest_size=8).hexdigest()

@@ -16,7 +16,7 @@ from clozelab.contracts import Counts, Documents, Ints, Keys
 from clozelab.keys import fold
 from clozelab.packed import contains
 from clozelab.text import near
-from clozelab.text.building import Steps
+from clozelab.text.building import BuildProgress, Stage
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.manifest import SPLITS
 from clozelab.text.store.parts import PART, in_parts
@@ -30,7 +30,7 @@ _MANY = 8  # buckets of more documents are skipped if they were compared before
 
 def clean(
     plan: ShardPlan, *, options: dict[str, Any], counts: Counts, parent: Corpus | None = None
-) -> Steps[ShardPlan]:
+) -> Stage[ShardPlan]:
     """The plan without repeats, as the options say; `counts` gets their number and examples.
 
     Documents are also compared with those of the parent, the corpus that they are added to.
@@ -47,7 +47,7 @@ def clean(
     return plan
 
 
-def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Steps[ShardPlan]:
+def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Stage[ShardPlan]:
     """Keep the first of equal documents, lines or paragraphs; examples are the most frequent."""
     total = sum(len(shard.digests_of(level)) for shard in plan.shards())
     tables = (shard.digests_of(level) for shard in plan.shards())
@@ -55,7 +55,7 @@ def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Steps[Sh
     frequent: list[tuple[int, int]] = []  # minus the count, and the number of the first
     done = 0
     for numbers, rows in in_parts(tables, total=total, folder=plan.folder / "parts"):
-        yield "looking for repeats", done, total
+        yield BuildProgress("looking for repeats", done, total, "steps")
         _, first, times = np.unique(rows, axis=0, return_index=True, return_counts=True)
         first_seen[numbers[first]] = True
         repeated = np.flatnonzero(times > 1)
@@ -96,7 +96,7 @@ def _document_keys(text: Documents | Shard) -> Keys:
 
 def _without_near_duplicates(
     plan: ShardPlan, threshold: float, *, counts: Counts
-) -> Steps[ShardPlan]:
+) -> Stage[ShardPlan]:
     """Without documents nearly equal to an earlier one; examples are the least similar pairs.
 
     The documents of a band's bucket are compared with its first; those that differ from it with the
@@ -114,7 +114,7 @@ def _without_near_duplicates(
     closest: list[tuple[float, int, int]] = []  # similarity, a document, and an earlier one
     earlier: list[Keys] = []
     for band in range(count):
-        yield "looking for near-duplicates", band, count
+        yield BuildProgress("looking for near-duplicates", band, count, "steps")
         keys = np.memmap(folder / f"band-{band}", np.uint64, "r", shape=(total, 1))
         tables = (np.array(keys[first : first + PART]) for first in range(0, total, PART))
         for numbers, rows in in_parts(tables, total=total, folder=plan.folder / "parts"):

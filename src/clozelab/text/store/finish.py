@@ -22,7 +22,7 @@ from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
 from clozelab.remote import access
-from clozelab.text.building import Steps
+from clozelab.text.building import BuildProgress, Stage
 from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.adding import added, publish_addition
@@ -53,7 +53,7 @@ def finish(
     options: dict[str, Any],
     counts: Counts,
     parent: Corpus | None = None,
-) -> Steps[None]:
+) -> Stage[None]:
     """Write the finished store; if it has a parent, after the parent's text."""
     shutil.rmtree(plan.ready, ignore_errors=True)  # left by a build that was killed
     for split in SPLITS:
@@ -110,9 +110,9 @@ def _digests_and_sizes(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
     return np.concatenate(digests), np.concatenate(sizes)
 
 
-def _write_vocabularies(plan: ShardPlan, options: dict[str, Any]) -> Steps[Keys]:
+def _write_vocabularies(plan: ShardPlan, options: dict[str, Any]) -> Stage[Keys]:
     """Write the tokenizer, the whole words and the units; returns the keys of phrases."""
-    yield "counting words", 0, len(plan.names)
+    yield BuildProgress("counting words", 0, len(plan.names), "steps")
     _write_words(plan, most=options["words"])
     phrases = np.zeros(0, dtype=np.uint64)
     if options["phrases"]:
@@ -165,7 +165,7 @@ def _word_texts(plan: ShardPlan, words: Keys) -> list[str]:
     return [spelled[word] for word in words.tolist()]
 
 
-def _mine_phrases(plan: ShardPlan) -> Steps[Keys]:
+def _mine_phrases(plan: ShardPlan) -> Stage[Keys]:
     """The keys of the pairs of words that are phrases, mined from the whole corpus."""
     has_letters, total = lettered(plan.tokenizer), len(plan.names)
     words, together = KeyCounts(), KeyCounts()
@@ -173,7 +173,7 @@ def _mine_phrases(plan: ShardPlan) -> Steps[Keys]:
         word_keys, pair_keys = pairs(shard.ids, shard.marks, shard.sentences, lettered=has_letters)
         words.add(*np.unique(word_keys, return_counts=True))
         together.add(*np.unique(pair_keys, return_counts=True))
-        yield "mining phrases", number, total
+        yield BuildProgress("mining phrases", number, total, "steps")
 
     def pairs_of_shards() -> Iterator[Keys]:
         for shard in plan.shards():
@@ -190,7 +190,7 @@ def _write_splits(
     totals: Totals,
     phrases: Keys,
     parent: Corpus | None,
-) -> Steps[dict[str, int]]:
+) -> Stage[dict[str, int]]:
     """Copy the documents of every shard to the splits; mark phrases, count ids; counts of units."""
     vocabulary = describe(plan.tokenizer).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
@@ -214,7 +214,7 @@ def _write_splits(
             if split == "train":
                 token_counts += np.bincount(ids, minlength=vocabulary)
         first += len(shard.documents) - 1
-        yield "writing", number + 1, len(plan.names)
+        yield BuildProgress("writing", number + 1, len(plan.names), "steps")
     for writer in writers.values():
         writer.close()
     _save_array(plan.ready / "counts.npy", token_counts)

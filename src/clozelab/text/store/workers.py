@@ -8,13 +8,12 @@ reads everything again: finished shards are recognised by their names.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.text.building import BuildProgress
+from clozelab.text.building import BuildProgress, Stage
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sources import (
@@ -41,7 +40,7 @@ def tokenised(
     reading: Reading,
     counts: Counts,
     where: Engine,
-) -> Generator[BuildProgress, None, shards.ShardPlan]:
+) -> Stage[shards.ShardPlan]:
     """Tokenise all inputs into shards; yields progress, returns the shards in the text's order."""
     total = total_bytes(inputs, reading)
     parts = portions(inputs, reading, counts)
