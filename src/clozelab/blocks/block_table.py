@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.planned import PiecesInMemory, PlannedFormat, PlanPieces
+from clozelab.blocks.planned import PlannedFormat, PlanPieces
 from clozelab.blocks.visits import VisitOrder, Window
 from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ints, Mark, Plan, PlanStretch
 from clozelab.errors import UserError
@@ -133,25 +133,24 @@ class TableFormat(PlannedFormat):
         return np.array([first]) if entry - first <= _FAR else None
 
     def stretches(
-        self, documents: Documents, key: int, pieces: PlanPieces | None = None
+        self, documents: Documents, key: int, pieces: PlanPieces
     ) -> Iterator[PlanStretch]:
         """The table of a pass, some blocks at a time."""
-        shared: PlanPieces = pieces or PiecesInMemory()
-        visits = self.visits(documents, key, shared)
+        visits = self.visits(documents, key, pieces)
         parts = visits.parts()
 
         def make(number: int) -> Iterator[PlanStretch]:
-            earlier = shared.find("table", number - 1) if number else None
+            earlier = pieces.find("table", number - 1) if number else None
             chain = Chain(earlier.counts[_NEXT]) if earlier else None
             chain = chain or self._chain_at(visits, key, parts[number])
             if chain is None:
-                chain = Chain(shared.piece("table", number - 1, make).counts[_NEXT])
+                chain = Chain(pieces.piece("table", number - 1, make).counts[_NEXT])
             for window in visits.part(parts[number]):
                 yield self.table(window, key, chain)
             yield PlanStretch({}, {_NEXT: int(chain.at[0])})
 
         first = np.zeros(1, dtype=np.int64)
-        for number, (columns, counts) in enumerate(shared.all_pieces("table", len(parts), make)):
+        for number, (columns, counts) in enumerate(pieces.all_pieces("table", len(parts), make)):
             first = first[-1] + offsets(columns["pieces"])
             rows = {name: values for name, values in columns.items() if name != "pieces"}
             notes = {name: count for name, count in counts.items() if name != _NEXT}

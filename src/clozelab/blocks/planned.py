@@ -92,7 +92,7 @@ class PlannedFormat(Part):
     """A format whose plan is made of columns."""
 
     def stretches(
-        self, documents: Documents, key: int, pieces: PlanPieces | None = None
+        self, documents: Documents, key: int, pieces: PlanPieces
     ) -> Iterator[PlanStretch]:
         """The columns of a pass, some rows at a time; never empty."""
         raise NotImplementedError
@@ -103,4 +103,5 @@ class PlannedFormat(Part):
 
     def plan(self, documents: Documents, key: int) -> Plan:
         """Plan a pass in memory; `key` stands for (seed, purpose, copy)."""
-        return self.opened(documents, key, joined(self.stretches(documents, key)))
+        stretches = self.stretches(documents, key, PiecesInMemory())
+        return self.opened(documents, key, joined(stretches))

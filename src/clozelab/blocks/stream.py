@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.planned import PiecesInMemory, PlannedFormat, PlanPieces, draw
+from clozelab.blocks.planned import PlannedFormat, PlanPieces, draw
 from clozelab.blocks.shuffle import (
     Shuffle,
     Shuffled,
@@ -91,11 +91,10 @@ class StreamFormat(PlannedFormat):
         return whole_documents(documents)
 
     def stretches(
-        self, documents: Documents, key: int, pieces: PlanPieces | None = None
+        self, documents: Documents, key: int, pieces: PlanPieces
     ) -> Iterator[PlanStretch]:
         """Yield the columns of the stream, some documents at a time."""
-        shared: PlanPieces = pieces or PiecesInMemory()
-        shuffle = Shuffle(self.units(documents), key, shared)
+        shuffle = Shuffle(self.units(documents), key, pieces)
 
         def make(number: int) -> Iterator[PlanStretch]:
             for dealt in shuffle.portion(number):
@@ -103,8 +102,8 @@ class StreamFormat(PlannedFormat):
                 release(documents.sentences, documents.documents)
 
         length = 0
-        portions = shared.all_pieces("stream", len(shuffle), make)
-        shared.drop(shuffle.name)
+        portions = pieces.all_pieces("stream", len(shuffle), make)
+        pieces.drop(shuffle.name)
         for number, piece in enumerate(portions):
             columns: Mapping[str, Any] = piece.columns
             starts = length + offsets(columns["sizes"] + 1)

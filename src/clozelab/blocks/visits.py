@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.blocks.planned import PiecesInMemory, PlanPieces
+from clozelab.blocks.planned import PlanPieces
 from clozelab.blocks.shuffle import Shuffle, Shuffled, release, sentences_of, single_sentences
 from clozelab.contracts import Array, Bools, Documents, Ints, PlanStretch
 from clozelab.keys import mix
@@ -171,19 +171,18 @@ def visit_order(
     documents: Documents,
     key: int,
     *,
+    pieces: PlanPieces,
     order: ShuffleUnit = "documents",
     longest: int | None = None,
     values: Callable[[int, int], Ints] | None = None,
     refine: Refine = lambda entries: entries,
     gaps: bool = False,
-    pieces: PlanPieces | None = None,
 ) -> VisitOrder:
     """The order of a visit; sentences of more than `longest` tokens become several entries.
 
     `values` gives a number for each of a range of sentences. `refine` may drop entries, and leave
     `gaps` in documents.
     """
-    pieces = pieces or PiecesInMemory()
     scattered = gaps or order == "sentences"
     if pieces.find("visit", 0) is None:
         shuffle = Shuffle(sentences_of(documents, values), key, pieces)

@@ -46,7 +46,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffle, "_PIECE", 1024)
 
 
-def joined(part: Any, documents: Documents, pieces: PlanPieces | None) -> PlanStretch:
+def joined(part: Any, documents: Documents, pieces: PlanPieces) -> PlanStretch:
     """The columns of all stretches, and their counts."""
     return planned.joined(part.stretches(documents, 4, pieces))
 
@@ -63,7 +63,7 @@ def test_windows_and_buckets_do_not_change_a_byte(
     name: str, uneven: Documents, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     parts = [PARTS[name](length=32, **settings) for settings in SETTINGS.get(name, [{}])]
-    whole = [joined(part, uneven, None) for part in parts]
+    whole = [joined(part, uneven, PiecesInMemory()) for part in parts]
     request.getfixturevalue("few")
     for number, (part, plain) in enumerate(zip(parts, whole, strict=True)):
         assert_same(joined(part, uneven, pieces_in(tmp_path / str(number))), plain)
@@ -88,7 +88,7 @@ def test_a_part_knows_where_its_blocks_begin(
     monkeypatch.setattr(sentences, "_LEAD", min(far, 150))
     for settings in SETTINGS.get(name, [{}]):
         part = PARTS[name](length=32, **settings)
-        assert_same(joined(part, uneven, Backwards()), joined(part, uneven, None))
+        assert_same(joined(part, uneven, Backwards()), joined(part, uneven, PiecesInMemory()))
 
 
 @pytest.mark.usefixtures("few")
@@ -102,7 +102,7 @@ def test_any_number_of_writers_makes_the_same_plan(
     with ThreadPoolExecutor(writers) as pool:
         tasks = [pool.submit(joined, part, uneven, SharedPieces(tmp_path)) for _ in range(writers)]
         plans = [task.result() for task in tasks]
-    plain = joined(part, uneven, None)
+    plain = joined(part, uneven, PiecesInMemory())
     for plan in plans:
         assert_same(plan, plain)
 

@@ -79,10 +79,12 @@ def test_a_plan_is_the_same_through_a_small_window(
     assert np.array_equal(windowed.starts, expected.starts)
 
 
+def visited(documents: Documents, key: int = 1, **options: Any) -> VisitOrder:
+    return visit_order(documents, key, pieces=PiecesInMemory(), **options)
+
+
 def test_a_walk_leaves_out_what_is_empty() -> None:
-    way = visit_order(
-        synthetic_documents.placed([[0, 3, 0], [], [0], [2, 4]]), 1, order="documents", longest=None
-    )
+    way = visited(synthetic_documents.placed([[0, 3, 0], [], [0], [2, 4]]))
     assert sorted(sizes_of(way)) == [2, 3, 4]
     assert np.diff(way.bounds).tolist() in ([1, 2], [2, 1])
     assert all_of(way).ends.tolist() == np.repeat(way.bounds[1:], np.diff(way.bounds)).tolist()
@@ -90,7 +92,7 @@ def test_a_walk_leaves_out_what_is_empty() -> None:
 
 @pytest.mark.parametrize("longest", [1, 4, 5, 100])
 def test_long_sentences_become_full_parts_and_a_rest(longest: int) -> None:
-    way = visit_order(synthetic_documents.placed([[10, 3]]), 1, order="documents", longest=longest)
+    way = visited(synthetic_documents.placed([[10, 3]]), longest=longest)
     sizes = [min(longest, size - at) for size in (10, 3) for at in range(0, size, longest)]
     assert sizes_of(way) == sizes
     assert starts_of(way).tolist() == np.cumsum([0, *sizes[:-1]]).tolist()
@@ -116,10 +118,10 @@ def test_how_a_visit_is_kept_changes_no_plan(
     name: str, changed: Callable[[VisitOrder], VisitOrder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents, part = synthetic_documents.prose(), TABLES[name](length=32)
-    expected = joined(part.stretches(documents, 4))
+    expected = joined(part.stretches(documents, 4, PiecesInMemory()))
     plain = part.visits(documents, 4, PiecesInMemory())
     monkeypatch.setattr(TABLES[name], "visits", lambda *_: changed(plain))
-    found = joined(part.stretches(documents, 4))
+    found = joined(part.stretches(documents, 4, PiecesInMemory()))
     assert plain.scattered is None and found.counts == expected.counts
     for column, values in expected.columns.items():
         assert np.array_equal(found.columns[column], values), column
@@ -142,17 +144,17 @@ def test_gaps_in_documents_are_kept_and_never_overlooked() -> None:
         sizes = np.where(some.sizes == 1, 0, some.sizes)
         return entries(some.starts, sizes, some.documents)
 
-    way = visit_order(documents, 1, refine=without_ones, gaps=True)
+    way = visited(documents, refine=without_ones, gaps=True)
     places = dict(zip(starts_of(way).tolist(), sizes_of(way), strict=True))
     assert places == {0: 3, 4: 4, 9: 5, 14: 2, 16: 6}
     with pytest.raises(AssertionError, match="follow each other in the store"):
-        visit_order(documents, 1, refine=without_ones)
+        visited(documents, refine=without_ones)
 
 
 def test_shuffled_sentences_keep_the_documents_sizes() -> None:
     documents = synthetic_documents.placed([[5] * n for n in range(1, 60)])
-    usual = visit_order(documents, 3, order="documents", longest=None)
-    dealt = visit_order(documents, 3, order="sentences", longest=None)
+    usual = visited(documents, 3)
+    dealt = visited(documents, 3, order="sentences")
     assert np.array_equal(dealt.bounds, usual.bounds)
     assert sorted(starts_of(dealt).tolist()) == sorted(starts_of(usual).tolist())
     owner = all_of(dealt).documents
