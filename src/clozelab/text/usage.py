@@ -109,11 +109,11 @@ def _paragraphs(text: str) -> list[str]:
 
 def _unknown_words(tokenizer: Tokenizer, texts: list[str]) -> set[str]:
     """The words of some texts that are unknown to the tokenizer."""
-    assert tokenizer.pre_tokenizer is not None
+    split = tokenizer.pre_tokenizer  # without one, a whole text is a word
     unknown, words = describe(tokenizer).roles.get("unk"), set[str]()
     for text in texts:
         normal = tokenizer.normalizer.normalize_str(text) if tokenizer.normalizer else text
-        words |= {word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)}
+        words |= {word for word, _ in split.pre_tokenize_str(normal)} if split else {normal}
     return {word for word in words if any(t.id == unknown for t in tokenizer.model.tokenize(word))}
 
 

@@ -55,6 +55,13 @@ def test_the_text_itself_is_read_as_before(kind: str) -> None:
         assert ids(new, text) == [numbers[number] for number in ids(old, text)], text
 
 
+def test_wordpiece_that_does_not_split_text_has_whole_texts_that_are_unknown() -> None:
+    names = {name: number for number, name in enumerate(["[UNK]", "the river", "the"])}
+    tokenizer = Tokenizer(models.WordPiece(names, unk_token="[UNK]"))
+    token_usage = used(tokenizer, ["the river", "the sea"])
+    assert token_usage.counts.tolist() == [1, 1, 0] and token_usage.unknown == {"the sea"}
+
+
 def test_a_sentence_may_stand_alone_later() -> None:
     old = copy("byte_bpe")
     token_usage = used(old, ["It was wide. The river was slow."])
