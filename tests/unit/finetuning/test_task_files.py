@@ -153,6 +153,7 @@ def test_an_array_tells_the_line_of_each_record(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "x", "label": 1}\n\n{"text": "y", "label"\n'),
         ("a.json", '[{"text": "x", "label": 1},\n\n{"text": "y", "label"]'),
         ("a.json", '[{"text": "x", "label": 1},\n\n'),
+        ("a.json", '[{"text": "x", "label": 1},\n{"text": "y", "label": 0}]\n[{"text": "z"}]\n'),
     ],
 )
 def test_broken_json_is_refused_with_its_line(tmp_path: Path, name: str, content: str) -> None:
@@ -239,6 +240,18 @@ def test_a_role_that_no_column_has_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\n")
     message = refusal(lambda: sentences(path, ReadOptions(columns={"lable": "x"})))
     assert "has no role 'lable'; did you mean label?" in message
+    path = write(tmp_path / "a.conll", "one X O\ntwo Y O\n")
+    message = refusal(lambda: tagged(path, ReadOptions(columns={"tag": "1"})))
+    assert "has no role 'tag'; did you mean tags?" in message
+
+
+def test_two_columns_of_a_name_are_refused_where_it_is_sought(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tnote\tlabel\ttext\tnote\nfine\ta\t1\tbad\tb\n")
+    assert f"{path} has two columns 'text'" in refusal(lambda: sentences(path))
+    columns = {"first": "note"}
+    assert "has two columns" in refusal(lambda: sentences(path, ReadOptions(columns=columns)))
+    path = write(tmp_path / "b.tsv", "text\tlabel\t\t\nfine\t1\t\t\n")
+    assert sentences(path) == [Sentences("0", "fine", None, "1")]
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_a_run_of_underscores_is_one_blank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "label"), [(1, 1), ("B", 1), ("b", 1), ("so", 1), ("1", 1), ("0", 2)]
+    ("answer", "label"), [(1, 1), ("B", 1), ("b", 1), ("so", 1), ("1", 1), ("0", 2), (1.0, 1)]
 )
 def test_a_choice_is_named_by_number_letter_or_text(
     tmp_path: Path, answer: object, label: int
@@ -410,3 +410,5 @@ def test_a_column_of_a_conll_file_goes_by_number(tmp_path: Path, column: str) ->
         f"--columns sentences={column} is not a column of {path}; columns are numbered" in message
     )
     assert documents(path, ReadOptions(columns={"sentences": "2"}))[0].sentences == (("0",),)
+    message = refusal(lambda: documents(path, ReadOptions(columns={"sentence": "2"})))
+    assert "has no role 'sentence'; did you mean sentences?" in message

@@ -10,7 +10,14 @@ from typing import Any
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Choice, Id
-from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
+from clozelab.finetuning.files.columns import (
+    DEFAULTS,
+    Columns,
+    ReadOptions,
+    Source,
+    cell_text,
+    text_of,
+)
 from clozelab.finetuning.files.tables import Record, Table, parsed, text
 
 _ROLES = ("first", "question", "choices", "label", "id")
@@ -170,7 +177,7 @@ def _right_choice(
         if labelled:
             raise UserError(f"{place} does not say which choice is right; write its number, from 0")
         return None
-    word = str(value).strip()
+    word = cell_text(value)
     if word in names[: len(texts)]:
         return names.index(word)
     number = int(word) if word.isdecimal() and int(word) < len(texts) else None

@@ -48,9 +48,7 @@ class Columns:
         self, source: Source, options: ReadOptions, counts: Counts, *, roles: Sequence[str]
     ) -> None:
         """Open a file; columns given by number mean that it has no header line."""
-        for role in options.columns:
-            if role not in roles:
-                raise UserError(f"--columns has no role {role!r}; {remedy(role, roles)}")
+        check_roles(options, roles)
         if isinstance(source, Path):
             numbered = any(name.isdecimal() for name in options.columns.values())
             skips = counts if options.skips else None
@@ -64,10 +62,14 @@ class Columns:
         named = self.options.columns.get(role)
         lower = {name.lower(): name for name in reversed(self.names)}
         for name in usual if named is None else (named,):
-            if name in self.names:
-                return name
-            if name.lower() in lower:
-                return lower[name.lower()]
+            column = name if name in self.names else lower.get(name.lower())
+            if column is None:
+                continue
+            if self.names.count(column) > 1:
+                raise UserError(
+                    f"{self.table.name} has two columns {column!r}; give each a name of its own"
+                )
+            return column
         if named is not None and (self.options.labelled or role != "label"):
             raise self.missing(role, (named,))
         return None
@@ -96,7 +98,7 @@ class Columns:
     def id(self, row: Record, number: int) -> str:
         """The id of a row, or its number from 0."""
         value = None if self._id is None else row.values.get(self._id)
-        return Id(str(number) if value is None or value == "" else _cell_text(value), row.place)
+        return Id(str(number) if value is None or value == "" else cell_text(value), row.place)
 
     def label(self, row: Record, column: str | None) -> str | None:
         """The class of a row, checked; None if it is not known."""
@@ -106,7 +108,7 @@ class Columns:
                 f"{row.place} has {json.dumps(value, default=str):.60} as its label; write one"
                 " class as a text or a number"
             )
-        label = "" if value is None else _cell_text(value)
+        label = "" if value is None else cell_text(value)
         if label:
             known = label in self.options.undecided
             return label if known else checked_label(label, row.place, self.options.labels)
@@ -136,12 +138,19 @@ class Columns:
         return number
 
 
+def check_roles(options: ReadOptions, roles: Sequence[str]) -> None:
+    """Refuse columns for roles that a kind of task does not have."""
+    for role in options.columns:
+        if role not in roles:
+            raise UserError(f"--columns has no role {role!r}; {remedy(role, roles)}")
+
+
 def text_of(row: Record, column: str) -> str:
     """The text of a cell, without the spaces around it."""
     value = row.values.get(column)
     if value is None or isinstance(value, (list, dict)):
         raise UserError(f"{row.place} has no text in the column {column!r}; write one there")
-    return _cell_text(value)
+    return cell_text(value)
 
 
 def checked_label(label: str, place: str, labels: Sequence[str], *, what: str = "label") -> str:
@@ -155,7 +164,7 @@ def checked_label(label: str, place: str, labels: Sequence[str], *, what: str = 
     return label
 
 
-def _cell_text(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A cell as text: true, 3 (also for 3.0), or the text itself."""
     if isinstance(value, bool):
         return str(value).lower()

@@ -16,12 +16,13 @@ from pathlib import Path
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Document, Id, Mention, Pronoun
-from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source
+from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, check_roles
 from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix, table
 from clozelab.finetuning.files.tagged import cells
 
 _BEGIN = re.compile(r"#begin document \(?(.*?)\)?(?:; part (\d+))?\s*")
 _BRACKET = re.compile(r"(\()?(\d+)(\))?")
+_ROLES = ("sentences", "clusters", "id")
 _WORD = 3  # document, part, number of the word, word, …
 _GAP_COLUMNS = ("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")
 _GAP_WORD = re.compile(
@@ -36,8 +37,9 @@ def documents(source: Source, options: ReadOptions = DEFAULTS, **_: object) -> l
     if isinstance(source, Path):
         source = located(source)
         if suffix(source) not in (*JSON, ".parquet"):
+            check_roles(options, _ROLES)
             return list(_read_columns(source, options))
-    return list(_rows(Columns(source, options, Counts(), roles=("sentences", "clusters", "id"))))
+    return list(_rows(Columns(source, options, Counts(), roles=_ROLES)))
 
 
 def litbank(path: Path, split: str) -> list[Document]:

@@ -111,6 +111,10 @@ def elements(source: str, path: Path) -> Iterator[tuple[int, Any]]:
         line += source.count("\n", counted, at)
         counted = at
         if source.startswith("]", at):
+            rest = source[at + 1 :].lstrip()
+            if rest:  # such as a second array, which would be lost
+                extra = json.JSONDecodeError("Extra data", source, len(source) - len(rest))
+                raise _json_error(extra, path)
             return
         try:
             value, at = decoder.raw_decode(source, at)

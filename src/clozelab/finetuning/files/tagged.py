@@ -9,10 +9,18 @@ from pathlib import Path
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Id, Tagged
-from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, checked_label
+from clozelab.finetuning.files.columns import (
+    DEFAULTS,
+    Columns,
+    ReadOptions,
+    Source,
+    check_roles,
+    checked_label,
+)
 from clozelab.finetuning.files.sentences import LABELS, TEXTS
 from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix
 
+_ROLES = ("words", "tags", "id")
 _WORDS = ("tokens", "words", "token", "text", "characters")
 _TAGS = ("tags", "ner_tags", "labels", "label", "ner", "pos_tags", "chunk_tags")
 # Only CoNLL's own comments: another line that begins with "#" is mostly a hashtag.
@@ -24,8 +32,9 @@ def tagged(source: Source, options: ReadOptions = DEFAULTS, **_: object) -> list
     if isinstance(source, Path):
         source = located(source)
         if suffix(source) not in (*JSON, ".parquet"):
+            check_roles(options, _ROLES)
             return _read_columns(source, options)
-    return _read_rows(Columns(source, options, Counts(), roles=("words", "tags", "id")))
+    return _read_rows(Columns(source, options, Counts(), roles=_ROLES))
 
 
 def cells(line: str) -> list[str]:
