@@ -86,7 +86,9 @@ class Recipe:
         elif isinstance(changes, str):
             changes = [changes]
         # `use` first: choosing another part would drop keys that were set before.
-        ordered = sorted(changes, key=lambda pair: not pair.partition("=")[0].endswith(".use"))
+        ordered = sorted(
+            changes, key=lambda pair: not pair.partition("=")[0].strip().endswith(".use")
+        )
         if not ordered:
             return self
         tables = self.tables()
@@ -287,19 +289,20 @@ def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:
         return derived(recipe, size, released=list(released))
     tables, place = recipe.tables(), f"{recipe.name} at {size}"
 
-    def change(table: Table, changes: Table, key: str) -> None:
-        table.update(renamed(changes, table, place=place, key=key))
+    def change(parts: Table, part: str, changes: Any, key: str) -> None:
+        if part not in parts:
+            raise UserError(f"{place}: {key} is unknown; {remedy(part, parts)}")
+        if not isinstance(changes, dict):
+            raise UserError(f"{place}: {key} must be a table; write it as [sizes.{size}.{key}]")
+        parts[part].update(renamed(changes, parts[part], place=place, key=part))
 
     for key, value in released[size].items():
-        if key == "objectives":
+        if key == "objectives" and isinstance(value, dict):
             named = {table["use"]: table for table in tables[key]}
             for name, changes in value.items():
-                if name not in named:
-                    fix = remedy(name, named)
-                    raise UserError(f"{recipe.name}: sizes.{size}.{key}.{name} is unknown; {fix}")
-                change(named[name], changes, name)
-        elif isinstance(value, dict):
-            change(tables.setdefault(key, {}), value, key)
+                change(named, name, changes, f"{key}.{name}")
+        elif key in slots.TABLES or isinstance(value, dict):
+            change(tables, key, value, key)
         else:
-            change(tables["encoder"], {key: value}, "encoder")
+            change(tables, "encoder", {key: value}, "encoder")
     return recipe._rebuilt(tables, place)

@@ -242,6 +242,17 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
         (MINE + "[sizes.tiny]\nlayers = 3", ("mine.toml", "sizes.tiny", "another name")),
         (MINE + "[sizes.huge]\nlayrs = 3", ("mine at huge", "layrs", "did you mean layers?")),
         (MINE + "[sizes.huge.shedule]\nsteps = 3", ("mine at huge", "did you mean schedule?")),
+        (MINE + "[sizes.huge.imports]\na = 1", ("mine at huge", "imports is unknown")),
+        (MINE + "[sizes.huge]\nencoder = 3", ("mine at huge", "[sizes.huge.encoder]")),
+        (MINE + "[sizes.huge]\nobjectives = 3", ("mine at huge", "[sizes.huge.objectives]")),
+        (
+            MINE + "[sizes.huge.objectives]\nmasked_lm = 3",
+            ("mine at huge", "[sizes.huge.objectives.masked_lm]"),
+        ),
+        (
+            MINE + "[sizes.huge.objectives.maskd_lm]\nweight = 3",
+            ("mine at huge", "objectives.maskd_lm", "did you mean masked_lm?"),
+        ),
         (MINE + "[sizes]\nlayers = 3", ("mine.toml", "sizes", "[sizes.large]")),
     ],
 )
@@ -348,11 +359,12 @@ def test_overrides_set_values_and_swap_parts() -> None:
         ("objectives.0.wight=1", ("objectives.0.wight", "did you mean weight?")),
         ("sizes.large.layers=3", ("sizes.large.layers", "encoder")),
         ("title=3", ("title", "quotes")),
+        ("masking.mask_rat=0.3,masking.use = span", ("masking.mask_rat", "did you mean")),
     ],
 )
 def test_a_bad_override_is_refused(change: str, phrases: tuple[str, ...]) -> None:
     with pytest.raises(UserError) as caught:
-        read("bert", overrides=[change])
+        read("bert", overrides=change.split(","))
     for word in ("bert: ", *phrases):
         assert word in one_line(caught.value)
 
