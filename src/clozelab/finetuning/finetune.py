@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -76,7 +77,7 @@ class FinetunePlan:
 class Happened:
     """An event of one of the trials."""
 
-    trial: str
+    trial: str  # its name, which is its folder inside that of the plan
     event: Event
 
 
@@ -107,9 +108,8 @@ def _run_sequentially(
         for order in _unfinished(plan, out):
             if signal:  # interrupted during the last step of the trial before
                 raise KeyboardInterrupt(signal)
-            place = out / order.name
-            for event in trial(inputs_for(order), place, machine, saving, world):
-                yield Happened(f"{place.parent.name}/{place.name}", event)
+            for event in trial(inputs_for(order), out / order.name, machine, saving, world):
+                yield Happened(order.name, event)
                 if isinstance(event, Ended):
                     signal = event.signal
                     if not event.whole:
@@ -332,9 +332,7 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
     constant: dict[str, float] = {}  # scores of a constant answer
     seconds = 0.0
     for name, cell in settings.items():
-        files = (out / name).glob("seed-*/result.json")
-        seeds = {int(file.parent.name.removeprefix("seed-")): Run(file.parent) for file in files}
-        results = {seed: seeds[seed].result() or {} for seed in sorted(seeds)}
+        results = _results(out / name)
         seconds += sum(result.get("seconds", 0.0) for result in results.values())
         done = {seed: result for seed, result in results.items() if "dev" in result}
         for seed, result in done.items():
@@ -350,6 +348,16 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
         )
     named = {"task": task, "best": best, "selected": selected}
     return {**named, "constant": constant, "seconds": seconds, "cells": records}
+
+
+def _results(cell: Path) -> dict[int, dict[str, Any]]:
+    """The results in the folder of a cell, by seed; a copy such as seed-0-old is left out."""
+    results = {}
+    for place in cell.glob("seed-*"):
+        match = re.fullmatch(r"seed-(-?\d+)", place.name)
+        if match and (result := Run(place).result()) is not None:
+            results[int(match[1])] = result
+    return dict(sorted(results.items()))
 
 
 def tunings_of(result: Mapping[str, Any]) -> list[Mapping[str, float]]:
