@@ -377,6 +377,18 @@ def test_a_student_nears_its_teacher(pairs: Path) -> None:
     assert sum(losses[-4:]) < 0.3 * sum(losses[:4])
 
 
+def test_a_teacher_reads_the_segments_that_its_student_ignores(pairs: Path) -> None:
+    request = finetune_request("pairs", sample_file("pairs", 32), *SHORT)
+    student = replace(request, model=base_model("distilbert"))
+    inputs = inputs_of(replace(student, teacher=str(pairs)))
+    mine, alone, theirs = (
+        each.share.columns for each in (inputs, inputs_of(student), inputs_of(request))
+    )
+    assert not alone["segments"].any()
+    assert all((mine[name] == theirs[name]).all() for name in theirs) and mine["segments"].any()
+    assert all(step.sums["classify"]["soft"] > 0 for step in steps_of(Trial(inputs, MACHINE, HERE)))
+
+
 def test_a_chain_goes_on_from_the_earlier_task_and_says_so(tmp_path: Path, glue: Path) -> None:
     first, second = tmp_path / "mnli", tmp_path / "rte"
     run_finetuning(named_request("mnli", glue), first)

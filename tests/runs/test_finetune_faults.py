@@ -22,7 +22,7 @@ from support.finetune_tasks import (
     sample_file,
 )
 from support.labelled_files import jsonl, write
-from support.pretrain_runs import MACHINE
+from support.pretrain_runs import MACHINE, pretrain_job, run_pretraining
 
 from clozelab.cli import main
 from clozelab.errors import UserError
@@ -134,6 +134,28 @@ def test_a_teacher_of_another_task_is_refused(tmp_path: Path, known: Path, says:
     file = write(tmp_path / "a.jsonl", jsonl(story))
     arguments = ("--train", file, "--dev", file, "--teacher", tmp_path / "numbers")
     assert "tuned on another task" in says(*tuning(tmp_path / "out", "coreference", *arguments))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (("encoder.positions=16", "blocks.length=16"), "reads at most 16 tokens, but blocks have"),
+        (("encoder.types=1", "blocks.use=full_sentences"), "has other special tokens or segments"),
+    ],
+)
+def test_a_teacher_that_cannot_read_the_student_s_blocks_is_refused(
+    tmp_path: Path, says: Says, settings: tuple[str, ...], problem: str
+) -> None:
+    teacher, tuned = tmp_path / "teacher", tmp_path / "tuned"
+    heads = 'objectives=[{use="masked_lm"}]'
+    shape = ("encoder.layers=1", "encoder.hidden_size=64", "encoder.heads=2")
+    job = pretrain_job("bert", heads, *shape, *settings, steps=1, batch_size=2, variant="small")
+    run_pretraining(job, teacher)
+    file = sample_file("pairs", 16)
+    run_finetuning(finetune_request("pairs", file, *SHORT, model=str(teacher)), tuned)
+    arguments = ("pairs", "--train", file, "--dev", file, "--teacher", tuned)
+    assert f"{tuned}: {problem}" in says(*tuning(tmp_path / "out", *arguments))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_is_scored_only_on_what_it_was_tuned_for(

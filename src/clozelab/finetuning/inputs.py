@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -69,7 +69,7 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
             f"blocks of {length} tokens: the encoder was trained on blocks no longer than this"
         )
     kind: Any = kind_for(model, splits, tuning)  # Any, since it is a key of a cache
-    share, dev, counted = _tokenized_examples(order.model, order.data, kind, length)
+    share, dev, counted = _tokenized_examples(order.model, order.data, kind, length, order.teacher)
     return FinetuneInputs(
         task=TunedTask(order.data.task, kind, tuning, order.data.columns),
         recipe=model.recipe,
@@ -96,7 +96,10 @@ def check(order: FinetuneRequest) -> None:
     kind = kind_for(model, splits, tuning)
     _teacher(order, model, kind)
     reader = TaskReader(model.recipe, model.tokenizer, model.block_length(tuning.length))
-    kind.tokenize(splits.read("train")[:1], reader, training=True)  # refuses too short blocks
+    examples = splits.read("train")[:1]
+    kind.tokenize(examples, reader, training=True)  # refuses too short blocks
+    if order.teacher is not None:
+        _check_reading(order.teacher, kind, examples, reader)
     if tuning.lm_weight:
         language_model(model.recipe, tuning)
 
@@ -129,15 +132,18 @@ def splits_of(data: Data) -> TaskSplits:
 
 @lru_cache(maxsize=1)
 def _tokenized_examples(
-    place: str, data: Data, kind: TaskKind, length: int
+    place: str, data: Data, kind: TaskKind, length: int, teacher: str | None
 ) -> tuple[PackedExamples, dict[str, Evaluator], list[str]]:
     """The tokenised training examples, the dev sets, and notes.
 
     Cached, since they do not depend on learning rates and the like.
     """
     model, splits = opened(place), splits_of(data)
-    reader = TaskReader(model.recipe, model.tokenizer, length)
-    tokenized = kind.tokenize(splits.read("train"), reader, training=True)
+    reader = learner = TaskReader(model.recipe, model.tokenizer, length)
+    if teacher is not None and model.recipe.encoder.segment_types == 0:
+        # A teacher such as BERT tells two texts apart by segments; such a student ignores them.
+        learner = replace(reader, recipe=opened(teacher).recipe)
+    tokenized = kind.tokenize(splits.read("train"), learner, training=True)
     evaluators = {
         name: Evaluator.of(kind, splits.read(name), reader) for name in splits.parts("dev")
     }
@@ -235,6 +241,30 @@ def _teacher(order: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | No
             " another teacher"
         )
     return teacher.module
+
+
+def _check_reading(place: str, kind: TaskKind, examples: Sequence[Any], reader: TaskReader) -> None:
+    """Refuse a teacher that would read other blocks of the examples than the student."""
+    teacher = opened(place)
+    assert teacher.task is not None
+    positions = teacher.recipe.encoder.max_positions
+    if positions is not None and positions < reader.length:
+        raise UserError(
+            f"{place}: reads at most {positions} tokens, but blocks have up to {reader.length};"
+            f" use --set length={positions}, or another teacher"
+        )
+    theirs = replace(reader, recipe=teacher.recipe, special_tokens=teacher.task.special_tokens)
+    mine, other = (kind.tokenize(examples, by, training=True).columns for by in (reader, theirs))
+    encoders = reader.recipe.encoder, teacher.recipe.encoder
+    ignored = {"segments"} if any(encoder.segment_types == 0 for encoder in encoders) else set()
+    same = (
+        np.array_equal(mine[name], other[name]) for name in mine.keys() & other.keys() - ignored
+    )
+    if mine.keys() != other.keys() or not all(same):
+        raise UserError(
+            f"{place}: has other special tokens or segments than the student; name a teacher whose"
+            " encoder reads texts in the same way"
+        )
 
 
 def _order_notes(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -> list[str]:
