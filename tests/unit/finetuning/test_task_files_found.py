@@ -171,6 +171,20 @@ def test_every_tenth_document_of_litbank_is_dev(tmp_path: Path) -> None:
     assert apart.read("dev") == splits.read("dev") and apart.read("train") == splits.read("train")
 
 
+def test_the_years_of_sts_are_tasks_of_their_own(tmp_path: Path) -> None:
+    head = "year\tfile\tscore\tsentence1\tsentence2\n"
+    rows = "2012\tMSRpar\t4.5\ta\tb\n2013\tFNWN\t0\tc\td\n2012\tMSRpar\t2\te\tf\n"
+    file = write(tmp_path / "sts" / "sts12-16.test.tsv", head + rows)
+    wanted = [Sentences("MSRpar 0", "a", "b", 4.5), Sentences("MSRpar 1", "e", "f", 2.0)]
+    assert find("sts12", tmp_path).read("test") == wanted
+    write(file, head + rows.replace("4.5", "?"))
+    assert f"{file}:2 has '?' instead of a number" in refusal(
+        lambda: find("sts12", tmp_path).read("test")
+    )
+    write(file, head.replace("score", "scores") + rows)
+    assert "has no column for the label" in refusal(lambda: find("sts12", tmp_path).read("test"))
+
+
 def test_gap_says_what_is_asked_of_each_text(tmp_path: Path) -> None:
     head = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
     row = "v-1\tAnn saw Bea. She left.\tShe\t13\tAnn\t0\tTRUE\tBea\t8\tFALSE\tu\n"

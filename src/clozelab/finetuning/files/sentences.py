@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,10 +122,12 @@ def wic(path: Path, split: str) -> list[Sentences]:
 
 def sts(path: Path, split: str, *, year: int) -> list[Sentences]:
     """The examples of one year of SemEval's text similarity."""
-    rows = [row.values for row in table(path).rows if row.values["year"] == str(year)]
+    whole = table(path)
+    rows = [row for row in whole.rows if row.values.get("year") == str(year)]
+    examples = sentences(replace(whole, rows=rows), pair=True, numeric=True)
     return [
-        Sentences(f"{row['file']} {n}", row["sentence1"], row["sentence2"], float(row["score"]))
-        for n, row in enumerate(rows)
+        example._replace(id=Id(f"{row.values.get('file')} {n}", row.place))
+        for n, (row, example) in enumerate(zip(rows, examples, strict=True))
     ]
 
 
