@@ -122,66 +122,50 @@ def test_refusing_every_question_scores_the_part_without_answers() -> None:
 
 
 # Null scores ascending, so that thresholds keep the first 0, 1, 2, 3 or 4 answers.
-#   question  answers    prediction  null   EM   F1
-#   1         cat        cat         -3     1    1
-#   2         none       dog         -1     0    0
-#   3         big dog    dog          2     0    2/3
-#   4         none       cat          5     0    0
-# Kept 0: 2 questions right without answer. 1: 3. 2: 2. 3: EM 2, F1 2 2/3. 4: EM 1, F1 1 2/3.
+#   question  answers    prediction  null   F1
+#   1         cat        cat         -3     1
+#   2         none       dog         -1     0
+#   3         big dog    dog          2     2/3
+#   4         none       cat          5     0
+# Kept 0: 2 questions right without answer. 1: 3. 2: 2. 3: F1 2 2/3. 4: F1 1 2/3.
 SWEEP = ([["cat"], [], ["big dog"], []], ["cat", "dog", "dog", "cat"], [-3.0, -1.0, 2.0, 5.0])
 
 
 def test_the_best_threshold_by_hand() -> None:
-    assert best_threshold(*SWEEP) == {
-        "best_exact": 75,
-        "best_exact_thresh": -3,
-        "best_f1": 75,
-        "best_f1_thresh": -3,
-    }
-    # Where question 1 asks for "old big cat" (EM 0, F1 1/2 by P 1, R 1/3), EM is best at none kept.
-    gold = [["old big cat"], [], ["big dog"], []]
-    best = best_threshold(gold, *SWEEP[1:])
-    assert best["best_exact"] == 50 and best["best_exact_thresh"] < -3
-    assert best["best_f1"] == pytest.approx(62.5) and best["best_f1_thresh"] == -3  # 2.5 of 4
+    assert best_threshold(*SWEEP) == -3
+    # If "fish" and "dog" are right, none, 1 or 3 kept score 2 of 4: of these the lowest.
+    assert best_threshold([["fish"], [], ["dog"], []], *SWEEP[1:]) < -3
+    assert best_threshold([["cat"], [], ["dog"], ["cat"]], *SWEEP[1:]) == 5  # all kept: 3 of 4
 
 
 def test_no_threshold_lies_between_equal_null_scores() -> None:
-    gold, predicted, nulls = [["cat"], []], ["cat", "dog"], [0.5, 0.5]
-    # Withdrawn: 1 of 2. Both kept: 1 of 2. Only the first kept: 2 of 2, which the script reports.
-    assert best_threshold(gold, predicted, nulls)["best_exact"] == 50
+    # All withdrawn: 2 of 3. All kept: 1. Only the first kept: 3 of 3, which the script reports.
+    gold, predicted, nulls = [["cat"], [], []], ["cat", "dog", "dog"], [0.5, 0.5, 0.5]
+    assert best_threshold(gold, predicted, nulls) == 0
 
 
 def test_articles_alone_are_no_answer_when_a_threshold_is_looked_for() -> None:
     gold, predicted, nulls = [[], ["cat"]], ["the", "cat"], [0.1, 0.2]
     # Withdrawn: 1 of 2. "the" kept is right still, so both kept are 2; the script counts 1, 0, 1.
-    assert best_threshold(gold, predicted, nulls)["best_exact"] == 100
+    assert best_threshold(gold, predicted, nulls) == 0.2
 
 
 def test_a_probability_that_withdraws_all_is_zero_as_in_the_script() -> None:
-    best = best_threshold([[], []], ["cat", "dog"], [0.2, 0.9])
-    assert best["best_f1"] == 100 and best["best_f1_thresh"] == 0
-
-
-def test_null_scores_are_one_for_each_question() -> None:
-    with pytest.raises(ValueError, match="2 questions and 1 null"):
-        best_threshold([[], []], ["", ""], [0.0])
-    assert best_threshold([], [], [])["best_f1"] == 0
+    assert best_threshold([[], []], ["cat", "dog"], [0.2, 0.9]) == best_threshold([], [], []) == 0
 
 
 @given(st.lists(QUESTION, min_size=1, max_size=6))
-def test_a_threshold_gives_the_score_named_with_it_and_none_gives_more(
+def test_no_threshold_scores_more_than_the_best(
     questions: list[tuple[list[str], str, float]],
 ) -> None:
     gold, predicted, nulls = zip(*questions, strict=True)
-    best = best_threshold(gold, predicted, nulls)
-    for name in ("exact", "f1"):
 
-        def at(threshold: float, name: str = name) -> float:
-            answers = ["" if x > threshold else p for x, p in zip(nulls, predicted, strict=True)]
-            return squad2(gold, answers)[name]
+    def at(threshold: float) -> float:
+        answers = ["" if x > threshold else p for x, p in zip(nulls, predicted, strict=True)]
+        return squad2(gold, answers)["f1"]
 
-        assert at(best[f"best_{name}_thresh"]) == pytest.approx(best[f"best_{name}"])
-        assert max(map(at, [-100, *nulls])) == pytest.approx(best[f"best_{name}"])
+    best = at(best_threshold(gold, predicted, nulls))
+    assert best == pytest.approx(max(map(at, [-100, *nulls])))
 
 
 @given(st.lists(QUESTION, min_size=1, max_size=6))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozelab.finetuning.metrics.entities import Scheme, illegal, spans
+from clozelab.finetuning.metrics.entities import Scheme, is_legal, spans
 
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 # Entities as (words outside before it, type, words in it): any text has such a list.
@@ -41,29 +41,27 @@ def written(entities: list[tuple[int, str, int]], scheme: Scheme) -> list[str]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_same_entities_are_legal_in_their_own_scheme_alone(scheme: Scheme) -> None:
     for other, tags in SAME.items():
-        assert (illegal(tags.split(), scheme) is None) == (scheme == other)
-    assert illegal([], scheme) is None and illegal(["O", "O"], scheme) is None
+        assert is_legal(tags.split(), scheme) == (scheme == other)
+    assert is_legal([], scheme) and is_legal(["O", "O"], scheme)
 
 
 @pytest.mark.parametrize(
-    ("scheme", "tags", "place", "problem"),
+    ("scheme", "tags"),
     [
-        ("iob2", "O I-X", 1, "I-X cannot stand after O in iob2"),
-        ("iob2", "I-X", 0, "I-X cannot stand at the begin in iob2"),
-        ("iob2", "B-X I-Y I-X", 1, "I-Y cannot stand after B-X in iob2"),
-        ("iob2", "B-X E-X", 1, "iob2 has no E"),
-        ("iob1", "B-X", 0, "B-X cannot stand at the begin in iob1"),
-        ("iob1", "I-X B-Y", 1, "B-Y cannot stand after I-X in iob1"),
-        ("bioes", "B-X O", 1, "O cannot stand after B-X in bioes"),
-        ("bioes", "S-X E-X", 1, "E-X cannot stand after S-X in bioes"),
-        ("bioes", "B-X I-Y E-Y", 1, "I-Y cannot stand after B-X in bioes"),
-        ("bioes", "O B-X I-X", 2, "I-X cannot stand at the end in bioes"),
+        ("iob2", "O I-X"),
+        ("iob2", "I-X"),
+        ("iob2", "B-X I-Y I-X"),
+        ("iob2", "B-X E-X"),
+        ("iob1", "B-X"),
+        ("iob1", "I-X B-Y"),
+        ("bioes", "B-X O"),
+        ("bioes", "S-X E-X"),
+        ("bioes", "B-X I-Y E-Y"),
+        ("bioes", "O B-X I-X"),
     ],
 )
-def test_the_first_illegal_place_is_named(
-    scheme: Scheme, tags: str, place: int, problem: str
-) -> None:
-    assert illegal(tags.split(), scheme) == (place, problem)
+def test_tags_that_break_a_scheme_are_illegal(scheme: Scheme, tags: str) -> None:
+    assert not is_legal(tags.split(), scheme)
 
 
 @given(ENTITIES)
@@ -73,5 +71,5 @@ def test_entities_are_legal_in_every_scheme_and_read_the_same(
     tags = written(entities, "iob2")
     for scheme in SCHEMES:
         tagged = written(entities, scheme)
-        assert illegal(tagged, scheme) is None
+        assert is_legal(tagged, scheme)
         assert spans(tagged) == spans(tagged, scheme) == spans(tags)  # strict or not

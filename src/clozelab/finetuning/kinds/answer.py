@@ -119,8 +119,7 @@ class Answer(TaskKind):
         gold, spans = self._known_answers(predictions, examples)
         texts = [span.best[0].text if span.best else "" for span in spans]
         nulls = [span.null or 0.0 for span in spans]
-        best = answers.best_threshold(gold, texts, nulls, self._rules)
-        return replace(self, threshold=best["best_f1_thresh"])
+        return replace(self, threshold=answers.best_threshold(gold, texts, nulls, self._rules))
 
     def decided(self, predictions: list[Span]) -> list[Span]:
         """The predictions with the threshold of this kind applied."""

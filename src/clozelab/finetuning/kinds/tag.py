@@ -27,7 +27,7 @@ from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.tagged import tagged
 from clozelab.finetuning.kinds.kind import Settings, TaskKind, space, strings
 from clozelab.finetuning.metrics import classes, entities
-from clozelab.finetuning.metrics.entities import Scheme, illegal, is_entity
+from clozelab.finetuning.metrics.entities import Scheme, is_entity, is_legal
 from clozelab.ranges import BelowOne
 
 OUTSIDE = "O"
@@ -102,7 +102,7 @@ class Tag(TaskKind):
         counts = Counts()
         for number, example in enumerate(examples):
             labels = self._labels(example)
-            if scores_entities and self.scheme and illegal(example.tags or (), self.scheme):
+            if scores_entities and self.scheme and not is_legal(example.tags or (), self.scheme):
                 counts.add(f"sentences whose tags break {self.scheme}", place_of(example))
             parts = _split_sentence(pieces, number, room)
             counts.add("sentences split to fit", place_of(example), int(len(parts) > 1))

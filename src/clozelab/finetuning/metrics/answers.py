@@ -103,39 +103,26 @@ def best_threshold(
     predicted: Sequence[str],
     nulls: Sequence[float] | Floats,
     rules: Rules = ENGLISH,
-) -> dict[str, float]:
-    """The best thresholds of the null score, above which an answer is withdrawn.
+) -> float:
+    """The threshold of the null score, above which an answer is withdrawn, with the best F1.
 
-    `predicted` is the best answer to each question, none withdrawn. Gives best_exact,
-    best_exact_thresh, best_f1 and best_f1_thresh; of equal thresholds, the lowest.
+    `predicted` is the best answer to each question, none withdrawn. Of equal thresholds, the
+    lowest.
     """
-    # Differs from the SQuAD 2.0 script: a threshold gives the very score that is named with it.
-    # The script also looks between equal null scores, where no threshold lies; says 0
-    # for withdrawing everything, though null scores may be below 0; and takes texts of articles
-    # alone for answers, which its score does not.
-    scores = np.asarray(nulls, dtype=np.float64)
-    if len(scores) != len(gold):
-        raise ValueError(f"{len(gold)} questions and {len(scores)} null scores")
-    names, answered = ("exact", "f1"), _question_scores(gold, predicted, rules)
-    withdrawn = _question_scores(gold, [""] * len(gold), rules)
-    best_of: dict[str, float] = {}
-    for name, answers, without in zip(names, answered, withdrawn, strict=True):
-        total, threshold = _best_cut(answers - without, scores, start=without.sum())
-        best_of |= {f"best_{name}": percent(total, len(gold)), f"best_{name}_thresh": threshold}
-    return best_of
-
-
-def _best_cut(gains: Floats, nulls: Floats, *, start: float) -> tuple[float, float]:
-    """The best total and threshold, from all answers withdrawn to all kept."""
+    # Differs from the SQuAD 2.0 script: it also looks between equal null scores, where no threshold
+    # lies; says 0 for withdrawing everything, though null scores may be below 0; and takes texts of
+    # articles alone for answers, which its score does not.
+    _, kept = _question_scores(gold, predicted, rules)
+    _, withdrawn = _question_scores(gold, [""] * len(gold), rules)
     order = np.argsort(nulls, kind="stable")
-    ascending = nulls[order]
-    totals = np.cumsum(np.concatenate([[start], gains[order]]))
-    below = 0.0
-    if len(ascending):
-        below = min(0.0, float(np.nextafter(ascending[0], -np.inf)))
-        totals[1:-1][ascending[:-1] == ascending[1:]] = -1.0
-    at = int(totals.argmax())
-    return float(totals[at]), float(ascending[at - 1]) if at else below
+    ascending = np.asarray(nulls, dtype=np.float64)[order]
+    # From all answers withdrawn to all kept.
+    totals = np.cumsum(np.concatenate([[withdrawn.sum()], (kept - withdrawn)[order]]))
+    totals[1:-1][ascending[:-1] == ascending[1:]] = -1.0
+    best = int(totals.argmax())
+    if best:
+        return float(ascending[best - 1])
+    return min(0.0, float(np.nextafter(ascending[0], -np.inf))) if len(ascending) else 0.0
 
 
 def _question_scores(

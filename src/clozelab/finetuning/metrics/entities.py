@@ -10,8 +10,8 @@ takes IOB1, IOB2, IOE and BIOES and makes entities of illegal tags too, or stric
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from clozelab.errors import UserError
@@ -28,13 +28,6 @@ class ParsedTag(NamedTuple):
 
 
 OUTSIDE = ParsedTag("O", "_")
-
-
-class Illegal(NamedTuple):
-    """The first tag that breaks a scheme."""
-
-    place: int
-    problem: str
 
 
 class _Pairs(NamedTuple):
@@ -103,19 +96,13 @@ def write(tag: ParsedTag) -> str:
     return tag.role if tag.type == "_" else f"{tag.role}-{tag.type}"
 
 
-def illegal(tags: Sequence[str], scheme: Scheme) -> Illegal | None:
-    """The first tag of a sentence that breaks a scheme, or None."""
-    before = OUTSIDE
-    for place, tag in enumerate(map(parse, tags)):
-        if tag.role not in _ROLES[scheme]:
-            return Illegal(place, f"{scheme} has no {tag.role}")
-        if not _LEGAL_PAIRS[scheme].hold(before, tag):
-            where = f"after {write(before)}" if place else "at the begin"
-            return Illegal(place, f"{write(tag)} cannot stand {where} in {scheme}")
-        before = tag
-    if scheme == "bioes" and before.role in "BI":
-        return Illegal(len(tags) - 1, f"{write(before)} cannot stand at the end in bioes")
-    return None
+def is_legal(tags: Sequence[str], scheme: Scheme) -> bool:
+    """Whether the tags of a sentence follow a scheme."""
+    walk = [OUTSIDE, *map(parse, tags)]
+    if any(tag.role not in _ROLES[scheme] for tag in walk):
+        return False
+    ends = scheme != "bioes" or walk[-1].role not in "BI"
+    return ends and all(_LEGAL_PAIRS[scheme].hold(*pair) for pair in pairwise(walk))
 
 
 class Entity(NamedTuple):
@@ -139,30 +126,12 @@ def scores(
     scheme: Scheme | None = None,
 ) -> dict[str, float]:
     """`precision`, `recall` and `f1` over all entities of all sentences."""
-    total = sum(by_type(gold, predicted, scheme=scheme).values(), Tally())
+    total = Tally()
+    for golds, guesses in zip(gold, predicted, strict=True):
+        true, found = set(spans(golds, scheme)), set(spans(guesses, scheme))
+        right = len(true & found)
+        total += Tally(right, len(true), right, len(found))
     return {"precision": total.precision, "recall": total.recall, "f1": total.f1}
-
-
-def by_type(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    *,
-    scheme: Scheme | None = None,
-) -> dict[str, Tally]:
-    """The counts of each type; types in alphabetical order."""
-    tallies: defaultdict[str, Tally] = defaultdict(Tally)
-    for number, (golds, guesses) in enumerate(zip(gold, predicted, strict=True)):
-        if len(golds) != len(guesses):
-            raise UserError(
-                f"sentence {number + 1}: {len(golds)} gold tags and {len(guesses)} predicted:"
-                " give one for each word"
-            )
-        true, predictions = set(spans(golds, scheme)), set(spans(guesses, scheme))
-        for entity in true | predictions:
-            is_true, is_predicted = entity in true, entity in predictions
-            right = is_true and is_predicted
-            tallies[entity.type] += Tally(right, is_true, right, is_predicted)
-    return dict(sorted(tallies.items()))
 
 
 def _lenient(tags: Sequence[ParsedTag]) -> list[Entity]:
