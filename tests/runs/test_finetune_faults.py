@@ -31,7 +31,7 @@ from clozelab.finetuning import trial
 from clozelab.finetuning.files import hub
 from clozelab.finetuning.finetune import follow, planned
 from clozelab.finetuning.inputs import forget, inputs_for
-from clozelab.finetuning.request import Data, refuse_changed
+from clozelab.finetuning.request import Data, FinetuneRequest, refuse_changed
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.load import load
 from clozelab.runs.directory import Run, json_or_empty
@@ -284,6 +284,26 @@ def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, say
     digest = sha256(train)
     for seed in (0, 1):
         assert Run(out / f"seed-{seed}").machine()["digests"][str(train.resolve())] == digest
+
+
+def test_seeds_are_not_averaged_over_the_data_of_two_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, word in (("a", "fine"), ("b", "bad"), ("c", "fine")):
+        rows = "".join(f"{word} {n}\t{n % 2}\n" for n in range(4))
+        for split in ("train", "dev"):
+            write(
+                tmp_path / folder / "SST-2" / f"{split}.tsv", f"sentence\tlabel\n{rows}{split}\t0\n"
+            )
+    request, out = FinetuneRequest(base_model(), Data("sst2"), settings=SHORT), tmp_path / "out"
+    monkeypatch.setenv("CLOZELAB_DATA", str(tmp_path / "a"))
+    run_finetuning(request, out)
+    monkeypatch.setenv("CLOZELAB_DATA", str(tmp_path / "b"))
+    with pytest.raises(UserError, match=r"b/SST-2/train.tsv have changed since .*out was started"):
+        run_finetuning(planned(request, seeds=2), out)
+    monkeypatch.setenv("CLOZELAB_DATA", str(tmp_path / "c"))  # the same, moved
+    run_finetuning(planned(request, seeds=2), out)
+    assert Run(out / "seed-1").result() is not None
 
 
 def test_seeds_are_not_averaged_over_a_dataset_of_the_hub_that_has_changed(

@@ -233,7 +233,8 @@ def _write_plan(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
                 " with --out"
             )
         if before.get("digests") is not None:
-            refuse_changed(before["digests"], now["digests"], since=f"{out} was started")
+            since = f"{out} was started"
+            refuse_changed(before["digests"], now["digests"], since=since, more=False)
             return
         said = (
             f"{out}: was started before clozelab recorded digests of its data; do not change"

@@ -60,7 +60,8 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
     tuning = tuning_of(order, model)
     digests = order.data.digests(splits_of)
     if order.digests is not None:  # files may have changed since the request
-        refuse_changed(order.digests, digests, since="the first of these runs began")
+        since = "the first of these runs began"
+        refuse_changed(order.digests, digests, since=since, more=False)
     splits = splits_of(order.data)
     notes = list(model.notes)
     length = model.block_length(tuning.length)

@@ -132,9 +132,20 @@ def absolute(place: str | None) -> str | None:
     return str(Path(place).resolve()) if place and Path(place).exists() else place
 
 
-def refuse_changed(before: Mapping[str, str], now: Mapping[str, str], *, since: str) -> None:
-    """Refuse files that have changed, since scores on different data cannot be averaged."""
-    changed = [file for file, digest in before.items() if now.get(file, digest) != digest]
+def refuse_changed(
+    before: Mapping[str, str], now: Mapping[str, str], *, since: str, more: bool = True
+) -> None:
+    """Refuse files that have changed, since scores on different data cannot be averaged.
+
+    There may be `more` files than before, of other tasks; otherwise a new one must have the content
+    of one of those before, which was moved.
+    """
+    known = {*before.values()}
+    changed = [
+        file
+        for file, digest in now.items()
+        if (before[file] != digest if file in before else not more and digest not in known)
+    ]
     if changed:
         files, have = ", ".join(map(_relative, changed)), "has" if len(changed) == 1 else "have"
         raise UserError(
