@@ -64,7 +64,7 @@ class Shelf:
                 raise UserError(
                     f"{path} does not exist; give a {self.kind}'s name or the path of a TOML file"
                 )
-            return Source(path.read_text(encoding="utf-8", errors="replace"), str(path), path)
+            return Source(path.read_text(encoding="utf-8-sig", errors="replace"), str(path), path)
         known = _packaged(self.folder)
         if word not in known:
             fix = remedy(word, known)

@@ -113,6 +113,8 @@ def test_a_file_may_extend_a_file_beside_it(tmp_path: Path) -> None:
     (tmp_path / "more.toml").write_text('extends = "ours.toml"\n[masking]\nuse = "span"\n')
     assert read(tmp_path / "more.toml").encoder == read("bert", size="tiny").encoder
     assert read(str(tmp_path / "more.toml")).name == "more"
+    (tmp_path / "marked.toml").write_text('\ufeffextends = "ours.toml"\n', encoding="utf-8")
+    assert read(tmp_path / "marked.toml").encoder == read("bert", size="tiny").encoder
 
 
 def test_a_table_without_use_changes_only_what_it_names(tmp_path: Path) -> None:
