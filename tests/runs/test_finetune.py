@@ -326,7 +326,7 @@ def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> No
     )
     request = finetune_request(kind, file, *changed_settings, model=base_model("elmo"))
     plan = planned(request)
-    assert plan.order.protocol == "elmo"
+    assert plan.request.protocol == "elmo"
     happened = run_finetuning(plan, tmp_path / "out")
     before, after = (
         opened(base_model("elmo")).module.state_dict(),
@@ -632,13 +632,13 @@ def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: P
 def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
     request = finetune_request("pairs", sample_file("pairs", 16), "epochs=1", "batch_size=8")
     plan = planned(request, grid=["learning_rate=1e-3,1e-2"], seeds=2)
-    for trial_request, value in zip(plan.orders(), (40.0, 60.0, 70.0, 20.0), strict=True):
+    for trial_request, value in zip(plan.requests(), (40.0, 60.0, 70.0, 20.0), strict=True):
         (tmp_path / trial_request.name).mkdir(parents=True)
         dev = {"step": 2, "accuracy": value, "f1": value / 2}
         Run(tmp_path / trial_request.name).write_result({"dev": dev, "selected": value})
-    copy = tmp_path / plan.orders()[0].name
+    copy = tmp_path / plan.requests()[0].name
     Run(shutil.copytree(copy, f"{copy}-old")).write_result({"dev": {"step": 2}, "selected": 90.0})
-    summary_record = summary(tmp_path, plan.order.data.task, cells=plan.cells)
+    summary_record = summary(tmp_path, plan.request.data.task, cells=plan.cells)
     assert (
         summary_record["best"] == "learning_rate-0.01/seed-0" and summary_record["selected"] == 70
     )

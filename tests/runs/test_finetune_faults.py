@@ -260,9 +260,9 @@ def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
 def test_what_was_begun_keeps_its_protocol_unless_another_is_named(tmp_path: Path) -> None:
     request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
     run_finetuning(replace(request, protocol="bert"), out)
-    assert planned(request).order.protocol == "ours"
-    assert planned(request, out=out).order.protocol == "bert"
-    assert planned(replace(request, protocol="roberta"), out=out).order.protocol == "roberta"
+    assert planned(request).request.protocol == "ours"
+    assert planned(request, out=out).request.protocol == "bert"
+    assert planned(replace(request, protocol="roberta"), out=out).request.protocol == "roberta"
 
 
 def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, says: Says) -> None:
@@ -365,7 +365,7 @@ def test_a_wrong_setting_leaves_no_folder_behind(
 
 def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: Path) -> None:
     file = write(tmp_path / "train.tsv", HEADER + ROWS)
-    (first, second) = planned(finetune_request("pairs", str(file), *SHORT), seeds=2).orders()
+    (first, second) = planned(finetune_request("pairs", str(file), *SHORT), seeds=2).requests()
     inputs_for(first)
     write(file, HEADER + ROWS + "one more\tpair\tyes\n")
     with pytest.raises(UserError, match="has changed since the first of these runs began"):

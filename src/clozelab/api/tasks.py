@@ -151,7 +151,7 @@ def _tune(
 
     plan = planned(request, grid=grid, seeds=seeds, out=place)
     running = follow(plan, place, machine=machine, saving=saving, at_once=at_once)
-    trials = [order.name for order in plan.orders()]
+    trials = [trial.name for trial in plan.requests()]
     several = len(trials) > 1
     with copying(place, copy_to, watch) as update, resumable(running), watch.bars() as bars:
         view = View(bars, watch)

@@ -56,20 +56,20 @@ _KIND = "fine-tuning"  # in the marker of the folder
 class FinetunePlan:
     """What to fine-tune: one request for each cell of the grid and each seed."""
 
-    order: FinetuneRequest
+    request: FinetuneRequest
     cells: tuple[Mapping[str, Any], ...] = ({},)
     seeds: int = 1
 
-    def orders(self) -> list[FinetuneRequest]:
+    def requests(self) -> list[FinetuneRequest]:
         """Every trial, cell by cell."""
         return [
             replace(
-                with_settings(self.order, cell),
+                with_settings(self.request, cell),
                 seed=seed,
                 name=f"{protocols.named(cell)}/seed-{seed}" if cell else f"seed-{seed}",
             )
             for cell in self.cells
-            for seed in range(self.order.seed, self.order.seed + self.seeds)
+            for seed in range(self.request.seed, self.request.seed + self.seeds)
         ]
 
 
@@ -105,11 +105,11 @@ def _run_sequentially(
             yield from _write_plan(plan, out)
         world.barrier()
         signal = 0
-        for order in _unfinished(plan, out):
+        for request in _unfinished(plan, out):
             if signal:  # interrupted during the last step of the trial before
                 raise KeyboardInterrupt(signal)
-            for event in trial(inputs_for(order), out / order.name, machine, saving, world):
-                yield Happened(order.name, event)
+            for event in trial(inputs_for(request), out / request.name, machine, saving, world):
+                yield Happened(request.name, event)
                 if isinstance(event, Ended):
                     signal = event.signal
                     if not event.whole:
@@ -121,12 +121,12 @@ def _run_sequentially(
 
 def _unfinished(plan: FinetunePlan, out: Path) -> list[FinetuneRequest]:
     """The requests of the trials that are not done yet."""
-    return [order for order in plan.orders() if Run(out / order.name).result() is None]
+    return [request for request in plan.requests() if Run(out / request.name).result() is None]
 
 
 def _write_summary(plan: FinetunePlan, out: Path) -> None:
     if not _unfinished(plan, out):
-        Run(out).write_result(summary(out, plan.order.data.task, cells=plan.cells))
+        Run(out).write_result(summary(out, plan.request.data.task, cells=plan.cells))
 
 
 def trial(
@@ -179,7 +179,7 @@ def _start_or_resume(session: Session, work: Trial) -> Iterator[Event]:
 
 
 def planned(
-    order: FinetuneRequest,
+    request: FinetuneRequest,
     *,
     grid: Sequence[str] | None = None,
     seeds: int = 1,
@@ -193,18 +193,18 @@ def planned(
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: must be at least 1")
     forget()  # caches of an earlier plan: files may have changed
-    protocol = order.protocol or (json_or_empty(out / PLAN).get("protocol") if out else None)
-    protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
-    digests = order.data.digests(splits_of)
-    order = replace(order, protocol=protocol, digests=digests)
-    plan = FinetunePlan(order, seeds=seeds)
+    protocol = request.protocol or (json_or_empty(out / PLAN).get("protocol") if out else None)
+    protocol = protocol or protocols.protocol_for(opened(request.model).recipe)
+    digests = request.data.digests(splits_of)
+    request = replace(request, protocol=protocol, digests=digests)
+    plan = FinetunePlan(request, seeds=seeds)
     if grid is not None:
-        kind = order.data.splits().kind
-        task = protocols.task_word(order.data.task, kind)
+        kind = request.data.splits().kind
+        task = protocols.task_word(request.data.task, kind)
         own = protocols.grid(protocol, task) if not grid else {}
         plan = replace(plan, cells=tuple(protocols.cells(own, grid, kind=kind)))
     for cell in plan.cells:
-        check(with_settings(order, cell))
+        check(with_settings(request, cell))
     return plan
 
 
@@ -220,8 +220,8 @@ def _locked(out: Path) -> Iterator[None]:
 
 def _write_plan(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
     """Write the plan, or check it against that of the folder."""
-    now = asdict(settled(replace(plan.order, seed=0, name="")))
-    now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
+    now = asdict(settled(replace(plan.request, seed=0, name="")))
+    now["tuning"] = asdict(tuning_of(plan.request, opened(plan.request.model)))
     text = json.dumps(now, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     file = out / PLAN
     if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was started
@@ -288,16 +288,16 @@ def side_by_side(
             locks.enter_context(_locked(out))
             yield from ((out, happened) for happened in _write_plan(plan, out))
         forget()  # the processes read models and examples for themselves
-        waiting = [(out, order) for out in plans for order in _unfinished(plans[out], out)]
+        waiting = [(out, request) for out in plans for request in _unfinished(plans[out], out)]
         for out, plan in plans.items():  # whose trials may all be done
             _write_summary(plan, out)
         try:
             while waiting or running:
                 while waiting and len(running) < at_once:
-                    out, order = waiting.pop(0)
-                    place = out / order.name
-                    started = processes.submit(_run_alone, order, place, machine, saving)
-                    running[started] = (out, order.name)
+                    out, request = waiting.pop(0)
+                    place = out / request.name
+                    started = processes.submit(_run_alone, request, place, machine, saving)
+                    running[started] = (out, request.name)
                 for done in first_done(running):
                     out, name = running.pop(done)
                     for event in done.result():
@@ -309,12 +309,12 @@ def side_by_side(
 
 
 def _run_alone(
-    order: FinetuneRequest, place: Path, machine: Machine, saving: SaveOptions
+    request: FinetuneRequest, place: Path, machine: Machine, saving: SaveOptions
 ) -> list[Event]:
     """Run one trial in its own process, and return its messages and its end."""
     with warm.keeping(sharers=machine.sharers), join(machine.device) as world:
         try:
-            events = trial(inputs_for(order), place, machine, saving, world)
+            events = trial(inputs_for(request), place, machine, saving, world)
             return [event for event in events if isinstance(event, Said | Ended)]
         finally:
             warm.clear()  # others need the memory, and this process may be idle from now on

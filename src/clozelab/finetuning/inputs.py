@@ -54,15 +54,15 @@ class FinetuneInputs:
     notes: tuple[str, ...] = ()
 
 
-def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
+def inputs_for(request: FinetuneRequest) -> FinetuneInputs:
     """The inputs of a request; models and examples are cached for the next one like it."""
-    model = opened(order.model)
-    tuning = tuning_of(order, model)
-    digests = order.data.digests(splits_of)
-    if order.digests is not None:  # files may have changed since the request
+    model = opened(request.model)
+    tuning = tuning_of(request, model)
+    digests = request.data.digests(splits_of)
+    if request.digests is not None:  # files may have changed since the request
         since = "the first of these runs began"
-        refuse_changed(order.digests, digests, since=since, more=False)
-    splits = splits_of(order.data)
+        refuse_changed(request.digests, digests, since=since, more=False)
+    splits = splits_of(request.data)
     notes = list(model.notes)
     length = model.block_length(tuning.length)
     if length != tuning.length:
@@ -70,37 +70,39 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
             f"blocks of {length} tokens: the encoder was trained on blocks no longer than this"
         )
     kind: Any = kind_for(model, splits, tuning)  # Any, since it is a key of a cache
-    share, dev, counted = _tokenized_examples(order.model, order.data, kind, length, order.teacher)
+    share, dev, counted = _tokenized_examples(
+        request.model, request.data, kind, length, request.teacher
+    )
     return FinetuneInputs(
-        task=TunedTask(order.data.task, kind, tuning, order.data.columns),
+        task=TunedTask(request.data.task, kind, tuning, request.data.columns),
         recipe=model.recipe,
         tokenizer=model.tokenizer,
         share=_with_language_model(share) if tuning.lm_weight else share,
         dev=dev,
-        start={} if order.fresh else _initial_weights(model, kind, tuning),
-        seed=order.seed,
-        origin=None if order.fresh else absolute(order.model),
-        origin_task=None if order.fresh or model.task is None else model.task.name,
-        teacher=_teacher(order, model, kind),
-        teacher_origin=absolute(order.teacher),
+        start={} if request.fresh else _initial_weights(model, kind, tuning),
+        seed=request.seed,
+        origin=None if request.fresh else absolute(request.model),
+        origin_task=None if request.fresh or model.task is None else model.task.name,
+        teacher=_teacher(request, model, kind),
+        teacher_origin=absolute(request.teacher),
         digests=digests,
-        notes=(*notes, *counted, *_order_notes(order, model, tuning)),
+        notes=(*notes, *counted, *_after_notes(request, model, tuning)),
     )
 
 
-def check(order: FinetuneRequest) -> None:
+def check(request: FinetuneRequest) -> None:
     """Refuse a request that lacks a split, or whose settings or teacher do not suit the task."""
-    model, splits = opened(order.model), splits_of(order.data)
-    tuning = tuning_of(order, model)
+    model, splits = opened(request.model), splits_of(request.data)
+    tuning = tuning_of(request, model)
     for split in ("train", "dev"):
         splits.parts(split)
     kind = kind_for(model, splits, tuning)
-    _teacher(order, model, kind)
+    _teacher(request, model, kind)
     reader = TaskReader(model.recipe, model.tokenizer, model.block_length(tuning.length))
     examples = splits.read("train")[:1]
     kind.tokenize(examples, reader, training=True)  # refuses too short blocks
-    if order.teacher is not None:
-        _check_reading(order.teacher, kind, examples, reader)
+    if request.teacher is not None:
+        _check_reading(request.teacher, kind, examples, reader)
     if tuning.lm_weight:
         language_model(model.recipe, tuning)
 
@@ -117,12 +119,12 @@ def forget() -> None:
         cached.cache_clear()
 
 
-def tuning_of(order: FinetuneRequest, model: Model) -> FinetuneConfig:
+def tuning_of(request: FinetuneRequest, model: Model) -> FinetuneConfig:
     """The protocol's settings for the task, with the user's overrides."""
-    kind = splits_of(order.data).kind
-    protocol = order.protocol or protocols.protocol_for(model.recipe)
-    task = protocols.task_word(order.data.task, kind)
-    return protocols.read(protocol, task, kind, overrides=order.settings)
+    kind = splits_of(request.data).kind
+    protocol = request.protocol or protocols.protocol_for(model.recipe)
+    task = protocols.task_word(request.data.task, kind)
+    return protocols.read(protocol, task, kind, overrides=request.settings)
 
 
 @lru_cache(maxsize=4)
@@ -219,26 +221,26 @@ def _initial_weights(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> di
     return start
 
 
-def _teacher(order: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | None:
+def _teacher(request: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | None:
     """The teacher, which must have been fine-tuned on the same task."""
-    if order.teacher is None:
+    if request.teacher is None:
         return None
-    teacher = opened(order.teacher)
+    teacher = opened(request.teacher)
     if not isinstance(teacher.module, Tuned) or teacher.task is None:
         raise UserError(
-            f"{order.teacher}: is not fine-tuned on {order.data.task}, as a teacher must be;"
-            f" make one with clozelab finetune {order.teacher} {order.data.task}"
+            f"{request.teacher}: is not fine-tuned on {request.data.task}, as a teacher must be;"
+            f" make one with clozelab finetune {request.teacher} {request.data.task}"
         )
     if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
         raise UserError(
-            f"{order.teacher}: its vocabulary is not that of {order.model}; name a teacher with"
+            f"{request.teacher}: its vocabulary is not that of {request.model}; name a teacher with"
             " the same vocabulary"
         )
     compared = ("name", *kind.outputs)
     theirs = [getattr(teacher.task.kind, name, None) for name in compared]
     if theirs != [getattr(kind, name) for name in compared]:
         raise UserError(
-            f"{order.teacher}: was fine-tuned on another task than {order.data.task}; name"
+            f"{request.teacher}: was fine-tuned on another task than {request.data.task}; name"
             " another teacher"
         )
     return teacher.module
@@ -268,10 +270,10 @@ def _check_reading(place: str, kind: TaskKind, examples: Sequence[Any], reader: 
         )
 
 
-def _order_notes(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -> list[str]:
+def _after_notes(request: FinetuneRequest, model: Model, tuning: FinetuneConfig) -> list[str]:
     """A note if the protocol starts from a model of another task and this is none."""
     before = model.task.name if model.task is not None else None
-    if order.fresh or tuning.after in (None, before):
+    if request.fresh or tuning.after in (None, before):
         return []
     return [
         f"the protocol starts from a model fine-tuned on {tuning.after}, which this one is"

@@ -116,13 +116,13 @@ class FinetuneRequest:
     digests: Mapping[str, str] | None = None  # of its data; None: not known
 
 
-def settled(order: FinetuneRequest) -> FinetuneRequest:
+def settled(request: FinetuneRequest) -> FinetuneRequest:
     """The request with absolute paths."""
     names = ("root", "train", "dev", "test")
-    places: dict[str, Any] = {name: absolute(getattr(order.data, name)) for name in names}
-    model = absolute(order.model) or order.model
-    data = replace(order.data, **places)
-    return replace(order, model=model, teacher=absolute(order.teacher), data=data)
+    places: dict[str, Any] = {name: absolute(getattr(request.data, name)) for name in names}
+    model = absolute(request.model) or request.model
+    data = replace(request.data, **places)
+    return replace(request, model=model, teacher=absolute(request.teacher), data=data)
 
 
 def absolute(place: str | None) -> str | None:
@@ -179,9 +179,9 @@ def _rows_digest(source: Source) -> str:
     return digest.hexdigest()
 
 
-def with_settings(order: FinetuneRequest, cell: Mapping[str, Any]) -> FinetuneRequest:
+def with_settings(request: FinetuneRequest, cell: Mapping[str, Any]) -> FinetuneRequest:
     """The request with the settings of a grid's cell added."""
-    return replace(order, settings=(*order.settings, *protocols.changes(cell)))
+    return replace(request, settings=(*request.settings, *protocols.changes(cell)))
 
 
 def columns_of(words: Sequence[str]) -> dict[str, str]:
