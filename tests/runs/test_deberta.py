@@ -28,7 +28,9 @@ from torch import Tensor
 import clozelab
 from clozelab import cli
 from clozelab.errors import UserError
+from clozelab.models.fill import _mask_blanks
 from clozelab.models.generator import generator_of
+from clozelab.models.history import longest_block
 from clozelab.models.load import load
 from clozelab.pretraining.starting import continued
 from clozelab.pretraining.trainer import PretrainTrainer
@@ -123,6 +125,25 @@ def test_without_its_generator_it_is_an_encoder_alone(hf: Path, tmp_path: Path) 
     assert trainer.notes()[-1] == "fresh weights for generator, replaced_token"
     start = dict(trainer.model.named_parameters())
     assert torch.equal(start[WORDS], weights(tmp_path / "hf")[WORDS]) and not start[DELTA].any()
+
+
+def test_an_imported_generator_reads_texts_as_it_does_alone(hf: Path, tmp_path: Path) -> None:
+    """Its mask leaves the space before it to be a token, as in many published tokenizers."""
+    shutil.copytree(hf, tmp_path / "hf")
+    for folder in (tmp_path / "hf", tmp_path / "hf" / "generator"):
+        tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        tokenizer["normalizer"] = None  # which takes spaces from the ends of texts
+        for token in tokenizer["added_tokens"]:
+            token["lstrip"] = False
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    beside = generator_of(load(str(tmp_path / "hf")))
+    alone = load(str(tmp_path / "hf" / "generator"))
+    assert beside is not None
+    read = [_mask_blanks(each, ["the river was ", " and"], masked=True) for each in (beside, alone)]
+    assert read[0][0].tolist() == read[1][0].tolist()
+    before = int(read[0][0][read[0][1][0] - 1])
+    assert beside.tokenizer.id_to_token(before) == "▁"
+    assert longest_block(beside) == longest_block(alone)
 
 
 def test_a_generator_of_another_width_is_refused(hf: Path, tmp_path: Path) -> None:

@@ -118,10 +118,6 @@ def _write(
         exported = replace(exported, what=f"{exported.what}, and a model of sentence-transformers")
     if generator is None:
         return exported
-    if model.origin is not None:
-        generator = replace(
-            generator, origin=replace(model.origin, heads=("masked_lm",), bare=False)
-        )
     fits = suits(generator.recipe.encoder, FAMILIES["electra"], predicts=True)
     family = "electra" if fits else None
     name = f"{name}/{FOLDER}"

@@ -38,7 +38,8 @@ def generator_of(model: Model) -> Model | None:
     heads, reads = {"masked_lm": generator.head}, {"masked_lm": MaskedLm.reads}
     alone = PretrainingModel(generator.encoder, heads, reads).eval()
     recipe = replace(model.recipe, encoder=generator.encoder.shape, objectives=(MaskedLm(),))
-    return replace(model, recipe=recipe, module=alone, origin=None)
+    origin = model.origin and replace(model.origin, heads=("masked_lm",), bare=False)
+    return replace(model, recipe=recipe, module=alone, origin=origin)
 
 
 def encoder_predicts(model: Model) -> bool:
