@@ -696,11 +696,23 @@ def test_a_head_of_modernbert_that_is_not_ours_is_left_aside(
     ]
 
 
-def test_albert_at_full_width_has_nothing_to_project() -> None:
-    config, tensors, *_ = exported(Transformer(**SHAPE, sharing="all"), ("masked_lm",))
-    assert from_transformers(config, tensors).encoder == Transformer(**SHAPE, sharing="all")
-    tensors["albert.encoder.embedding_hidden_mapping_in.bias"][0] = 1.0
+@pytest.mark.parametrize(("heads", "prefix"), [(("masked_lm",), "albert."), ((), "")])
+def test_albert_at_full_width_has_nothing_to_project(heads: tuple[str, ...], prefix: str) -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE, sharing="all"), heads, family="albert")
+    imported = from_transformers(config, tensors)
+    assert imported.encoder == Transformer(**SHAPE, sharing="all")
+    assert imported.left == []
+    tensors[f"{prefix}encoder.embedding_hidden_mapping_in.bias"][0] = 1.0
     with pytest.raises(UserError, match="projects a width onto itself"):
+        from_transformers(config, tensors)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_refused(value: float) -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE))
+    name = next(iter(tensors))
+    tensors[name].view(-1)[-1] = value
+    with pytest.raises(UserError, match=f"{name}: holds values that are NaN or inf"):
         from_transformers(config, tensors)
 
 

@@ -149,16 +149,17 @@ def _equal_bits(first: Tensor, second: Tensor) -> bool:
 
 def _drop_identity(encoder: Encoder, tensors: dict[str, Tensor]) -> None:
     """Drop ALBERT's projection where widths are equal; it must then be the identity."""
-    prefix = "albert.encoder.embedding_hidden_mapping_in"
-    if encoder.embedding_size != encoder.hidden_size or f"{prefix}.weight" not in tensors:
+    if encoder.embedding_size != encoder.hidden_size:
         return
-    weight, bias = tensors.pop(f"{prefix}.weight"), tensors.pop(f"{prefix}.bias", None)
-    eye = torch.eye(encoder.hidden_size).to(weight)
-    if not torch.equal(weight, eye) or (bias is not None and bias.any()):
-        raise UserError(
-            f"{prefix}: projects a width onto itself, which no encoder here does; import a"
-            " checkpoint whose embedding_size is below its hidden_size"
-        )
+    module = "encoder.embedding_hidden_mapping_in"  # in an encoder alone without a prefix
+    identity = torch.eye(encoder.hidden_size)
+    for name in [each for each in tensors if each.removeprefix("albert.").startswith(module)]:
+        neutral = identity if name.endswith(".weight") else torch.zeros(encoder.hidden_size)
+        if not torch.equal(tensors.pop(name).float(), neutral):
+            raise UserError(
+                f"{name}: projects a width onto itself, which no encoder here does; import a"
+                " checkpoint whose embedding_size is below its hidden_size"
+            )
 
 
 def _complete_heads(
@@ -203,6 +204,11 @@ def _to_our_tensors(
         if not tensor.is_floating_point():
             raise UserError(
                 f"{names[0]}: holds {tensor.dtype}, which are no weights; import others"
+            )
+        if not tensor.isfinite().all():
+            raise UserError(
+                f"{names[0]}: holds values that are NaN or infinite, with which nothing can be"
+                " computed; import a checkpoint from before its training diverged"
             )
         precise = tensor.dtype in (torch.float32, torch.float64)
         weights[name] = tensor if precise else tensor.float()
