@@ -696,6 +696,13 @@ def test_a_head_of_modernbert_that_is_not_ours_is_left_aside(
     ]
 
 
+@pytest.mark.parametrize("family", ["roberta", "roberta-prelayernorm", "bert", "albert"])
+def test_an_encoder_without_a_table_of_positions_goes_to_no_family_with_one(family: str) -> None:
+    turning = Transformer(**SHAPE, norm="pre", types=0, position_embedding="rotary")
+    with pytest.raises(UserError, match=r"encoder\.(position_embedding|position_offset|norm) = "):
+        exported(turning, ("masked_lm",), family)
+
+
 @pytest.mark.parametrize(("heads", "prefix"), [(("masked_lm",), "albert."), ((), "")])
 def test_albert_at_full_width_has_nothing_to_project(heads: tuple[str, ...], prefix: str) -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE, sharing="all"), heads, family="albert")

@@ -178,8 +178,9 @@ def adapted(
             f"encoder.position_offset = {encoder.position_offset}: roberta counts positions"
             f" from the padding id, here {offset - 1} + 1; leave the family out"
         )
-    if encoder.position_offset != offset:  # rows before the first position are never read
-        positions = weights[f"{prefix}.positions.weight"]
+    positions = weights.get(f"{prefix}.positions.weight")
+    if positions is not None and encoder.position_offset != offset:
+        # Rows before the first position are never read.
         unread = positions.new_zeros(offset, positions.shape[1])
         added["positions.weight"] = torch.cat([unread, positions[encoder.position_offset :]])
         encoder = replace(encoder, position_offset=offset)
