@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,14 +14,10 @@ from numpy.typing import NDArray
 from clozelab.contracts import Ints, Pooling
 from clozelab.errors import UserError
 from clozelab.files import replacing
-from clozelab.models.build import PretrainingModel
-from clozelab.models.model import Model
+from clozelab.models.model import Model, refuse_nan
 from clozelab.models.reader import Text, packed
 from clozelab.packed import offsets
 from clozelab.training.world import join
-
-if TYPE_CHECKING:
-    from clozelab.finetuning.tuned import Tuned
 
 Floats = NDArray[np.float32]
 Layer = int | Literal["all"]
@@ -127,12 +123,12 @@ def follow(
     parts = [_pool(text, no_vectors, words, pool) if not len(text) else None for text in rows]
     batch_tokens = _BATCH_TOKENS if encoder.reads == "tokens" else _BATCH_TOKENS // 8
     with join(device) as world:
-        module = model.module.to(world.device)
+        model.module.to(world.device)
         done = 0
         while done < len(order) and lengths[order[done]]:
             batch = order[done : done + max(1, batch_tokens // int(lengths[order[done]]))]
             batch = batch[lengths[batch] > 0]
-            states = _encode(module, [rows[index] for index in batch], layer, world.device)
+            states = _encode(model, [rows[index] for index in batch], layer)
             for index, states_of in zip(batch, states, strict=True):
                 parts[index] = _pool(rows[index], states_of, words, pool)
             done += len(batch)
@@ -181,16 +177,16 @@ def check_layer(model: Model, layer: Layer) -> None:
 
 
 @torch.inference_mode()
-def _encode(
-    module: PretrainingModel | Tuned, texts: list[Text], layer: Layer, device: torch.device
-) -> list[Floats]:
+def _encode(model: Model, texts: list[Text], layer: Layer) -> list[Floats]:
     """[tokens, W] or [tokens, layers, W] of each text."""
-    encoded = module.encode(packed(texts, device), keep=layer != -1)
+    encoded = model.module.encode(packed(texts, model.device), keep=layer != -1)
     if layer == "all":
         states = torch.stack(encoded.layers, dim=1)
     else:
         states = encoded.hidden_states if layer == -1 else encoded.layers[layer]
-    array: Floats = states.float().cpu().numpy()
+    states = states.float().cpu()
+    refuse_nan(model, states)
+    array: Floats = states.numpy()
     return np.split(array, np.cumsum([len(text) for text in texts])[:-1])
 
 

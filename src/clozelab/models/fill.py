@@ -15,7 +15,7 @@ from torch import Tensor
 from clozelab.config import slots
 from clozelab.contracts import Ids, Input, Ints
 from clozelab.errors import UserError
-from clozelab.models.model import Model
+from clozelab.models.model import Model, refuse_nan
 from clozelab.models.reader import packed
 from clozelab.objectives import PARTS, language_models
 from clozelab.text.vocabulary import ROLES
@@ -101,6 +101,7 @@ def fill_between(
             model.module.to(world.device)
         with torch.inference_mode():
             logits = _PREDICTORS[kind](model, model.module.heads[heads[0]], ids, at=at).cpu()
+    refuse_nan(model, logits)
     blanks = _guesses(model, logits, top)
     parts = _filled_parts(model.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
     asked = _probabilities_of(model, logits, about) if about else ()

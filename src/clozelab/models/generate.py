@@ -15,13 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozelab.contracts import Bools, Counts, Ids, Ints, Keys
+from clozelab.contracts import Bools, Ids, Ints, Keys
 from clozelab.errors import UserError
 from clozelab.keys import key, mix, uniform
 from clozelab.models.fill import from_both, written
-from clozelab.models.model import Model
+from clozelab.models.model import Model, refuse_nan
 from clozelab.objectives import language_models
-from clozelab.text.encoding import CachedTokenizer
 from clozelab.training.world import join
 
 Remasking = Literal["confidence", "random"]
@@ -138,6 +137,7 @@ def generate(
         for step in range(steps):
             at = np.flatnonzero(masked)
             logits = from_both(model, head, ids, at=at).cpu()[:, ordinary]
+            refuse_nan(model, logits)
             columns, probabilities = sampling.draw(logits, at - first, step)
             tokens = ordinary[columns]
             count = -(-len(at) // (steps - step))  # an even share of the masked tokens
@@ -152,8 +152,7 @@ def _prompt_and_masks(model: Model, prompt: str, length: int) -> Ids:
     if length < 1:
         raise UserError(f"--length {length}: must be at least 1")
     mask = model.vocabulary.role("mask")
-    encoder = CachedTokenizer(model.tokenizer, segment=False, counts=Counts())
-    prompt_ids = encoder.encode([prompt]).ids
+    prompt_ids = model.reader().pieces([prompt]).columns["ids"]
     limit = model.reader().limit
     if limit is not None and len(prompt_ids) + length > limit:
         note = f" after {len(prompt_ids):,} of the prompt" if len(prompt_ids) else ""

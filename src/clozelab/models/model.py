@@ -213,3 +213,11 @@ class Model:
         }
         cells = (f"<tr><th>{a}</th><td>{escape(b)}</td></tr>" for a, b in rows.items() if b)
         return f"<table>{''.join(cells)}</table>"
+
+
+def refuse_nan(model: Model, values: Tensor) -> None:
+    """Refuse what a model gives if it is NaN, which would else count as no likelihood or a tie."""
+    if values.isnan().any():
+        raise UserError(
+            f"{model.place}: gives NaN, because its training diverged; try an earlier step"
+        )

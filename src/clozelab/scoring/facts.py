@@ -204,10 +204,13 @@ def _hits(text_scorer: TextScorer, ids: Array, at: Ints, candidates: Ints) -> tu
     """[R] whether the masked token is the best candidate, and whether it is among the best ten."""
     import torch
 
+    from clozelab.models.model import refuse_nan
+
     with torch.inference_mode():
         masked = np.arange(ids.shape[1]) == at[:, None]
         encoded, states, objects = text_scorer.masked(ids, masked, at=at)
         logits = text_scorer.head.logits(states, encoded.table).cpu()[:, candidates]
+        refuse_nan(text_scorer.model, logits)
         own = logits.gather(1, torch.from_numpy(np.searchsorted(candidates, objects))[:, None])
         better, equal = (mask.sum(1).numpy() for mask in (logits > own, logits == own))
     return np.clip((1 - better) / equal, 0, 1), np.clip((10 - better) / equal, 0, 1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.models.history import longest_block
-from clozelab.models.model import Model
+from clozelab.models.model import Model, refuse_nan
 from clozelab.models.reader import Text, packed
 from clozelab.scoring.probed import Excerpt
 from clozelab.training.memory import FORWARD_TOKENS
@@ -105,8 +105,9 @@ class FrozenEncoder:
         else:
             non_empty = [text for text in texts if len(text)]
             encoded = self.loaded.module.encode(packed(non_empty, self.device), keep=True)
-            pooled = _means(encoded.layers, positions, self.device)
-            rows = pooled.cpu().numpy()
+            pooled = _means(encoded.layers, positions, self.device).cpu()
+            refuse_nan(self.loaded, pooled)
+            rows = pooled.numpy()
         # Copies, so that each can be freed.
         self._rows |= {excerpt: row.copy() for excerpt, row in zip(wanted_rows, rows, strict=True)}
 

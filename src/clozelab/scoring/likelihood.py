@@ -35,7 +35,7 @@ from clozelab.contracts import Array, Bools, Encoded, Input, Ints, Pieces, Spell
 from clozelab.errors import UserError
 from clozelab.models.generator import predicting
 from clozelab.models.load import pretrained
-from clozelab.models.model import Model
+from clozelab.models.model import Model, refuse_nan
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import PARTS, language_models
 from clozelab.objectives.heads.chunks import LOGITS
@@ -206,8 +206,9 @@ class TextScorer:
         chunks = zip(
             torch.split(states, size), torch.split(self._tensor(labels), size), strict=True
         )
-        nats = [_log_softmax(logits(chunk), ids) for chunk, ids in chunks]
-        return torch.cat(nats).double().cpu().numpy()
+        nats = torch.cat([_log_softmax(logits(chunk), ids) for chunk, ids in chunks]).double().cpu()
+        refuse_nan(self.model, nats)
+        return nats.numpy()
 
     @cached_property
     def vocabulary(self) -> int:
