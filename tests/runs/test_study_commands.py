@@ -55,6 +55,16 @@ def test_a_plan_is_shown_and_nothing_is_written(
     assert "corruption.copies=0" in captured_text(capsys)
 
 
+def test_signs_of_markup_in_a_study_are_shown_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_study(tmp_path / "masks.toml")
+    text = file.read_text(encoding="utf-8").replace("fresh masks", "fresh [cls] and [/s]")
+    file.write_text(text, encoding="utf-8")
+    assert main(["study", str(file), "--plan"]) == 0
+    assert "fresh [cls] and [/s]" in captured_text(capsys)
+
+
 def test_a_plan_says_that_one_seed_decides_nothing_and_what_a_measure_lacks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

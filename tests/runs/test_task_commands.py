@@ -466,7 +466,7 @@ def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
         ),
     }
     (examples, predictions, wanted), kind = shown_as[name], KINDS[name]
-    console = Console(width=60, file=io.StringIO())
+    console = Console(width=60, file=io.StringIO(), markup=False)
     with console.capture() as caught:
         console.print(views.for_people(Predictions(predictions, examples, kind)))
     text = caught.get()

@@ -13,8 +13,10 @@ import pytest
 import torch
 from rich.console import Console
 from rich.progress import Progress, TextColumn
+from rich.text import Text
 from support.pretrain_runs import HERE, MACHINE, QUIET, of_kind, pretrain_job, run_pretraining
 
+from clozelab.api import watching
 from clozelab.api.watching import View, Watch
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain, resume
@@ -138,6 +140,17 @@ def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
         view.show(Step(number, {}, 0.0, 0.0, 1000, seconds))
     speed = 1000 * (1 + 0.9 + 0.81) / (3 + 0.9 + 0.81)
     assert bars.tasks[0].fields["status"] == f" · {speed:,.0f} tokens/s · arithmetic-bound"
+
+
+def test_signs_of_markup_in_a_name_are_shown_beside_its_bar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    monkeypatch.setattr(watching, "err", console)
+    with Watch().bars() as bars:
+        bars.add_task("a[/b]", status="loss [c] 1.0")
+    text = Text.from_ansi(console.file.getvalue()).plain  # type: ignore[attr-defined]
+    assert "a[/b]" in text and "loss [c] 1.0" in text
 
 
 # The plateau

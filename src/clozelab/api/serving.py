@@ -49,7 +49,7 @@ def serve(
             watch.warn(f"port {port} is in use; using {listening.port}")
         watch.tell(listening.url)
         if watch.progress:  # not `say`, which takes tokens out of addresses
-            err.print(f"{listening.url} is ready; press Ctrl-C to stop", markup=False)
+            err.print(f"{listening.url} is ready; press Ctrl-C to stop")
 
     try:
         run(build(app, host=host, token=listening.token), listening, ready=ready)

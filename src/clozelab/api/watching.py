@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich import progress as meters
 from rich.console import Console
-from rich.markup import escape
 from rich.text import Text
 
 from clozelab.errors import UserError
@@ -36,7 +35,7 @@ class _Err(Console):
         self.quiet = True
 
 
-err = _Err(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+err = _Err(stderr=True, highlight=False, emoji=False, markup=False, soft_wrap=True)
 
 
 def speaks() -> bool:
@@ -64,7 +63,7 @@ class Watch:
     def say(self, line: str, *, style: str | None = None) -> None:
         """Say what is done."""
         if self.progress and speaks():
-            err.print(escape(without_secrets(line)), style=style)
+            err.print(without_secrets(line), style=style)
 
     def warn(self, line: str) -> None:
         """Say something that is not an error."""
@@ -79,10 +78,13 @@ class Watch:
         """Bars that are named, with such columns and the time left, where somebody watches."""
         hidden = not (self.progress and speaks() and (err.is_terminal or err.is_jupyter))
         done, elapsed = meters.MofNCompleteColumn(), meters.TimeElapsedColumn()
-        name, bar, left = "{task.description}", meters.BarColumn(), meters.TimeRemainingColumn()
-        columns = columns or (done, "{task.fields[status]}", elapsed)
+        name, status = (
+            meters.TextColumn(text, markup=False)
+            for text in ("{task.description}", "{task.fields[status]}")
+        )
+        columns = (meters.BarColumn(), *(columns or (done, status, elapsed)))
         how: dict[str, Any] = {"console": err, "disable": hidden, "transient": transient}
-        return meters.Progress(name, bar, *columns, left, **how)
+        return meters.Progress(name, *columns, meters.TimeRemainingColumn(), **how)
 
     def follow(self, work: Iterator[Any], show: Callable[[Any], None]) -> Any:
         """Show each event of some work, and hand it on, until it is done; what it returns."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from clozelab import registry
 from clozelab.cli.commands import COMMANDS, parser
@@ -56,14 +56,19 @@ def main(words: Sequence[str] | None = None) -> int:
         with suppress(OSError):  # where it cannot be said, the code says it
             if debugging():
                 traceback.print_exception(error)
-            err.print(f"[bold red]clozelab:[/] {escape(sentence)}")
+            err.print(_labelled(sentence, "bold red"))
         return code
     return 0
 
 
 def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
     """A warning in a line, without the place in our source."""
-    err.print(f"[bold yellow]clozelab:[/] {escape(str(message))}", soft_wrap=True)
+    err.print(_labelled(str(message), "bold yellow"))
+
+
+def _labelled(sentence: str, style: str) -> Text:
+    """A sentence after the name of the command, which is coloured."""
+    return Text.assemble(("clozelab:", style), f" {sentence}")
 
 
 def run(words: Sequence[str]) -> None:

@@ -56,7 +56,7 @@ class _Out(Console):
         _discard_output()
 
 
-out = _Out(highlight=False, emoji=False, soft_wrap=False)
+out = _Out(highlight=False, emoji=False, markup=False, soft_wrap=False)
 
 
 def open_streams() -> None:

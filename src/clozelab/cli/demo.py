@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
+from rich.text import Text
 
 from clozelab import data
 from clozelab.cli.console import err, out
@@ -124,10 +124,8 @@ def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
         result = Run.open(model).result() or {}
         measured = result.get("held_out", result["train"])  # a tiny corpus holds nothing out
         loss = measured["masked_lm"]["loss"]
-        out.print(
-            f"[bold]{model.name}[/]: {loss:.2f} nats per masked token; predicting by"
-            f" frequency gives {floor:.2f}"
-        )
+        sentence = f": {loss:.2f} nats per masked token; predicting by frequency gives {floor:.2f}"
+        out.print(Text.assemble((model.name, "bold"), sentence))
     out.print()
 
 
@@ -146,8 +144,9 @@ def _task(place: Path, model: Path, books: dict[str, Path]) -> None:
 def _gain(tuned: Path, fresh: Path) -> None:
     """The two accuracies side by side, and what may be said of them."""
     scores = [(Run(run).result() or {})["cells"][0]["selected"] for run in (tuned, fresh)]
-    out.print(f"{_shown(scores[0])} % accuracy, pretrained")
-    out.print(f"{_shown(scores[1])} % accuracy, the same architecture from random weights")
+    models = ("pretrained", "the same architecture from random weights")
+    for score, model in zip(scores, models, strict=True):
+        out.print(Text.assemble((_shown(score), "bold"), f" % accuracy, {model}"))
     if scores[0].get("low", 0) > scores[1].get("high", 100):
         gain = scores[0]["mean"] - scores[1]["mean"]
         out.print(f"Pretraining gained {gain:.1f} points; the 95 % intervals do not overlap.\n")
@@ -158,7 +157,7 @@ def _gain(tuned: Path, fresh: Path) -> None:
 def _shown(score: Mapping[str, float]) -> str:
     """The mean over seeds; of two or more with half its interval."""
     sure = f" ± {score['high'] - score['mean']:.1f}" if "high" in score else ""
-    return f"[bold]{score['mean']:.1f}{sure}[/]"
+    return f"{score['mean']:.1f}{sure}"
 
 
 def _fill_mask(pipeline: Any) -> Iterator[str]:
@@ -173,7 +172,7 @@ def _classification(pipeline: Any) -> Iterator[str]:
 
 def _pipeline(task: str, place: Path, ask: Callable[[Any], Iterable[str]]) -> None:
     """Ask an exported model as anyone opens it, by the pipeline of transformers, if it is there."""
-    out.rule(f'[bold]transformers.pipeline("{task}")', align="left")
+    out.rule(Text(f'transformers.pipeline("{task}")', "bold"), align="left")
     if find_spec("transformers") is None:
         err.print("transformers is not installed, so the exported model is not tested with it")
         return
@@ -184,7 +183,7 @@ def _pipeline(task: str, place: Path, ask: Callable[[Any], Iterable[str]]) -> No
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     make: Any = pipeline
     for line in ask(make(task, str(place))):
-        out.print(escape(line))
+        out.print(line)
     out.print()
 
 
@@ -199,6 +198,6 @@ def _say(*words: str | Path) -> None:
     from clozelab.cli import run
 
     spoken = " ".join(f'"{word}"' if " " in str(word) else str(word) for word in words)
-    out.rule(f"[bold]clozelab {escape(spoken)}", align="left")
+    out.rule(Text(f"clozelab {spoken}", "bold"), align="left")
     run([str(word) for word in words])
     out.print()

@@ -31,7 +31,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     lines.add_column(style="bold", overflow="fold")
     lines.add_column(overflow="fold")
     for name, value in rows:
-        lines.add_row(name, Text(value))
+        lines.add_row(name, value)
     return lines
 
 

@@ -42,8 +42,8 @@ def _wrong(finding: CheckResult) -> RenderableType:
     rows = Table(box=None, pad_edge=False, show_header=False)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(overflow="fold")
-    rows.add_row("evidence", Text(finding.evidence))
-    rows.add_row("likely cause", Text(finding.cause))
+    rows.add_row("evidence", finding.evidence)
+    rows.add_row("likely cause", finding.cause)
     rows.add_row("try", Text(finding.remedy, style="bold"))
     title = Text.assemble(
         (f"{sign} ", style), (finding.title, style), (f"  {finding.check}", "dim")
@@ -58,5 +58,5 @@ def _normal(findings: list[CheckResult]) -> Table:
     rows.add_column(overflow="fold", style="dim")
     sign, style = _SIGNS["healthy"]
     for finding in findings:
-        rows.add_row(Text(sign, style=style), Text(finding.title), Text(finding.evidence))
+        rows.add_row(Text(sign, style=style), finding.title, finding.evidence)
     return rows

@@ -36,7 +36,7 @@ def filled(result: Filled, values: Values) -> Iterator[RenderableType]:
     for number, guesses in enumerate(result.blanks, start=1):
         for rank, guess in enumerate(guesses):
             name = "" if rank else str(number)
-            lines.add_row(name, Text(guess.token), f"{guess.probability:.2%}")
+            lines.add_row(name, guess.token, f"{guess.probability:.2%}")
         lines.add_section()
     text = Text()
     for number, part in enumerate(result.parts):
@@ -84,8 +84,8 @@ def embedded(result: Vectors | Neighbours, values: Values) -> Iterator[Renderabl
     lines = Table(box=None, pad_edge=False)
     for name in ("cosine", "line", "text"):
         lines.add_column(name, justify="left" if name == "text" else "right")
-    for *numbers, text in rows:
-        lines.add_row(*numbers, Text(text))
+    for row in rows:
+        lines.add_row(*row)
     yield lines
 
 
@@ -109,7 +109,7 @@ def for_people(result: Predictions) -> Table:
         head, *others = result.kind.fields(example, prediction) or [""]
         numeric = _NUMBER.fullmatch(head) is not None
         first = Text(head, style="bold", justify="right" if numeric else "left")
-        lines.add_row(first, *map(Text, others))
+        lines.add_row(first, *others)
     return lines
 
 
@@ -129,5 +129,5 @@ def answer(result: PassageAnswer, values: Values) -> Iterator[RenderableType]:
     around.append(" …" if right < len(passage) else "")
     rivals = Table.grid(padding=(0, 2))
     for rival in span.best[: result.top]:
-        rivals.add_row(Text(f"{rival.probability:6.1%}"), Text(rival.text))
+        rivals.add_row(f"{rival.probability:6.1%}", rival.text)
     yield Group(first, Text(), around, Text(), rivals)

@@ -58,7 +58,7 @@ def difference(rows: Sequence[tuple[str, Any, Any]], values: Values) -> Iterator
         if key.split(".")[0] != slot:
             lines.add_section()
             slot = key.split(".")[0]
-        lines.add_row(Text(key), _cell(left), _cell(right))
+        lines.add_row(key, _cell(left), _cell(right))
     yield lines
 
 
@@ -83,7 +83,7 @@ def _mixture(recipe: Recipe, parts: Sequence[MixtureShare]) -> Group:
         epochs = f"{part.epochs(total):,.2f}"
         alone = f"{part.epochs(total) / part.oversampling:,.2f}"
         numbers = [f"{part.tokens:,}", f"{part.weight:g}", f"{part.share:.1%}", epochs, alone]
-        lines.add_row(Text(part.path), *numbers)
+        lines.add_row(part.path, *numbers)
     more = (part for part in parts if part.oversampling > 1.005)
     said = (
         f"{part.path}: {part.oversampling:.2f} times as often as in proportion to its size"
@@ -99,7 +99,7 @@ def _settings(recipe: Recipe) -> Table:
     for slot, parts in recipe.tables().items():
         for part in parts if isinstance(parts, list) else [parts]:
             for number, (key, value) in enumerate(part.items()):
-                lines.add_row(Text("" if number else slot), Text(key), _cell(value))
+                lines.add_row("" if number else slot, key, _cell(value))
             lines.add_section()
     return lines
 

@@ -82,18 +82,18 @@ def _pairs(result: PairScores) -> Table:
     """A row for each phenomenon, or where there are none for each paradigm; then all."""
     first = "phenomenon" if result.phenomena else "paradigm"
     groups = result.phenomena or result.paradigms
-    rows = (_cells(Text(name), one) for name, one in groups.items())
+    rows = (_cells(name, one) for name, one in groups.items())
     lines = table(first, right=("accuracy", "± s.e.", "pairs", "ties"), rows=rows)
     lines.add_section()
     mean, error = result.over_paradigms
     if len(result.paradigms) > 1:
         count = f"{len(result.paradigms)} paradigms"
-        lines.add_row(Text("mean of paradigms"), f"{mean:.2f}", or_dash(error, "{:.2f}"), count, "")
+        lines.add_row("mean of paradigms", f"{mean:.2f}", or_dash(error, "{:.2f}"), count, "")
     lines.add_row(*_cells(Text("all pairs", style="bold"), result.all))
     return lines
 
 
-def _cells(name: Text, one: Accuracy) -> tuple[Text | str, ...]:
+def _cells(name: Text | str, one: Accuracy) -> tuple[Text | str, ...]:
     error = or_dash(one.standard_error, "{:.2f}")
     return name, f"{one.accuracy:.2f}", error, f"{one.items:,}", f"{one.ties:,}"
 
@@ -101,13 +101,13 @@ def _cells(name: Text, one: Accuracy) -> tuple[Text | str, ...]:
 def _facts(result: FactScores) -> Table:
     """A row for each relation; then all."""
 
-    def row(name: Text, one: Precisions, kind: str = "") -> tuple[Text | str, ...]:
+    def row(name: Text | str, one: Precisions, kind: str = "") -> tuple[Text | str, ...]:
         return name, f"{one.at_1:.2f}", f"{one.at_10:.2f}", f"{one.items:,}{kind}"
 
-    rows = (row(Text(name), one) for name, one in result.relations.items())
+    rows = (row(name, one) for name, one in result.relations.items())
     lines = table("relation", right=("P@1", "P@10", "facts"), rows=rows)
     lines.add_section()
-    lines.add_row(*row(Text("mean of relations"), result.over_relations, " relations"))
+    lines.add_row(*row("mean of relations", result.over_relations, " relations"))
     lines.add_row(*row(Text("all facts", style="bold"), result.all))
     return lines
 
@@ -122,7 +122,7 @@ def matrix(result: MaskMatrix, values: Values) -> Iterator[Table]:
         cells = zip(result.cells[number], least, strict=True)
         losses = [_loss(cell, best=best) for cell, best in cells]
         shares = [_share(cells[number]) for cells in result.pairs.values()]
-        lines.add_row(Text(model), *losses, *shares)
+        lines.add_row(model, *losses, *shares)
     yield lines
 
 
@@ -132,8 +132,8 @@ def _loss(cell: MatrixCell | None, *, best: float) -> Text:
     return Text(f"{cell.loss:.3f} ± {cell.error:.3f}", style="bold" if cell.loss == best else "")
 
 
-def _share(cell: MatrixCell | None) -> Text:
-    return Text("–" if cell is None else f"{cell.accuracy:.1%} ± {cell.accuracy_error:.1%}")
+def _share(cell: MatrixCell | None) -> str:
+    return "–" if cell is None else f"{cell.accuracy:.1%} ± {cell.accuracy_error:.1%}"
 
 
 def probes(result: Probes, values: Values) -> Iterator[Table]:
@@ -145,11 +145,11 @@ def probes(result: Probes, values: Values) -> Iterator[Table]:
     lines = table("task", "metric", right=("score", "± s.e.", "examples", "layer", *by_layer))
     for task in result.results:
         for number, metric in enumerate(task.metrics):
-            row = [
-                *(Text("" if number else task.task), Text(metric.replace("_", " "))),
+            row: list[Text | str] = [
+                *("" if number else task.task, metric.replace("_", " ")),
                 Text(f"{task.scores[metric]:.2f}", style="bold"),
-                Text(or_dash(task.errors.get(metric), "{:.2f}")),
-                *(Text(f"{task.scored:,}"), Text(str(task.layer))),
+                or_dash(task.errors.get(metric), "{:.2f}"),
+                *(f"{task.scored:,}", str(task.layer)),
             ]
             for each in task.layers if by_layer else ():
                 style = "bold" if each.layer == task.layer else ""
