@@ -260,6 +260,30 @@ def test_measures_that_were_stopped_go_on(
     assert code == 0 and "pseudo-perplexity of texts.txt" in printed
 
 
+def test_measures_go_on_where_the_data_of_their_tasks_has_moved(
+    model: Path, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    sst2(tmp_path / "data")
+    out = tmp_path / "out"
+    command_line = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 4 --out {out}"
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("clozelab.api.adapting.finetune", interrupted)
+        code, _, err = run_command(capsys, f"{command_line} --tasks sst2 --task-data data")
+    assert code == 130 and f"clozelab adapt --resume {out}" in err
+    monkeypatch.chdir(out)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    code, _, err = run_command(capsys, f"adapt --resume {out}")
+    assert code == 2 and str(tmp_path / "data") in err
+    code, printed, err = run_command(capsys, f"adapt --resume {out} --task-data ../moved")
+    assert code == 0 and "sst2, accuracy" in printed, err
+
+
 def test_a_damaged_run_names_the_command_that_trains_it_again(
     model: Path, new: str, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from clozelab.api.corpora import fetch_corpora
 from clozelab.api.scoring import check_texts, score
 from clozelab.api.tasks import finetune
-from clozelab.api.training import Budget, Seed, machine_of, trained
+from clozelab.api.training import Budget, Seed, absolute, machine_of, trained
 from clozelab.api.watching import Watch, speaks
 from clozelab.errors import UserError
 from clozelab.files import write_text
@@ -26,6 +26,7 @@ from clozelab.options import (
     Words,
     command,
 )
+from clozelab.remote.access import shown
 from clozelab.runs.adaptation import FILE, BeforeAfter, read_adaptation
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
@@ -92,7 +93,7 @@ def adapt(
 
         job = starting.resumed(run.path)
         trained(job, resume, copy_to=None, saving=saving, machine=on, watch=watch, resume=True)
-        return _finished(run, machine, watch)
+        return _finished(run, machine, watch, task_data=saving.task_data)
     if model is None or data is None or out is None:
         raise UserError(
             "adapt needs a model, --data CORPUS and --out DIR; or --resume DIR to resume one"
@@ -133,7 +134,7 @@ def _request(
             Data(task, root=saving.task_data).check()
         request = {"tasks": list(tasks), "seeds": seeds}
         if saving.task_data is not None:
-            request["task_data"] = saving.task_data
+            request["task_data"] = shown(absolute(saving.task_data))
     if texts is not None:
         request["texts"] = str(Path(texts).resolve())
     return request
@@ -154,14 +155,20 @@ def _explain(job: Any, model: str, watch: Watch, *, replay: str | None) -> None:
         watch.say(f"general text: {general.name}{less}")
 
 
-def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
-    """Measure what was asked for before and after, and write all of it down."""
+def _finished(
+    run: Run, machine: MachineOptions, watch: Watch, *, task_data: str | None = None
+) -> Run:
+    """Measure what was asked for before and after, and write all of it down.
+
+    `task_data` is where the data of tasks is by now, if it has moved.
+    """
     from clozelab.reporting import adaptation as reporting
     from clozelab.runs.record import read_run
 
     facts = run.machine()
     try:
-        rows = [*_tasks(run, facts, machine, watch), *_perplexity(run, facts, machine, watch)]
+        rows = _tasks(run, facts, machine, watch, task_data=task_data)
+        rows += _perplexity(run, facts, machine, watch)
     except KeyboardInterrupt as error:
         raise Stopped(
             "stopped; the model is adapted, finish measuring it with clozelab adapt"
@@ -189,13 +196,18 @@ def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
 
 
 def _tasks(
-    run: Run, facts: Mapping[str, Any], machine: MachineOptions, watch: Watch
+    run: Run,
+    facts: Mapping[str, Any],
+    machine: MachineOptions,
+    watch: Watch,
+    *,
+    task_data: str | None,
 ) -> list[BeforeAfter]:
     """Scores on dev sets, each the mean over the seeds; one that diverged learned nothing."""
     from clozelab.finetuning.finetune import tunings_of
 
     request, rows = facts["adaptation"], []
-    how: dict[str, Any] = {**asdict(machine), "task_data": request.get("task_data")}
+    how: dict[str, Any] = {**asdict(machine), "task_data": task_data or request.get("task_data")}
     how |= {"seeds": request.get("seeds", 1), "progress": watch.progress}
     for task in request.get("tasks", []):
         means = []

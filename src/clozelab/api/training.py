@@ -267,7 +267,7 @@ def _probing(job: PretrainJob, saving: SaveOptions, place: Path) -> tuple[Pretra
     from clozelab.scoring.during import training_probes
 
     root = saving.task_data or os.environ.get(VARIABLE)
-    root = root if root is None or is_url(root) else str(Path(root).resolve())
+    root = root and absolute(root)
     most = 4096 if saving.probe_examples is None else saving.probe_examples
     probes = training_probes(saving.probe or (), root=root, most=most)
     saving = replace(saving, task_data=root and shown(root), probe_examples=most)
@@ -277,6 +277,11 @@ def _probing(job: PretrainJob, saving: SaveOptions, place: Path) -> tuple[Pretra
             " corpus; use clozelab score --pairs after training"
         )
     return replace(job, probe=probes, probe_constants=probes.constants()), saving
+
+
+def absolute(place: str) -> str:
+    """A folder, or a URL, by a name that holds wherever the run is resumed."""
+    return place if is_url(place) else str(Path(place).resolve())
 
 
 def machine_of(options: MachineOptions, *, shard: bool | None = None) -> Machine:
