@@ -12,6 +12,7 @@ from clozelab.runs.directory import PLAN, STUDY
 
 FRESH = 60  # seconds; a younger log is still being written, perhaps by another machine
 _FILES = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json", PLAN, STUDY, "cells.jsonl")
+Stamp = tuple[str, int, int]  # a file's name, when it was written in nanoseconds, and its size
 T = TypeVar("T")
 
 
@@ -22,7 +23,12 @@ def activity(folder: Path, *, done: bool) -> str:
     log = folder / "metrics.jsonl"
     if files.is_locked(folder):
         return "running" if log.is_file() else "starting"
-    return "running" if _is_young([log]) else "stopped"
+    return "running" if _is_young([_stamp(log)]) else "stopped"
+
+
+def finished_tunings(folder: Path) -> list[Path]:
+    """The results of the fine-tunings in a folder that are done, by cell of a grid and seed."""
+    return sorted([*folder.glob("seed-*/result.json"), *folder.glob("*/seed-*/result.json")])
 
 
 class Readings:
@@ -50,17 +56,17 @@ class Readings:
 def _state(folder: Path) -> Hashable:
     """Sizes and times of a folder's files, and whether they are being written."""
     places = [folder / name for name in _FILES]
-    places += sorted(folder.glob("cells/*/seed-*/*.json*"))
-    return (*map(_stamp, places), files.is_locked(folder), _is_young(places))
+    places += [*sorted(folder.glob("cells/*/seed-*/*.json*")), *finished_tunings(folder)]
+    stamps = [_stamp(place) for place in places]
+    return (*stamps, files.is_locked(folder), _is_young(stamps))
 
 
-def _is_young(places: Collection[Path]) -> bool:
+def _is_young(stamps: Collection[Stamp]) -> bool:
     """Whether some file was written within the last minute."""
-    youngest = max((stamp[1] for stamp in map(_stamp, places)), default=0)
-    return time.time() - youngest / 1e9 < FRESH
+    return time.time() - max(written for _, written, _ in stamps) / 1e9 < FRESH
 
 
-def _stamp(file: Path) -> tuple[str, int, int]:
+def _stamp(file: Path) -> Stamp:
     try:
         status = file.stat()
     except OSError:

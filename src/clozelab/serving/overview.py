@@ -21,7 +21,7 @@ from clozelab.reporting.document import PageTable
 from clozelab.reporting.records import finetunings, named
 from clozelab.runs.directory import PLAN, STUDY, Run, json_or_empty
 from clozelab.runs.record import Moment, RunRecord, read_run
-from clozelab.serving.folder_state import Readings, activity
+from clozelab.serving.folder_state import Readings, activity, finished_tunings
 from clozelab.serving.study_overview import study_row
 
 _RECENT = 0.1  # share of a log's lines that tell the current speed
@@ -115,8 +115,7 @@ def _tuning_row(folder: Path) -> Json:
     records = [*finetunings(folder, folder.name)]
     if not records:
         state = "running" if files.is_locked(folder) else "stopped"
-        done = len([*folder.glob("**/seed-*/result.json")])
-        return {"task": task, "state": state, "done": done}
+        return {"task": task, "state": state, "done": len(finished_tunings(folder))}
     scores = next(part for part in page.scores(records) if isinstance(part, PageTable))
     return {"task": task, "state": "finished", "table": _table_json(scores)}
 
