@@ -227,12 +227,14 @@ def _not_finite(run: Run, rows: Sequence[Entry], name: str) -> list[tuple[int, s
 
 
 def _times(entries: Sequence[Entry]) -> StepTimes | None:
-    names = [part.name for part in fields(StepTimes)]
+    """The times of the steps on the last device: a run may go on on one that has other times."""
+    every = {part.name for part in fields(StepTimes)}
     timed = [entry for entry in entries if entry["step"] > FIRST_TIMED and "waited" in entry]
     if not timed:
         return None
-    sums = {n: sum(entry[n] for entry in timed) for n in names if n in timed[-1]}
-    return StepTimes(**sums)
+    names = every & timed[-1].keys()
+    alike = [entry for entry in timed if every & entry.keys() == names]
+    return StepTimes(**{name: sum(entry[name] for entry in alike) for name in names})
 
 
 def _accuracy(run: Run, rows: Sequence[Entry], name: str) -> dict[str, float]:

@@ -127,6 +127,19 @@ def test_a_log_alone_tells_the_same_and_guesses_nothing(tmp_path: Path) -> None:
     assert "plateau" in findings(examine(read_run(place)))
 
 
+def test_a_run_that_went_on_on_a_gpu_has_the_speed_of_the_gpu(tmp_path: Path) -> None:
+    place = doctor_runs.run(tmp_path / "run")
+    log = Path(place) / "metrics.jsonl"
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    steps = [entry for entry in entries if entry["kind"] == "step"]
+    for entry in steps[len(steps) // 2 :]:
+        entry |= {"busy": entry["seconds"] / 20, "seconds": entry["seconds"] / 10}
+    log.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    times = read_run(place).log.times  # type: ignore[union-attr]
+    assert times is not None and times.busy == pytest.approx(times.seconds / 2)
+    assert "speed" in {result.check for result in diagnose(place).findings}
+
+
 @pytest.mark.thorough
 def test_steps_that_are_far_too_long_have_one_remedy(tmp_path: Path) -> None:
     rate = ("optimiser.learning_rate=100",)
