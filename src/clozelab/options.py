@@ -92,7 +92,11 @@ class Option:
         """The value converted for the function, or an error; None is the default."""
         if value is self.default or (value is None and self.default is not REQUIRED):
             return self.default
-        return self._conversion()(value, self.name if self.positional else self.flag)
+        place = self.name if self.positional else self.flag
+        converted = self._conversion()(value, place)
+        if self.default is REQUIRED and converted == []:  # a glob that matched nothing
+            raise UserError(f"{place}: is empty; give one or more")
+        return converted
 
     def _conversion(self) -> Conversion:
         """The function that converts a value to its type."""
@@ -318,23 +322,30 @@ def words(value: Any, place: str) -> list[str]:
 def settings(value: Any, place: str) -> list[str]:
     """Changes as `key=value`; Python may give a dictionary."""
     if isinstance(value, Mapping):
-        from clozelab.config.toml import written
-
-        for key, setting in value.items():
-            if setting is None:
-                raise UserError(f"{place}: {key} is None; give it a value, or leave it out")
-        return [f"{key}={written(setting)}" for key, setting in value.items()]
+        return [_setting(key, [setting], place) for key, setting in value.items()]
     return several(value, place)
 
 
 def grid(value: Any, place: str) -> list[str]:
     """Settings with several values each, `key=a,b`; Python may give a dictionary of lists."""
     if isinstance(value, Mapping):
-        from clozelab.config.toml import written
-
-        lists = {k: v if isinstance(v, list | tuple) else [v] for k, v in value.items()}
-        return [f"{key}={','.join(map(written, values))}" for key, values in lists.items()]
+        return [_setting(key, _listed(setting), place) for key, setting in value.items()]
     return several(value, place)
+
+
+def _listed(value: Any) -> list[Any]:
+    """Several values, as of a list, a range or an array, or a single one."""
+    is_single = isinstance(value, str | Mapping) or not isinstance(value, Iterable)
+    return [value] if is_single else [*value]
+
+
+def _setting(key: str, values: Sequence[Any], place: str) -> str:
+    """A setting as it is written on the command line, with its value or several."""
+    from clozelab.config.toml import written
+
+    if any(value is None for value in values):
+        raise UserError(f"{place}: {key} is None; give it a value, or leave it out")
+    return f"{key}={','.join(map(written, values))}"
 
 
 def columns(value: Any, place: str) -> list[str]:
@@ -355,7 +366,7 @@ def number(value: Any, place: str) -> float:
     """A number."""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(f"{place}: {value!r} is not a number; give one") from None
 
 

@@ -42,6 +42,7 @@ def test_a_project_from_text_to_a_page(
     assert (
         corpus.decode(preview.blocks.ids) == preview.texts()[0] == repr(preview)[len("block 0: ") :]
     )
+    assert repr(corpus.show_blocks("roberta", **TINY, count=0, **quiet)) == ""
     assert clozelab.Corpus.open(corpus) == corpus
     first = corpus.documents("train")
     assert repr(first).startswith(f"Documents({len(first)} documents, ")
@@ -172,12 +173,23 @@ def test_recipes_are_read_changed_and_compared() -> None:
         (lambda: clozelab.report("r"), "report: missing a required argument: 'out'"),
         (lambda: clozelab.fill("nowhere", "[MASK]"), "nowhere"),
         (lambda: clozelab.embed("nowhere", pool="max"), "--pool max: is unknown"),
+        (lambda: clozelab.matrix([], data="c"), "model: is empty; give one or more"),
+        (lambda: clozelab.build_corpus(Path().glob("*.none"), out="c"), "input: is empty; give"),
     ],
 )
 def test_a_mistake_raises_a_user_error(call: Any, says: str) -> None:
     with pytest.raises(clozelab.UserError) as raised:
         call()
     assert says in str(raised.value)
+
+
+def test_a_folder_without_a_name_has_none_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"train": labelled(tmp_path / "a.tsv"), "dev": labelled(tmp_path / "b.tsv")}
+    with pytest.raises(clozelab.UserError, match=r"--out \.: has no name to call"):
+        clozelab.finetune("m", "classify", out=".", after="sst2", **files)
 
 
 def test_a_mistake_is_one_sentence_unless_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:

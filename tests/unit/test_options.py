@@ -102,6 +102,12 @@ def read(*, text: Texts = (), grid: Grid | None = None, device: Literal["cpu"] =
     return text, grid, device
 
 
+@command
+def count(places: Places, *, share: float) -> Any:
+    """Count them."""
+    return places, share
+
+
 def test_values_of_other_libraries_are_taken() -> None:
     array = np.array(["a", "b"])
     for texts in (["a", "b"], ("a", "b"), iter(["a", "b"]), array):
@@ -116,6 +122,7 @@ def test_values_of_other_libraries_are_taken() -> None:
     grid = {"rate": [1e-4, np.float32(3e-4)], "kind": ("a", "b"), "one": 1}
     assert read(grid=grid)[1] == ["rate=0.0001,0.0003", 'kind="a","b"', "one=1"]
     assert read(grid="rate=1,2")[1] == ["rate=1,2"]
+    assert read(grid={"rate": range(2), "set": np.array([0.5])})[1] == ["rate=0,1", "set=0.5"]
 
 
 class Table:
@@ -151,6 +158,9 @@ class Opened:
         (lambda: work(Opened(), size=1), "type Opened is not a path; save it with save_pretrained"),
         (lambda: work(list(range(99)), size=1), "place: an object of type list is not a name"),
         (lambda: work("a", size=1, set={"b": None}), "--set: b is None; give it a value, or"),
+        (lambda: read(grid={"b": [1, None]}), "--grid: b is None; give it a value, or"),
+        (lambda: count([], share=1), "places: is empty; give one or more"),
+        (lambda: count("a", share=10**400), "is not a number; give one"),
         (lambda: work("a", "b", 1), "work: takes only place and more without a name; name the"),
         (lambda: read("a"), "read: takes nothing without a name; name the others, as in text=…"),
     ],

@@ -371,8 +371,6 @@ def corpus_plans(corpus: Place, *, remove: bool = False, unused: int = 0) -> lis
 
     from clozelab.text.store import Corpus, plans
 
-    if unused < 0:
-        raise UserError(f"--unused {unused}: must be 0 or more days")
     now = datetime.now(UTC)
     old = [plan for plan in plans.listed(Corpus.open(corpus)) if (now - plan.used).days >= unused]
     for plan in old if remove else []:

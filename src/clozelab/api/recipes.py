@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from clozelab.api.texts import read_text
@@ -124,12 +125,10 @@ class BlockSample:
 
     def texts(self) -> list[str]:
         """Each block as text, with its special tokens."""
-        import numpy as np
-
-        ids, ends = self.blocks.ids, self.blocks.starts[1:-1]
+        ids, bounds = self.blocks.ids.tolist(), self.blocks.starts.tolist()
         return [
-            self.tokenizer.decode(block.tolist(), skip_special_tokens=False)
-            for block in np.split(ids, ends)
+            self.tokenizer.decode(ids[start:end], skip_special_tokens=False)
+            for start, end in pairwise(bounds)
         ]
 
     def __repr__(self) -> str:

@@ -120,6 +120,10 @@ def finetune(
     saving = SaveOptions(track=tracking.track, tags=tracking.tags)
     on: dict[str, Any] = {"machine": machine_of(machine), "saving": saving, "watch": watch}
     if after is not None:  # which random weights, if asked for, came before
+        if not place.name:
+            raise UserError(
+                f"--out {place}: has no name to call the folder of --after by; name another folder"
+            )
         if is_distributed():
             raise UserError(
                 f"--after needs a single process; under torchrun fine-tune on {after} first,"

@@ -25,7 +25,7 @@ def read_file(file: str) -> str:
     """All of a file, or of standard input for -; a mark of byte order is not part of it."""
     try:
         if file == "-":
-            return sound(sys.stdin.read(), STDIN)
+            return sound(sys.stdin.read(), STDIN).removeprefix("\ufeff")
         return Path(file).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{file}: does not exist; name a file with text") from None
