@@ -55,7 +55,8 @@ def test_texts_from_everywhere(
     outputs = []
     options = [["--text", TEXTS[0], "--text", TEXTS[1]], ["--file", str(tmp_path / "a.txt")], []]
     for arguments in options:
-        with (tmp_path / "a.txt").open() as lines:
+        (tmp_path / "a.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8-sig")
+        with (tmp_path / "a.txt").open(encoding="utf-8") as lines:
             monkeypatch.setattr("sys.stdin", lines)
             assert cli.main(["score", place, *arguments, "--by", "sentence"]) == 0
         outputs.append(capsys.readouterr().out)
