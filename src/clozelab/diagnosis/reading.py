@@ -216,14 +216,16 @@ def _tokens(steps: Any, tokens: Any, result: Mapping[str, Any]) -> Any:
 
 
 def _not_finite(run: Run, rows: Sequence[Entry], name: str) -> list[tuple[int, str]]:
-    """The steps with values that were not finite, and which values."""
-    problems = [(entry["step"], str(entry.get("what", ""))) for entry in run.events("diverged")]
-    problems += [(row["step"], f"the loss of {name}") for row in rows if row[name]["loss"] is None]
+    """The steps with values that were not finite, and which value of each."""
     # A loss scaler skips a step whose gradient is not finite, now and then on purpose.
     skipped = [row["step"] for row in rows if "norm" in row and row["norm"] is None]
-    if len(skipped) > len(rows) / 10:
-        problems += [(step, "the gradient's norm") for step in skipped]
-    return sorted(problems)
+    many = len(skipped) > len(rows) / 10
+    problems = dict.fromkeys(skipped if many else [], "the gradient's norm")
+    problems |= {row["step"]: f"the loss of {name}" for row in rows if row[name]["loss"] is None}
+    for entry in run.events("diverged"):
+        step, what = entry["step"], str(entry.get("what", ""))
+        problems[step] = what.removeprefix(f"step {step}: ")
+    return sorted(problems.items())
 
 
 def _times(entries: Sequence[Entry]) -> StepTimes | None:

@@ -154,7 +154,14 @@ def test_nan_is_traced_to_what_came_before(tmp_path: Path) -> None:
     sudden = doctor_runs.run(tmp_path / "sudden", ended=False)
     Run(Path(sudden)).append({"kind": "diverged", "step": 241, "what": "step 241: the loss is nan"})
     finding = findings(diagnose(sudden))["not finite"]
-    assert "suddenly" in finding.title and "step 241: the loss is nan" in finding.evidence
+    assert "suddenly" in finding.title
+    assert finding.evidence.startswith("first at step 241: the loss is nan")
+    nan = {"masked_lm": {"loss": math.nan}, "norm": math.nan}
+    lost = doctor_runs.run(tmp_path / "lost", ended=False)
+    for step in range(241, 281):  # as old versions, which went on
+        Run(Path(lost)).append({"kind": "step", "step": step, "tokens": 1, "seconds": 1.0, **nan})
+    evidence = findings(diagnose(lost))["not finite"].evidence
+    assert evidence.startswith("first at step 241: the loss of masked_lm, in 40 lines of the log")
     rate = ("optimiser.learning_rate=100",)
     high = doctor_runs.run(tmp_path / "high", *rate, ended=False)
     Run(Path(high)).append({"kind": "diverged", "step": 241, "what": ""})
