@@ -172,6 +172,13 @@ def test_what_is_hidden_stays_hidden_where_the_text_is_edited(cloze: Chromium) -
     assert "[MASK]" in hidden(cloze)
 
 
+def test_where_no_word_is_left_there_is_no_guess(cloze: Chromium) -> None:
+    cloze.write("document.querySelector('textarea')", "")
+    cloze.wait("document.querySelectorAll('.word').length === 0")
+    cloze.wait("document.querySelector('.shown .note')?.textContent.startsWith('Hide a word')")
+    assert cloze.ask("document.querySelectorAll('.guess').length") == 0
+
+
 def test_a_slider_goes_through_the_steps(cloze: Chromium) -> None:
     step_text = "document.querySelector('.panel output').textContent"
     chance = "document.querySelector('.guess').textContent"
@@ -235,7 +242,10 @@ def test_surprisal_is_coloured_and_a_pair_is_judged(browser: Chromium, address: 
     gap = good.log_likelihood - bad.log_likelihood
     better = f"The {'first' if gap > 0 else 'second'} is better, by {abs(gap):.2f} nats."
     browser.wait(f"document.querySelectorAll('.verdict')[1]?.textContent === {better!r}")
-    assert browser.logged() == []
+    browser.write("document.querySelector('textarea')", "word " * 500)
+    browser.wait("document.querySelector('.problem').textContent !== ''")
+    browser.click("document.querySelectorAll('input[type=checkbox]')[0]")
+    assert browser.ask("document.querySelectorAll('.verdict').length") == 1  # that of the pair
 
 
 def test_masks_of_two_recipes_stand_side_by_side(browser: Chromium, address: str) -> None:
@@ -340,6 +350,18 @@ def test_a_run_that_is_removed_is_told_and_the_page_goes_on(
         browser.wait("document.querySelector('.panel .problem').textContent.includes('removed')")
         choose(browser, 0, str(tmp_path / "b"))
         browser.wait(headings(2))
+
+
+def test_a_model_of_one_step_has_no_table_of_steps(browser: Chromium, tmp_path: Path) -> None:
+    shutil.copytree(runs() / "bert", tmp_path / "a")
+    (tmp_path / "a" / "checkpoints" / "step-00000003").rename(tmp_path / "b")
+    with serving([tmp_path], "--port", "0") as (url, _):
+        enter(browser, url, "cloze")
+        browser.click(named("All steps"))
+        browser.wait("document.querySelectorAll('.panel tbody tr').length === 2")
+        choose(browser, 0, str(tmp_path / "b"))
+        browser.wait("document.querySelectorAll('.panel table').length === 0")
+        assert browser.ask(f"{named('All steps')}.hidden")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ export function mountCloze(room, fetchJson) {
   const problem = el("p", { class: "problem", role: "alert" });
   const panels = el("div", { class: "side" });
   const open = [];
-  let words = [], hidden = [], after = "";
+  let words = [], hidden = [], after = "", isRead = false;
   let put = new Set();
   let replaced = false;
 
@@ -32,6 +32,7 @@ export function mountCloze(room, fetchJson) {
       const old = moved([...put]);
       put = new Set([...found.words.keys()].filter((at) => old.has(at) || (replaced && moved.fresh(at))));
       replaced = false;
+      isRead = true;
       words = found.words;
       after = found.after;
       found.words.forEach(({ blank }, at) => { if (blank) gone.add(at); });
@@ -67,7 +68,7 @@ export function mountCloze(room, fetchJson) {
     const panel = guessPanel(known, name, context, close);
     open.push(panel);
     panels.append(panel.element);
-    panel.ask();
+    if (isRead) panel.ask();
     count();
   };
   const count = () => {

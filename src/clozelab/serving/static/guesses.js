@@ -43,20 +43,24 @@ export function guessPanel(known, name, { fetchJson, replace, state }, close) {
     (error) => { problem.textContent = error.message; },
   );
   const all = el("button", { type: "button", class: "quiet", "aria-expanded": "false" }, "All steps");
-  const again = settled(120, () => {
-    if (state().words.length === 0) return;
-    ask();
-    if (all.getAttribute("aria-expanded") === "true") askAll();
-  });
-  all.addEventListener("click", () => {
-    const open = all.getAttribute("aria-expanded") !== "true";
+  const isOpen = () => all.getAttribute("aria-expanded") === "true";
+  const setOpen = (open) => {
     all.setAttribute("aria-expanded", String(open));
     if (open) askAll(); else across.replaceChildren();
+  };
+  const again = settled(120, () => {
+    ask();
+    if (isOpen()) askAll();
   });
+  all.addEventListener("click", () => setOpen(!isOpen()));
   const remove = el("button", { type: "button", class: "quiet" }, "Remove");
   remove.addEventListener("click", close);
   const tools = el("div", { class: "row" }, all, remove);
-  const picker = modelPicker(known, name, () => { all.hidden = picker.steps.length < 2; again(); });
+  const picker = modelPicker(known, name, () => {
+    all.hidden = picker.steps.length < 2;
+    if (all.hidden) setOpen(false);
+    again();
+  });
   all.hidden = picker.steps.length < 2;
   return {
     element: el("section", { class: "panel", "aria-label": "Guesses of a model" },
@@ -120,6 +124,7 @@ async function stepTable(place, steps, request, fetchJson, signal) {
   const caption = el("caption", { class: "visually-hidden" }, "Guesses at each step");
   place.replaceChildren(el("table", {}, caption, el("thead", {}, head), body));
   for (const step of some) {
+    if (!body.isConnected) return; // the table was closed
     const { blanks } = await fetchJson("/api/fill", { ...first, step, top: 1 }, signal);
     if (!body.children.length) {
       head.append(...blanks.flatMap(({ word, hidden }) => [

@@ -22,7 +22,8 @@ export function mountSurprisal(room, fetchJson) {
   let last = null, lastPair = null;
 
   const body = () => ({ model: picker.model, step: picker.step });
-  const fails = (place, sentence) => (error) => {
+  const fails = (place, sentence, forget) => (error) => {
+    forget();
     place.classList.remove("waiting");
     place.replaceChildren();
     sentence.textContent = error.message;
@@ -38,7 +39,7 @@ export function mountSurprisal(room, fetchJson) {
       return fetchJson("/api/score", { ...body(), text: text.value }, signal);
     },
     (found) => { shown.classList.remove("waiting"); problem.textContent = ""; last = found; draw(); },
-    fails(shown, problem),
+    fails(shown, problem, () => { last = null; }),
   );
   const compare = latest(
     (signal) => {
@@ -46,7 +47,7 @@ export function mountSurprisal(room, fetchJson) {
       return fetchJson("/api/score", { ...body(), text: kept.pair[0], other: kept.pair[1] }, signal);
     },
     (found) => { compared.classList.remove("waiting"); pairProblem.textContent = ""; lastPair = found; draw(); },
-    fails(compared, pairProblem),
+    fails(compared, pairProblem, () => { lastPair = null; }),
   );
   const rescore = settled(350, () => picker && score());
   const recompare = settled(350, () => picker && compare());

@@ -64,7 +64,7 @@ export function modelPicker(given, chosen, changed) {
     get step() { return step(); },
     get steps() { return model().steps; },
     update(now) { // checkpoints come and go while a run goes on; a model that is gone stays named
-      const wanted = step();
+      const wanted = step() ?? undefined; // without a step, the last that there is now
       known = known.map((old) => now.find(({ name }) => name === old.name) ?? old);
       refresh(wanted);
     },
