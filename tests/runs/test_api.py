@@ -192,6 +192,25 @@ def test_a_folder_without_a_name_has_none_beside_it(
         clozelab.finetune("m", "classify", out=".", after="sst2", **files)
 
 
+def test_an_error_of_a_callback_leaves_nothing_locked(tmp_path: Path) -> None:
+    def fail(event: Any) -> None:
+        if type(event).__name__ in ("BuildProgress", "Saved"):
+            raise ZeroDivisionError
+
+    corpus, run = tmp_path / "corpus", tmp_path / "run"
+    file = write(tmp_path / "text.jsonl", texts(30))
+    building: dict[str, Any] = {"out": corpus, "vocabulary": 300, "workers": 1, "progress": False}
+    # The errors are kept, as a notebook keeps them.
+    with pytest.raises(ZeroDivisionError) as first:
+        clozelab.build_corpus(file, **building, on_event=fail)
+    clozelab.build_corpus(file, **building)
+    saving: dict[str, Any] = {"budget": "2steps", "save_every": 1, **TINY, **ON}
+    with pytest.raises(ZeroDivisionError) as second:
+        clozelab.pretrain("roberta", data=corpus, out=run, **saving, on_event=fail)
+    assert clozelab.resume(run, **ON).result()
+    assert first.tb and second.tb
+
+
 def test_a_mistake_is_one_sentence_unless_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     def frames() -> int:
         with pytest.raises(clozelab.UserError) as raised:

@@ -264,11 +264,9 @@ def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:
     from clozelab.contracts import Counts
 
     counts = Counts()
-    building = build(counts=counts)
     try:
-        corpus = _built(building, watch)
+        corpus = _built(build(counts=counts), watch)
     except KeyboardInterrupt as interrupt:
-        building.close()
         raise Stopped(
             f"{out}: interrupted; finished parts are kept, and the same command continues"
             " the build",

@@ -198,7 +198,7 @@ def _watch(
     from clozelab.studies.run import CellFinished, CellStarted
 
     failed, cells = list[str](), plan.request.cells()
-    with resumable(running), watch.bars() as bars:
+    with resumable(), watch.bars() as bars:
         everything = bars.add_task("cells", total=len(cells), status="")
         view = View(bars, watch)
 

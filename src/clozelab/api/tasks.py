@@ -157,7 +157,7 @@ def _tune(
     running = follow(plan, place, machine=machine, saving=saving, at_once=at_once)
     trials = [trial.name for trial in plan.requests()]
     several = len(trials) > 1
-    with copying(place, copy_to, watch) as update, resumable(running), watch.bars() as bars:
+    with copying(place, copy_to, watch) as update, resumable(), watch.bars() as bars:
         view = View(bars, watch)
         done = sum(Run(place / trial).result() is not None for trial in trials)
         count: dict[str, Any] = {"total": len(trials), "completed": done, "visible": several}

@@ -88,13 +88,14 @@ class Watch:
 
     def follow(self, work: Iterator[Any], show: Callable[[Any], None]) -> Any:
         """Show each event of some work, and hand it on, until it is done; what it returns."""
-        while True:
-            try:
-                event = next(work)
-            except StopIteration as ended:
-                return ended.value
-            self.tell(event)
-            show(event)
+        with closed(work):
+            while True:
+                try:
+                    event = next(work)
+                except StopIteration as ended:
+                    return ended.value
+                self.tell(event)
+                show(event)
 
     def drain(self, work: Generator[int | tuple[int, int], None, T], name: str, total: int) -> T:
         """Draw how far the work is until it is done; what it returns."""
@@ -174,15 +175,29 @@ def noticed(events: Iterator[T], update: Callable[[], None]) -> Iterator[T]:
     """The same events; after each checkpoint the copy of the run is brought up to date."""
     from clozelab.runs.events import Saved
 
-    for event in events:
-        if isinstance(getattr(event, "event", event), Saved):
-            update()
-        yield event
+    with closed(events):
+        for event in events:
+            if isinstance(getattr(event, "event", event), Saved):
+                update()
+            yield event
 
 
 @contextmanager
-def resumable(running: Iterator[Any]) -> Iterator[None]:
-    """End what is running with the view of it; an interrupt, too, says how to go on."""
+def closed(work: Iterator[Any]) -> Iterator[None]:
+    """End some work with its reader: it stops the processes that it started, and frees its locks.
+
+    Otherwise it would last as long as an error of the reader, which a notebook keeps.
+    """
+    try:
+        yield
+    finally:
+        if isinstance(work, Generator):
+            work.close()
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Let an interrupt say how to go on."""
     try:
         yield
     except Stopped:  # says already how to go on
@@ -192,9 +207,6 @@ def resumable(running: Iterator[Any]) -> Iterator[None]:
             "stopped; what was saved is kept, and the same command continues from there",
             signal=signal_of(error),
         ) from None
-    finally:
-        if isinstance(running, Generator):  # which, closed, stops the processes that it started
-            running.close()
 
 
 class View:
