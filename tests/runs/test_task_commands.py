@@ -557,6 +557,9 @@ def test_a_submission_is_refused_to_a_model_of_another_task(
     assert "--out DIR" in message
     message = refused(capsys, "predict", classifier, "--task", "sst2", "--text", "a", *options)
     assert "leave out --text, --file and --json" in message
+    columns = ["--columns", "first=sentence"]
+    message = refused(capsys, "predict", classifier, "--task", "sst2", *columns, *options)
+    assert "--columns is for your own files, but sst2 is a known task" in message
     message = refused(capsys, "predict", classifier, "--task", "sst2", "--split", "final", *options)
     assert "sst2 has no final split" in message
     assert not (root / "never").exists()

@@ -126,8 +126,8 @@ def predict(
             )
         from clozelab.finetuning.files.splits import check_submission, write_submission
 
-        splits, folder = Data(task, root=files.task_data).splits(), Path(out)
-        split = split or "test"
+        data = Data(task, root=files.task_data, columns=tuple(files.columns))
+        splits, folder, split = data.splits(), Path(out), split or "test"
         check_submission(splits, split, folder=folder, overwrite=overwrite)
         loaded, named = opened(model, watch), located(model, "model")
 
