@@ -147,12 +147,7 @@ def _loss_table(runs: Sequence[RunRecord]) -> PageTable:
             number(run.seconds / 60),
             number(run.tokens / max(run.seconds, 1e-9) / 1e3),
             run.limited_by or GAP,
-            *(
-                number(run.last[o]["loss"], ".3f")
-                if o in run.last and o not in run.untrained
-                else GAP
-                for o in objectives
-            ),
+            *(_held_out_cell(run, name) for name in objectives),
         ]
         for run in runs
     ]
@@ -162,6 +157,12 @@ def _loss_table(runs: Sequence[RunRecord]) -> PageTable:
     several = len(by_tokenizer(runs)) > 1 and objectives
     note = "Losses under different tokenizers, or on different text, cannot be compared."
     return PageTable(columns, rows, note if several else "")
+
+
+def _held_out_cell(run: RunRecord, objective: str) -> TableCell:
+    """The last held-out loss; a gap if it was not finite, as where a run diverged."""
+    loss = run.last.get(objective, {}).get("loss")
+    return GAP if loss is None or objective in run.untrained else number(loss, ".3f")
 
 
 def differences(

@@ -156,6 +156,14 @@ def test_what_limited_a_run_is_a_cell_and_runs_of_old_have_a_gap(tmp_path: Path)
     assert [line.split(" | ")[at] for line in (first, second)] == ["memory", "–"]
 
 
+def test_a_run_whose_held_out_loss_is_not_finite_has_a_gap(tmp_path: Path) -> None:
+    place = pretraining(tmp_path, "a")
+    Run(place).append({"kind": "held_out", "step": 44, "masked_lm": {"loss": float("nan")}})
+    text = markdown(*gather([place, pretraining(tmp_path, "b")]), title="x")
+    first, second = [line for line in text.splitlines() if line.startswith(("| a |", "| b |"))][:2]
+    assert first.endswith("| – |") and second.endswith("| 5.125 |")
+
+
 def test_markdown_says_the_same(tmp_path: Path) -> None:
     gathered = gather([pretraining(tmp_path, "a"), tuning(tmp_path, "t", order={"fresh": True})])
     page, text = read(html(*gathered, title="x")), markdown(*gathered, title="x")
