@@ -96,6 +96,19 @@ def test_seeds_of_several_folders_are_one_study_with_its_claims(
     assert whole["seeds"] == 2 and whole["detectable"] > 0
 
 
+def test_the_power_of_all_seeds_is_by_the_noise_of_their_size(
+    parts: list[Path], tmp_path: Path
+) -> None:
+    least = []
+    for size in ("mini", "6x512"):
+        for part in parts:
+            altered(part / PLAN, size=size)
+        study = clozelab.merge_studies(parts, out=tmp_path / size, progress=False)
+        plan = json.loads((study.path / PLAN).read_text(encoding="utf-8"))
+        least += [power["detectable"] for power in plan["power"].values()]
+    assert least[1] < least[0] / 2  # losses at 6 × 512 have far less noise
+
+
 def test_claims_on_variants_of_two_folders_come_from_the_study(
     home: Path, parts: list[Path], tmp_path: Path
 ) -> None:

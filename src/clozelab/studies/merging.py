@@ -79,7 +79,7 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
     plan = {
         **plans[0],
         **tables,
-        "power": _powers(merged, tables),
+        "power": _powers(merged, tables, size=plans[0].get("size")),
         "cells": [owners[cell].planned[cell] for cell in cells],
         "parts": [one for part in parts for one in _part_records(part, owners)],
     }
@@ -174,10 +174,12 @@ def _merge_first(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
     return merged
 
 
-def _powers(merged: StudySpec, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _powers(
+    merged: StudySpec, tables: Mapping[str, Mapping[str, Any]], *, size: str | None
+) -> dict[str, Any]:
     """The power of each claim as stated, or that of all seeds if it was stated for fewer."""
     powers = dict[str, Any]()
-    for one in claim_powers(merged, sizes=tables["items"]):
+    for one in claim_powers(merged, size=size, sizes=tables["items"]):
         name = one.claim.comparison
         if (stated := tables["power"].get(name)) is not None:
             powers[name] = stated if stated.get("seeds") == one.seeds else one.as_json()
