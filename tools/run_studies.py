@@ -17,7 +17,6 @@ little with it.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import subprocess
@@ -62,8 +61,12 @@ def begin(name: str, place: Path, corpus: Path, task_data: Path) -> None:
     for file in ("study.toml", "plan.json", "result.json", "cells.jsonl"):
         shutil.copy(UNFINISHED / name / file, place)
     plan = (place / "plan.json").read_text(encoding="utf-8")
-    plan = plan.replace('"tasks"', json.dumps(str(task_data)), 1)
-    (place / "plan.json").write_text(plan.replace('"corpus', f'"{corpus}'), encoding="utf-8")
+    # The words of keep_study.py: of the options, and of the names of the fingerprints.
+    paths = {'"tasks"': f'"{task_data}"', '"file tasks/': f'"file {task_data}/'}
+    paths |= {'"corpus corpus': f'"corpus {corpus}', '"corpus"': f'"{corpus}"'}
+    for word, path in paths.items():
+        plan = plan.replace(word, path)
+    (place / "plan.json").write_text(plan, encoding="utf-8")
 
 
 def run(entry: dict[str, Any], place: Path, corpus: Path, task_data: Path, seconds: float) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -45,6 +46,8 @@ from clozelab.studies.records import PACKED, pack
 from clozelab.studies.request import make_request
 from clozelab.studies.run import CellStarted, follow
 from clozelab.studies.timing import tuning_seconds
+
+TOOLS = Path(__file__).parents[2] / "tools"
 
 
 @pytest.fixture(autouse=True)
@@ -210,6 +213,40 @@ def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> Non
     planned("there", read_study(tmp_path, STATIC, DYNAMIC, tasks=["sst2"]))  # with one more variant
     with pytest.raises(UserError, match=r"was started differently \(--task-data"):
         planned("other", study)
+
+
+def test_a_recorded_study_that_begins_elsewhere_keeps_its_fingerprints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    tool = run_path(str(TOOLS / "run_studies.py"))
+    monkeypatch.setitem(tool["begin"].__globals__, "UNFINISHED", tmp_path / "unfinished")
+    for place in ("here", "there"):
+        (tmp_path / place / "sst2").mkdir(parents=True)
+        for split in ("train", "dev"):
+            text = "sentence\tlabel\na fine film\t1\na dull film\t0\n"
+            (tmp_path / place / "sst2" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    study, out = read_study(tmp_path, STATIC, tasks=["sst2"]), tmp_path / "out"
+
+    def planned(place: str, out: Path) -> dict[str, Any]:
+        root = str(tmp_path / place)
+        request = make_request(study, [str(tmp_path / "corpus")], budget="3steps", task_data=root)
+        drained(make_plan(request, MACHINE, out=out)).write(out)
+        return json_or_empty(out / PLAN)
+
+    shutil.copytree(store("wordpiece"), tmp_path / "corpus")
+    before = planned("here", out)
+    Run(out).write_result({"cells": []})
+    tool["keep"](out, tmp_path / "unfinished" / "masks")
+    assert str(tmp_path) not in (tmp_path / "unfinished" / "masks" / PLAN).read_text("utf-8")
+    other = tmp_path / "other"
+    tool["begin"]("masks", other, tmp_path / "corpus", tmp_path / "there")
+    here, there = (str(tmp_path / place) for place in ("here", "there"))
+    after = planned("there", other)
+    assert after["made"] == {k.replace(here, there): v for k, v in before["made"].items()}
+    alter(tmp_path / "corpus", fingerprint="other")
+    with pytest.raises(UserError, match=r"was started differently \(corpus "):
+        planned("there", other)
 
 
 @pytest.mark.parametrize(
