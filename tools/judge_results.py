@@ -4,9 +4,10 @@
 
 Writes the noise of each measure (src/clozelab/studies/noise.toml), every study's page.html and
 page.md, the pictures of claims, what the doctor compares runs with, the pages of papers and costs,
-and the tables between the marks of README.md, results/README.md and docs/results.md. With --claims,
-claims that the study files of today have beyond a record's own are added to the record, as
-exploratory ones, where their variants and measures were recorded.
+and the tables between the marks of README.md, results/README.md (also of the studies without a
+record, whose power is by the noise) and docs/results.md. With --claims, claims that the study files
+of today have beyond a record's own are added to the record, as exploratory ones, where their
+variants and measures were recorded.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ def write_noise(records: list[StudyRecord]) -> None:
     for name, (value, where) in ELSEWHERE.items():
         if name not in deviations:
             lines.append(f'"{name}" = {value:g}  # {where}')
+    by_size.pop("", None)  # each of these is at its recipe's own size
     for size, others in by_size.items():
         lines += ["", f"[noise_at.{size}]", *_deviations(noise(others))]
     sizes = {
@@ -242,8 +244,8 @@ def main() -> None:
     for record in records:
         if (record.folder / "loss.svg").exists():
             keep_study.draw(record.folder)
-    for script in ("claims_picture.py", "recorded_runs.py", "paper_pages.py", "costs_page.py"):
-        subprocess.run([sys.executable, str(ROOT / "tools" / script)], check=True)
+    for name in ("claims_picture", "open_studies", "recorded_runs", "paper_pages", "costs_page"):
+        subprocess.run([sys.executable, str(ROOT / "tools" / f"{name}.py")], check=True)
 
 
 if __name__ == "__main__":

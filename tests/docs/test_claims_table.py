@@ -1,7 +1,9 @@
-"""The table of all claims: the p-value of a row is that of the test that decided it."""
+"""What tools/judge_results.py makes of the records: the table of all claims, and the noise."""
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from clozelab.statistics import LEVEL, Estimate
+from clozelab.studies.records import read
 from clozelab.studies.spec import Claim
 from clozelab.studies.verdicts import Finding, Judgement, Verdict
 
@@ -47,3 +50,18 @@ def test_no_recorded_verdict_has_a_p_value_that_contradicts_it() -> None:
     decided = [row for row in rows if len(row) == 5 and row[2][0] in "✓✗="]
     assert len(decided) > 50
     assert [row for row in decided if float(row[4].strip(" <|")) > 1 - LEVEL] == []
+
+
+def test_noise_is_listed_by_size_if_there_is_one(
+    tool: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tool["write_noise"].__globals__, "NOISE", tmp_path / "noise.toml")
+    usual = read(ROOT / "results" / "albert-depth-slower")
+    others = [replace(usual, plan={**usual.plan, "size": size}) for size in ("small", "2x64", None)]
+    tool["write_noise"]([usual, *others])
+    tables = tomllib.loads((tmp_path / "noise.toml").read_text(encoding="utf-8"))
+    assert [*tables["noise_at"]] == ["6x512", "2x64"]
+    (loss,) = {
+        each["held_out.masked_lm"] for each in (tables["noise"], *tables["noise_at"].values())
+    }
+    assert 0 < loss < 0.1
