@@ -160,8 +160,8 @@ def verdicts(name: str, claims: dict[str, list[str]]) -> list[str]:
     own = studies(name)
     rows = [row for study in own for row in claims.get(study, [])]
     lines = [HEAD, *rows, "", WHERE] if rows else []
-    known = {study.removesuffix("-untuned") for study in claims}
-    not_run = [study for study in own if study.removesuffix("-untuned") not in known]
+    known = {study_of_record()[folder] for folder in claims}
+    not_run = [study for study in own if study not in {*known, *claims}]
     if not_run:
         commands = ", ".join(f"`clozelab study {study}`" for study in not_run)
         lines += [""] * bool(lines) + [f"Not run yet: {commands} ([studies](../studies.md))."]
@@ -172,15 +172,20 @@ def studies(name: str) -> list[str]:
     """The studies of a recipe's papers: those that come with clozelab, and their records."""
     papers = set(entry(name)["papers"])
     own = [study for study, paper in papers_of_studies().items() if paper in papers]
-    return sorted(
-        {each for study in own for each in (study, f"{study}-untuned")} & {*own, *recorded()}
-    )
+    return sorted({*own, *(folder for folder in recorded() if study_of_record()[folder] in own)})
 
 
 @cache
 def papers_of_studies() -> dict[str, str]:
     """The paper of each study that comes with clozelab."""
     return {study: spec.read(study).paper.name for study in spec.names()}
+
+
+@cache
+def study_of_record() -> dict[str, str]:
+    """The study that each folder of results is a record of."""
+    files = (ROOT / "results").glob("*/study.toml")
+    return {file.parent.name: tomllib.loads(file.read_text("utf-8"))["name"] for file in files}
 
 
 @cache

@@ -31,6 +31,13 @@ def test_the_papers_pages_are_up_to_date() -> None:
     assert all(len(text) < 16_000 for text in pages.values())
 
 
+def test_every_record_of_a_paper_s_study_is_on_a_page() -> None:
+    papers = tool("paper_pages")
+    shown = {study for name in recipes.names() for study in papers["studies"](name)}
+    of_no_paper = {"calibration-tuned", "calibration-untuned"}
+    assert {*papers["recorded"]()} - shown == of_no_paper
+
+
 def test_what_it_costs_is_up_to_date_and_goes_by_the_price() -> None:
     costs = tool("costs_page")
     page = (ROOT / "docs" / "costs.md").read_text(encoding="utf-8")
