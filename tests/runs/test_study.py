@@ -532,6 +532,22 @@ def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
         plan_of(study)
 
 
+def test_the_corpus_of_a_variant_that_is_left_out_may_still_be_given(tmp_path: Path) -> None:
+    own = {"name": "own", "says": "other text", "data": "other"}
+    read_study(tmp_path, STATIC, own)
+
+    def planned(*variants: str, name: str = "other") -> plans.StudyPlan:
+        data = [store("wordpiece"), f"{name}={store('wordpiece', documents=30)}"]
+        options: dict[str, Any] = {"budget": "2steps", "device": "cpu", "plan": True}
+        study = tmp_path / "masks.toml"
+        return clozelab.study(study, data=data, out=tmp_path / "out", variants=variants, **options)
+
+    planned().write(tmp_path / "out")
+    assert planned("static").request.stores("static") == [store("wordpiece")]
+    with pytest.raises(UserError, match="no variant of masks reads a corpus called oter; did you"):
+        planned("static", name="oter")
+
+
 def test_python_runs_a_study_too(tmp_path: Path) -> None:
     read_study(tmp_path)
     study = clozelab.study(

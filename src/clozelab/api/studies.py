@@ -141,7 +141,8 @@ def study(
 
     if name is None:
         return studies.names()
-    chosen = studies.read(name).narrowed(
+    whole = studies.read(name)
+    chosen = whole.narrowed(
         tasks=None if tasks is None else studies.tasks_of(tasks),
         variants=variants or None,
         seeds=seeds,
@@ -161,6 +162,7 @@ def study(
         budget=budget,
         task_data=task_data,
         first_seed=first_seed,
+        others=whole.variants,
     )
     if not out and not plan:
         raise UserError(f"study {name} needs --out DIR for its results, or --plan")

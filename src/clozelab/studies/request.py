@@ -14,10 +14,11 @@ from clozelab.config.renamed import first_names
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.request import Data, absolute
+from clozelab.nearest import remedy
 from clozelab.remote.access import is_url, shown, without_secrets
 from clozelab.runs.directory import CELLS
 from clozelab.studies.scores import named_task
-from clozelab.studies.spec import StudySpec
+from clozelab.studies.spec import StudySpec, Variant
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,16 @@ class StudyRequest:
 
     def stores(self, variant: str) -> list[str]:
         """The corpora that a variant reads."""
-        names = {one.data for one in self.study.variants if one.data is not None}
         own = self.study.variant(variant).data
-        pairs = [(name, path) for name, _, path in (word.partition("=") for word in self.data)]
+        corpora = [word for word in self.data if _name_of(word) == own]
         if own is None:
-            return [f"{n}={p}" if p else n for n, p in pairs if not (p and n in names)]
-        corpora = [path for name, path in pairs if path and name == own]
+            return corpora
         if not corpora:
             raise UserError(
                 f"{self.study.name}: variant {variant} needs its own corpus; give it with"
                 f" --data {own}=CORPUS"
             )
-        return corpora
+        return [word.removeprefix(f"{own}=") for word in corpora]
 
     def tasks(self) -> dict[str, Data]:
         """The tasks by name, with the places of their examples."""
@@ -161,13 +160,22 @@ def make_request(
     budget: str | None = None,
     task_data: str | None = None,
     first_seed: int = 0,
+    others: Sequence[Variant] = (),
 ) -> StudyRequest:
-    """A request with absolute paths."""
+    """A request with absolute paths; corpora of `others`, which are not run, may be given, too."""
     if not data:
         raise UserError(f"{study.name}: needs a corpus to train on; give --data CORPUS")
+    words = tuple(_absolute(word) for word in data)
+    names = [one.data for one in (*study.variants, *others) if one.data is not None]
+    for name in filter(None, map(_name_of, words)):
+        if name not in names:
+            raise UserError(
+                f"--data {name}=…: no variant of {study.name} reads a corpus called {name};"
+                f" {remedy(name, dict.fromkeys(names))}"
+            )
     return StudyRequest(
         study,
-        tuple(_absolute(word) for word in data),
+        words,
         size=size,
         budget=budget,
         task_data=task_data if task_data and is_url(task_data) else absolute(task_data),
@@ -184,6 +192,12 @@ def _last_values(words: Sequence[str]) -> tuple[str, ...]:
         last.pop(f"{task}{dot}{protocols.RIVALS.get(name)}", None)
         last[key] = word
     return tuple(last.values())
+
+
+def _name_of(word: str) -> str | None:
+    """The name of a corpus in NAME=DIR; None for one without a name, whose path is absolute."""
+    name, sign, _ = word.partition("=")
+    return name if sign and "/" not in name else None
 
 
 def _absolute(word: str) -> str:
