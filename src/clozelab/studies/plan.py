@@ -24,6 +24,7 @@ from clozelab.studies import spec, timing
 from clozelab.studies.folder import UNITS, SavedPlan, fingerprints, saved_plan, task_files
 from clozelab.studies.measures import plateau_level, unmeasurable
 from clozelab.studies.power import claim_powers
+from clozelab.studies.records import packed_files
 from clozelab.studies.request import StudyRequest
 from clozelab.studies.timing import Pace
 from clozelab.text.building import cores
@@ -215,7 +216,9 @@ def _left_out(request: StudyRequest, out: Path | None) -> int:
     if out is None:
         return 0
     cells = {cell.folder(out) for cell in request.cells()}
-    finished = {file.parent for file in out.glob(f"{CELLS}/*/seed-*/result.json")}
+    pattern = f"{CELLS}/*/seed-*/result.json"
+    packed = [out / name for name in packed_files(out) if Path(name).match(pattern)]
+    finished = {file.parent for file in (*out.glob(pattern), *packed)}
     return len(finished - cells)
 
 

@@ -218,10 +218,7 @@ def parts_line(parts: Sequence[Mapping[str, Any]]) -> str:
 
 def pack(folder: Path) -> None:
     """Pack the loose cells of a study into one file; binary files are refused."""
-    if not (folder / STUDY).is_file():
-        raise UserError(
-            f"{folder}: is not a study, because it has no {STUDY}; name the folder of a study"
-        )
+    check(folder)
     check_writable(folder)
     with locked(folder, work="study"):
         texts = packed_files(folder)
