@@ -44,18 +44,21 @@ def keep(folder: Path, place: Path, commit: str | None = None) -> None:
 
 
 def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:
-    """Copy the records of one variant with one seed."""
+    """Copy the records of one variant with one seed; a cell that failed early has fewer."""
     place.mkdir(parents=True)
     for name in ("recipe.toml", "result.json", "measured.json", "like.txt"):
         if (run / name).exists():
             shutil.copy(run / name, place)
-    machine = (run / "machine.toml").read_text(encoding="utf-8").replace(corpus, "corpus")
-    if commit is not None:
-        machine = re.sub('^"?commit"? = ".*"', f'commit = "{commit}"', machine, flags=re.MULTILINE)
-    machine = re.sub('"[^"]*/(cells/[^"]*)"', r'"\1"', machine)  # the path of its teacher
-    (place / "machine.toml").write_text(machine, encoding="utf-8")
-    lines = "".join(json.dumps(entry) + "\n" for entry in thin(run / "metrics.jsonl", STEPS))
-    (place / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    if (run / "machine.toml").exists():
+        machine = (run / "machine.toml").read_text(encoding="utf-8").replace(corpus, "corpus")
+        if commit is not None:
+            stated = f'commit = "{commit}"'
+            machine = re.sub('^"?commit"? = ".*"', stated, machine, flags=re.MULTILINE)
+        machine = re.sub('"[^"]*/(cells/[^"]*)"', r'"\1"', machine)  # the path of its teacher
+        (place / "machine.toml").write_text(machine, encoding="utf-8")
+    if (run / "metrics.jsonl").exists():
+        lines = "".join(json.dumps(entry) + "\n" for entry in thin(run / "metrics.jsonl", STEPS))
+        (place / "metrics.jsonl").write_text(lines, encoding="utf-8")
     for scores in run.glob("tasks/*/result.json"):
         target = place / scores.relative_to(run)
         target.parent.mkdir(parents=True)

@@ -40,6 +40,7 @@ from clozelab.cli.views.studies import scores
 from clozelab.errors import UserError
 from clozelab.runs.directory import PLAN, STUDY, Run, json_or_empty
 from clozelab.runs.events import drained
+from clozelab.studies import records
 from clozelab.studies import spec as studies
 from clozelab.studies.plan import make_plan
 from clozelab.studies.records import PACKED, pack
@@ -249,6 +250,21 @@ def test_a_recorded_study_that_begins_elsewhere_keeps_its_fingerprints(
     alter(tmp_path / "corpus", fingerprint="other")
     with pytest.raises(UserError, match=r"was started differently \(corpus "):
         planned("there", other)
+
+
+def test_a_cell_that_failed_before_its_run_began_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    request = make_request(
+        read_study(tmp_path), [store("wordpiece")], budget="3steps", task_data=str(tmp_path)
+    )
+    drained(make_plan(request, MACHINE)).write(tmp_path / "out")
+    failed = {"variant": "static", "seed": 0, "failed": "has no entity units"}
+    Run(tmp_path / "out").write_result({"cells": [failed]})
+    run_path(str(TOOLS / "keep_study.py"))["keep"](tmp_path / "out", tmp_path / "kept")
+    (cell,) = records.read(tmp_path / "kept").failed
+    assert (cell.variant, cell.failed) == ("static", "has no entity units")
 
 
 @pytest.mark.parametrize(
