@@ -10,11 +10,20 @@ from clozelab.config.toml import written
 from clozelab.reporting.records import FinetuneRecord
 from clozelab.runs.record import RunRecord
 
+_SIZE = ("layers", "hidden_size", "heads", "intermediate_size", "embedding_size")
+
 
 def pretrain(run: RunRecord) -> str:
-    """The command that pretrains with the resolved recipe, the same data and seed."""
-    data = run.machine.get("data") or ["CORPUS"]
-    words = ["clozelab", "pretrain", str(run.folder / "recipe.toml"), *_each("--data", data)]
+    """The command that pretrains or distils with the resolved recipe, the same data and seed."""
+    data, recipe = run.machine.get("data") or ["CORPUS"], str(run.folder / "recipe.toml")
+    if teacher := run.machine.get("teacher"):
+        # Without its size, the student would be as wide as the teacher.
+        encoder = run.recipe.tables()["encoder"]
+        size = [f"encoder.{key}={written(encoder[key])}" for key in _SIZE if key in encoder]
+        words = ["clozelab", "distil", teacher, "--recipe", recipe, *_each("--set", size)]
+    else:
+        words = ["clozelab", "pretrain", recipe]
+    words += _each("--data", data)
     if begun := run.machine.get("from"):
         words += ["--from", begun]
     words += ["--seed", str(run.machine.get("seed", 0))]

@@ -278,6 +278,18 @@ def test_a_pretraining_is_made_again_from_where_it_lies(tmp_path: Path) -> None:
     assert (parsed.seed, parsed.budget) == (3, None)  # the recipe has its steps, and any refits
 
 
+def test_a_student_is_made_again_by_its_teacher_and_in_its_size(tmp_path: Path) -> None:
+    place = pretraining(tmp_path, "s", recipe="distilbert")
+    (run,), _ = gather([place])
+    run.machine["teacher"] = "runs/my teacher"
+    line = commands.pretrain(run)
+    parsed, encoder = words_of(line), run.recipe.encoder
+    assert line.startswith("clozelab distil ") and parsed.teacher == "runs/my teacher"
+    assert (parsed.recipe, parsed.data) == (str(place / "recipe.toml"), ["corpus:1"])
+    again = recipes.read(parsed.recipe, overrides=parsed.set).encoder
+    assert again == encoder and f"encoder.layers={encoder.layers}" in parsed.set
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     places = [tuning(tmp_path / up, "t", order={"fresh": True}) for up in ("one", "two")]
     places += [pretraining(tmp_path / "one", "a"), pretraining(tmp_path / "one", "b")]
