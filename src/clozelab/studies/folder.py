@@ -29,7 +29,7 @@ KIND = "study"  # in the marker of the folder
 _FILE = "file "  # prefix of the names of task files in the fingerprints
 _OPTIONS = ("size", "data", "task_data", "budget")
 # Settings that must be the same for all cells of a folder: their name in errors, and fields.
-_COMMON = {
+COMMON = {
     "recipe": ("recipe", "set"),
     "study": ("name", "equal"),
     "finetune": ("finetune", "tunings"),
@@ -107,7 +107,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
         if options[name] != requested[name]
         and not _moved(name, (options[name], saved.fingerprints), (requested[name], now))
     ]
-    changed += [word for word, names in _COMMON.items() if study.differs(request.study, names)]
+    changed += [word for word, names in COMMON.items() if study.differs(request.study, names)]
     changed = changed or [
         name
         for name, value in saved.fingerprints.items()

@@ -21,20 +21,14 @@ from clozelab.files import LOCK, mark, new_folder, write_text
 from clozelab.nearest import listed
 from clozelab.runs.directory import PLAN, STUDY, Run
 from clozelab.studies import spec
-from clozelab.studies.folder import KIND, portable
+from clozelab.studies.folder import COMMON, KIND, portable
 from clozelab.studies.power import claim_powers
 from clozelab.studies.records import StudyRecord, packed_files, read
 from clozelab.studies.request import Cell
 from clozelab.studies.scores import named_task
 from clozelab.studies.spec import Claim, StudySpec, Variant
 
-# Settings that must be the same in all parts: their name in errors, and fields of the study.
-_COMMON = {
-    "study": ("name",),
-    "recipe": ("recipe", "set"),
-    "finetune": ("finetune", "tunings"),
-    "number of held-out blocks": ("blocks",),
-}
+_COMMON = {**COMMON, "study": ("name",)}  # what is equal for all cells is in their plans
 _TABLES = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "power", "made")
 T = TypeVar("T")
 
