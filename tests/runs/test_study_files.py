@@ -128,6 +128,22 @@ def test_a_narrower_study_keeps_the_claims_it_can_judge(tmp_path: Path) -> None:
     assert tuned.finetune == (*study.finetune, "epochs=1")
 
 
+def test_a_task_of_one_s_own_that_is_left_out_takes_what_is_said_of_it_along(
+    tmp_path: Path,
+) -> None:
+    paper = {"reviews.accuracy": 80.0, "spread.reviews.accuracy": 1.0, "sst2.accuracy": 92.5}
+    tuned = ["epochs=2", "reviews.batch_size=4", "sst2.epochs=1"]
+    variant = {**STATIC, "paper": paper, "finetune": ["reviews.steps=3"]}
+    study = read_study(tmp_path, variant, DYNAMIC, tasks=[reviews(), "sst2"], finetune=tuned)
+    assert study.narrowed() == study
+    narrow = study.narrowed(tasks=[])
+    assert narrow.finetune == ("epochs=2", "sst2.epochs=1")  # sst2 is known without its folder
+    assert (narrow.variants[0].paper, narrow.variants[0].finetune) == ({"sst2.accuracy": 92.5}, ())
+    again = tmp_path / "study.toml"
+    again.write_text(studies.to_toml(narrow), encoding="utf-8")
+    assert studies.read(again) == narrow
+
+
 def test_tasks_have_the_metrics_that_they_are_scored_by() -> None:
     assert metrics_of("mnli") == ["accuracy", "accuracy_mismatched"]
     assert metrics_of("mrpc") == ["accuracy", "f1"]

@@ -82,6 +82,11 @@ class Variant:
         """The offset of its runs' seeds: a variant that repeats another has other seeds."""
         return _REPEAT_OFFSET if self.again else 0
 
+    def without(self, tasks: Collection[str]) -> Variant:
+        """The variant without what it says of some tasks."""
+        paper = {name: self.paper[name] for name in _others(self.paper, tasks)}
+        return replace(self, finetune=_others(self.finetune, tasks), paper=paper)
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -217,7 +222,8 @@ class StudySpec(Base):
     ) -> StudySpec:
         """The study with other tasks and settings, or with fewer variants.
 
-        Measures and claims that need a variant or a task that is not run are dropped.
+        Measures and claims that need a variant or a task that is not run are dropped, and what is
+        said of a task of one's own that is not run.
         """
         if seeds is not None and seeds < 1:
             raise UserError(f"--seeds {seeds}: must be at least 1")
@@ -235,6 +241,8 @@ class StudySpec(Base):
         tasks = self.tasks if tasks is None else tuple(tasks)
         scored = {named_task(task, place=self.name) for task in tasks}
         measures = tuple(one for one in self.measures if _measurable(one, names, scored))
+        own = {named_task(task, place=self.name) for task in self.tasks if "=" in task}
+        chosen = tuple(variant.without(own - scored) for variant in chosen)
         claims = []
         for claim in self.claims:
             on = tuple(s for s in claim.on if s in measures or s.partition(".")[0] in scored)
@@ -250,7 +258,7 @@ class StudySpec(Base):
             seeds=self.seeds if seeds is None else seeds,
             claims=tuple(claims),
             set=(*self.set, *overrides),
-            finetune=(*self.finetune, *tuning),
+            finetune=(*_others(self.finetune, own - scored), *tuning),
         )
         check(study, self.name)
         return study
@@ -386,12 +394,25 @@ def _absolute_path(word: str, place: str) -> str:
     return str((Path(place).parent / word).resolve())
 
 
+def _others(words: Iterable[str], tasks: Collection[str]) -> tuple[str, ...]:
+    """The scores or fine-tuning settings that are not of some tasks."""
+    return tuple(word for word in words if _task_of(word) not in tasks)
+
+
+def _task_of(word: str) -> str:
+    """The task of a score or a setting (TASK.METRIC, spread.TASK.METRIC, TASK.KEY=VALUE), or ""."""
+    first, dot, rest = word.partition("=")[0].partition(".")
+    if not dot:
+        return ""
+    return rest.partition(".")[0] if first in TUNINGS else first
+
+
 def _measurable(measure: str, variants: Sequence[str], tasks: Collection[str]) -> bool:
     """Whether a measure can be taken in a study of these variants and tasks."""
     kind, _, name = measure.partition(".")
     if kind == "under":
         return name in variants
-    return kind not in TUNINGS or name.partition(".")[0] in tasks
+    return kind not in TUNINGS or _task_of(measure) in tasks
 
 
 def tasks_of(words: Iterable[str]) -> list[str]:
