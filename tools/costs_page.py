@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from clozelab.config.sizes import shape_name
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
 PAGE = ROOT / "docs" / "costs.md"
@@ -46,11 +48,11 @@ Means of the recorded seeds; nine tasks shared the GPU, so alone each takes less
 
 ## From two ideas to a verdict
 
-Studies at 4 × 256. The minutes are those of all cells, one after another; several shared the GPU,
-so that the whole took less.
+The minutes are those of all cells, one after another; several shared the GPU, so that the whole
+took less. The size is that of the base: layers × hidden size.
 
-| minutes | dollars | study | cells |
-|--:|--:|---|--:|
+| minutes | dollars | study | size | cells |
+|--:|--:|---|---|--:|
 {studies}
 
 `clozelab study NAME --plan` says for your text and machine what a study would take, and what it
@@ -149,7 +151,8 @@ def _studies(price: float) -> list[str]:
         cells = _read(f"{name}/result.json")["cells"]
         seconds = sum(cell["seconds"] + cell["tuning_seconds"] for cell in cells)
         link = f"[{name}](../results/{name}/page.md)"
-        rows.append(f"| {_cost(seconds, price)} | {link} | {len(cells)} |")
+        size = shape_name(_read(f"{name}/plan.json")["size"]).replace("x", " × ")
+        rows.append(f"| {_cost(seconds, price)} | {link} | {size} | {len(cells)} |")
     return rows
 
 
