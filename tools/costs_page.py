@@ -149,11 +149,17 @@ def _studies(price: float) -> list[str]:
     for file in sorted(RESULTS.glob("*/study.toml")):
         name = file.parent.name
         cells = _read(f"{name}/result.json")["cells"]
-        seconds = sum(cell["seconds"] + cell["tuning_seconds"] for cell in cells)
+        seconds = sum(map(_seconds, cells))
         link = f"[{name}](../results/{name}/page.md)"
         size = shape_name(_read(f"{name}/plan.json")["size"]).replace("x", " × ")
         rows.append(f"| {_cost(seconds, price)} | {link} | {size} | {len(cells)} |")
     return rows
+
+
+def _seconds(cell: dict[str, Any]) -> float:
+    """The time of a cell; shared pretraining counts only for the variant that did it."""
+    own = cell["seconds"] if cell.get("pretrained_by", cell["variant"]) == cell["variant"] else 0.0
+    return float(own + cell["tuning_seconds"])
 
 
 def _published(price: float) -> list[str]:

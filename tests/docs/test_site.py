@@ -46,6 +46,12 @@ def test_what_it_costs_is_up_to_date_and_goes_by_the_price() -> None:
     assert "| 6.0 | 0.40 | `swift" in page and "| 6.0 | 0.79 | `swift" in costs["page"](8.0)
 
 
+def test_shared_pretraining_costs_once() -> None:
+    cell = {"variant": "a", "seconds": 60.0, "tuning_seconds": 5.0}
+    cells = [cell, {**cell, "pretrained_by": "a"}, {**cell, "variant": "b", "pretrained_by": "a"}]
+    assert [tool("costs_page")["_seconds"](one) for one in cells] == [65.0, 65.0, 5.0]
+
+
 def test_the_list_for_language_models_is_up_to_date() -> None:
     committed = (ROOT / "llms.txt").read_text(encoding="utf-8")
     assert committed == tool("llms_txt")["text"](), "run python tools/llms_txt.py"
