@@ -164,6 +164,19 @@ def test_a_merged_study_goes_on_and_does_nothing_twice(
     ]
 
 
+def test_corpora_that_variants_have_of_their_own_are_merged(tmp_path: Path) -> None:
+    own = {**DYNAMIC, "name": "own", "data": "other"}
+    file = write_study(tmp_path / "masks.toml", STATIC, own, seeds=1)
+    usual, other = store("wordpiece"), f"other={store('wordpiece', documents=30)}"
+    first = ran(file, tmp_path / "monday", variants="static")
+    second = ran(file, tmp_path / "tuesday", variants="own", data=[usual, other])
+    out = tmp_path / "whole"
+    study = clozelab.merge_studies([first, second], out=out, progress=False)
+    before = study.result()
+    assert json.loads((out / PLAN).read_text("utf-8"))["data"] == [usual, other]
+    assert clozelab.Study(ran(file, out, data=[usual, other])).result() == before
+
+
 def test_an_unfinished_or_failed_cell_gives_way_to_a_finished_one(
     parts: list[Path], tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from clozelab.studies import spec
 from clozelab.studies.folder import COMMON, KIND, portable
 from clozelab.studies.power import claim_powers
 from clozelab.studies.records import StudyRecord, packed_files, read
-from clozelab.studies.request import Cell
+from clozelab.studies.request import Cell, name_of
 from clozelab.studies.scores import named_task
 from clozelab.studies.spec import Claim, StudySpec, Variant
 
@@ -73,6 +73,7 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
     plan = {
         **plans[0],
         **tables,
+        "data": _merge_data([plan.get("data", []) for plan in plans]),
         "power": _powers(merged, tables, size=plans[0].get("size")),
         "cells": [owners[cell].planned[cell] for cell in cells],
         "parts": [one for part in parts for one in _part_records(part, owners)],
@@ -165,6 +166,15 @@ def _merge_first(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
     merged = dict[str, T]()
     for table in tables:
         merged |= {key: value for key, value in table.items() if key not in merged}
+    return merged
+
+
+def _merge_data(parts: Sequence[Sequence[str]]) -> list[str]:
+    """The corpora of all parts; those without a name, and those of each, are the first's."""
+    merged = list[str]()
+    for words in parts:
+        known = {name_of(word) for word in merged}
+        merged += [word for word in words if name_of(word) not in known]
     return merged
 
 

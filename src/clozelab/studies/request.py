@@ -68,7 +68,7 @@ class StudyRequest:
     def stores(self, variant: str) -> list[str]:
         """The corpora that a variant reads."""
         own = self.study.variant(variant).data
-        corpora = [word for word in self.data if _name_of(word) == own]
+        corpora = [word for word in self.data if name_of(word) == own]
         if own is None:
             return corpora
         if not corpora:
@@ -167,7 +167,7 @@ def make_request(
         raise UserError(f"{study.name}: needs a corpus to train on; give --data CORPUS")
     words = tuple(_absolute(word) for word in data)
     names = [one.data for one in (*study.variants, *others) if one.data is not None]
-    for name in filter(None, map(_name_of, words)):
+    for name in filter(None, map(name_of, words)):
         if name not in names:
             raise UserError(
                 f"--data {name}=…: no variant of {study.name} reads a corpus called {name};"
@@ -194,7 +194,7 @@ def _last_values(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(last.values())
 
 
-def _name_of(word: str) -> str | None:
+def name_of(word: str) -> str | None:
     """The name of a corpus in NAME=DIR; None for one without a name, whose path is absolute."""
     name, sign, _ = word.partition("=")
     return name if sign and "/" not in name else None
