@@ -86,6 +86,14 @@ def test_two_seeds_are_enough_where_only_the_items_differ(tmp_path: Path) -> Non
     assert least == pytest.approx((1.960 + 0.842) * error, rel=1e-3)
 
 
+def test_a_share_of_runs_has_as_many_items_as_seeds(tmp_path: Path) -> None:
+    study, claim = written_study(tmp_path), Claim("dynamic", ("run.finished",), "", than="static")
+    known = {"noise": {"run.finished": 1e-6}}
+    least = detectable(replace(study, seeds=20), claim, **known)
+    both = 2 * sampling_variance("run.finished", 60.0, {"run": 20})  # as verdicts have it
+    assert least == pytest.approx((1.960 + 0.842) * both**0.5, rel=1e-3)
+
+
 def test_the_paper_s_effect_is_by_its_numbers_or_by_the_claim(tmp_path: Path) -> None:
     study = written_study(tmp_path)
     claim = study.claims[0]
