@@ -14,6 +14,7 @@ import argparse
 import json
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keep_results import thin
@@ -21,6 +22,7 @@ from keep_results import thin
 from clozelab.cli import main as clozelab
 from clozelab.reporting.study.curves import mean_and_band
 from clozelab.studies.records import pack, read
+from clozelab.studies.request import name_of
 
 STEPS = 40  # steps that are kept of a cell's log, besides its evaluations
 
@@ -28,29 +30,46 @@ STEPS = 40  # steps that are kept of a cell's log, besides its evaluations
 def keep(folder: Path, place: Path, commit: str | None = None) -> None:
     """Copy the study's own files, then its cells."""
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    (corpus,) = plan["data"]
+    corpora = names_of_corpora(plan["data"])
     place.mkdir(parents=True)
     shutil.copy(folder / "study.toml", place)
     shutil.copy(folder / "result.json", place)
     plan_text = json.dumps(plan, indent=1, ensure_ascii=False)
-    plan_text = plan_text.replace(f'"{plan["task_data"]}"', '"tasks"').replace(corpus, "corpus")
+    plan_text = _renamed(plan_text.replace(f'"{plan["task_data"]}"', '"tasks"'), corpora)
     plan_text = plan_text.replace(f'"file {plan["task_data"]}/', '"file tasks/')
     (place / "plan.json").write_text(plan_text + "\n", encoding="utf-8")
     for done in json.loads((folder / "result.json").read_text(encoding="utf-8"))["cells"]:
         name = Path("cells", done["variant"], f"seed-{done['seed']}")
-        cell(folder / name, place / name, corpus, commit)
+        cell(folder / name, place / name, corpora, commit)
     pack(place)
     (place / ".lock").unlink(missing_ok=True)
 
 
-def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:
+def names_of_corpora(data: Sequence[str]) -> dict[str, str]:
+    """By path, the word for each corpus: its name in the study, or corpus, corpus-2, …"""
+    named: dict[str, str] = {}
+    for word in data:
+        name = name_of(word)
+        unnamed = "corpus" if "corpus" not in named.values() else f"corpus-{len(named) + 1}"
+        named[word.removeprefix(f"{name}=")] = name or unnamed
+    return named
+
+
+def _renamed(text: str, corpora: Mapping[str, str]) -> str:
+    """A text with the words for corpora in place of their paths."""
+    for path in sorted(corpora, key=len, reverse=True):  # one may be the beginning of another
+        text = text.replace(path, corpora[path])
+    return text
+
+
+def cell(run: Path, place: Path, corpora: Mapping[str, str], commit: str | None) -> None:
     """Copy the records of one variant with one seed; a cell that failed early has fewer."""
     place.mkdir(parents=True)
     for name in ("recipe.toml", "result.json", "measured.json", "like.txt"):
         if (run / name).exists():
             shutil.copy(run / name, place)
     if (run / "machine.toml").exists():
-        machine = (run / "machine.toml").read_text(encoding="utf-8").replace(corpus, "corpus")
+        machine = _renamed((run / "machine.toml").read_text(encoding="utf-8"), corpora)
         if commit is not None:
             stated = f'commit = "{commit}"'
             machine = re.sub('^"?commit"? = ".*"', stated, machine, flags=re.MULTILINE)

@@ -267,6 +267,23 @@ def test_a_cell_that_failed_before_its_run_began_is_kept(
     assert (cell.variant, cell.failed) == ("static", "has no entity units")
 
 
+def test_records_name_corpora_as_the_study_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    study = read_study(tmp_path, STATIC, {**DYNAMIC, "name": "own", "data": "other"})
+    for name in ("wiki", "wiki-8mb"):
+        shutil.copytree(store("wordpiece"), tmp_path / name)
+    words = [str(tmp_path / "wiki"), f"other={tmp_path / 'wiki-8mb'}"]
+    request = make_request(study, words, budget="3steps", task_data=str(tmp_path / "tasks"))
+    drained(make_plan(request, MACHINE)).write(tmp_path / "out")
+    Run(tmp_path / "out").write_result({"cells": []})
+    run_path(str(TOOLS / "keep_study.py"))["keep"](tmp_path / "out", tmp_path / "kept")
+    plan = json_or_empty(tmp_path / "kept" / PLAN)
+    assert plan["data"] == ["corpus", "other=other"]
+    assert {name for name in plan["made"] if "corpus " in name} == {"corpus corpus", "corpus other"}
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
