@@ -623,10 +623,14 @@ def test_a_student_keeps_what_was_set_of_its_encoder() -> None:
         starting.taught(recipe, teacher(), own=["intermediate_size"], **settings)
 
 
-@pytest.mark.parametrize("shaped", [False, True])
-def test_going_on_from_a_shrunk_model_keeps_its_short_blocks_unless_told(shaped: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "shaped"), [("roberta", False), ("roberta", True), ("modernbert", False)]
+)
+def test_going_on_from_a_shrunk_model_keeps_its_short_blocks_unless_told(
+    name: str, shaped: bool
+) -> None:
     job = starting.continued(
-        recipes.read("roberta"),
+        recipes.read(name),
         teacher(),
         data=[store("wordpiece")],
         seed=0,

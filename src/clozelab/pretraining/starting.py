@@ -292,10 +292,8 @@ def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequen
     gone = [store for store in before if not exists(store.rpartition(":")[0])]
     if gone:
         raise UserError(f"{place}: its corpus {gone[0]} is missing; give its new place with --data")
-    recorded_fingerprints = facts.get("fingerprint") or [""] * len(
-        before
-    )  # of which early runs had no record
-    return [as_it_was(*store) for store in zip(before, recorded_fingerprints, strict=True)]
+    recorded = facts.get("fingerprint") or [""] * len(before)  # early runs recorded none
+    return [as_it_was(*store) for store in zip(before, recorded, strict=True)]
 
 
 def _as_wide_as(
@@ -345,7 +343,7 @@ def _as_short_as(recipe: Recipe, other: Recipe) -> Recipe:
     return replace(
         recipe,
         blocks=replace(blocks, length=other.blocks.length),
-        schedule=replace(recipe.schedule, batch_size=batch_size, phases=()),
+        schedule=replace(recipe.schedule, batch_size=batch_size, phases=(), ramp=()),
     )
 
 
