@@ -28,9 +28,11 @@ from clozelab.models.load import load
 from clozelab.pretraining import starting
 from clozelab.pretraining.adaptation import adaptation
 from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.adaptation import read_adaptation
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Evaluated
+from clozelab.runs.pacing import Pacer
 from clozelab.runs.session import SaveOptions
 from clozelab.text.store.mixture import shares
 from clozelab.training.loop import Step
@@ -155,8 +157,6 @@ def test_forgetting_that_outweighs_the_gain_is_told(
     model: Path, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from clozelab.pretraining.trainer import PretrainTrainer
-
     plain = PretrainTrainer._judged
     calls: list[int] = []
 
@@ -219,6 +219,25 @@ def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
     from clozelab.text.store.mixture import shares
 
     assert shares(again.stores)[1].share == pytest.approx(0.25, rel=1e-5)
+
+
+def test_a_resumed_adaptation_may_end_before_a_refit_that_it_had_recorded(
+    model: Path, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PretrainTrainer, "seconds_a_step", lambda *_: 60 / 20)
+    monkeypatch.setattr(Pacer, "wanted", lambda self, step, schedule: 9 if step == 7 else 0)
+    changes = ["optimiser.learning_rate=1.0"]
+    job = adaptation(str(model), new, budget="1m", patience=2, changes=changes)
+    rarely = SaveOptions(save_every=4, keep=0, evaluate_every=0, evaluate_blocks=16)
+    for event in pretrain(job, tmp_path / "run", machine=MACHINE, saving=rarely):
+        if isinstance(event, Step) and event.number == 8:
+            break
+    run = Run(tmp_path / "run")
+    assert run.recipe().schedule.refits == ((7, 9),)
+    again = starting.resumed(run.path)
+    list(resume(again, run.path, machine=MACHINE, saving=SaveOptions(evaluate_every=1)))
+    assert run.recipe().schedule.refits == ((5, 6),)
+    assert (run.result() or {})["steps"] == 6 and checkpoint(run.path, 6).step == 6
 
 
 def test_a_folder_of_transformers_is_adapted_by_a_detour(

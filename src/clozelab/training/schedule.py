@@ -128,10 +128,9 @@ class Schedule(Checked):
         0 before the averaging begins and 1 for its first weights. In the end each step counts by
         the share of the run that it took, however the steps are refitted in between.
         """
-        since = self.progress(step + 1) - (1 - self.average)
-        return (
-            min((self.progress(step + 1) - self.progress(step)) / since, 1) if since > _CLOSE else 0
-        )
+        done = self.progress(step + 1)
+        since = done - (1 - self.average)
+        return min((done - self.progress(step)) / since, 1.0) if since > _CLOSE else 0.0
 
     def phase(self, step: int) -> Phase:
         """The phase of the step after `step` others; the last phase never ends."""
@@ -184,8 +183,12 @@ class Schedule(Checked):
         return replace(self, steps=steps, warmup=warmup, refits=None)
 
     def refitted(self, step: int, total: int) -> Schedule:
-        """The same schedule, from `step` on spread so that the run ends after `total` steps."""
-        return replace(self, refits=(*(self.refits or ()), (step, total)))
+        """The same schedule, from `step` on spread so that the run ends after `total` steps.
+
+        Refits after that step, which a run recorded before it was killed, are void.
+        """
+        before = [refit for refit in self.refits or () if refit[0] <= step]
+        return replace(self, refits=(*before, (step, total)))
 
     def _unrefitted(self, step: int) -> float:
         """The step of the schedule without refits at which the same share of the run is done."""

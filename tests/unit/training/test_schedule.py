@@ -245,6 +245,7 @@ def test_refits_of_refits_go_on_from_where_they_stand() -> None:
     shares = {step: fitted.progress(step) for step in (20, 30, 40, 45, 50, 70)}
     assert shares == pytest.approx({20: 0.2, 30: 0.4, 40: 0.6, 45: 0.8, 50: 1, 70: 1})
     assert fitted.total == 50 and fitted.fitted(30).refits is None
+    assert fitted.refitted(30, 31).refits == ((20, 60), (30, 31))  # the later one is void
 
 
 @pytest.mark.parametrize("refits", [((5, 5),), ((100, 120),), ((30, 60), (20, 50)), ((-1, 5),)])
