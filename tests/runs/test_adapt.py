@@ -36,6 +36,7 @@ from clozelab.runs.pacing import Pacer
 from clozelab.runs.session import SaveOptions
 from clozelab.text.store.mixture import shares
 from clozelab.training.loop import Step
+from clozelab.training.world import World
 
 torch.set_num_threads(1)
 
@@ -151,6 +152,11 @@ def test_a_small_text_is_evaluated_in_every_pass(model: Path, new: str, tmp_path
         set=few_steps, evaluate_blocks=4, device="cpu", progress=False,
     )  # fmt: skip
     assert len(Run(tmp_path / "out").events("held_out")) == 1 + 16
+    # Also after a kill between early stopping and the last save: the recorded run is shorter.
+    alone = World(0, 1, torch.device("cpu"))
+    trainer = PretrainTrainer(starting.resumed(tmp_path / "out"), MACHINE, alone)
+    trainer.refit(2, 3)
+    assert trainer.evaluations == 16
 
 
 def test_forgetting_that_outweighs_the_gain_is_told(
@@ -332,6 +338,10 @@ def test_a_damaged_run_names_the_command_that_trains_it_again(
         ("adapt @model --data @new --out @out --tasks sst2 --task-data @nowhere", "SST-2"),
         ("adapt @model --data @new --out @out --tasks sst3", "sst3"),
         ("adapt @model --data @new --out @out --texts @empty", "is empty; write one text per line"),
+        (
+            "adapt @model --data @new --out @out --set schedule.average=0.2",
+            "schedule.average: does not work here, since an adaptation ends with the weights",
+        ),
         (
             "adapt @model --data @new --out @out --set encoder.hidden_size=64",
             "the encoder is that of the model",

@@ -76,6 +76,11 @@ def adaptation(
     shared, replayed = _replay_share(replay)
     own = _teacherless(model)
     recipe = adapted(own, blocks=_count_blocks(own, corpus), detour=detour).override(changes)
+    if recipe.schedule.average:
+        raise UserError(
+            "schedule.average: does not work here, since an adaptation ends with the weights of"
+            " its lowest held-out loss; leave it out"
+        )
     places = [data] if replayed is None else _mixed_places(data, replayed, shared)
     job = continued(
         recipe,
@@ -126,6 +131,7 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
         ramp=(),
         refits=None,
         causal=((causal, 1.0),) if causal else (),
+        average=0.0,
     )
     objectives = [_with_final_weight(part) for part in own.objectives]
     if not (causal or own.encoder.causal):

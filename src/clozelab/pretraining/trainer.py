@@ -252,10 +252,14 @@ class PretrainTrainer:
 
     @property
     def evaluations(self) -> int:
-        """The number of evaluations of the run; an adaptation has one in every pass at least."""
+        """The number of evaluations of the run; an adaptation has one in every pass at least.
+
+        It goes by the planned steps: a resumed run evaluates after the same shares of it, whatever
+        refits it has recorded.
+        """
         if self.early_stopping is None:
             return EVALUATIONS
-        tokens = self.schedule.total * self.steps.tokens_a_step()
+        tokens = self.schedule.steps * self.steps.tokens_a_step()
         return max(EVALUATIONS, round(shares(self.job.stores)[0].epochs(tokens)))
 
     def _texts(self) -> dict[str, Corpus]:
