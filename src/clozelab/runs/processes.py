@@ -39,8 +39,12 @@ class Workers:
     def submit(self, work: Callable[..., T], *arguments: Any, topic: str = "") -> Future[T]:
         """Start a job; returns the future of its result.
 
-        An idle process that had a job of the same `topic` is preferred: its caches are warm.
+        An idle process that had a job of the same `topic` is preferred: its caches are warm. One
+        that was killed while it was idle gets no job.
         """
+        for dead in [idle for idle in self._idle if not idle.process.is_alive()]:
+            self._idle.remove(dead)
+            dead.leave()
         worker = next((idle for idle in self._idle if topic in idle.topics), None)
         if worker is not None:
             self._idle.remove(worker)
@@ -56,7 +60,8 @@ class Workers:
 
     def elsewhere(self, topic: str) -> bool:
         """Whether all processes that have had a job of a topic are busy."""
-        had = [topic in worker.topics for worker in self._busy.values()]
+        busy = list(self._busy.values())  # threads of jobs that end remove theirs meanwhile
+        had = [topic in worker.topics for worker in busy]
         return any(had) and not any(topic in worker.topics for worker in self._idle)
 
     def stop(self) -> None:

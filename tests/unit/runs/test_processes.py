@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 from support.processes import start_process
 
 from clozelab import interrupts
 from clozelab.errors import UserError
-from clozelab.runs.processes import kept_workers, workers
+from clozelab.runs.processes import Workers, kept_workers, workers
 
 SCRIPT = """
 import os, sys, time
@@ -138,6 +140,27 @@ def test_a_process_that_dies_is_told_in_a_sentence_and_takes_no_other_with_it() 
         assert "in _serve" in caught.value.__notes__[0]  # where it was raised
         pids = [processes.submit(os.getpid).result() for _ in range(2)]
         assert pids[0] == pids[1] != os.getpid()
+
+
+def test_a_process_that_was_killed_while_it_was_idle_gets_no_job() -> None:
+    with workers() as processes:
+        pid = processes.submit(os.getpid).result()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: is_gone(pid))
+        assert processes.submit(os.getpid).result() != pid
+
+
+def test_a_job_may_end_while_its_pool_looks_for_a_topic() -> None:
+    pool = Workers()
+
+    class Topics(set[str]):
+        def __contains__(self, topic: object) -> bool:
+            pool._busy.popitem()  # as the thread of another job does
+            return False
+
+    for _ in range(2):
+        pool._busy[Thread()] = SimpleNamespace(topics=Topics())  # type: ignore[assignment]
+    assert not pool.elsewhere("a")
 
 
 def test_a_job_goes_to_the_process_that_had_one_of_its_topic() -> None:
