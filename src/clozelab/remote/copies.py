@@ -98,7 +98,7 @@ class FolderCopy:
         self.behind = ""
         self._due, self._ends = Event(), False
         self._thread = Thread(target=self._work, daemon=True)
-        known = _read_list(_local(folder / LIST))
+        known = _read_list((folder / LIST).read_bytes)
         self._id = str(known.get("id") or uuid4().hex)
         self._check(known)
         same = known.get("to") == shown(url)
@@ -156,10 +156,10 @@ class FolderCopy:
         if not self._copied:
             self._write_list()  # marks the place as a copy of this folder
         changed = [name for name, stamp in now.items() if self._copied.get(name) != stamp]
-        gone = self._copied.keys() - now.keys()
         for name in sorted(_seals(changed) & self._copied.keys()):
             self._remove(name)
             changed += [name] if name in now and name not in changed else []
+        gone = self._copied.keys() - now.keys()
         for name in sorted(changed, key=_upload_order):
             try:
                 _upload(self.folder / name, joined(self.url, name))
@@ -224,10 +224,6 @@ def _upload(file: Path, url: str) -> None:
         folder = path.rpartition("/")[0]
         access.tried(partial(system.makedirs, folder, exist_ok=True), url, verb="written")
     access.tried(put, url, verb="written")
-
-
-def _local(file: Path) -> Callable[[], bytes]:
-    return file.read_bytes
 
 
 def _read_list(content: Callable[[], bytes]) -> dict[str, Any]:

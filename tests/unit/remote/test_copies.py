@@ -134,6 +134,14 @@ def test_a_checkpoint_that_is_replaced_has_no_seal_meanwhile(
     assert is_like(run)
 
 
+def test_a_checkpoint_whose_seal_is_gone_while_its_files_change_is_copied(run: Path) -> None:
+    brought(run)
+    checkpoint(run, 1, "others")
+    (run / "checkpoints" / "step-1" / "checksums.json").unlink()  # as in the midst of a save
+    brought(run)
+    assert is_like(run)
+
+
 def failing(monkeypatch: pytest.MonkeyPatch, name: str, times: int) -> list[str]:
     """Let the store fail so often to take a file."""
     real, failed = type(MEMORY).put_file, list[str]()
