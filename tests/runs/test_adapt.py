@@ -363,6 +363,15 @@ def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(
     assert not (bad / "out").exists()
 
 
+def test_blocks_in_which_nothing_is_hidden_cannot_be_compared(
+    model: Path, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rarely = "--set masking.mask_rate=0.01 --set masking.count=bernoulli --evaluate-blocks 1"
+    command_line = f"adapt {model} --data {new} --budget 1steps --out {tmp_path}/out {rarely}"
+    code, _, err = run_command(capsys, command_line)
+    assert code == 2 and "are evaluated; set a larger --evaluate-blocks" in err, err
+
+
 @pytest.fixture(scope="module")
 def bad(model: Path, new: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models and corpora that do not serve, beside some that do."""

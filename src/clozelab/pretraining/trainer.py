@@ -274,8 +274,13 @@ class PretrainTrainer:
         assert self.early_stopping is not None
         detour = number and self.schedule.causal_share(number - 1) == 1
         if not detour:
-            loss = means(sums)[self.early_stopping.objective]["loss"]
-            self.early_stopping.see(number, loss, self._weights)
+            mean = means(sums).get(self.early_stopping.objective)
+            if mean is None:
+                raise UserError(
+                    f"{self.job.stores[0][0].name}: no held-out loss to compare, since nothing is"
+                    " hidden in the blocks that are evaluated; set a larger --evaluate-blocks"
+                )
+            self.early_stopping.see(number, mean["loss"], self._weights)
 
     def _weights(self) -> dict[str, Tensor]:
         parameters = self._parameters()
