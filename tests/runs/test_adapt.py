@@ -142,6 +142,22 @@ def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
     assert code == 0 and Run(out).events("step") == steps
 
 
+def test_the_result_has_no_probes_of_weights_that_are_not_kept(
+    model: Path, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, out = sst2(tmp_path / "data"), tmp_path / "out"
+    command_line = f"adapt {model} --data {new} --out {out} --budget 40steps --patience 1"
+    command_line += " --evaluate-every 2 --evaluate-blocks 16 --set optimiser.learning_rate=0.05"
+    command_line += " --set schedule.decay=constant --set schedule.warmup=0"
+    command_line += f" --set schedule.batch_size=2 --probe sst2 --probe-every 0 --task-data {root}"
+    code, _, err = run_command(capsys, command_line)
+    assert code == 0, err
+    run, result = Run(out), Run(out).result() or {}
+    assert [entry["step"] for entry in run.events("probe")] == [0, 4]
+    assert result["best_step"] == 2 and "probes" not in result
+    assert result["held_out"]["masked_lm"] == run.events("held_out")[1]["masked_lm"]
+
+
 def test_a_small_text_is_evaluated_in_every_pass(model: Path, new: str, tmp_path: Path) -> None:
     few_steps = ["schedule.batch_size=64"]
     passes = adaptation(str(model), new, changes=few_steps)  # four by default, in ten evaluations

@@ -48,6 +48,9 @@ from clozelab.training.memory import empty_cache
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World
 
+# Measurements of weights by their names in a result, and the kinds of their entries in the log.
+_LOGGED = {"held_out": "held_out", "general": "general", "probes": "probe"}
+
 
 class Trainer(Protocol):
     """What is trained: the model on its device, its feed, how it is evaluated and saved."""
@@ -255,21 +258,21 @@ class Session:
             **{"steps": number, "tokens": self.tokens, "seconds": self.seconds},
             "times": asdict(self.times),
             **({"limited_by": limit} if limit else {}),
-            **self.last,
-            **self._kept_losses(),
+            **self._measured(),
         }
 
-    def _kept_losses(self) -> dict[str, Any]:
-        """The held-out losses and probes of the weights that early stopping keeps."""
-        best, kinds = self.last.get("best_step"), {"probes": "probe"}
+    def _measured(self) -> dict[str, Any]:
+        """The last measurements; of held-out text and probes those of the weights that are kept."""
+        best = self.last.get("best_step")
         if best is None:
-            return {}
-        return {
+            return self.last
+        kept = {
             name: {key: value for key, value in entry.items() if key not in ("kind", "step")}
-            for name in ("held_out", "general", "probes")
-            for entry in self.run.events(kinds.get(name, name))
+            for name, kind in _LOGGED.items()
+            for entry in self.run.events(kind)
             if entry["step"] == best
         }
+        return {name: value for name, value in self.last.items() if name not in _LOGGED} | kept
 
     def _restore_result(self, log: Log) -> Iterator[Event]:
         """Restore the result and its log entries, if the run was killed after its last step.
@@ -286,10 +289,10 @@ class Session:
                     self.last["train"] = losses
             yield from self._evaluate(total, log)
             yield from self._run_probe(total, log)
-        result, kinds = self._result or {}, {"probes": "probe"}
-        for name in ("held_out", "general", "probes"):
+        result = self._result or {}
+        for name, kind in _LOGGED.items():
             if name in result and result.get("best_step", total) == total:
-                log.restored(kinds.get(name, name), total, result[name])
+                log.restored(kind, total, result[name])
 
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Yield the steps; if memory runs out, the micro-batch is halved and the step repeated.
