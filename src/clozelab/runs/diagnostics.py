@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
+from clozelab.contracts import ObjectivePart
 from clozelab.keys import fold
 from clozelab.masking import Corruption
 from clozelab.text.store import Corpus
@@ -35,7 +36,6 @@ IDLE = 0.1  # of the time: if the device idles less, a faster feed or host would
 AHEAD = 0.03  # of the time: a host that waits for the device for less is the bottleneck itself
 HIGH = 0.45  # of the measured peak: wide models reach it; below, memory traffic takes the time
 FIRST_TIMED = 3  # the first step that counts: those before it compile, and wait for the first text
-
 
 FEED, HOST, MEMORY, ARITHMETIC, SHARED = "feed", "host", "memory", "arithmetic", "shared"
 SENTENCES = {  # what a user can do about each
@@ -90,8 +90,6 @@ def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) ->
         return None
     return ARITHMETIC if spent.speed * flops_a_token >= HIGH * peak else MEMORY
 
-
-# ELMo has no plateau here: its sampled softmax is not comparable with the entropy.
 
 # Two stretches are compared: 5 % of the run each, but enough steps to average out the noise, and
 # in a long run few enough for the warning to come in time.
@@ -186,10 +184,18 @@ def followed_objective(recipe: Recipe) -> str:
     return slots.use("objectives", (models or parts)[0])
 
 
+def _language_model(recipe: Recipe) -> ObjectivePart | None:
+    """The objective that can be on the plateau, or None.
+
+    ELMo has none: its sampled softmax is not comparable with the entropy.
+    """
+    parts = (part for part in recipe.objectives if part.language_model or part.generates_input)
+    return next(parts, None)
+
+
 def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     """The plateau of a run, if it trains a language model."""
-    parts = (part for part in recipe.objectives if part.language_model or part.generates_input)
-    part = next(parts, None)
+    part = _language_model(recipe)
     entropy = unigram_entropy(token_counts(stores))
     if part is None or not entropy:
         return None
@@ -205,8 +211,7 @@ def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
 
 def plateau_level(recipe: Recipe, entropy: float) -> float:
     """The loss of the plateau on a text of that entropy; lower where tokens are left unmasked."""
-    parts = (part for part in recipe.objectives if part.language_model or part.generates_input)
-    part = next(parts, None)
+    part = _language_model(recipe)
     masked = part is not None and (part.generates_input or part.language_model == "masked")
     return copying_loss(entropy, recipe.corruption) if masked else entropy
 

@@ -14,9 +14,8 @@ from clozelab.errors import UserError
 from clozelab.runs.directory import CELLS, PLAN, STUDY, TASK, Run
 from clozelab.tracking import NONE, TrackedRun, numbers
 
-_KEY = (
-    "tracking"  # in machine.toml: the trackers that have the run, and the id by which each knows it
-)
+# In machine.toml: the trackers that have the run, and the id by which each knows it.
+_KEY = "tracking"
 _NAMES = {"step": "train"}  # of kinds of entries, where trackers use another
 _EVENTS = ("step", "held_out", "general", "dev", "probe")
 
@@ -80,9 +79,8 @@ def runs_at(place: Path) -> list[Run]:
     if (place / STUDY).exists():
         place = place / CELLS
     folders = sorted(file.parent for file in place.glob("**/recipe.toml"))
-    inside = [
-        folder.relative_to(place).parts for folder in folders
-    ]  # a checkpoint has a recipe, too
+    inside = [folder.relative_to(place).parts for folder in folders]
+    # A checkpoint has a recipe, too.
     runs = [Run(place.joinpath(*parts)) for parts in inside if "checkpoints" not in parts]
     if not runs:
         raise UserError(f"{place}: has no run; name a folder made by pretrain or finetune")

@@ -1,4 +1,4 @@
-"""The updates of Adam and LAMB, and which parameters have weight decay.
+"""The updates of Adam and LAMB, the mean of weights, and which parameters have weight decay.
 
 Every group carries `peak` beside `lr`: the loop sets the rate to peak × the schedule's factor.
 """
