@@ -142,6 +142,15 @@ def test_a_run_without_a_checkpoint_begins_again_from_what_it_began_with(tmp_pat
         assert_same(checkpoint(straight, 4), checkpoint(place, 4))
 
 
+def test_a_run_with_steps_of_its_own_begins_again_from_what_it_began_with(tmp_path: Path) -> None:
+    recipe = shrunk("simcse", "blocks.length=64", "objectives.0.in_batch=8", batch_size=16)
+    assert recipe.schedule.batch_size > load(teacher()).recipe.schedule.batch_size
+    data = [store("wordpiece")]
+    job = starting.continued(recipe, teacher(), data=data, seed=0, shaped=True)
+    next(pretrain(job, tmp_path, machine=MACHINE, saving=QUIET))  # killed before its first step
+    assert starting.resumed(tmp_path).recipe == job.recipe
+
+
 def test_a_changed_recipe_is_refused_with_the_difference(tmp_path: Path) -> None:
     place = tmp_path / "run"
     run_pretraining(pretrain_job("bert", steps=2), place)

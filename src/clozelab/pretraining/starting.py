@@ -250,7 +250,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             job = taught(recorded, facts["teacher"], sized=True, **inputs)
             return replace(job, recipe=recorded, budget=budget)
         if facts.get("from"):
-            job = continued(recorded, facts["from"], **inputs)
+            job = continued(recorded, facts["from"], shaped=True, **inputs)
             return replace(job, recipe=recorded, budget=budget, adaptation=_adaptation(facts))
     teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
     return PretrainJob(
