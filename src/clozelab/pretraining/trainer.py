@@ -114,10 +114,7 @@ class PretrainTrainer:
                 done += islice(stepping, self.world.all_reduce_max(min(max(int(wanted), 2), 500)))
         finally:
             set_weights(self.train_state.model, weights)
-            self.train_state.optimisers = self.recipe.optimiser.build(self._parameters())
-            self.train_state.mean = self._mean_of_weights()
-            self.train_state.scaler = self._scaler()
-            self.train_state.memory = None
+            self._reset(self.train_state)
         timed = done[_WARMUP_STEPS:] or done[-1:]  # a recipe may have fewer steps than these
         rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
         return self._mean(rate * self.steps.tokens_a_step())
@@ -385,7 +382,7 @@ class PretrainTrainer:
         return model
 
     def _train_state(self) -> TrainState:
-        """The model on its device, wrapped, with fresh optimisers."""
+        """The model on its device, wrapped, before the first step."""
         device, compiled = self.world.device, self.compiled
         replays = self.machine.replays(
             device, self.recipe, compiled=compiled, usual=self._waits_for_launches()
@@ -395,16 +392,17 @@ class PretrainTrainer:
         else:
             self.machine.place((self.model, *self.model.teacher), device, compiled=False)
         wrapped = self.world.wrap(self.model, shard=bool(self.machine.shard))
-        optimisers = self.recipe.optimiser.build(self.model.named_parameters())
-        clip = self.recipe.optimiser.clip
-        scaler, mean = self._scaler(), self._mean_of_weights()
-        return TrainState(
-            wrapped, optimisers, clip, self.seed, scaler=scaler, replays=replays, mean=mean
-        )
+        state = TrainState(wrapped, [], self.recipe.optimiser.clip, self.seed, replays=replays)
+        self._reset(state)
+        return state
 
-    def _mean_of_weights(self) -> WeightMean | None:
-        """What averages the weights, if the schedule says so."""
-        return WeightMean(self.model.parameters()) if self.schedule.average else None
+    def _reset(self, state: TrainState) -> None:
+        """Begin anew with everything that training changes, except the weights."""
+        fp16 = self.precision == "fp16"
+        state.optimisers = self.recipe.optimiser.build(self._parameters())
+        state.mean = WeightMean(self.model.parameters()) if self.schedule.average else None
+        state.scaler = torch.amp.GradScaler(self.world.device.type) if fp16 else None
+        state.memory = None
 
     def _compiled_model(self, *, replays: bool) -> PretrainingModel:
         """The model on its device, compiled now or for an earlier run of its shape."""
@@ -434,9 +432,6 @@ class PretrainTrainer:
         step_tokens = self.recipe.schedule.batch_size * self.recipe.blocks.length
         alone = self.world.size == 1 and step_tokens <= self.tokens
         return alone and self.recipe.encoder.hidden_size <= _NARROW
-
-    def _scaler(self) -> torch.amp.GradScaler | None:
-        return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None
 
     def _timed_recipe(self) -> Recipe:
         """The recipe to time; on a CPU with steps of few blocks, which cost as much per token.
