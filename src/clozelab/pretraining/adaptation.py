@@ -76,11 +76,7 @@ def adaptation(
     shared, replayed = _replay_share(replay)
     own = _teacherless(model)
     recipe = adapted(own, blocks=_count_blocks(own, corpus), detour=detour).override(changes)
-    if recipe.schedule.average:
-        raise UserError(
-            "schedule.average: does not work here, since an adaptation ends with the weights of"
-            " its lowest held-out loss; leave it out"
-        )
+    _check_recipe(recipe, replayed)
     places = [data] if replayed is None else _mixed_places(data, replayed, shared)
     job = continued(
         recipe,
@@ -156,6 +152,20 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
         if not detour:
             raise
         raise UserError(f"--detour: does not work with {own.name}, because {error}") from None
+
+
+def _check_recipe(recipe: Recipe, replayed: str | None) -> None:
+    """Refuse what an adaptation cannot do."""
+    if recipe.schedule.average:
+        raise UserError(
+            "schedule.average: does not work here, since an adaptation ends with the weights of"
+            " its lowest held-out loss; leave it out"
+        )
+    if replayed is not None and "stream" in recipe.blocks.provides:
+        raise UserError(
+            f"--replay {replayed}: {recipe.name} reads one text in order; leave it out, or build"
+            " one corpus from both texts"
+        )
 
 
 def _changes(own: Recipe, recipe: Recipe) -> list[str]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import sqrt
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.pretrain_runs import RECIPES, STORES, store
+from support.pretrain_runs import RECIPES, STORES, pretrain_job, run_pretraining, store
 
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
+from clozelab.pretraining.adaptation import adaptation as adaptation_job
 from clozelab.pretraining.adaptation import adapted
 from clozelab.pretraining.early_stopping import EarlyStopping
 from clozelab.pretraining.passes import passes_note
@@ -84,6 +86,12 @@ def test_a_detour_is_causal_first_and_its_rate_falls_behind_it() -> None:
         adapted(read("roberta"), blocks=MANY, detour=1.0)
     with pytest.raises(UserError, match="--detour: does not work with xlnet, because"):
         adapted(read("xlnet"), blocks=MANY, detour=0.5)
+
+
+def test_one_text_in_order_is_adapted_to_without_replay(tmp_path: Path) -> None:
+    run_pretraining(pretrain_job("xlnet", steps=1), tmp_path)
+    with pytest.raises(UserError, match=r"--replay .*: xlnet reads one text in order; leave it"):
+        adaptation_job(str(tmp_path), store("unigram"), replay=store("unigram", documents=30))
 
 
 def test_patience_counts_evaluations_without_improvement() -> None:
