@@ -19,6 +19,7 @@ from support.triton_interpreter import (
     attention,
     distances,
     entropy,
+    relative,
     rotation,
     sums,
 )
@@ -601,6 +602,78 @@ def test_the_compiler_is_told_the_truth_about_each_operator(dropout: float) -> N
         ):
             arguments = (qkv, cu_seqlens, *further, SEED, max_seqlen, dropout, False, 4)
             torch.library.opcheck(attention._attend, arguments, test_utils=tests)
+
+
+def transposed(*shape: int, seed: int = 0) -> Tensor:
+    """Numbers whose first two dimensions are swapped in memory."""
+    values = numbers(shape[1], shape[0], *shape[2:], seed=seed).detach().transpose(0, 1)
+    return values.requires_grad_()
+
+
+def test_the_compiler_knows_the_strides_of_results_whatever_those_of_the_inputs() -> None:
+    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    x, bias, weight = transposed(6, 16), numbers(16, seed=1), transposed(5, 16, seed=2)
+    labels = torch.tensor([[3, 0, -100, 9, 1, 2]] * 2, device=DEVICE).T.contiguous()[:, 0]
+    cu_seqlens = cu_seqlens_of([5, 1])
+    qkv = transposed(6, 3, 1, 16)
+    ranks = relative_ranks(2, 5, 7)
+    streams = [transposed(2, length, 2, 16) for length in (5, 7, 7)]
+    streams += [transposed(2, 2, 5, 12), transposed(2, 2, 5)]
+    operators = {
+        activation._activated_product: (x, bias, weight, SEED, 0, False, 0.1),
+        sums._add_norm: (x, x, bias, numbers(16), None, SEED, None, 0.1, 1e-5, True),
+        entropy._entropy: (x, labels, 12),
+        attention._attend: (qkv, cu_seqlens, *[None] * 5, SEED, 8, 0.1, False, 4),
+        relative._relative: (*streams, *ranks, SEED, 0.1),
+    }
+    for operator, arguments in operators.items():
+        torch.library.opcheck(operator, arguments, test_utils=tests)
+    with torch.no_grad():
+        out, lse, rotated = attention._attend(*operators[attention._attend])
+        streams_out = relative._relative(*operators[relative._relative])
+        tests = ("test_schema", "test_faketensor")
+        backward = {
+            activation._activate_backward: (transposed(6, 16), x, bias, SEED, 0, False, 0.1),
+            entropy._entropy_backward: (numbers(6), x, labels, numbers(6), 12),
+            attention._attend_backward: (
+                *(transposed(6, 16), qkv, out, lse, rotated),
+                *operators[attention._attend][1:],
+            ),
+            relative._relative_backward: (
+                transposed(2, 5, 2, 16),
+                *streams_out,
+                *operators[relative._relative],
+            ),
+        }
+        for operator, arguments in backward.items():
+            torch.library.opcheck(operator, arguments, test_utils=tests)
+
+
+def relative_ranks(blocks: int, queries: int, keys: int) -> list[Tensor]:
+    """Ranks, distances and segments of XLNet's attention in which every query sees every key."""
+    ones = torch.ones(blocks, queries, dtype=torch.int32, device=DEVICE)
+    zeros = torch.zeros(blocks, keys, dtype=torch.int32, device=DEVICE)
+    return [ones, ones, ones, zeros, zeros]
+
+
+def test_no_rows_have_gradients_of_zero() -> None:
+    x, vector, weight = numbers(0, 16), numbers(16), numbers(5, 16)
+    settings = {"seed": SEED, "dropout": 0.1}
+    product = activation.activated_product(x, vector, weight, "gelu", **settings)
+    norm = {"bias": vector, "norm_weight": vector, "norm_bias": None, "eps": 1e-5}
+    _, normed = sums.add_norm(x, x, **norm, **settings)
+    (product.sum() + normed.sum()).backward()
+    assert x.grad.shape == (0, 16)
+    assert not torch.stack([vector.grad, *weight.grad]).any()
+
+
+def test_labels_may_be_every_other_element_of_a_tensor() -> None:
+    logits, labels = numbers(3, 64), torch.tensor([5, 9, -100, 8, 63, 7], device=DEVICE)[::2]
+    losses, _ = entropy.cross_entropy(logits, labels, 64)
+    theirs = functional.cross_entropy(logits, labels, ignore_index=-100, reduction="none")
+    torch.testing.assert_close(losses, theirs)
+    (grad,) = torch.autograd.grad(losses.sum(), logits)
+    torch.testing.assert_close(grad, torch.autograd.grad(theirs.sum(), logits)[0])
 
 
 @pytest.mark.parametrize("adds_distances", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -196,7 +196,7 @@ def _activate_backward(
     n_rows, width = d_out.shape
     d_x, out = torch.empty_like(x), torch.empty_like(d_out)
     block_m = BACKWARD["BLOCK_M"]
-    chunk_rows = triton.cdiv(triton.cdiv(n_rows, MAX_ROW_CHUNKS), block_m) * block_m
+    chunk_rows = triton.cdiv(max(n_rows, 1), MAX_ROW_CHUNKS * block_m) * block_m
     n_chunks = triton.cdiv(n_rows, chunk_rows)
     partials = x.new_empty((0 if bias is None else n_chunks, x.shape[1]), dtype=torch.float32)
     _activation_backward_kernel[(triton.cdiv(width, BACKWARD["BLOCK_N"]), n_chunks)](
@@ -211,7 +211,7 @@ def _activate_backward(
 def _(d_out, x, bias, seed, kind, gated, dropout):
     shape = (0, x.shape[1]) if bias is None else (x.shape[1],)
     d_bias = x.new_empty(shape, dtype=torch.float32)
-    return torch.empty_like(x), d_bias, torch.empty_like(d_out)
+    return x.new_empty(x.shape), d_bias, d_out.new_empty(d_out.shape)
 
 
 def _setup_context(ctx, inputs, output):

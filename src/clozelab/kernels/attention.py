@@ -539,7 +539,7 @@ def _(
     d_positions = (
         qkv.new_empty(0 if heads is None else heads.shape) for heads in (pos_query, pos_key)
     )
-    return torch.empty_like(qkv), *d_positions
+    return qkv.new_empty(qkv.shape), *d_positions
 
 
 def _setup_context(ctx, inputs, output):

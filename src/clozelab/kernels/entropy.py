@@ -72,7 +72,7 @@ def _entropy_backward_kernel(
 @torch.library.custom_op("clozelab::entropy", mutates_args=())
 def _entropy(logits: Tensor, labels: Tensor, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """[K] losses, the columns of the largest logits, and the log-sum-exps."""
-    logits = logits.contiguous()
+    logits, labels = logits.contiguous(), labels.contiguous()
     n_rows, stride = logits.shape
     losses, lse = (logits.new_empty(n_rows, dtype=torch.float32) for _ in range(2))
     argmax = torch.empty_like(labels)
@@ -86,14 +86,14 @@ def _entropy(logits: Tensor, labels: Tensor, vocab_size: int) -> tuple[Tensor, T
 @_entropy.register_fake
 def _(logits, labels, vocab_size):
     losses, lse = (logits.new_empty(len(logits), dtype=torch.float32) for _ in range(2))
-    return losses, torch.empty_like(labels), lse
+    return losses, labels.new_empty(labels.shape), lse
 
 
 @torch.library.custom_op("clozelab::entropy_backward", mutates_args=())
 def _entropy_backward(
     d_losses: Tensor, logits: Tensor, labels: Tensor, lse: Tensor, vocab_size: int
 ) -> Tensor:
-    d_losses, logits = d_losses.contiguous(), logits.contiguous()
+    d_losses, logits, labels = (x.contiguous() for x in (d_losses, logits, labels))
     n_rows, stride = logits.shape
     d_logits = torch.empty_like(logits)
     n_tiles = triton.cdiv(stride, BACKWARD["BLOCK_N"])
@@ -106,7 +106,7 @@ def _entropy_backward(
 
 @_entropy_backward.register_fake
 def _(d_losses, logits, labels, lse, vocab_size):
-    return torch.empty_like(logits)
+    return logits.new_empty(logits.shape)
 
 
 def _setup_context(ctx, inputs, output):

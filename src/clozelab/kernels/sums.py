@@ -176,7 +176,7 @@ def _empty_statistics(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
 
 @_add_norm.register_fake
 def _(x, h, bias, norm_weight, norm_bias, seed, row_ids, dropout, eps, centred):
-    return torch.empty_like(x), torch.empty_like(x), *_empty_statistics(x, centred)
+    return x.new_empty(x.shape), x.new_empty(x.shape), *_empty_statistics(x, centred)
 
 
 @torch.library.custom_op("clozelab::add_norm_backward", mutates_args=())
