@@ -119,6 +119,11 @@ def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
     return ranged
 
 
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most `most`, or 1: what a message proposes."""
+    return max(n for n in range(1, max(most, 1) + 1) if number % n == 0)
+
+
 def without_none(hint: Any) -> Any:
     """The type without None, if it allows None."""
     others = [choice for choice in get_args(hint) if choice is not NoneType]

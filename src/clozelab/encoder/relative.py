@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
-from clozelab.ranges import BelowOne, Checked, NonNegativeInt, PositiveInt, above
+from clozelab.ranges import (
+    BelowOne,
+    Checked,
+    NonNegativeInt,
+    PositiveInt,
+    above,
+    largest_divisor,
+)
 
 if TYPE_CHECKING:
     from clozelab.encoder.streams import Streams
@@ -45,11 +52,14 @@ class Relative(Checked, EncoderPart):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Sinusoids come in pairs, so a head's width is even.
+        if self.hidden_size % 2:
+            raise UserError(f"hidden_size = {self.hidden_size}: must be even")
         if self.hidden_size % (2 * self.heads):
-            # Sinusoids come in pairs, so a head's width is even.
+            some = largest_divisor(self.hidden_size // 2, self.hidden_size // 64)
             raise UserError(
                 f"heads = {self.heads}: must divide hidden_size = {self.hidden_size} into even"
-                f" parts, for instance {max(1, self.hidden_size // 64)}"
+                f" parts, for instance {some}"
             )
 
     @property
@@ -63,7 +73,7 @@ class Relative(Checked, EncoderPart):
             self,
             layers=layers,
             hidden_size=hidden_size,
-            heads=hidden_size // 64,
+            heads=max(1, hidden_size // 64),
             intermediate_size=4 * hidden_size,
         )
 

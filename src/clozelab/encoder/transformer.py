@@ -14,6 +14,7 @@ from clozelab.ranges import (
     PositiveFloat,
     PositiveInt,
     above,
+    largest_divisor,
 )
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Transformer(Checked, EncoderPart):
         if self.hidden_size % self.heads:
             raise UserError(
                 f"heads = {self.heads}: must divide hidden_size = {self.hidden_size},"
-                f" for instance {max(1, self.hidden_size // 64)}"
+                f" for instance {largest_divisor(self.hidden_size, self.hidden_size // 64)}"
             )
         if self.groups > self.layers:
             raise UserError(f"groups = {self.groups}: must be at most layers = {self.layers}")
@@ -171,12 +172,12 @@ class Transformer(Checked, EncoderPart):
 
     def _check_buckets(self) -> None:
         """Refuse more buckets than there are distances, or a mask decoder of another width."""
-        if self.position_buckets % 2 or self.position_buckets // 2 > self.reach - 2:
+        most = max(0, self.reach - 2)
+        if self.position_buckets % 2 or self.position_buckets // 2 > most:
             raise UserError(
                 f"position_buckets = {self.position_buckets}: must be even, and half of it at most"
-                f" {self.reach - 2}, since {self.reach - 1} is the largest distance; 0 is none"
+                f" {most}, since {self.reach - 1} is the largest distance; 0 is none"
             )
-
         if self.absolute_positions == "decoder" and self.embedding_size != self.hidden_size:
             raise UserError(
                 f"embedding_size = {self.embedding_size}: a mask decoder adds positions to states"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.errors import UserError
 from clozelab.objectives.objective import Weighted, Widths, every
-from clozelab.ranges import NonNegativeFloat, PositiveInt
+from clozelab.ranges import NonNegativeFloat, PositiveInt, largest_divisor
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.relating import Relating
@@ -77,8 +77,8 @@ class Relations(Weighted):
 
     def _check_width(self, width: int, whose: str) -> None:
         if width % self.heads:
-            most = max(n for n in range(1, self.heads) if width % n == 0)
             raise UserError(
                 f"heads = {self.heads} relation heads do not divide {whose} {width}; use a divisor"
-                f" of the hidden sizes of student and teacher, for instance {most}"
+                f" of the hidden sizes of student and teacher, for instance"
+                f" {largest_divisor(width, self.heads)}"
             )

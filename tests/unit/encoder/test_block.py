@@ -499,6 +499,17 @@ def test_a_bad_field_is_a_sentence(fields: dict[str, Any], sentence: str) -> Non
         Transformer(**{**SHAPE, **fields})
 
 
+@pytest.mark.parametrize(
+    ("fields", "length"), [({"relative_positions": 1}, 5), ({"positions": 1}, 1)]
+)
+def test_without_buckets_two_rows_may_serve_all_distances(
+    fields: dict[str, int], length: int
+) -> None:
+    stack = shaken(Transformer(**{**DISENTANGLED, **fields}).build(VOCABULARY)).eval()
+    packed = batch([length, 1])
+    torch.testing.assert_close(stack(packed).hidden_states, by_hand(stack, packed))
+
+
 @pytest.mark.parametrize(("positions", "buckets"), [(20, 20), (40, 8), (30, 40), (40, 0)])
 def test_short_blocks_see_the_rows_that_the_whole_table_has(positions: int, buckets: int) -> None:
     shape = {**DISENTANGLED, "positions": positions, "position_buckets": buckets}

@@ -161,3 +161,24 @@ def test_a_layer_with_a_window_costs_what_it_sees() -> None:
     less = whole.training_flops(500) - shape.training_flops(500)
     assert less == pytest.approx(local * 12 * shape.hidden_size * unseen)
     assert shape.training_flops(9) == whole.training_flops(9)  # nothing lies outside it
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden_size"), [("bert", 200), ("bert", 31), ("xlnet", 200), ("xlnet", 1030)]
+)
+def test_the_number_of_heads_that_a_refusal_proposes_is_accepted(
+    name: str, hidden_size: int
+) -> None:
+    sizes = {"hidden_size": hidden_size, "heads": 7}
+    shape: Any = recipes.Recipe.read(name).encoder
+    with pytest.raises(UserError, match="heads = 7: must divide") as refusal:
+        replace(shape, **sizes)
+    proposed = int(str(refusal.value).rsplit(" ", 1)[1])
+    assert replace(shape, **{**sizes, "heads": proposed}).heads == proposed
+
+
+def test_a_stream_of_odd_width_has_no_number_of_heads() -> None:
+    shape: Any = recipes.Recipe.read("xlnet").encoder
+    with pytest.raises(UserError, match="hidden_size = 33: must be even"):
+        replace(shape, hidden_size=33, heads=3)
+    assert shape.resized(2, 32).heads == 1
