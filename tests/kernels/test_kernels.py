@@ -656,6 +656,27 @@ def relative_ranks(blocks: int, queries: int, keys: int) -> list[Tensor]:
     return [ones, ones, ones, zeros, zeros]
 
 
+def test_a_batch_may_have_more_heads_than_a_dimension_of_a_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a CUDA grid the second and third dimension are at most 65,535."""
+    grids: list[tuple[int, ...]] = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            grids.append(grid)
+            return lambda *_, **__: None
+
+    for name in ("forward", "backward_delta", "backward_dkdv", "backward_dq"):
+        monkeypatch.setattr(relative, f"_relative_{name}_kernel", Kernel())
+    blocks = 40_000
+    heads = [torch.zeros(blocks, 1, 2, 16, device=DEVICE, requires_grad=True) for _ in range(3)]
+    scores = [torch.zeros(blocks, 2, 1, 2, device=DEVICE), torch.zeros(blocks, 2, 1, device=DEVICE)]
+    ranks = relative_ranks(blocks, 1, 1)
+    relative.attend(*heads, *scores, ranks=ranks, seed=SEED, dropout=0.0).sum().backward()
+    assert grids == [(1, 2, blocks)] * 4
+
+
 def test_no_rows_have_gradients_of_zero() -> None:
     x, vector, weight = numbers(0, 16), numbers(16), numbers(5, 16)
     settings = {"seed": SEED, "dropout": 0.1}

@@ -14,7 +14,7 @@ sums dQ and the gradient of the segment scores. No atomic additions.
 
 B blocks, H heads, R queries and K keys of a block, P columns of position scores, D the head size;
 HIDDEN = H · D, and a `block_head` is a (block, head) pair. Blocks are padded to a rectangle here,
-and no query sees padding.
+and no query sees padding. A program has one tile of one pair: grids are [tiles, H, B].
 
 Invariants:
 - The softmax is in base 2, as in attention.py; lse is in base 2, and ∞ for a query that sees
@@ -72,7 +72,7 @@ def _score_tile(
     q, k, pos_base, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank, key_segment,
     block, offs_n, K,
 ):  # fmt: skip
-    """[BLOCK_M, BLOCK_N] scores, −∞ where hidden; and 1 where the segment is the same, else 0."""
+    """[BLOCK_M, BLOCK_N] scores, −∞ where hidden."""
     mask_n = offs_n < K
     rank_n = tl.load(key_rank + block * K + offs_n, mask_n, other=2**30)
     segment_n = tl.load(key_segment + block * K + offs_n, mask_n, other=0)
@@ -81,7 +81,7 @@ def _score_tile(
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
     scores += tl.load(pos_ptrs, mask_n[None, :], other=0.0).to(tl.float32)
     scores += same_segment * segment_score_m[:, None]
-    return tl.where(rank_m[:, None] > rank_n[None, :], scores, float("-inf")), same_segment
+    return tl.where(rank_m[:, None] > rank_n[None, :], scores, float("-inf"))
 
 
 @triton.jit
@@ -93,8 +93,8 @@ def _relative_forward_kernel(
 ):  # fmt: skip
     """The output and log-sum-exp of BLOCK_M queries."""
     HIDDEN: tl.constexpr = HEADS * HEAD_DIM
-    block_head = tl.program_id(1)
-    block, head = block_head // HEADS, block_head % HEADS
+    head, block = tl.program_id(1), tl.program_id(2)
+    block_head = block * HEADS + head
     offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
     q_start = q + block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
     q_tile = load_tile(q_start, offs_m, offs_d, R, HIDDEN)
@@ -113,7 +113,7 @@ def _relative_forward_kernel(
     for start_n in range(0, K, BLOCK_N):
         offs_n = start_n + tl.arange(0, BLOCK_N)
         k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
-        scores, _ = _score_tile(
+        scores = _score_tile(
             q_tile, k_tile, pos_base, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
             key_segment, block, offs_n, K,
         )  # fmt: skip
@@ -147,8 +147,8 @@ def _relative_backward_delta_kernel(
     That is delta, and where in the position scores of a block and head those with key 0 are.
     """
     HIDDEN: tl.constexpr = HEADS * HEAD_DIM
-    block_head = tl.program_id(1)
-    block, head = block_head // HEADS, block_head % HEADS
+    head, block = tl.program_id(1), tl.program_id(2)
+    block_head = block * HEADS + head
     offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
     mask_m = offs_m < R
     out_start = block.to(tl.int64) * R * HIDDEN + head * HEAD_DIM
@@ -180,8 +180,8 @@ def _relative_backward_dkdv_kernel(
 ):  # fmt: skip
     """dK and dV of BLOCK_N keys, and dS, which is the gradient of their position scores."""
     HIDDEN: tl.constexpr = HEADS * HEAD_DIM
-    block_head = tl.program_id(1)
-    block, head = block_head // HEADS, block_head % HEADS
+    head, block = tl.program_id(1), tl.program_id(2)
+    block_head = block * HEADS + head
     offs_n, offs_d = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, HEAD_DIM)
     kv_start = block.to(tl.int64) * K * HIDDEN + head * HEAD_DIM
     k_tile = load_tile(k + kv_start, offs_n, offs_d, K, HIDDEN)
@@ -206,7 +206,7 @@ def _relative_backward_dkdv_kernel(
         pos_offs_m = tl.load(pos_offs + block_head * R + offs_m, mask_m, other=0)
         lse_m = tl.load(lse + block_head * R + offs_m, mask_m, other=float("inf")) - log2_factor
         delta_m = tl.load(delta + block_head * R + offs_m, mask_m, other=0.0)
-        scores, _ = _score_tile(
+        scores = _score_tile(
             q_tile, k_tile, pos_base, rank_m, segment_m, segment_score_m, pos_offs_m, key_rank,
             key_segment, block, offs_n, K,
         )  # fmt: skip
@@ -234,8 +234,8 @@ def _relative_backward_dq_kernel(
 ):  # fmt: skip
     """dQ and the gradient of segment scores of BLOCK_M queries, from dS in d_pos_scores."""
     HIDDEN: tl.constexpr = HEADS * HEAD_DIM
-    block_head = tl.program_id(1)
-    block, head = block_head // HEADS, block_head % HEADS
+    head, block = tl.program_id(1), tl.program_id(2)
+    block_head = block * HEADS + head
     offs_m, offs_d = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
     mask_m = offs_m < R
     segment_m = tl.load(query_segment + block * R + offs_m, mask_m, other=0)
@@ -275,7 +275,7 @@ def _relative(
     blocks, n_queries, heads, head_dim = q.shape
     out = torch.empty_like(q)
     lse = q.new_empty((blocks, heads, n_queries), dtype=torch.float32)
-    _relative_forward_kernel[(triton.cdiv(n_queries, FORWARD["BLOCK_M"]), blocks * heads)](
+    _relative_forward_kernel[(triton.cdiv(n_queries, FORWARD["BLOCK_M"]), heads, blocks)](
         q, k, v, pos_scores, segment_scores, *ranks, seed, out, lse,
         n_queries, k.shape[1], pos_scores.shape[3], inverse_sqrt(head_dim) / math.log(2),
         drop_threshold(dropout), inverse_keep_prob(dropout),
@@ -312,27 +312,26 @@ def _relative_backward(
         torch.empty_like(x) for x in (q, k, v, pos_scores, segment_scores)
     )
     delta, pos_offs = torch.empty_like(lse), torch.empty_like(lse, dtype=torch.int32)
-    n_block_heads = blocks * heads
     sizes = (n_queries, k.shape[1], pos_scores.shape[3])
     softmax_scale = inverse_sqrt(head_dim)
     inv_keep_prob = inverse_keep_prob(dropout)
     query_rank, shift, query_segment, key_rank, key_segment = ranks
     constants = {"HEADS": heads, "HEAD_DIM": head_dim}
     _relative_backward_delta_kernel[
-        (triton.cdiv(n_queries, BACKWARD_DELTA["BLOCK_M"]), n_block_heads)
+        (triton.cdiv(n_queries, BACKWARD_DELTA["BLOCK_M"]), heads, blocks)
     ](
         d_out, out, shift, delta, pos_offs, d_pos_scores, *sizes, inv_keep_prob, **constants,
         **BACKWARD_DELTA,
     )  # fmt: skip
     _relative_backward_dkdv_kernel[
-        (triton.cdiv(k.shape[1], BACKWARD_DKDV["BLOCK_N"]), n_block_heads)
+        (triton.cdiv(k.shape[1], BACKWARD_DKDV["BLOCK_N"]), heads, blocks)
     ](
         d_out, q, k, v, pos_scores, segment_scores, query_rank, query_segment, key_rank,
         key_segment, seed, lse, delta, pos_offs, d_k, d_v, d_pos_scores, *sizes,
         softmax_scale / math.log(2), softmax_scale, drop_threshold(dropout), inv_keep_prob,
         **constants, HAS_DROPOUT=dropout > 0, **BACKWARD_DKDV,
     )  # fmt: skip
-    _relative_backward_dq_kernel[(triton.cdiv(n_queries, BACKWARD_DQ["BLOCK_M"]), n_block_heads)](
+    _relative_backward_dq_kernel[(triton.cdiv(n_queries, BACKWARD_DQ["BLOCK_M"]), heads, blocks)](
         k, query_segment, key_segment, pos_offs, d_pos_scores, d_q, d_segment_scores, *sizes,
         **constants, **BACKWARD_DQ,
     )  # fmt: skip
