@@ -22,12 +22,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozelab.kernels.dropout import (
-    column_base,
+    column_keys,
     drop_threshold,
     inverse_keep_prob,
     keep_mask,
-    keys_of,
-    row_base,
+    row_keys,
 )
 
 KINDS = ("gelu", "gelu_tanh", "relu", "relu2", "silu")
@@ -94,8 +93,8 @@ def _activation_forward_kernel(
         value *= gate + _load_bias(bias + N_COLS, offs_n, N_COLS, HAS_BIAS)
     if HAS_DROPOUT:
         seed = tl.load(seed_ptr)
-        keys_m = keys_of(row_base(seed, seed * 0), offs_m)
-        keys_n = keys_of(column_base(seed, seed * 0), offs_n)
+        keys_m = row_keys(seed, offs_m)
+        keys_n = column_keys(seed, offs_n)
         keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
         value = tl.where(keep, value * inv_keep_prob, 0.0)
     offs = offs_m[:, None] * N_COLS + offs_n[None, :]
@@ -120,7 +119,7 @@ def _activation_backward_kernel(
     d_a_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     d_gate_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     seed = tl.load(seed_ptr)
-    keys_n = keys_of(column_base(seed, seed * 0), offs_n)
+    keys_n = column_keys(seed, offs_n)
     chunk_start = tl.program_id(1) * chunk_rows
     for start_m in range(chunk_start, tl.minimum(chunk_start + chunk_rows, n_rows), BLOCK_M):
         offs_m = (start_m + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -136,7 +135,7 @@ def _activation_backward_kernel(
             product *= gate
             derivative *= gate
         if HAS_DROPOUT:
-            keys_m = keys_of(row_base(seed, seed * 0), offs_m)
+            keys_m = row_keys(seed, offs_m)
             keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
             product = tl.where(keep, product * inv_keep_prob, 0.0)
             do = tl.where(keep, do * inv_keep_prob, 0.0)

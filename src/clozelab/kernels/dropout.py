@@ -56,9 +56,15 @@ def column_base(seed, mask_id):
 
 
 @triton.jit
-def keys_of(base, indices):
-    """A key of 32 bits for each row or column."""
-    return hash32(base + indices.to(tl.uint32))
+def row_keys(seed, rows):
+    """A key of 32 bits for each row of a tensor that has a seed for itself, so one mask."""
+    return hash32(row_base(seed, seed * 0) + rows.to(tl.uint32))
+
+
+@triton.jit
+def column_keys(seed, columns):
+    """A key of 32 bits for each column of such a tensor."""
+    return hash32(column_base(seed, seed * 0) + columns.to(tl.uint32))
 
 
 @triton.jit

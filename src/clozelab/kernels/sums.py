@@ -25,12 +25,11 @@ import triton.language as tl
 from torch import Tensor
 
 from clozelab.kernels.dropout import (
-    column_base,
+    column_keys,
     drop_threshold,
     inverse_keep_prob,
     keep_mask,
-    keys_of,
-    row_base,
+    row_keys,
 )
 
 TILE_ELEMENTS = 1024  # of a warp, 32 for each thread: a row up to this is reduced within a warp
@@ -57,8 +56,8 @@ def _sums_forward_kernel(
         row_id = offs_m
         if HAS_ROW_IDS:
             row_id = tl.load(row_ids + offs_m, mask=offs_m < n_rows, other=0)
-        keys_m = keys_of(row_base(seed, seed * 0), row_id)
-        keys_n = keys_of(column_base(seed, seed * 0), offs_n)
+        keys_m = row_keys(seed, row_id)
+        keys_n = column_keys(seed, offs_n)
         keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
         acc = tl.where(keep, acc * inv_keep_prob, 0.0)
     acc += tl.load(x + offs, mask=mask, other=0.0).to(tl.float32)
@@ -96,7 +95,7 @@ def _sums_backward_kernel(
     d_norm_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     d_bias = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     seed = tl.load(seed_ptr)
-    keys_n = keys_of(column_base(seed, seed * 0), offs_n)
+    keys_n = column_keys(seed, offs_n)
     for start_m in range(program * BLOCK_M, n_rows, N_PROGRAMS * BLOCK_M):
         offs_m = (start_m + tl.arange(0, BLOCK_M)).to(tl.int64)
         mask = (offs_m < n_rows)[:, None] & mask_n[None, :]
@@ -123,7 +122,7 @@ def _sums_backward_kernel(
             row_id = offs_m
             if HAS_ROW_IDS:
                 row_id = tl.load(row_ids + offs_m, mask=offs_m < n_rows, other=0)
-            keys_m = keys_of(row_base(seed, seed * 0), row_id)
+            keys_m = row_keys(seed, row_id)
             keep = keep_mask(keys_m[:, None], keys_n[None, :], drop_threshold)
             dh = tl.where(keep, dx * inv_keep_prob, 0.0)
             tl.store(d_h + offs, dh.to(d_h.dtype.element_ty), mask=mask)
