@@ -422,6 +422,8 @@ class ObjectivePart:
     # blocks or more, those of the format or one that is read twice. It has one target per block,
     # whose column `groups` is filled in when groups are made.
     contrasts: ClassVar[bool] = False
+    # Whether its loss at a target also depends on which other targets there are.
+    targets_interact: ClassVar[bool] = False
 
     @property
     def reads(self) -> tuple[str, ...] | None:

@@ -212,7 +212,7 @@ def check_objective(part: Any) -> None:
         encoded = encoded._replace(hidden_states=states.masked_fill(unread[:, None], torch.nan))
         same = sums(slice(0, count)) == whole
         _hold(same, f"it reads states that reads = {part.reads} does not name")
-    if getattr(part, "chained", False) or part.contrasts or "words" in part.needs:
+    if part.targets_interact or part.contrasts or "words" in part.needs:
         return  # targets depend on each other
     first, second = sums(slice(0, count // 2)), sums(slice(count // 2, count))
     for name, value in whole.items():

@@ -28,7 +28,7 @@ class RetroMae(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
-    chained: ClassVar[bool] = True  # a target attends to the labels of others
+    targets_interact: ClassVar[bool] = True  # a target attends to the labels of others
 
     mask_rate: Share = 0.5  # of the other tokens, for each query; §4.1
 
