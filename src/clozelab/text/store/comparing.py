@@ -3,10 +3,12 @@ lines or paragraphs, where they share n-grams with evaluation files, and MinHash
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +34,25 @@ class Comparison:
             names += [self.exclude.what(file) for file in range(len(self.exclude.files))]
             names.append(blake2b(table, digest_size=16).hexdigest())
         return [*names, WORDS] if self.exclude or self.near else names
+
+    def arrays(self) -> dict[str, Array]:
+        """These settings as arrays, for other processes."""
+        settings: dict[str, Any] = {"pieces": self.pieces, "near": self.near}
+        arrays: dict[str, Array] = {}
+        if self.exclude:
+            settings |= {"size": self.exclude.size, "files": self.exclude.files}
+            arrays |= {"keys": self.exclude.keys, "file_of": self.exclude.file_of}
+        return {**arrays, "comparison": np.frombuffer(json.dumps(settings).encode(), np.uint8)}
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Comparison:
+        """The settings from `arrays`."""
+        settings = json.loads(stored["comparison"].tobytes())
+        exclude = None
+        if "files" in settings:
+            names = settings["size"], settings["files"]
+            exclude = EvaluationNgrams(*names, stored["keys"], stored["file_of"])
+        return cls(settings["pieces"], exclude, settings["near"])
 
     def noted(
         self, documents: list[RawDocument], cut: list[list[str]], *, filled: Bools, counts: Counts

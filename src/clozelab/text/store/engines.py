@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import signal
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -105,7 +104,7 @@ class ProcessEngine:
         # If a process died while starting, writing more than fits into its pipe would block for
         # ever; so it is given only the path of the settings.
         self._work = folder / _WORK
-        self._work.write_bytes(pickle.dumps(settings))
+        settings.write(self._work)
         with interrupts.held():
             self._pool = ProcessPoolExecutor(
                 self._workers,
@@ -152,7 +151,7 @@ def start(folder: str) -> None:
     _set_up()
     interrupts.end_with_parent()
     _Process.folder = Path(folder)
-    _Process.settings = pickle.loads((_Process.folder / _WORK).read_bytes())
+    _Process.settings = TokenisingSettings.read(_Process.folder / _WORK)
 
 
 def run(cut: ShardCut) -> ShardMade | PortionEnd:

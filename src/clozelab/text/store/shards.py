@@ -71,6 +71,22 @@ class TokenisingSettings:
             names.append(near.algorithm())
         return names
 
+    def write(self, file: Path) -> None:
+        """Write the settings to a file for other processes."""
+        texts = {"tokenizer": self.tokenizer, "sentences": self.sentences, "segment": self.segment}
+        settings = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
+        arrays: dict[str, Any] = {"entities": self.entities.rows(), **self.comparison.arrays()}
+        with files.replacing(file) as stream:
+            np.savez(stream, settings=settings, **arrays)
+
+    @classmethod
+    def read(cls, file: Path) -> TokenisingSettings:
+        """The settings that `write` wrote."""
+        with np.load(file) as stored:
+            settings = json.loads(stored["settings"].tobytes())
+            entities = NgramTable.of(stored["entities"])
+            return cls(**settings, entities=entities, comparison=Comparison.of(stored))
+
 
 @dataclass(frozen=True)
 class ShardJob:
