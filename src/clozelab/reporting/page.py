@@ -10,6 +10,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.config.renamed import recorded, renamed
 from clozelab.config.toml import written
+from clozelab.nearest import counted
 from clozelab.reporting import commands, figures
 from clozelab.reporting.document import (
     GAP,
@@ -57,7 +58,7 @@ def page(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord], *, title:
 
 def _opening(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> str:
     counts = [(len(runs), "pretraining"), (len(tunings), "fine-tuning")]
-    texts = [f"{count} {kind}{'s' if count > 1 else ''}" for count, kind in counts if count]
+    texts = [counted(count, kind) for count, kind in counts if count]
     return (
         f"{' and '.join(texts)}. Scores are on dev sets; ± is half the 95 % interval of a mean over"
         " seeds."
