@@ -152,6 +152,8 @@ def effects(powers: Sequence[ClaimPower]) -> Iterator[str]:
 def with_power(powers: Sequence[ClaimPower]) -> str:
     """How many claims have a power of half or more, with the lowest and the highest."""
     known = [one.at_effect for one in powers if one.at_effect is not None]
+    if not known:
+        return f"0 of {len(powers)}"
     low, high = (f"{100 * power:.0f}" for power in (min(known), max(known)))
     span = low if low == high else f"{low} to {high}"
     return f"{sum(power >= LOW for power in known)} of {len(powers)} ({span} %)"

@@ -69,3 +69,5 @@ def test_claims_of_unknown_power_do_not_count(tool: dict[str, Any]) -> None:
     known = [one.at_effect for one in powers if one.at_effect is not None]
     assert 0 < len(known) < len(powers)
     assert tool["with_power"](powers).startswith(f"{sum(p >= 0.5 for p in known)} of {len(powers)}")
+    unknown = [one for one in powers if one.at_effect is None]
+    assert tool["with_power"](unknown) == f"0 of {len(unknown)}"
