@@ -174,6 +174,11 @@ def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, 
         for job in jobs
         if is_done(job) or failure(job) is not None
     ]
+    before = (Run(out).result() or {}).get("cells", [])
+    known = {(one["variant"], one["seed"]): one.get("tuning_seconds", 0.0) for one in before}
+    for cell in cells:
+        if not cell["tuning_seconds"]:  # which old records have nowhere else
+            cell["tuning_seconds"] = known.get((cell["variant"], cell["seed"]), 0.0)
     result = {"study": plan.request.study.name, "cells": cells}
     Run(out).write_result(result)
     return result
