@@ -19,6 +19,7 @@ class Server(ThreadingHTTPServer):
 
     folder: Path
     ranges = True
+    lengths = True  # whether it tells them
     troubles: list[str]  # of the next answers, one each
     requests: list[str]
 
@@ -63,7 +64,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(whole)}")
         else:
             self.send_response(200)
-        self.send_header("Content-Length", str(end - start))
+        if self.server.lengths:
+            self.send_header("Content-Length", str(end - start))
         self.end_headers()
         if body:
             sent = whole[start:end]

@@ -56,7 +56,7 @@ class BuildOptions(CheckedOptions):
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """The progress of a stage of the build; `total` is None for standard input."""
+    """The progress of a stage of the build; `total` is None where it is unknown."""
 
     stage: str
     done: int

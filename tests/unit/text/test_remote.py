@@ -21,7 +21,7 @@ from clozelab.remote import access
 from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import documents, listing, total_bytes
+from clozelab.text.reading.sources import BytesRead, documents, listing, text_bytes, total_bytes
 
 TEXTS = [f"Document {number} is about rivers.\n\n" * 40 for number in range(60)]
 
@@ -77,6 +77,18 @@ def test_a_full_disk_is_not_a_fault_of_the_file(
     server.ranges = False
     with pytest.raises(UserError, match=r"a\.txt: no space left in /small for a copy of it; "):
         texts(at(server, written(server.folder, "text")))
+
+
+@pytest.mark.parametrize("kind", ["text", "table"])
+def test_a_server_that_does_not_tell_lengths(server: Server, kind: str) -> None:
+    name = written(server.folder, kind)
+    server.ranges = server.lengths = False
+    url, progress = at(server, name), BytesRead()
+    assert total_bytes([url, str(server.folder / name)]) is None
+    assert text_bytes([url], Reading()) is None
+    read = documents([url], Reading(), Counts(), progress=progress)
+    assert [document.text for document in read] == texts(str(server.folder / name))
+    assert progress.done == (server.folder / name).stat().st_size or kind == "table"
 
 
 def test_an_answer_that_does_not_come_is_asked_for_again(

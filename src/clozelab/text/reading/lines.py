@@ -48,7 +48,7 @@ class TextFile:
 
     name: str  # for messages and records
     path: PurePath  # its endings tell the compression and the format
-    size: int  # bytes, compressed; 0 if unknown
+    size: int | None  # bytes, compressed; None if unknown
     changed: int  # a number that changes with the file
     open: Callable[[], IO[bytes]]
 

@@ -58,7 +58,7 @@ def _text_file(system: Any, path: str, info: dict[str, Any]) -> TextFile:
     return TextFile(
         name=shown(url),
         path=PurePosixPath(urlsplit(url).path),
-        size=info.get("size") or 0,
+        size=info.get("size"),
         changed=zlib.crc32(file.version.encode()),
         open=lambda: io.BufferedReader(_FetchedStream(file), 1 << 16),
     )

@@ -80,6 +80,11 @@ class _Item:
     name: str
     file: TextFile | None = None
 
+    @property
+    def size(self) -> int | None:
+        """Its bytes; None if unknown."""
+        return None if self.file is None else self.file.size
+
     def documents(
         self, reading: Reading, *, counts: Counts, progress: BytesRead
     ) -> Generator[RawDocument, None, None]:
@@ -123,7 +128,7 @@ def portions(inputs: Sequence[str], reading: Reading, counts: Counts) -> list[Po
             groups.append([])
             size, remote_group = 0, access.is_url(item.name)
         groups[-1].append(item)
-        size += item.file.size if item.file else 0
+        size += item.size or 0
     return [Portion(tuple(group)) for group in groups]
 
 
@@ -169,8 +174,9 @@ def by_file(
 
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
     """Bytes of all files, compressed; None where some input has no known size."""
-    texts = [item.file for item in _expand(inputs, (reading or Reading()).split, counts=Counts())]
-    return sum(text.size for text in texts if text) if all(texts) else None
+    sizes = [item.size for item in _expand(inputs, (reading or Reading()).split, counts=Counts())]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
@@ -194,8 +200,7 @@ def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
 def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int]]:
     """Name, size and time of change (ns) of every file, in order, to recognise equal inputs."""
     items = _expand(inputs, reading.split, counts=Counts())
-    named = [(item.name, item.file) for item in items]
-    return [(name, text.size, text.changed) if text else (name, 0, 0) for name, text in named]
+    return [(item.name, item.size or 0, item.file.changed if item.file else 0) for item in items]
 
 
 def _read_file(
@@ -206,7 +211,7 @@ def _read_file(
     with opened(text) as (file, stream):
         if kind := _COLUMNAR.get(text.kind):
             for share, document in columnar(text, stream, kind, reading=reading, counts=counts):
-                progress.done = start + int(text.size * share)
+                progress.done = start + int((text.size or 0) * share)
                 yield document
         else:
             read = None if text.name == _STDIN_NAME else _BY_LINES.get(text.kind, read_text)
@@ -215,7 +220,7 @@ def _read_file(
                 for document in texts:
                     progress.done = start + file.tell()
                     yield document
-    progress.done = start + text.size
+    progress.done = progress.done if text.size is None else start + text.size
 
 
 def _read_stream(
