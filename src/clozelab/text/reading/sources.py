@@ -74,11 +74,16 @@ class BytesRead:
 
 
 @dataclass(frozen=True)
-class _Item:
+class Item:
     """One input: a file, standard input or a dataset of the hub."""
 
     name: str
     file: TextFile | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its name for messages and records."""
+        return _STDIN_NAME if isinstance(self.name, Spooled) else shown(self.name)
 
     @property
     def size(self) -> int | None:
@@ -101,7 +106,7 @@ class _Item:
 class Portion:
     """The part of the inputs for one reader: a large file, or several small ones."""
 
-    items: tuple[_Item, ...]
+    items: tuple[Item, ...]
 
     @property
     def is_remote(self) -> bool:
@@ -121,7 +126,7 @@ class Portion:
 def portions(inputs: Sequence[str], reading: Reading, counts: Counts) -> list[Portion]:
     """All inputs, in order, in portions by size alone: one has the files that begin within PORTION
     bytes. Names that lead nowhere are refused."""
-    groups: list[list[_Item]] = []
+    groups: list[list[Item]] = []
     size, remote_group = 0, None
     for item in _expand(inputs, reading.split, counts=counts):
         if size >= PORTION or access.is_url(item.name) != remote_group:
@@ -169,22 +174,26 @@ def by_file(
 ) -> Iterator[tuple[str, Generator[RawDocument, None, None]]]:
     """The name and the documents of every file of the inputs."""
     for item in _expand(inputs, reading.split, counts=Counts()):
-        yield shown(item.name), item.documents(reading, counts=Counts(), progress=BytesRead())
+        yield item.shown, item.documents(reading, counts=Counts(), progress=BytesRead())
 
 
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
     """Bytes of all files, compressed; None where some input has no known size."""
-    sizes = [item.size for item in _expand(inputs, (reading or Reading()).split, counts=Counts())]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+    return size_of(_expand(inputs, (reading or Reading()).split, counts=Counts()))
+
+
+def size_of(items: Sequence[Item]) -> int | None:
+    """Bytes of some inputs, compressed; None where one has no known size."""
+    known = [item.size for item in items if item.size is not None]
+    return sum(known) if len(known) == len(items) else None
 
 
 def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
     """Bytes of the text in all files, estimated from their beginnings; None if unknown."""
-    total = total_bytes(inputs, reading)
+    items = _expand(inputs, reading.split, counts=Counts())
+    total = size_of(items)
     if total is None:
         return None
-    items = _expand(inputs, reading.split, counts=Counts())
     text = compressed = 0
     for item in items[:: -(-len(items) // _PROBED)]:
         progress, size = BytesRead(), 0
@@ -238,7 +247,7 @@ def _read_stream(
         lines.release()
 
 
-def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[_Item]:
+def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[Item]:
     if not inputs:
         raise UserError("no input is named; name files, folders, URLs, - or hf:owner/name")
     items = [item for name in inputs for item in _expand_one(name, split, counts=counts)]
@@ -247,14 +256,14 @@ def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[_Item]
     return items
 
 
-def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
+def _expand_one(name: str, split: str, *, counts: Counts) -> list[Item]:
     path = Path(name)
     if name == _STDIN:
-        return [_Item(name)]
+        return [Item(name)]
     if isinstance(name, Spooled):
-        return [_Item(name, replace(local(path), name=_STDIN_NAME))]
+        return [Item(name, replace(local(path), name=_STDIN_NAME))]
     if access.is_url(name):
-        return [_Item(text.name, text) for text in remote.find_texts(name, _is_text_name)]
+        return [Item(text.name, text) for text in remote.find_texts(name, _is_text_name)]
     if name.startswith("hf:"):
         return [_hub_item(name)]
     try:
@@ -268,7 +277,7 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
             f"{name} is a pipe or a device, not a file; name - and send the text to standard input"
         )
     if exists:
-        return [_Item(name, local(path))]
+        return [Item(name, local(path))]
     if path.is_symlink():
         raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing; fix the link")
     if glob.has_magic(name):
@@ -302,7 +311,7 @@ def _nearest(path: Path) -> str:
     return f": did you mean {missing.parent / meant}?" if meant else ": check the name"
 
 
-def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
+def _folder(folder: Path, split: str, *, counts: Counts) -> list[Item]:
     if kind := files.kind_of(folder):
         raise UserError(f"{folder}: is a {kind} that clozelab made, not text; name the text itself")
     entries = _entries(folder)
@@ -323,7 +332,7 @@ def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
         counts.add(f"files read: {_ending(path)}", shown(path))
     for path in aside:
         counts.add(f"files left aside: {_ending(path)}, read if named themselves", shown(path))
-    return [_Item(str(path), local(path)) for path in paths]
+    return [Item(str(path), local(path)) for path in paths]
 
 
 def _ending(path: Path) -> str:
@@ -339,7 +348,7 @@ def _endings(paths: list[Path]) -> str:
     return ", ".join(named) + (", …" if len(counted) > 6 else "")
 
 
-def _saved_dataset(folder: Path) -> list[_Item]:
+def _saved_dataset(folder: Path) -> list[Item]:
     """The Arrow files of a dataset that `datasets.save_to_disk` wrote."""
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
@@ -348,7 +357,7 @@ def _saved_dataset(folder: Path) -> list[_Item]:
         raise UserError(f"{folder}/state.json is damaged; save the dataset again") from None
     if missing := [path for path in paths if not path.exists()]:
         raise UserError(f"{missing[0]} is missing from the dataset; save the dataset again")
-    return [_Item(str(path), local(path)) for path in paths]
+    return [Item(str(path), local(path)) for path in paths]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -397,7 +406,7 @@ def _is_binary(path: Path) -> bool:
         return b"\0" in file.read(4096)
 
 
-def _hub_item(name: str) -> _Item:
+def _hub_item(name: str) -> Item:
     if not HUB.fullmatch(name):
         raise UserError(f"{name} is not a dataset; write hf:owner/name or hf:owner/name:split")
     package = find_spec("datasets")
@@ -406,4 +415,4 @@ def _hub_item(name: str) -> _Item:
             f"{name} is not a file, and reading it from the Hugging Face hub needs another"
             " package; pip install clozelab[datasets]"
         )
-    return _Item(name)
+    return Item(name)

@@ -15,15 +15,7 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.text.building import BuildProgress, Stage
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.lines import shown
-from clozelab.text.reading.sources import (
-    Portion,
-    Spooled,
-    listing,
-    no_text,
-    portions,
-    total_bytes,
-)
+from clozelab.text.reading.sources import Portion, no_text, portions, size_of
 from clozelab.text.store import shards
 from clozelab.text.store.engines import Engine, ShardSource, Task, TaskLost
 from clozelab.text.store.tasks import PortionEnd
@@ -42,8 +34,9 @@ def tokenised(
     where: Engine,
 ) -> Stage[shards.ShardPlan]:
     """Tokenise all inputs into shards; yields progress, returns the shards in the text's order."""
-    total = total_bytes(inputs, reading)
     parts = portions(inputs, reading, counts)
+    items = [item for part in parts for item in part.items]
+    total = size_of(items)
     finished = {file.stem for file in folder.glob("*.npz") if shards.sound(file)}
     where.prepare(settings, folder)
     arguments = (reading, spans, settings.digest(), finished)
@@ -64,11 +57,8 @@ def tokenised(
         counts.add(shards.PAST_END, name, max(len(spans[name]) - number, 0))
     if not maker.names:
         raise no_text(inputs, counts)
-    read = [name for name, *_ in listing(inputs, reading)]
-    sources = ["standard input" if isinstance(name, Spooled) else shown(name) for name in read]
-    return shards.ShardPlan(
-        folder, settings, [name for _, name in sorted(maker.names.items())], sources
-    )
+    names = [name for _, name in sorted(maker.names.items())]
+    return shards.ShardPlan(folder, settings, names, [item.shown for item in items])
 
 
 class _ShardMaker:
