@@ -20,6 +20,7 @@ class Server(ThreadingHTTPServer):
     folder: Path
     ranges = True
     lengths = True  # whether it tells them
+    orders: tuple[str, ...] = ()  # in which a page of links may be shown
     troubles: list[str]  # of the next answers, one each
     requests: list[str]
 
@@ -39,8 +40,10 @@ class Handler(BaseHTTPRequestHandler):
         file = self.server.folder / self.path.partition("?")[0].strip("/")
         self.server.requests.append(self.path)
         if file.is_dir():
-            links = "".join(f'<a href="{entry.name}">x</a>' for entry in file.iterdir())
+            names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in file.iterdir()]
+            links = "".join(f'<a href="{name}">x</a>' for name in [*self.server.orders, *names])
             self.send_response(200)
+            self.send_header("Content-Type", "text/html")
             self.send_header("Content-Length", str(len(links)))
             self.end_headers()
             self.wfile.write(links.encode() if body else b"")

@@ -26,8 +26,8 @@ from clozelab.text.reading.sources import BytesRead, documents, listing, text_by
 TEXTS = [f"Document {number} is about rivers.\n\n" * 40 for number in range(60)]
 
 
-def texts(*names: str) -> list[str]:
-    return [document.text for document in documents(names, Reading(), Counts())]
+def texts(*names: str, counts: Counts | None = None) -> list[str]:
+    return [document.text for document in documents(names, Reading(), counts or Counts())]
 
 
 def written(folder: Path, kind: str) -> str:
@@ -104,7 +104,19 @@ def test_the_files_of_a_folder_of_a_web_server(server: Server) -> None:
     (server.folder / "wiki").mkdir()
     for name in ("a.txt", "b.txt", "c.bin"):
         (server.folder / "wiki" / name).write_text(f"This is {name}.", encoding="utf-8")
-    assert texts(at(server, "wiki/")) == ["This is a.txt.", "This is b.txt."]
+    counts = Counts()
+    assert texts(at(server, "wiki/"), counts=counts) == ["This is a.txt.", "This is b.txt."]
+    assert counts.numbers["files read: .txt"] == 2
+    place = counts.places["files left aside: .bin, read if named themselves"]
+    assert place == at(server, "wiki/c.bin")
+
+
+def test_a_web_server_whose_pages_lead_to_folders_and_to_other_orders(server: Server) -> None:
+    server.orders = ("/", "?C=N;O=D", "?C=M;O=A")  # as Apache's
+    (server.folder / "wiki" / "deep").mkdir(parents=True)
+    for name in ("a.txt", "deep/b.txt"):
+        (server.folder / "wiki" / name).write_text(f"This is {name}.", encoding="utf-8")
+    assert texts(at(server, "wiki/")) == ["This is a.txt.", "This is deep/b.txt."]
 
 
 def test_a_page_of_links_is_not_a_file() -> None:

@@ -16,12 +16,11 @@ from clozelab.remote import access
 from clozelab.remote.access import RemoteFile, call_with_retries, shown, tried
 from clozelab.text.reading.lines import TextFile
 
+Wanted = Callable[[str, str], bool]  # whether to read a file: its path in its folder, its URL
 
-def find_texts(url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
-    """The file at a URL, or the `wanted` ones of a folder or a pattern, sorted by name.
 
-    `wanted` is given the path of a file in the folder.
-    """
+def find_texts(url: str, wanted: Wanted) -> list[TextFile]:
+    """The file at a URL, or the `wanted` ones of a folder or a pattern, sorted by name."""
     system, path = access.system_of(url)
     if "*" not in path:
         texts = _find_under(system, path, url, wanted)
@@ -36,7 +35,7 @@ def find_texts(url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
     return texts
 
 
-def _find_under(system: Any, path: str, url: str, wanted: Callable[[str], bool]) -> list[TextFile]:
+def _find_under(system: Any, path: str, url: str, wanted: Wanted) -> list[TextFile]:
     """The file at a path, or the wanted files of a folder; on a web server, folders end in "/"."""
     if not path.endswith("/"):
         info = call_with_retries(url, system, "info", path)
@@ -44,8 +43,11 @@ def _find_under(system: Any, path: str, url: str, wanted: Callable[[str], bool])
             return [_text_file(system, path, info)]
     infos = tried(partial(access.call, system, "find", path, detail=True), url)
     texts = []
+    base = path.partition("?")[0]
     for name, info in sorted(infos.items()):
-        if wanted(name.removeprefix(path.partition("?")[0])):
+        inside = name.partition("?")[0].removeprefix(base)
+        is_page = not inside or inside.endswith("/")  # a web server's page of links
+        if not is_page and wanted(inside, shown(str(system.unstrip_protocol(name)))):
             has_size = info.get("size") is not None
             info = info if has_size else call_with_retries(url, system, "info", name)
             texts.append(_text_file(system, name, info))

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO
 
 from clozelab import files
@@ -46,6 +46,7 @@ from clozelab.text.reading.records import (
 _STDIN = "-"
 _STDIN_NAME = "standard input"
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_READ, _ASIDE = "files read: {}", "files left aside: {}, read if named themselves"  # by ending
 _PROBED, _PROBE = 16, 1 << 22  # files that are sampled for the size of their text, bytes of each
 
 PORTION = 1 << 26  # bytes, after which the next file goes to another reader
@@ -263,7 +264,8 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[Item]:
     if isinstance(name, Spooled):
         return [Item(name, replace(local(path), name=_STDIN_NAME))]
     if access.is_url(name):
-        return [Item(text.name, text) for text in remote.find_texts(name, _is_text_name)]
+        texts = remote.find_texts(name, partial(_is_read, counts=counts))
+        return [Item(text.name, text) for text in texts]
     if name.startswith("hf:"):
         return [_hub_item(name)]
     try:
@@ -292,10 +294,18 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[Item]:
     raise UserError(f"there is no file or folder {name}{_nearest(path)}")
 
 
-def _is_text_name(name: str) -> bool:
-    """Whether the file at that path in a folder is read: neither it nor its folders are hidden."""
+def _is_read(name: str, url: str, *, counts: Counts) -> bool:
+    """Whether the file at that path in a folder at a URL is read; it is counted as `_folder` does.
+
+    Neither the file nor a folder in which it is may be hidden.
+    """
     path = PurePosixPath(name)
-    return not any(part.startswith(".") for part in path.parts) and kind_ending(path) in _KNOWN
+    if any(part.startswith(".") for part in path.parts):
+        counts.add("hidden files skipped", url)
+        return False
+    is_known = kind_ending(path) in _KNOWN
+    counts.add((_READ if is_known else _ASIDE).format(_ending(path)), url)
+    return is_known
 
 
 def _nearest(path: Path) -> str:
@@ -329,13 +339,13 @@ def _folder(folder: Path, split: str, *, counts: Counts) -> list[Item]:
         hint = only if aside else "; name another folder"
         raise UserError(f"the folder {folder} has no text files{hint}")
     for path in paths:
-        counts.add(f"files read: {_ending(path)}", shown(path))
+        counts.add(_READ.format(_ending(path)), shown(path))
     for path in aside:
-        counts.add(f"files left aside: {_ending(path)}, read if named themselves", shown(path))
+        counts.add(_ASIDE.format(_ending(path)), shown(path))
     return [Item(str(path), local(path)) for path in paths]
 
 
-def _ending(path: Path) -> str:
+def _ending(path: PurePath) -> str:
     """How a file's name ends, with the ending of its compression."""
     endings = path.suffixes[-2:] if path.suffix.lower() in PACKINGS else path.suffixes[-1:]
     return "".join(endings) or "without an ending"
