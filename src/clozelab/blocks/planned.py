@@ -8,7 +8,7 @@ process makes. A piece is a pure function of its number, so it does not matter w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,8 +33,8 @@ class PlanPieces(Protocol):
         """A piece; one that another process makes is waited for."""
         ...
 
-    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
-        """All pieces of a stage, made by all processes that take part."""
+    def all_pieces(self, stage: str, count: int, make: Make) -> Iterable[PlanStretch]:
+        """All pieces of a stage, to iterate over once; made by all processes that take part."""
         ...
 
     def drop(self, *stages: str) -> None:
@@ -60,7 +60,7 @@ class PiecesInMemory:
             self._pieces[stage, number] = joined(make(number))
         return self._pieces[stage, number]
 
-    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+    def all_pieces(self, stage: str, count: int, make: Make) -> Iterable[PlanStretch]:
         """All pieces of a stage."""
         return [self.piece(stage, number, make) for number in range(count)]
 

@@ -6,7 +6,7 @@ shuffled sentences (BERT §3.1: document-level text is critical).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -229,7 +229,7 @@ def _columns(part: Entries, *, scattered: bool) -> PlanStretch:
     return PlanStretch(columns, {"split": part.split, "dropped": part.dropped})
 
 
-def _concatenate(parts: Sequence[PlanStretch]) -> Iterator[PlanStretch]:
+def _concatenate(parts: Iterable[PlanStretch]) -> Iterator[PlanStretch]:
     """Concatenate the parts of a visit, with the offsets of entries and documents."""
     running = bounds = np.zeros(1, dtype=np.int64)
     for number, (columns, counts) in enumerate(parts):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def test_windows_and_buckets_do_not_change_a_byte(
 class Backwards(PiecesInMemory):
     """Makes the last piece of a stage first, as a process may that others are ahead of."""
 
-    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
+    def all_pieces(self, stage: str, count: int, make: Make) -> Iterable[PlanStretch]:
         for number in reversed(range(count)):
             self.piece(stage, number, make)
         return super().all_pieces(stage, count, make)

@@ -12,10 +12,9 @@ even if all processes were killed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import overload
 
 from filelock import FileLock, Timeout
 
@@ -62,19 +61,20 @@ class SharedPieces:
             with self._locked(stage, number, wait=True):
                 if not self._is_finished(stage, number):
                     self._write(stage, number, make)
-        piece = self.find(stage, number)
-        assert piece is not None, f"{stage} {number} was made"
-        return piece
+        return self._mapped(stage, number)
 
-    def all_pieces(self, stage: str, count: int, make: Make) -> Sequence[PlanStretch]:
-        """Make all pieces of a stage: first those that no other process makes, then the others."""
+    def all_pieces(self, stage: str, count: int, make: Make) -> Iterable[PlanStretch]:
+        """Make all pieces of a stage: first those that no other process makes, then the others.
+
+        They are mapped one by one.
+        """
         for wait in (False, True):
             for number in range(count):
                 if not self._is_finished(stage, number):
                     with self._locked(stage, number, wait=wait) as has_lock:
                         if has_lock and not self._is_finished(stage, number):
                             self._write(stage, number, make)
-        return _Stage(self, stage, count)
+        return (self._mapped(stage, number) for number in range(count))
 
     def drop(self, *stages: str) -> None:
         """Remove the pieces of stages that a later, finished stage was made from."""
@@ -88,6 +88,12 @@ class SharedPieces:
         # In this order, since `drop` writes .gone before it removes pieces.
         finished = (self._piece_folder(stage, number) / columns.NAME).exists()
         return finished or (self.folder / f"{stage}.gone").exists()
+
+    def _mapped(self, stage: str, number: int) -> PlanStretch:
+        """A finished piece."""
+        piece = self.find(stage, number)
+        assert piece is not None, f"{stage} {number} was made"
+        return piece
 
     def _write(self, stage: str, number: int, make: Make) -> None:
         """Make a piece whose lock this process has."""
@@ -112,28 +118,3 @@ class SharedPieces:
             yield True
         finally:
             lock.release()
-
-
-class _Stage(Sequence[PlanStretch]):
-    """The pieces of a stage, mapped when they are accessed."""
-
-    def __init__(self, pieces: SharedPieces, stage: str, count: int) -> None:
-        self._pieces, self._stage, self._count = pieces, stage, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, number: int) -> PlanStretch: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[PlanStretch]: ...
-
-    def __getitem__(self, number: int | slice) -> PlanStretch | Sequence[PlanStretch]:
-        if isinstance(number, slice):
-            return [self[index] for index in range(*number.indices(self._count))]
-        if not 0 <= number < self._count:
-            raise IndexError(number)
-        piece = self._pieces.find(self._stage, number)
-        assert piece is not None, f"{self._stage} {number} was made"
-        return piece
