@@ -116,7 +116,8 @@ def test_a_web_server_whose_pages_lead_to_folders_and_to_other_orders(server: Se
     (server.folder / "wiki" / "deep").mkdir(parents=True)
     for name in ("a.txt", "deep/b.txt"):
         (server.folder / "wiki" / name).write_text(f"This is {name}.", encoding="utf-8")
-    assert texts(at(server, "wiki/")) == ["This is a.txt.", "This is deep/b.txt."]
+    for name in ("wiki/", "wiki/*"):
+        assert texts(at(server, name)) == ["This is a.txt.", "This is deep/b.txt."]
 
 
 def test_a_page_of_links_is_not_a_file() -> None:

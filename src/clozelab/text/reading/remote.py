@@ -25,11 +25,13 @@ def find_texts(url: str, wanted: Wanted) -> list[TextFile]:
     if "*" not in path:
         texts = _find_under(system, path, url, wanted)
     else:
-        names = sorted(call_with_retries(url, system, "glob", path))
-        shown_names = [name for name in names if not PurePosixPath(name).name.startswith(".")]
-        if not shown_names:
+        matches = sorted(call_with_retries(url, system, "glob", path))
+        # A web server links to the pages of its folders also in other orders: wiki/?C=N;O=D.
+        names = [name for name in matches if "/?" not in name]
+        names = [name for name in names if not PurePosixPath(name).name.startswith(".")]
+        if not names:
             raise UserError(f"no file matches {shown(url)}; check the name")
-        texts = [text for name in shown_names for text in _find_under(system, name, url, wanted)]
+        texts = [text for name in names for text in _find_under(system, name, url, wanted)]
     if not texts:
         raise UserError(f"the folder {shown(url)} has no text files; name another folder")
     return texts
