@@ -185,12 +185,13 @@ def test_a_folder_and_a_pattern_at_a_url(monkeypatch: pytest.MonkeyPatch) -> Non
     memory = fsspec.filesystem("memory")
     hidden = (".hidden.txt", ".git/e.txt", "deep/.cache/f.txt")
     for name in ("b.txt", "a.jsonl", "c.bin", *hidden, "deep/d.txt"):
-        text = '{"text": "One."}\n' if name.endswith("jsonl") else f"This is {name}."
+        text = '{"text": "One."}\n' if name == "a.jsonl" else f"This is {name}."
         memory.pipe_file(f"/texts/{name}", text.encode())
     read = ["One.", "This is b.txt.", "This is deep/d.txt."]
     assert [text.strip() for text in texts("memory://texts")] == read
     assert [text.strip() for text in texts("memory://texts/*.txt")] == read[1:2]
     assert [text.strip() for text in texts("memory://texts/d*")] == read[2:]
+    assert texts("memory://texts/**") == [read[0], read[1], "This is c.bin.", read[2]]
     assert texts("memory://texts/.git/e.txt") == texts("memory://texts/.git")
     memory.rm("/texts", recursive=True)
     monkeypatch.setattr(access, "find_spec", lambda name: None)

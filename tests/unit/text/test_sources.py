@@ -180,6 +180,14 @@ def test_inputs_keep_their_order_and_patterns_are_sorted(tmp_path: Path) -> None
     assert counts.numbers["inputs named more than once and read as often"] == 1
 
 
+def test_a_pattern_that_matches_a_folder_and_its_files_reads_each_once(tmp_path: Path) -> None:
+    for name in ("a.txt", "deep/b.txt", "deep/deeper/c.txt"):
+        write(tmp_path / name, name)
+    for pattern in ("**", "**/*"):
+        assert texts(tmp_path / pattern) == ["a.txt", "deep/b.txt", "deep/deeper/c.txt"]
+    assert texts(tmp_path / "d*") == ["deep/b.txt", "deep/deeper/c.txt"]
+
+
 def test_a_file_may_have_a_pattern_for_a_name(tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "wrong")
     assert texts(write(tmp_path / "[a].txt", "right")) == ["right"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from tempfile import TemporaryFile
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -28,13 +28,26 @@ def find_texts(url: str, wanted: Wanted) -> list[TextFile]:
         matches = sorted(call_with_retries(url, system, "glob", path))
         # A web server links to the pages of its folders also in other orders: wiki/?C=N;O=D.
         names = [name for name in matches if "/?" not in name]
-        names = [name for name in names if not PurePosixPath(name).name.startswith(".")]
+        base = path.partition("*")[0].rpartition("/")[0]
+        names = [name for name in names if not is_hidden(name.removeprefix(base))]
         if not names:
             raise UserError(f"no file matches {shown(url)}; check the name")
+        names = innermost(names)
         texts = [text for name in names for text in _find_under(system, name, url, wanted)]
     if not texts:
         raise UserError(f"the folder {shown(url)} has no text files; name another folder")
     return texts
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a file, or a folder in which it is, is hidden."""
+    return any(part.startswith(".") for part in PurePosixPath(path).parts)
+
+
+def innermost(matches: Sequence[str]) -> list[str]:
+    """What matches a pattern, without folders in which something else does: `**` matches both."""
+    parents = {parent for match in matches for parent in PurePath(match).parents}
+    return [match for match in matches if PurePath(match) not in parents]
 
 
 def _find_under(system: Any, path: str, url: str, wanted: Wanted) -> list[TextFile]:

@@ -283,7 +283,7 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[Item]:
     if path.is_symlink():
         raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing; fix the link")
     if glob.has_magic(name):
-        matches = sorted(glob.glob(name, recursive=True))
+        matches = remote.innermost(sorted(glob.glob(name, recursive=True)))
         items = [item for match in matches for item in _expand_one(match, split, counts=counts)]
         if items:
             return items
@@ -295,12 +295,9 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[Item]:
 
 
 def _is_read(name: str, url: str, *, counts: Counts) -> bool:
-    """Whether the file at that path in a folder at a URL is read; it is counted as `_folder` does.
-
-    Neither the file nor a folder in which it is may be hidden.
-    """
+    """Whether the file at that path in a folder at a URL is read; counted as in a local one."""
     path = PurePosixPath(name)
-    if any(part.startswith(".") for part in path.parts):
+    if remote.is_hidden(name):
         counts.add("hidden files skipped", url)
         return False
     is_known = kind_ending(path) in _KNOWN
