@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 from clozelab.errors import UserError
 from clozelab.files import read_json
-from clozelab.text.marks import as_stated
+from clozelab.text.roles import as_stated
 from clozelab.text.vocabulary import BERT, ROLES, bert_like, check_ids, finished
 
 # The files of a tokenizer, the preferred first; old checkpoints have only one of the later ones.

@@ -90,11 +90,11 @@ def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
     A tokenizer's file has no field for roles; a post-processor that adds no tokens holds them.
     """
     names = {role: tokenizer.id_to_token(number) for role, number in roles.items()}
-    marks = [
+    tokens = [
         {"id": f"{_ROLE}{role}", "ids": [roles[role]], "tokens": [name]}
         for role, name in names.items()
     ]
-    stated = TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=marks)
+    stated = TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=tokens)
     copy = Tokenizer.from_str(tokenizer.to_str())
     before = copy.post_processor
     copy.post_processor = stated if before is None else Sequence([before, stated])
@@ -103,8 +103,12 @@ def with_roles(tokenizer: Tokenizer, roles: Mapping[str, int]) -> Tokenizer:
 
 def _stated_roles(step: Mapping[str, Any]) -> dict[str, str]:
     """The names of tokens by the roles that a post-processor of `with_roles` holds for them."""
-    marks = step.get("special_tokens", {}).items()
-    stated = {key.removeprefix(_ROLE): m["tokens"][0] for key, m in marks if key.startswith(_ROLE)}
+    tokens = step.get("special_tokens", {}).items()
+    stated = {
+        name.removeprefix(_ROLE): token["tokens"][0]
+        for name, token in tokens
+        if name.startswith(_ROLE)
+    }
     for inner in step.get("processors", ()):
         stated |= _stated_roles(inner)
     return stated

@@ -26,7 +26,7 @@ def as_stated(tokenizer: Tokenizer, folder: Path, *, by_template: bool) -> Token
 
     `by_template` says whether its post-processor came with it, and was not made here.
     """
-    guessed, stated = roles_of(tokenizer), _stated_roles(tokenizer, folder)
+    guessed, stated = roles_of(tokenizer), _roles_in_files(tokenizer, folder)
     in_template = _template_roles(tokenizer, guessed) if by_template else {}
     roles = in_template | {role: stated[role] for role in _ROLES if role in stated}
     if roles.get("unk") in (stated.get("bos"), stated.get("eos")):
@@ -38,7 +38,7 @@ def as_stated(tokenizer: Tokenizer, folder: Path, *, by_template: bool) -> Token
     return with_roles(tokenizer, new) if new else tokenizer
 
 
-def _stated_roles(tokenizer: Tokenizer, folder: Path) -> dict[str, int]:
+def _roles_in_files(tokenizer: Tokenizer, folder: Path) -> dict[str, int]:
     """The ids by role of the special tokens that the files name and the vocabulary has."""
     numbers = {}
     for name in _FILES:
