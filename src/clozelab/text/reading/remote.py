@@ -22,21 +22,25 @@ Wanted = Callable[[str, str], bool]  # whether to read a file: its path in its f
 def find_texts(url: str, wanted: Wanted) -> list[TextFile]:
     """The file at a URL, or the `wanted` ones of a folder or a pattern, sorted by name."""
     system, path = access.system_of(url)
-    if "*" not in path:
-        texts = _find_under(system, path, url, wanted)
-    else:
-        matches = sorted(call_with_retries(url, system, "glob", path))
-        # A web server links to the pages of its folders also in other orders: wiki/?C=N;O=D.
-        names = [name for name in matches if "/?" not in name]
-        base = path.partition("*")[0].rpartition("/")[0]
-        names = [name for name in names if not is_hidden(name.removeprefix(base))]
-        if not names:
-            raise UserError(f"no file matches {shown(url)}; check the name")
-        names = innermost(names)
-        texts = [text for name in names for text in _find_under(system, name, url, wanted)]
+    places = _matches(system, path, url) if "*" in path else [path]
+    texts = [text for place in places for text in _find_under(system, place, url, wanted)]
     if not texts:
         raise UserError(f"the folder {shown(url)} has no text files; name another folder")
     return texts
+
+
+def _matches(system: Any, path: str, url: str) -> list[str]:
+    """The files and folders that match a pattern and are not hidden."""
+    base = path.partition("*")[0].rpartition("/")[0]
+    matches = [
+        name
+        for name in sorted(call_with_retries(url, system, "glob", path))
+        # A web server links to the pages of its folders also in other orders: wiki/?C=N;O=D.
+        if "/?" not in name and not is_hidden(name.removeprefix(base))
+    ]
+    if not matches:
+        raise UserError(f"no file matches {shown(url)}; check the name")
+    return innermost(matches)
 
 
 def is_hidden(path: str) -> bool:
