@@ -99,10 +99,12 @@ def check(request: FinetuneRequest) -> None:
     kind = kind_for(model, splits, tuning)
     _teacher(request, model, kind)
     reader = TaskReader(model.recipe, model.tokenizer, model.block_length(tuning.length))
-    examples = splits.read("train")[:1]
-    kind.tokenize(examples, reader, training=True)  # refuses too short blocks
+    training = splits.read("train")
+    kind.tokenize(training[:1], reader, training=True)  # refuses too short blocks
+    if tuning.steps is not None:  # otherwise they depend on how many blocks long examples are
+        tuning.schedule(len(training))  # refuses a warm-up that is longer than the run
     if request.teacher is not None:
-        _check_reading(request.teacher, kind, examples, reader)
+        _check_reading(request.teacher, kind, training[:1], reader)
     if tuning.lm_weight:
         language_model(model.recipe, tuning)
 
@@ -225,6 +227,11 @@ def _teacher(request: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | 
     """The teacher, which must have been fine-tuned on the same task."""
     if request.teacher is None:
         return None
+    if not kind.distillable:
+        raise UserError(
+            f"{request.data.task}: cannot be distilled; leave --teacher out, or distil the encoder"
+            " and fine-tune it"
+        )
     teacher = opened(request.teacher)
     if not isinstance(teacher.module, Tuned) or teacher.task is None:
         raise UserError(

@@ -490,5 +490,3 @@ def test_what_cannot_be_done_is_said() -> None:
         Coreference(segment=2).tokenize([LONG], Letters())
     with pytest.raises(UserError, match="no example has a label"):
         SMALL.score([Clusters(())], [LONG._replace(clusters=None)])
-    with pytest.raises(UserError, match="cannot be distilled"):
-        SMALL.build(WIDTH).labelled({})

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
-from clozelab.errors import UserError
 from clozelab.finetuning.heads.head import ABSENT, Columns, Head, RowsOf, upcast
 from clozelab.finetuning.kinds.segments import AGAIN, MENTION, WORD
 from clozelab.layers import Linear, drop, initialise
@@ -143,13 +142,6 @@ class ClustersHead(Head):
         chosen = scores.argmax(dim=1, keepdim=True) if len(scores) else antecedents.new_zeros(0, 1)
         hits = right.gather(1, chosen).sum() / max(len(scores), 1)
         return {"loss": loss, "count": documents, "correct": hits * documents}
-
-    def labelled(self, targets: Columns) -> Tensor:
-        """Refuse distillation: every model keeps other spans."""
-        raise UserError(
-            "coreference: cannot be distilled, because a student keeps other spans than its"
-            " teacher; distil the encoder and fine-tune it"
-        )
 
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """[S, 3] first word, last word, and the row of the antecedent or -1."""

@@ -52,6 +52,7 @@ class Coreference(TaskKind):
     reads_folders: ClassVar[bool] = True  # LitBank's
     windows: ClassVar[bool] = True
     one_graph: ClassVar[bool] = False
+    distillable: ClassVar[bool] = False  # a student keeps other spans than its teacher
     suffix: ClassVar[str] = "jsonl"
     known_metrics: ClassVar[tuple[str, ...]] = METRICS
 

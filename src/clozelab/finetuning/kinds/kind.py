@@ -56,6 +56,7 @@ class TaskKind(Checked, ABC):
     reads_folders: ClassVar[bool] = False  # whether a folder may hold its examples
     windows: ClassVar[bool] = False  # whether a long text is read in several blocks, not truncated
     one_graph: ClassVar[bool] = True  # whether its head compiles as one graph
+    distillable: ClassVar[bool] = True  # whether a student can learn from the logits of a teacher
     answers_questions: ClassVar[bool] = False  # whether an example is a question and its passage
     suffix: ClassVar[str] = "tsv"  # of the file of predictions that benchmarks take
     beside: ClassVar[tuple[str, ...]] = ()  # other files that go with it
