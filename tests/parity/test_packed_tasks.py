@@ -92,7 +92,7 @@ def test_a_group_of_blocks_is_judged_alike_alone_in_a_batch_and_among_dummies(
     recipe: str, kind: str
 ) -> None:
     judge, model, _ = set_up(recipe, kind)
-    share = judge.share
+    share = judge.packed
     lengths = np.diff(share.starts)
     assert lengths.min() < lengths.max(), "ragged"
     singles = [share.select(np.array([number])) for number in range(len(share.units) - 1)]

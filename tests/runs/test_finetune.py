@@ -382,7 +382,7 @@ def test_a_teacher_reads_the_segments_that_its_student_ignores(pairs: Path) -> N
     student = replace(request, model=base_model("distilbert"))
     inputs = inputs_of(replace(student, teacher=str(pairs)))
     mine, alone, theirs = (
-        each.share.columns for each in (inputs, inputs_of(student), inputs_of(request))
+        each.train.columns for each in (inputs, inputs_of(student), inputs_of(request))
     )
     assert not alone["segments"].any()
     assert all((mine[name] == theirs[name]).all() for name in theirs) and mine["segments"].any()
@@ -475,8 +475,8 @@ def test_long_documents_are_several_examples_to_learn_from_and_one_to_be_judged_
     kind = inputs.task.kind
     assert isinstance(kind, Coreference) and kind.segment == 8
     (judge,) = inputs.dev.values()
-    assert len(judge.tokenized.groups) - 1 == 6 < len(inputs.share.units) - 1
-    units = inputs.share.units
+    assert len(judge.tokenized.groups) - 1 == 6 < len(inputs.train.units) - 1
+    units = inputs.train.units
     assert (units[1:] - units[:-1]).max() == kind.train_segments
     assert judge.tokenized.groups[-1] == units[-1]  # blocks, all in all
 
@@ -761,7 +761,7 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
         kinds[task.kind.stride] = task.kind.longest
     assert kinds == {2: 7, 8: 7}
     settings_tried = ((*request.settings, f"task.stride={stride}") for stride in (2, 8))
-    blocks = [len(inputs_for(replace(request, settings=some)).share) for some in settings_tried]
+    blocks = [len(inputs_for(replace(request, settings=some)).train) for some in settings_tried]
     assert blocks[0] > blocks[1]
     with pytest.raises(UserError, match=r"grid.task.strid is not a key .* did you mean stride"):
         planned(request, grid=["task.strid=2,8"])
@@ -778,7 +778,7 @@ def test_coreference_reads_a_document_twice_where_segments_overlap(stories_file:
         )
     )
     assert isinstance(twice.task.kind, Coreference) and twice.task.kind.hidden == 16
-    assert len(twice.share) > len(once.share)
+    assert len(twice.train) > len(once.train)
     assert "heads.coreference.mix.weight" in dict(
         Trial(twice, MACHINE, HERE).model.named_parameters()
     )

@@ -35,9 +35,9 @@ class Evaluator:
         return cls(kind, examples, kind.tokenize(examples, reader))
 
     @cached_property
-    def share(self) -> PackedExamples:
+    def packed(self) -> PackedExamples:
         """The examples as packed blocks."""
-        return packed(self.tokenized, self.kind.name)
+        return pack(self.tokenized, self.kind.name)
 
     def predictions(self, model: Tuned, device: torch.device, *, tokens: int) -> list[Any]:
         """A prediction for each example."""
@@ -51,12 +51,14 @@ class Evaluator:
         model.eval()
         outputs: dict[int, NDArray[Any]] = {}
         rows = model.head.rows
-        for numbers in batched(self.share, tokens, alone=rows == "group"):
-            share = self.share.select(numbers)
-            batch = moved(collated(share, slice(0, len(share))), device)
+        for numbers in batched(self.packed, tokens, alone=rows == "group"):
+            examples = self.packed.select(numbers)
+            batch = moved(collated(examples, slice(0, len(examples))), device)
             output = model.predict(batch).float().cpu().numpy()
-            offsets_of = share.targets[self.kind.name].starts if rows == "slots" else share.starts
-            bounds = [0, len(output)] if rows == "group" else offsets_of[share.units].tolist()
+            offsets_of = (
+                examples.targets[self.kind.name].starts if rows == "slots" else examples.starts
+            )
+            bounds = [0, len(output)] if rows == "group" else offsets_of[examples.units].tolist()
             for number, first, stop in zip(numbers.tolist(), bounds[:-1], bounds[1:], strict=True):
                 outputs[number] = output[first:stop]
             yield len(outputs), len(self.tokenized.owners)
@@ -64,7 +66,7 @@ class Evaluator:
         return self.kind.decode(self.tokenized, ordered, self.examples)
 
 
-def packed(tokenized: TokenizedExamples, name: str) -> PackedExamples:
+def pack(tokenized: TokenizedExamples, name: str) -> PackedExamples:
     """Tokenised examples as packed blocks."""
     lengths = np.diff(tokenized.starts)
     positions = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
@@ -73,12 +75,12 @@ def packed(tokenized: TokenizedExamples, name: str) -> PackedExamples:
     return PackedExamples(columns, tokenized.starts, {name: tokenized.targets}, None, groups)
 
 
-def batched(share: PackedExamples, tokens: int, *, alone: bool = False) -> Iterator[Ints]:
+def batched(examples: PackedExamples, tokens: int, *, alone: bool = False) -> Iterator[Ints]:
     """Yield batches of groups of similar length, with at most `tokens` tokens and padding."""
-    units = share.units
+    units = examples.units
     if len(units) == 1:
         return
-    longest = np.maximum.reduceat(np.diff(share.starts), units[:-1])
+    longest = np.maximum.reduceat(np.diff(examples.starts), units[:-1])
     blocks = np.diff(units)
     order = np.argsort(-longest, kind="stable")
     done = 0
@@ -90,10 +92,10 @@ def batched(share: PackedExamples, tokens: int, *, alone: bool = False) -> Itera
         done += count
 
 
-def collated(share: PackedExamples, part: slice) -> Batch:
+def collated(examples: PackedExamples, part: slice) -> Batch:
     """Some blocks as a batch without dummies, padded at most to its longest block."""
-    lengths = np.diff(share.starts)[part]
-    slots = dict.fromkeys(share.targets, _UNLIMITED)
+    lengths = np.diff(examples.starts)[part]
+    slots = dict.fromkeys(examples.targets, _UNLIMITED)
     longest = max(int(lengths.max(initial=0)), 1)
     shape = BatchShape(int(lengths.sum()), _UNLIMITED, slots, longest, constant=False)
-    return shape.collate(share, part)
+    return shape.collate(examples, part)

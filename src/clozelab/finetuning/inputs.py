@@ -18,7 +18,7 @@ from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.balance import label_notes
 from clozelab.finetuning.config import FinetuneConfig
-from clozelab.finetuning.evaluator import Evaluator, packed
+from clozelab.finetuning.evaluator import Evaluator, pack
 from clozelab.finetuning.files.splits import TaskSplits
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data, FinetuneRequest, absolute, refuse_changed
@@ -42,7 +42,7 @@ class FinetuneInputs:
     task: TunedTask
     recipe: Recipe
     tokenizer: Tokenizer
-    share: PackedExamples  # the training examples
+    train: PackedExamples  # the training examples
     dev: Mapping[str, Evaluator]  # the first selects the best model
     start: Mapping[str, Tensor]  # initial weights by name; others are initialised anew
     seed: int
@@ -70,14 +70,14 @@ def inputs_for(request: FinetuneRequest) -> FinetuneInputs:
             f"blocks of {length} tokens: the encoder was trained on blocks no longer than this"
         )
     kind: Any = kind_for(model, splits, tuning)  # Any, since it is a key of a cache
-    share, dev, counted = _tokenized_examples(
+    train, dev, counted = _tokenized_examples(
         request.model, request.data, kind, length, request.teacher
     )
     return FinetuneInputs(
         task=TunedTask(request.data.task, kind, tuning, request.data.columns),
         recipe=model.recipe,
         tokenizer=model.tokenizer,
-        share=_with_language_model(share) if tuning.lm_weight else share,
+        train=_with_language_model(train) if tuning.lm_weight else train,
         dev=dev,
         start={} if request.fresh else _initial_weights(model, kind, tuning),
         seed=request.seed,
@@ -162,7 +162,7 @@ def _tokenized_examples(
         )
     for name, evaluator in evaluators.items():
         notes += [f"{name}: {line}" for line in evaluator.tokenized.counts.lines()]
-    return packed(tokenized, kind.name), evaluators, notes
+    return pack(tokenized, kind.name), evaluators, notes
 
 
 def kind_for(model: Model, splits: TaskSplits, tuning: FinetuneConfig) -> TaskKind:
@@ -288,15 +288,15 @@ def _after_notes(request: FinetuneRequest, model: Model, tuning: FinetuneConfig)
     ]
 
 
-def _with_language_model(share: PackedExamples) -> PackedExamples:
+def _with_language_model(examples: PackedExamples) -> PackedExamples:
     """The blocks with targets of GPT's auxiliary language model added (GPT §3.2)."""
-    zeros = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
+    zeros = np.zeros(len(examples.columns["ids"]), dtype=np.uint8)
     blocks = Blocks(
-        ids=share.columns["ids"].astype(np.int32),
-        starts=share.starts,
+        ids=examples.columns["ids"].astype(np.int32),
+        starts=examples.starts,
         marks=zeros,
         segments=zeros,
         fixed=zeros.astype(bool),
-        numbers=np.arange(len(share)),
+        numbers=np.arange(len(examples)),
     )
-    return replace(share, targets={**share.targets, "causal_lm": following(blocks)})
+    return replace(examples, targets={**examples.targets, "causal_lm": following(blocks)})

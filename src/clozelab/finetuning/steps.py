@@ -26,47 +26,47 @@ class StepSampler:
 
     def __init__(
         self,
-        share: PackedExamples,
+        examples: PackedExamples,
         task: str,
         *,
-        sequences: int,
+        batch_size: int,
         seed: int,
         alone: bool,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
-        self.share, self.sequences, self.seed = share, sequences, seed
+        self.examples, self.batch_size, self.seed = examples, batch_size, seed
         self.alone, self.rank, self.ranks = alone, rank, ranks
         # Groups without a label (an answer that was not found) are left out.
-        labels = share.targets[task]
+        labels = examples.targets[task]
         labelled = sums(labels.columns["labels"] != Targets.IGNORED, labels.starts)
-        self.numbers = np.flatnonzero(sums(labelled, share.units))
+        self.numbers = np.flatnonzero(sums(labelled, examples.units))
         if not len(self.numbers):
             raise UserError(f"{task}: no training example has a label; give some")
-        self.epoch = -(-len(self.numbers) // sequences)  # steps
-        self.longest = int(np.diff(share.starts).max())
+        self.epoch = -(-len(self.numbers) // batch_size)  # steps
+        self.longest = int(np.diff(examples.starts).max())
         # The most tokens and padding of a step.
-        self.largest = sequences * int(np.diff(share.units).max()) * self.longest
+        self.largest = batch_size * int(np.diff(examples.units).max()) * self.longest
         self._cached_order: tuple[int, Ints] | None = None
 
     def take(self, step: int) -> PackedExamples:
         """The examples of a step for this process."""
         epoch, index = divmod(step, self.epoch)
-        drawn = self._order(epoch)[index * self.sequences : (index + 1) * self.sequences]
+        drawn = self._order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
         first, stop = (len(drawn) * rank // self.ranks for rank in (self.rank, self.rank + 1))
-        return self.share.select(drawn[first:stop])
+        return self.examples.select(drawn[first:stop])
 
-    def batches(self, share: PackedExamples, *, tokens: int) -> list[Batch]:
+    def batches(self, examples: PackedExamples, *, tokens: int) -> list[Batch]:
         """The micro-batches of some examples without dummies, each of at most `tokens` tokens."""
-        lengths = sums(np.diff(share.starts), share.units)
-        share = share.select(np.argsort(-lengths, kind="stable"))
-        return [collated(share, part) for part in self._micro_batches(share, tokens)]
+        lengths = sums(np.diff(examples.starts), examples.units)
+        examples = examples.select(np.argsort(-lengths, kind="stable"))
+        return [collated(examples, part) for part in self._micro_batches(examples, tokens)]
 
     def shape(self, *, tokens: int) -> BatchShape:
         """A constant shape of micro-batches, from a sample that does not depend on the seed."""
-        sample = self.share.select(self.numbers[:: -(-len(self.numbers) // _SAMPLE)])
+        sample = self.examples.select(self.numbers[:: -(-len(self.numbers) // _SAMPLE)])
         mean = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
-        blocks = -(-int(self.sequences * mean) // self.ranks)
+        blocks = -(-int(self.batch_size * mean) // self.ranks)
         return batch_shape(
             sample, tokens=tokens, blocks=blocks, max_seqlen=self.longest, constant=True
         )
@@ -78,10 +78,10 @@ class StepSampler:
             cached = self._cached_order = (epoch, self.numbers[np.argsort(drawn, kind="stable")])
         return cached[1]
 
-    def _micro_batches(self, share: PackedExamples, tokens: int) -> Sequence[slice]:
+    def _micro_batches(self, examples: PackedExamples, tokens: int) -> Sequence[slice]:
         """The blocks of each micro-batch."""
-        units = share.units.tolist()
-        lengths = np.diff(share.starts)
+        units = examples.units.tolist()
+        lengths = np.diff(examples.starts)
         parts, first, longest = [], 0, 0
         for begin, end in pairwise(units):
             longest = max(longest, int(lengths[begin:end].max()))

@@ -67,9 +67,9 @@ class Trial:
         self.tokens = machine.tokens(world.device, inputs.recipe)
         self.model = self._build_model()
         self.sampler = StepSampler(
-            inputs.share,
+            inputs.train,
             self.kind.name,
-            sequences=self.tuning.batch_size,
+            batch_size=self.tuning.batch_size,
             seed=inputs.seed,
             alone=self.model.head.rows == "group",
             rank=world.rank,
@@ -87,8 +87,8 @@ class Trial:
 
     def began(self, first: int) -> Began:
         """The event that a run begins with."""
-        share, device = self.inputs.share, self.world.device
-        length = share.tokens / max(len(share), 1)
+        examples, device = self.inputs.train, self.world.device
+        length = examples.tokens / max(len(examples), 1)
         recipe = self.inputs.recipe
         vocabulary = recipe.tokenizer.vocabulary
         flops = machines.flops_a_token(recipe, vocabulary, length=length, predicted={})
@@ -116,19 +116,19 @@ class Trial:
 
     def prepare(self, step: int) -> Prepared:
         """The micro-batches of a step for this process."""
-        share = self.sampler.take(step)
+        examples = self.sampler.take(step)
         if self.shape is not None:
-            batches, blank = self.shape.batches(share), self.shape.collate(share, slice(0, 0))
+            batches, blank = self.shape.batches(examples), self.shape.collate(examples, slice(0, 0))
         else:
-            batches = self.sampler.batches(share, tokens=self.tokens)
-            blank = collated(share, slice(0, 0))
+            batches = self.sampler.batches(examples, tokens=self.tokens)
+            blank = collated(examples, slice(0, 0))
         gpu = self.world.device.type == "cuda"
         return Prepared(
             number=step,
             batches=[pinned(batch) if gpu else batch for batch in batches],
             blank=blank,
-            counts=share.counts(),
-            tokens=share.tokens,
+            counts=examples.counts(),
+            tokens=examples.tokens,
             factor=self.schedule.factor(step),
             weights={self.kind.name: 1.0, "causal_lm": self.tuning.lm_weight},
             after=Cursor(0, (divmod(step + 1, self.sampler.epoch),)),
