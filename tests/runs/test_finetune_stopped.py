@@ -276,6 +276,7 @@ def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(
     plan, out = planned(request, grid=["learning_rate=1e-3,1e30"]), tmp_path / "out"
     happened = run_finetuning(plan, out, at_once=2)
     assert any("lower learning_rate" in event.text for event in events(Said, happened))
+    assert sum("diverged" in event.result for event in events(Ended, happened)) == 1
     place = Path("learning_rate-0.001") / "seed-0"
     assert equal(weights(out / place), weights(tmp_path / "alone" / place))
     assert Run(out / place).machine()["threads"] == max(1, cores() // 2)  # each has its share

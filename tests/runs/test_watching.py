@@ -23,7 +23,7 @@ from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs import diagnostics
 from clozelab.runs.directory import Run
-from clozelab.runs.events import Began, Said, Scored
+from clozelab.runs.events import Began, Ended, Said, Scored
 from clozelab.runs.session import SaveOptions
 from clozelab.training import loop
 from clozelab.training.loop import Prepared, Step, train
@@ -242,3 +242,12 @@ def test_scores_that_one_answer_for_all_would_have_are_said_to_be_such() -> None
         view._scored(Scored(8, {"accuracy": accuracy}, 8, {}, accuracy, {"accuracy": 95.0}))
     assert said[0] == "step 8: dev accuracy 95.00, the same as a constant prediction"
     assert said[1] == "step 8: dev accuracy 95.50"
+
+
+def test_a_run_of_another_process_tells_its_scores_or_that_it_diverged() -> None:
+    said: list[str] = []
+    watch: Any = SimpleNamespace(say=said.append)
+    view = View(Progress(disable=True), watch)
+    view.show_stage(Ended(8, True, {"dev": {"step": 8, "macro_f1": 51.5}}), "seed-0")
+    view.show_stage(Ended(8, True, {"diverged": "step 2: the loss is nan"}), "seed-1")
+    assert said == ["seed-0: 8 steps, dev macro f1 51.50", "seed-1: diverged"]

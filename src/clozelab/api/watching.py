@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isclose
@@ -239,7 +239,7 @@ class View:
         self.show(event)
         if isinstance(event, Ended):
             if event.whole and self.task is None:  # it began in another process
-                self.watch.say(f"{stage}: {counted(event.step, 'step')}{_dev(event.result)}")
+                self.watch.say(f"{stage}: {_outcome(event)}")
             self.clear()
             if not event.whole:
                 raise Stopped(
@@ -323,10 +323,13 @@ class View:
         self.watch.say(f"step {event.step:,}: {text} {', '.join(losses)}")
 
 
-def _dev(result: Mapping[str, Any]) -> str:
-    """The scores on the dev set that a run ended with, if it has any."""
-    scores = [f"{_words(n)} {x:.2f}" for n, x in result.get("dev", {}).items() if n != "step"]
-    return f", dev {', '.join(scores)}" if scores else ""
+def _outcome(event: Ended) -> str:
+    """How a run ended: its steps and its scores on the dev set, or that it diverged."""
+    if "diverged" in event.result:
+        return "diverged"
+    dev = event.result.get("dev", {}).items()
+    scores = ", ".join(f"{_words(name)} {score:.2f}" for name, score in dev if name != "step")
+    return counted(event.step, "step") + (f", dev {scores}" if scores else "")
 
 
 def _words(name: str) -> str:

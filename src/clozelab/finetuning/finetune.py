@@ -172,10 +172,11 @@ def _start_or_resume(session: Session, work: Trial) -> Iterator[Event]:
     try:
         yield from session.go(first, cursor)
     except DivergedError as error:  # the other cells of a grid go on
+        result = {"diverged": str(error)}
         if world.is_main:
-            run.write_result({"diverged": str(error)})
+            run.write_result(result)
         yield Said(str(error))
-        yield Ended(work.schedule.total, True, {})
+        yield Ended(work.schedule.total, True, result)
 
 
 def planned(
