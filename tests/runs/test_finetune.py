@@ -52,7 +52,7 @@ from clozelab.finetuning.files.documents import gap as read_gap
 from clozelab.finetuning.finetune import planned, summary
 from clozelab.finetuning.inputs import inputs_for, opened
 from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag
-from clozelab.finetuning.predict import follow, predict, score
+from clozelab.finetuning.predict import follow, follow_score, predict
 from clozelab.finetuning.request import Data
 from clozelab.finetuning.trial import Trial
 from clozelab.models.load import load
@@ -202,7 +202,7 @@ def test_a_model_that_is_tuned_says_what_it_learned(pairs: Path) -> None:
     )
     result = Run(pairs / "seed-0").result()
     assert result is not None
-    scores = score(model, sample_file("pairs", 32))
+    scores = drained(follow_score(model, sample_file("pairs", 32)))
     assert scores["dev"]["accuracy"] == result["dev"]["accuracy"]
 
 
@@ -505,7 +505,7 @@ def test_gap_is_judged_by_its_pronouns(tmp_path: Path, glue: Path) -> None:
     result = Run(out / "seed-0").result()
     assert result is not None and {"f1", "masculine_f1"} <= result["dev"].keys()
     assert result["selected"] == result["dev"]["f1"]
-    (gap_scores,) = score(load(str(out)), "gap", root=str(glue)).values()
+    (gap_scores,) = drained(follow_score(load(str(out)), "gap", root=str(glue))).values()
     assert gap_scores == {name: value for name, value in result["dev"].items() if name != "step"}
 
 
@@ -518,8 +518,9 @@ def test_a_model_of_ones_own_files_is_scored_by_a_tasks_official_metrics(tmp_pat
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write(tmp_path / "QQP" / "dev.tsv", header + lines)
     model = load(str(tmp_path / "out"))
-    assert score(model, str(file))["dev"].keys() == {"accuracy"}
-    assert score(model, "qqp", root=str(tmp_path))["dev"].keys() == {"accuracy", "f1"}
+    assert drained(follow_score(model, str(file)))["dev"].keys() == {"accuracy"}
+    official = drained(follow_score(model, "qqp", root=str(tmp_path)))
+    assert official["dev"].keys() == {"accuracy", "f1"}
 
 
 def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue: Path) -> None:

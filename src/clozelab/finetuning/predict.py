@@ -57,11 +57,6 @@ def follow(
         return (yield from evaluator.follow(model, world.device, tokens=FORWARD_TOKENS))
 
 
-def score(loaded: Model, what: str, **options: Any) -> dict[str, dict[str, float]]:
-    """A fine-tuned model's scores; the options are those of `follow_score`."""
-    return drained(follow_score(loaded, what, **options))
-
-
 def follow_score(
     loaded: Model,
     what: str,
@@ -132,7 +127,7 @@ def data_of(
     columns: Sequence[str] = (),
     part: str = "dev",
 ) -> Data:
-    """The data that `score` reads: those of a known task, or a labelled file."""
+    """The data that `follow_score` reads: those of a known task, or a labelled file."""
     task, _ = fine_tuned(loaded)
     if what in NAMED:
         return Data(what, root=root)
@@ -144,7 +139,7 @@ def data_of(
 
 
 def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
-    """The examples of a table, with or without labels; `columns` as in `score`."""
+    """The examples of a table, with or without labels; `columns` as in `follow_score`."""
     task, _ = fine_tuned(loaded)
     columns = tuple(columns) or task.columns
     return Data(_word(task, file, columns), test=file, columns=columns).splits().read("test")
