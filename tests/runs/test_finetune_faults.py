@@ -25,6 +25,7 @@ from support.labelled_files import jsonl, write
 from support.pretrain_runs import MACHINE, pretrain_job, run_pretraining
 
 from clozelab.cli import main
+from clozelab.config.toml import PROTOCOLS
 from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning import trial
@@ -264,6 +265,23 @@ def test_what_was_begun_keeps_its_protocol_unless_another_is_named(tmp_path: Pat
     assert planned(request).request.protocol == "ours"
     assert planned(request, out=out).request.protocol == "bert"
     assert planned(replace(request, protocol="roberta"), out=out).request.protocol == "roberta"
+
+
+def test_a_protocol_s_file_is_found_again_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, out = finetune_request("pairs", sample_file("pairs", 16), *SHORT), tmp_path / "out"
+    write(tmp_path / "mine.toml", PROTOCOLS.find("bert").text)
+    monkeypatch.chdir(tmp_path)
+    run_finetuning(replace(request, protocol="mine.toml"), out)
+    monkeypatch.chdir("/")
+    assert planned(request, out=out).request.protocol == str(tmp_path / "mine.toml")
+    run_finetuning(planned(request, out=out, seeds=2), out)
+    monkeypatch.chdir(tmp_path)
+    plan = (out / "plan.json").read_text()  # as folders were once begun
+    write(out / "plan.json", plan.replace(str(tmp_path / "mine.toml"), "mine.toml"))
+    run_finetuning(planned(request, out=out, seeds=3), out)
+    assert len(list(out.glob("seed-*/result.json"))) == 3
 
 
 def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, says: Says) -> None:

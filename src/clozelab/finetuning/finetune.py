@@ -33,7 +33,13 @@ from clozelab.finetuning.inputs import (
     splits_of,
     tuning_of,
 )
-from clozelab.finetuning.request import FinetuneRequest, refuse_changed, settled, with_settings
+from clozelab.finetuning.request import (
+    FinetuneRequest,
+    absolute_protocol,
+    refuse_changed,
+    settled,
+    with_settings,
+)
 from clozelab.finetuning.task import to_toml
 from clozelab.finetuning.trial import Trial
 from clozelab.interrupts import first_done
@@ -251,6 +257,7 @@ def _saved_plan(file: Path) -> dict[str, Any]:
         with recorded():
             known = [field.name for field in fields(FinetuneConfig)]
             plan["tuning"] = renamed(plan["tuning"], known, place=str(file), key="tuning")
+        plan["protocol"] = absolute_protocol(plan.get("protocol"))  # once recorded as it was given
         return plan
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f"{file}: cannot be read; name another folder with --out") from None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clozelab.config.toml import is_path
 from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning import protocols
@@ -120,9 +121,13 @@ def settled(request: FinetuneRequest) -> FinetuneRequest:
     """The request with absolute paths."""
     names = ("root", "train", "dev", "test")
     places: dict[str, Any] = {name: absolute(getattr(request.data, name)) for name in names}
-    model = absolute(request.model) or request.model
-    data = replace(request.data, **places)
-    return replace(request, model=model, teacher=absolute(request.teacher), data=data)
+    return replace(
+        request,
+        model=absolute(request.model) or request.model,
+        teacher=absolute(request.teacher),
+        protocol=absolute_protocol(request.protocol),
+        data=replace(request.data, **places),
+    )
 
 
 def absolute(place: str | None) -> str | None:
@@ -130,6 +135,11 @@ def absolute(place: str | None) -> str | None:
     if place and is_url(place):
         return shown(place)
     return str(Path(place).resolve()) if place and Path(place).exists() else place
+
+
+def absolute_protocol(protocol: str | None) -> str | None:
+    """The absolute path of a protocol's file; a name unchanged."""
+    return str(Path(protocol).resolve()) if protocol and is_path(protocol) else protocol
 
 
 def refuse_changed(
