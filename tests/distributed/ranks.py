@@ -69,7 +69,8 @@ def a_task(case: Case, stores: dict[str, str]) -> PretrainJob:
     more += ["objectives.0.samples=32768"] if case.name == "elmo" else []
     more += ["objectives.0.in_batch=2"] if case.name == "simcse" else []
     more += ["schedule.causal=[[0.4, 1.0]]"] if case.name == "gpt_bert" else []
-    more += ["optimiser.neuron_beta=0.9", "schedule.average=0.75"] if case.name == "swift" else []
+    more += ["optimiser.neuron_beta=0.9"] if case.name == "swift" else []
+    more += ["schedule.average=0.75"] if case.name in ("swift", "electra") else []
     recipe = shrunk(case.name, *more, steps=STEPS, batch_size=case.sequences)
     data = [stores[case.kind]]
     if case.name == "minilm":
