@@ -217,8 +217,7 @@ class Trial:
     def recall(self, checkpoint: Checkpoint) -> Cursor:
         """Restore a checkpoint: the weights, the optimiser's moments, and the best so far."""
         if state := checkpoint.state()["best"]:
-            tensors = checkpoint.tensors().items()
-            weights = {n.removeprefix(_BEST): t for n, t in tensors if n.startswith(_BEST)}
+            weights = checkpoint.tensors_named(_BEST)
             task = parse(state["task"], str(checkpoint.path))
             self.best = Best(state["value"], state["step"], state["scores"], task, weights)
         if checkpoint.step == self.schedule.total:

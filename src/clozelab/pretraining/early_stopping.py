@@ -76,5 +76,4 @@ class EarlyStopping:
         """Restore the state from a checkpoint."""
         for name, value in checkpoint.state().get("best", {}).items():
             setattr(self, name, value)
-        saved = checkpoint.tensors().items()
-        self.weights = {n.removeprefix(_PREFIX): t for n, t in saved if n.startswith(_PREFIX)}
+        self.weights = checkpoint.tensors_named(_PREFIX)

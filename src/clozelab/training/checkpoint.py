@@ -17,6 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -55,6 +56,15 @@ class Checkpoint:
         if like or len(shard_files) > 1:
             return _read_shards(folder, like or (lambda name: None))
         return load_file(shard_files[0]) if shard_files else {}
+
+    def tensors_named(self, prefix: str) -> dict[str, Tensor]:
+        """What was saved beside moments, of names that begin so, without that; reads no others."""
+        file = self.path / TENSORS
+        if not file.exists():
+            return {}
+        with safe_open(file, framework="pt") as saved:
+            names = [name for name in saved.keys() if name.startswith(prefix)]  # noqa: SIM118
+            return {name.removeprefix(prefix): saved.get_tensor(name) for name in names}
 
     def state(self) -> dict[str, Any]:
         """The state of the run; empty if only weights were saved."""

@@ -63,6 +63,8 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     assert opened.step == 1200
     assert same(opened.weights(), tensors(1200))
     assert same(opened.tensors(), {"memory": tensors(1201)["heads.b"]})
+    assert same(opened.tensors_named("mem"), {"ory": tensors(1201)["heads.b"]})
+    assert not opened.tensors_named("best.")
     assert opened.state() == {"step": 1200, "cursor": [1200, 3], "seed": 2**63 + 1200}
     assert {name: opened.text(name) for name in TEXTS} == TEXTS
     listing = json.loads((path / "checksums.json").read_text())["files"]
