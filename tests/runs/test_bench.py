@@ -110,6 +110,12 @@ def test_both_sides_of_a_roberta_do_the_same_work(beside: dict[str, Any]) -> Non
     assert row["peers"].keys() == {"transformers", *TRAINER}
 
 
+def test_a_stream_of_odd_length_reuses_the_larger_half(corpus: Corpus) -> None:
+    request = order(corpus, "xlnet", length=33)
+    shaped: Any = recipe_of(rows(request, "cpu")[0], request, corpus, device="cpu")
+    assert (shaped.blocks.length, shaped.blocks.reuse) == (33, 17)
+
+
 def alike(row: dict[str, Any], *, atol: float) -> None:
     mine, peer = row["clozelab"], row["peers"]["transformers"]
     assert abs(mine["first_loss"] - peer["first_loss"]) < atol

@@ -98,7 +98,7 @@ def recipe_of(row: BenchRow, request: BenchRequest, corpus: Corpus, *, device: s
     blocks: Any = recipe.blocks
     length = row.length or blocks.length
     sequences = row.sequences or max(1, _TOKENS[device] // length)
-    stream = {"rows": sequences, "reuse": length // 2} if "stream" in blocks.provides else {}
+    stream = {"rows": sequences, "reuse": -(-length // 2)} if "stream" in blocks.provides else {}
     schedule = replace(recipe.schedule, batch_size=sequences, phases=(), ramp=())
     shaped = replace(
         recipe,

@@ -339,7 +339,7 @@ def _as_short_as(recipe: Recipe, other: Recipe) -> Recipe:
     blocks: Any = recipe.blocks
     batch_size = min(recipe.schedule.batch_size, other.schedule.batch_size)
     if "stream" in blocks.provides:
-        blocks = replace(blocks, rows=batch_size, reuse=other.blocks.length // 2)
+        blocks = replace(blocks, rows=batch_size, reuse=-(-other.blocks.length // 2))
     return replace(
         recipe,
         blocks=replace(blocks, length=other.blocks.length),

@@ -17,6 +17,7 @@ from clozelab.contracts import Batch, Targets
 from clozelab.pretraining.fitting import fitted
 from clozelab.pretraining.held_out import HeldOut
 from clozelab.pretraining.source import BlockSource
+from clozelab.pretraining.starting import _as_short_as
 from clozelab.pretraining.steps import StepBlocks, Steps
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.feed import Cursor
@@ -304,6 +305,13 @@ def test_evaluation_is_the_same_for_every_seed(name: str) -> None:
     train = BlockSource(recipe, corpus, blocks=recipe.blocks, split="train", seed=0)
     assert held_out.source.seed == 1_000_003 != train.seed  # in every process, for ever
     assert len(held_out.source.documents.ids) < len(train.documents.ids)
+
+
+def test_a_stream_as_short_as_that_of_an_odd_length_reuses_the_larger_half() -> None:
+    xlnet: Any = Recipe.read("xlnet")
+    model = replace(xlnet, blocks=replace(xlnet.blocks, length=65, reuse=33))
+    shorter: Any = _as_short_as(xlnet, model)
+    assert (shorter.blocks.length, shorter.blocks.reuse) == (65, 33)
 
 
 def test_rows_of_a_stream_follow_one_another_and_epochs_begin_fresh() -> None:
