@@ -480,6 +480,44 @@ def test_distances_add_to_scores_and_have_gradients(
     assert_same([each.grad for each in tensors], [each.grad for each in again])
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "width", "dropout"),
+    [(70, 129, 32, 0.3), (1, 65, 16, 0.0), (65, 3, 16, 0.5)],
+)
+def test_the_attention_of_streams_is_that_of_its_three_terms(
+    queries: int, keys: int, width: int, dropout: float
+) -> None:
+    draw = torch.Generator().manual_seed(1)
+
+    def integers(low: int, high: int, size: int) -> Tensor:
+        drawn = torch.randint(low, high, (2, size), generator=draw, dtype=torch.int32)
+        return drawn.to(DEVICE)
+
+    ranks = [integers(-3, 4, queries), integers(0, queries + 1, queries), integers(0, 2, queries)]
+    ranks += [integers(-2, 6, keys), integers(0, 2, keys)]
+    query_rank, shift, query_segment, key_rank, key_segment = ranks
+    query_rank[0, 0] = -5  # this one sees nothing
+    tensors = [numbers(2, size, 2, width, seed=size) for size in (queries, keys, keys)]
+    tensors += [numbers(2, 2, queries, keys + queries), numbers(2, 2, queries, seed=5)]
+    ours = relative.attend(*tensors, ranks=ranks, seed=SEED, dropout=dropout)
+
+    Q, K, V, P, S = wide(*tensors)  # noqa: N806
+    columns = shift.long()[:, None, :, None] + torch.arange(keys, device=DEVICE)
+    same = query_segment[:, None, :, None] == key_segment[:, None, None, :]
+    scores = torch.einsum("brhd,bkhd->bhrk", Q, K) + torch.where(same, S[..., None], 0.0)
+    scores = (scores + P.gather(3, columns.expand(-1, 2, -1, -1))) / width**0.5
+    hidden = query_rank[:, None, :, None] <= key_rank[:, None, None, :]
+    weights = scores.masked_fill(hidden, -1e300).softmax(-1).masked_fill(hidden, 0.0)
+    masks = [dropout_factors(queries, keys, dropout, mask_id=n, tiled=True) for n in range(4)]
+    weights = weights * torch.stack(masks).view_as(weights)
+    theirs = torch.einsum("bhrk,bkhd->brhd", weights, V)
+    assert_same([ours], [theirs])
+    by = numbers(*ours.shape, seed=7).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([tensor.grad for tensor in tensors], [tensor.grad for tensor in (Q, K, V, P, S)])
+
+
 def test_what_is_rotated_back_in_place_is_what_it_was() -> None:
     x, angles = numbers(70, 3, 3, 16).detach(), numbers(70, 8, seed=1).detach()
     around, cos, sin = x.clone(), angles.cos(), angles.sin()
