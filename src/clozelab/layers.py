@@ -7,9 +7,10 @@ precision of a run is the dtype of its activations, and autocast is not needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -97,14 +98,19 @@ class FeedForward(nn.Module):
         return out
 
 
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+    "relu2": lambda x: functional.relu(x).square(),
+    "silu": functional.silu,
+    "tanh": torch.tanh,
+}
+
+
 def activate(x: Tensor, activation: Activation) -> Tensor:
     """Apply the activation of that name."""
-    if activation in ("silu", "tanh"):
-        return functional.silu(x) if activation == "silu" else torch.tanh(x)
-    if activation in ("relu", "relu2"):
-        x = functional.relu(x)
-        return x if activation == "relu" else x.square()
-    return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+    return _ACTIVATIONS[activation](x)
 
 
 class Rows(NamedTuple):
