@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -44,7 +43,7 @@ from clozelab.finetuning.task import to_toml
 from clozelab.finetuning.trial import Trial
 from clozelab.interrupts import first_done
 from clozelab.runs import warm
-from clozelab.runs.directory import PLAN, TASK, Run, json_or_empty
+from clozelab.runs.directory import PLAN, TASK, Run, json_or_empty, runs_by_seed
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
@@ -341,7 +340,8 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
     constant: dict[str, float] = {}  # scores of a constant answer
     seconds = 0.0
     for name, cell in settings.items():
-        results = _results(out / name)
+        runs = runs_by_seed(out / name).items()
+        results = {seed: result for seed, run in runs if (result := run.result()) is not None}
         seconds += sum(result.get("seconds", 0.0) for result in results.values())
         done = {seed: result for seed, result in results.items() if "dev" in result}
         for seed, result in done.items():
@@ -357,16 +357,6 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
         )
     named = {"task": task, "best": best, "selected": selected}
     return {**named, "constant": constant, "seconds": seconds, "cells": records}
-
-
-def _results(cell: Path) -> dict[int, dict[str, Any]]:
-    """The results in the folder of a cell, by seed; a copy such as seed-0-old is left out."""
-    results = {}
-    for place in cell.glob("seed-*"):
-        match = re.fullmatch(r"seed-(-?\d+)", place.name)
-        if match and (result := Run(place).result()) is not None:
-            results[int(match[1])] = result
-    return dict(sorted(results.items()))
 
 
 def tunings_of(result: Mapping[str, Any]) -> list[Mapping[str, float]]:

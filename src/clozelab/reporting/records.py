@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.runs.directory import PLAN, STUDY, TASK, Run, is_run, runs_in
+from clozelab.runs.directory import PLAN, STUDY, TASK, Run, is_run, runs_by_seed, runs_in
 from clozelab.runs.record import RunRecord, read_run
 
 
@@ -78,10 +78,10 @@ def finetunings(folder: Path, name: str) -> Iterator[FinetuneRecord]:
         return
     seconds: dict[str, dict[int, float]] = {}
     for cell in result["cells"]:
-        runs = [file.parent for file in (folder / cell["name"]).glob("seed-*/result.json")]
         seconds[cell["name"]] = {
-            int(run.name.removeprefix("seed-")): (Run(run).result() or {}).get("seconds", 0.0)
-            for run in runs
+            seed: result.get("seconds", 0.0)
+            for seed, run in runs_by_seed(folder / cell["name"]).items()
+            if (result := run.result()) is not None
         }
     yield FinetuneRecord(
         name=name,

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -363,6 +364,12 @@ def runs_in(folder: Path) -> list[Path]:
     """The runs and fine-tunings right below a folder, without studies."""
     inside = (path for path in sorted(folder.glob("*")) if not (path / STUDY).is_file())
     return [path for path in inside if is_run(path)]
+
+
+def runs_by_seed(folder: Path) -> dict[int, Run]:
+    """The runs in the folders seed-N of a folder; a copy such as seed-0-old is left out."""
+    names = ((re.fullmatch(r"seed-(-?\d+)", place.name), place) for place in folder.glob("seed-*"))
+    return dict(sorted((int(name[1]), Run(place)) for name, place in names if name))
 
 
 def json_or_empty(file: Path) -> dict[str, Any]:

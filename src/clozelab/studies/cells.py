@@ -19,7 +19,7 @@ from clozelab.finetuning import finetune
 from clozelab.finetuning.request import FinetuneRequest
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain, resume
-from clozelab.runs.directory import MEASURED, Run, json_or_empty
+from clozelab.runs.directory import MEASURED, Run, json_or_empty, runs_by_seed
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
@@ -176,7 +176,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
 
 def _tuning_seconds(folder: Path) -> float:
     """The seconds of all fine-tunings on a task; its own result lacks them in old records."""
-    seeds = [Run(file.parent).result() or {} for file in folder.glob("seed-*/result.json")]
+    seeds = [run.result() or {} for run in runs_by_seed(folder).values()]
     whole = (Run(folder).result() or {}).get("seconds")
     return sum(seed.get("seconds", 0.0) for seed in seeds) if whole is None else float(whole)
 

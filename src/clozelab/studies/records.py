@@ -26,7 +26,7 @@ from clozelab.config.renamed import recorded
 from clozelab.errors import UserError
 from clozelab.files import check_writable, is_own, locked, write_text
 from clozelab.runs.diagnostics import LEFT
-from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run
+from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run, runs_by_seed
 from clozelab.runs.record import RunRecord, read_run
 from clozelab.studies import spec
 from clozelab.studies.scores import is_loss, named_task
@@ -296,17 +296,18 @@ def _started_cells(folder: Path) -> dict[tuple[str, int], Run]:
     for name, text in packed_files(folder).items():
         file = Path(name)
         texts.setdefault(file.parent, {})[file.name] = text
-    runs: dict[Path, Run] = {
-        place: _PackedRun(folder / place, texts=files)
+    runs: dict[tuple[str, int], Run] = {
+        (place.parent.name, int(place.name.removeprefix("seed-"))): _PackedRun(
+            folder / place, texts=files
+        )
         for place, files in texts.items()
         if "recipe.toml" in files
     }
-    for file in folder.glob(f"{CELLS}/*/seed-*/recipe.toml"):
-        runs[file.parent.relative_to(folder)] = Run(file.parent)
-    return {
-        (place.parent.name, int(place.name.removeprefix("seed-"))): run
-        for place, run in runs.items()
-    }
+    for variant in (folder / CELLS).glob("*"):
+        for seed, run in runs_by_seed(variant).items():
+            if run.recipe_file.is_file():
+                runs[variant.name, seed] = run
+    return runs
 
 
 def _read_measured(run: Run) -> dict[str, Any]:

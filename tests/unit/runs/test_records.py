@@ -13,7 +13,7 @@ from support.processes import run_process
 from clozelab.errors import UserError
 from clozelab.files import write_text
 from clozelab.runs import directory as records
-from clozelab.runs.directory import Run, machine_facts
+from clozelab.runs.directory import Run, machine_facts, runs_by_seed
 
 
 def create(path: Path, recipe: str = 'name = "bert"\n') -> Run:
@@ -46,6 +46,16 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a run, because it has no recipe\.toml"):
         Run.open(tmp_path)
     assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_runs_are_found_by_their_seeds_and_copies_are_left_out(tmp_path: Path) -> None:
+    for name in ("seed-10", "seed-2", "seed--1", "seed-2-old", "seed-", "seeds"):
+        (tmp_path / name).mkdir()
+    runs = runs_by_seed(tmp_path)
+    assert [(seed, run.path.name) for seed, run in runs.items()] == [
+        (-1, "seed--1"), (2, "seed-2"), (10, "seed-10")
+    ]  # fmt: skip
+    assert runs_by_seed(tmp_path / "missing") == {}
 
 
 def test_a_run_that_never_took_a_step_may_begin_again(tmp_path: Path) -> None:
