@@ -135,14 +135,14 @@ def shell(
 ) -> PretrainingModel | Tuned:
     """The module, not yet initialised, that these weights fit."""
     module: PretrainingModel | Tuned
-    if task is not None:
-        from clozelab.finetuning.loading import build as tuned_model
-
-        with unset_weights():
-            module = tuned_model(recipe, task.kind, task.tuning, seed=0)
-    else:
-        with unset_weights():
+    with unset_weights():
+        if task is None:
             module = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+        else:
+            from clozelab.finetuning.loading import build as tuned_model
+
+            module = tuned_model(recipe, task.kind, task.tuning, seed=0)
+    if isinstance(module, PretrainingModel):
         if origin is not None:
             module.keep_heads(origin.heads)
         if "idle_bias" in weights:

@@ -21,10 +21,7 @@ from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning.files.columns import Columns, ReadOptions, text_of
 from clozelab.finetuning.files.named import File, Named
-from clozelab.finetuning.files.splits import found_in
-from clozelab.finetuning.files.tables import located
-from clozelab.nearest import nearest
-from clozelab.remote.cache import local_file
+from clozelab.scoring.sets import find, groups
 
 if TYPE_CHECKING:
     from clozelab.scoring.likelihood import Nats, Precision, TextScorer
@@ -156,10 +153,8 @@ class FactScores:
     @cached_property
     def relations(self) -> dict[str, Precisions]:
         """Of each relation."""
-        groups: dict[str, list[int]] = {}
-        for number, fact in enumerate(self.facts):
-            groups.setdefault(fact.relation, []).append(number)
-        return {name: self._precisions(np.array(numbers)) for name, numbers in groups.items()}
+        items = groups(fact.relation for fact in self.facts)
+        return {name: self._precisions(numbers) for name, numbers in items.items()}
 
     @property
     def over_relations(self) -> Precisions:
@@ -186,18 +181,7 @@ class FactScores:
 
 def find_facts(word: str, *, root: str | None = None, columns: Mapping[str, str]) -> FactFiles:
     """Facts by the name of a set in the folder of tasks, or by file."""
-    if word not in NAMED_FACTS:
-        path = local_file(word)
-        if not path.exists() and not path.suffix:
-            meant = nearest(word, NAMED_FACTS, alike=0.4)
-            hint = f"did you mean {meant}?" if meant else f"choose {', '.join(NAMED_FACTS)}"
-            raise UserError(f"--facts {word}: is neither a file nor a known set; {hint}")
-        return FactFiles(str(path), located(path), columns)
-    if columns:
-        raise UserError(f"--columns is for your own files, but {word} is a known set; leave it out")
-    split = found_in(NAMED_FACTS[word], root).splits["test"]
-    assert isinstance(split.source, Path)
-    return FactFiles(word, split.source, split.options.columns)
+    return FactFiles(*find(word, NAMED_FACTS, option="--facts", root=root, columns=columns))
 
 
 def _hits(text_scorer: TextScorer, ids: Array, at: Ints, candidates: Ints) -> tuple[Nats, Nats]:

@@ -91,12 +91,6 @@ def folds(groups: Ints) -> Ints:
     return np.asarray(fold[inverse])
 
 
-def ridge(design: Tensor, targets: Tensor, *, penalty: float) -> Tensor:
-    """The weights of ridge regression, with a penalty per example on all but the intercept."""
-    products = design.T @ targets
-    return _solve_ridge(design.T @ design, products, [penalty * len(design)])[0]
-
-
 def logistic(
     design: Tensor,
     targets: Tensor,

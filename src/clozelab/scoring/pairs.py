@@ -20,12 +20,9 @@ from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning.files.columns import Columns, ReadOptions, text_of
 from clozelab.finetuning.files.named import File, Named
-from clozelab.finetuning.files.splits import found_in
-from clozelab.finetuning.files.tables import located
 from clozelab.keys import mix
 from clozelab.keys import root as root_key
-from clozelab.nearest import nearest
-from clozelab.remote.cache import local_file
+from clozelab.scoring.sets import find, groups
 
 if TYPE_CHECKING:
     from clozelab.scoring.likelihood import Likelihoods, Nats, Precision, TextScorer
@@ -206,10 +203,7 @@ class PairScores:
             yield json.dumps(line, ensure_ascii=False)
 
     def _by_group(self, names: Sequence[str]) -> dict[str, Accuracy]:
-        groups: dict[str, list[int]] = {}
-        for number, name in enumerate(names):
-            groups.setdefault(name, []).append(number)
-        return {name: self._accuracy(np.array(numbers)) for name, numbers in groups.items() if name}
+        return {name: self._accuracy(items) for name, items in groups(names).items() if name}
 
     def _accuracy(self, numbers: Ints) -> Accuracy:
         outcomes = 100 * self.outcomes[numbers]
@@ -220,18 +214,8 @@ class PairScores:
 
 def find_pairs(word: str, *, root: str | None = None, columns: Mapping[str, str]) -> PairFiles:
     """Pairs by the name of a set in the folder of tasks, or by file."""
-    if word not in NAMED_PAIRS:
-        path = local_file(word)
-        if not path.exists() and not path.suffix:
-            meant = nearest(word, NAMED_PAIRS)
-            hint = f"did you mean {meant}?" if meant else f"choose from {', '.join(NAMED_PAIRS)}"
-            raise UserError(f"--pairs {word}: is neither a file nor a known set; {hint}")
-        return PairFiles(str(path), _pair_files(located(path)), columns)
-    if columns:
-        raise UserError(f"--columns is for your own files, but {word} is a known set; leave it out")
-    split = found_in(NAMED_PAIRS[word], root).splits["test"]
-    assert isinstance(split.source, Path)
-    return PairFiles(word, _pair_files(split.source), split.options.columns)
+    name, path, columns = find(word, NAMED_PAIRS, option="--pairs", root=root, columns=columns)
+    return PairFiles(name, _pair_files(path), columns)
 
 
 def _shared_nats(likelihoods: Likelihoods, first: int, second: int) -> tuple[float, float]:
@@ -239,8 +223,7 @@ def _shared_nats(likelihoods: Likelihoods, first: int, second: int) -> tuple[flo
     good, bad = (likelihoods.pieces.text(number) for number in (first, second))
     ids = likelihoods.pieces.columns["ids"]
     matcher = SequenceMatcher(None, ids[good].tolist(), ids[bad].tolist(), autojunk=False)
-    nats = np.nan_to_num(likelihoods.nats)
-    good_nats, bad_nats = nats[good], nats[bad]
+    good_nats, bad_nats = (np.nan_to_num(likelihoods.nats[text]) for text in (good, bad))
     blocks = matcher.get_matching_blocks()
     return (
         float(sum(good_nats[block.a : block.a + block.size].sum() for block in blocks)),

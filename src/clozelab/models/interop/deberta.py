@@ -12,7 +12,7 @@ from typing import Any
 from clozelab.models.interop import typed
 
 _TERMS = {"both": ["c2p", "p2c"], "content_to_position": ["c2p"], "position_to_content": ["p2c"]}
-_NORMS = {False: "none", True: "layer_norm"}
+_NORMS = {"none": False, "layer_norm": True}
 _HEAD = {
     "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
     "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
@@ -35,7 +35,7 @@ def inward(config: Mapping[str, Any], *, width: int, heads: int) -> dict[str, An
         "relative_positions": _count_or_zero(config, "max_relative_positions"),
         "position_terms": _terms(config),
         "position_projections": "shared" if typed.flag(config, "share_att_key") else "own",
-        "position_norm": _norm(config),
+        "position_norm": typed.choice(config, "norm_rel_ebd", _NORMS, default="none"),
         "absolute_positions": positions,
     }
 
@@ -48,7 +48,7 @@ def outward(encoder: Any) -> dict[str, Any]:
         "max_relative_positions": encoder.relative_positions or -1,
         "pos_att_type": _TERMS[encoder.position_terms],
         "share_att_key": encoder.position_projections == "shared",
-        "norm_rel_ebd": _NORMS[encoder.position_norm],
+        "norm_rel_ebd": "layer_norm" if encoder.position_norm else "none",
         "position_biased_input": encoder.absolute_positions == "input",
     }
 
@@ -86,12 +86,3 @@ def _terms(config: Mapping[str, Any]) -> str:
         if given == {*theirs}:
             return kind
     raise typed.wrong("pos_att_type", terms, "must be c2p, p2c or both")
-
-
-def _norm(config: Mapping[str, Any]) -> bool:
-    """Whether the relative position embeddings are normalised."""
-    word = typed.word(config, "norm_rel_ebd", "none")
-    for norm, theirs in _NORMS.items():
-        if word == theirs:
-            return norm
-    raise typed.wrong("norm_rel_ebd", word, f"must be one of {', '.join(_NORMS.values())}")

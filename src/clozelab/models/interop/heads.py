@@ -46,7 +46,7 @@ MARKS_KEY = "marks"  # under that: whether a text gets special tokens
 # Fixed settings of our beam head and transform; in transformers they are the encoder's.
 BEAM = {"epsilon": 1e-12}
 TRANSFORM = {"epsilon": 1e-5, "activation": "gelu", "bias": False}
-_POOLS: dict[Literal["mark", "mean"], str] = {"mark": "cls", "mean": "mean"}
+_POOLS: dict[str, Literal["mark", "mean"]] = {"cls": "mark", "mean": "mean"}
 
 
 class TaskHead(NamedTuple):
@@ -157,7 +157,7 @@ def head_to_config(task: TaskHead, family: Family) -> dict[str, Any]:
     if family.dropout_key:
         config[_dropout_key(family, task.kind)] = task.dropout
     if family.pooling_key and task.kind in SUMMARISED:
-        config[family.pooling_key] = _POOLS[task.pool]
+        config[family.pooling_key] = "mean" if task.pool == "mean" else "cls"
     if family.name == "xlnet" and task.kind in SUMMARISED:
         dense = task.summary.activation != "none"
         config["summary_type"] = "last"
@@ -211,13 +211,16 @@ def head_from_config(
     if summary is None or summary_is_blind(encoder, family, kind):
         return None
     extra = dict(typed.table(config, EXTRA_KEY))
+    pool: Literal["mark", "mean"] = "mark"
+    if family.pooling_key and kind in SUMMARISED:
+        pool = typed.choice(config, family.pooling_key, _POOLS, default="cls")
     # These weights are zero in a beam that was not trained to predict that there is no answer.
     answer_class = tensors.get("answer_class.dense_1.weight")
     return TaskHead(
         kind,
         labels=_labels(config, len(scores)) if kind in ("classify", "tag") else (),
         summary=summary,
-        pool=_pool(config, family) if kind in SUMMARISED else "mark",
+        pool=pool,
         head="beam" if beam else "span",
         beams=typed.whole(config, "start_n_top", 5) or 5,
         impossible=beam and (answer_class is None or bool(answer_class.any())),
@@ -246,15 +249,6 @@ def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Fami
     if not any("pooler." in name for name in tensors):
         return "tag"
     return "choose" if family.is_roberta else "classify"
-
-
-def _pool(config: Mapping[str, Any], family: Family) -> Literal["mark", "mean"]:
-    """The pooling of a block."""
-    word = typed.word(config, family.pooling_key, "cls") if family.pooling_key else "cls"
-    for pool, theirs in _POOLS.items():
-        if theirs == word:
-            return pool
-    raise typed.wrong(family.pooling_key, word, "must be 'cls' or 'mean'")
 
 
 def _labels(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:

@@ -41,6 +41,14 @@ def word(config: Table, key: str, default: str | None = None) -> str | None:
     return _value_of_type(str, config, key, default, must="be a word in quotes")
 
 
+def choice(config: Table, key: str, meanings: Mapping[str, T], *, default: str) -> T:
+    """What one of a few words means."""
+    chosen = str(word(config, key, default))
+    if chosen not in meanings:
+        raise wrong(key, chosen, f"must be one of {', '.join(meanings)}")
+    return meanings[chosen]
+
+
 def table(config: Table, key: str) -> Table:
     """An object of JSON; empty where there is none."""
     return _value_of_type(dict, config, key, {}, must="be a table of names and values")
