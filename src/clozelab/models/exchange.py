@@ -22,7 +22,7 @@ from clozelab.models.generator import FOLDER, generator_of
 from clozelab.models.history import adaptation, data, lineage, longest_block, metrics
 from clozelab.models.interop import huggingface, onnx, sentence_transformers
 from clozelab.models.interop.card import card
-from clozelab.models.interop.exporting import to_transformers
+from clozelab.models.interop.exporting import Exported, to_transformers
 from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.fitting import family_for, suits
 from clozelab.models.interop.heads import TaskHead
@@ -65,10 +65,9 @@ def export(
     the training go into the model's card.
     """
     model = load(model) if isinstance(model, str) else model
-    options: dict[str, Any] = {"family": family, "name": shown(str(out)), "changes": changes or {}}
-    pool = _pooling(model, pool)
     with _output_folder(str(out), last="config.json") as folder:
-        return _write(model, folder, pool=pool, **options)
+        name, changes = shown(str(out)), changes or {}
+        return _write(model, folder, family=family, name=name, changes=changes, pool=pool)
 
 
 def export_all(
@@ -83,8 +82,8 @@ def export_all(
     with new_folder(out) as folder:
         for step in steps:
             model, name = load(str(step)), f"{out}/{step.name}"
-            options: dict[str, Any] = {"family": family, "name": name, "changes": {}}
-            written = _write(model, folder / step.name, pool=_pooling(model, pool), **options)
+            options: dict[str, Any] = {"family": family, "name": name, "changes": {}, "pool": pool}
+            written = _write(model, folder / step.name, **options)
             notes |= dict.fromkeys(written.notes)
     if keep := run.machine().get("keep"):
         note = f"{place}: keeps its last {keep} checkpoints; pretrain with --keep 0 keeps all"
@@ -110,7 +109,7 @@ def _write(
     pool: Pooling | None,
 ) -> Exchanged:
     """Write a model and, in a subfolder, its generator."""
-    generator = generator_of(model)
+    pool, generator = _pooling(model, pool), generator_of(model)
     exported = _export(model, folder, family=family, name=name, changes=changes)
     if pool is not None:
         width, length = model.recipe.encoder.hidden_size, _length(model)
@@ -129,45 +128,11 @@ def _export(
     model: Model, out: Path, *, family: str | None, name: str, changes: Mapping[str, object]
 ) -> Exchanged:
     """Write one model; `name` is its name on its card."""
-    place = model.place
-    task, origin = _task_head(model), model.origin
-    if model.shift and task is None:
-        raise UserError(
-            f"{place}: masked_lm.shift = {model.shift} predicts a masked token from the"
-            " previous position, which no class of transformers does; export to ONNX, or"
-            " fine-tune it first"
-        )
-    vocabulary, weights = model.vocabulary, weights_of(model.module)
-    model_type: str | None = None
-    if origin is not None:  # it is exported as it was imported
-        model_type = None if family else origin.model_type
-        family = family or origin.family
-        weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
-    if family is None and task is not None:
-        # ELECTRA and ALBERT may have encoders of one shape; the objectives tell them apart.
-        heads = {slots.use("objectives", part) for part in model.recipe.objectives}
-        detects = frozenset(heads & {"replaced_token"})
-        family = family_for(model.recipe.encoder, detects, vocabulary, task=task)
-    if origin is not None and family == origin.family and origin.pad is not None:
-        vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": origin.pad})
-    if origin is not None and family == origin.family and FAMILIES[family].is_roberta:
-        # Its config counts positions from this id, whatever the tokenizer pads with.
-        offset = getattr(model.recipe.encoder, "position_offset", 1)
-        vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": offset - 1})
-    exported = to_transformers(
-        model.recipe.encoder,
-        weights,
-        vocabulary=vocabulary,
-        length=_length(model),
-        family=family,
-        model_type=model_type,
-        task=task,
-        bare=origin is not None and origin.bare,
-    )
-    kind = exported.config["model_type"]
+    exported = _as_transformers(model, family)
+    kind, task = exported.config["model_type"], exported.task
     if _doubles_separator(model) and not FAMILIES[exported.family].is_roberta:
         raise UserError(
-            f"{place}: was fine-tuned with two separators between two texts, as in roberta,"
+            f"{model.place}: was fine-tuned with two separators between two texts, as in roberta,"
             f" but a {kind} model of transformers has one; export to ONNX, which keeps both"
         )
     shorter = _trained_length(model) if task is None else None
@@ -201,6 +166,43 @@ def _export(
         )
     what = f"{exported.config['architectures'][0]} of transformers"
     return Exchanged(what, (*model.notes, *notes))
+
+
+def _as_transformers(model: Model, family: str | None) -> Exported:
+    """The config and tensors of a class of transformers; of an import those that it came with."""
+    encoder, task, origin = model.recipe.encoder, _task_head(model), model.origin
+    if model.shift and task is None:
+        raise UserError(
+            f"{model.place}: masked_lm.shift = {model.shift} predicts a masked token from the"
+            " previous position, which no class of transformers does; export to ONNX, or"
+            " fine-tune it first"
+        )
+    vocabulary, weights = model.vocabulary, weights_of(model.module)
+    model_type: str | None = None
+    if origin is not None:
+        model_type = None if family else origin.model_type
+        family = family or origin.family
+        weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
+        if family == origin.family:
+            pad = origin.pad
+            if FAMILIES[family].is_roberta:  # its positions are counted from this id
+                pad = getattr(encoder, "position_offset", 1) - 1
+            if pad is not None:
+                vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": pad})
+    if family is None and task is not None:
+        # ELECTRA and ALBERT may have encoders of one shape; the objectives tell them apart.
+        heads = {slots.use("objectives", part) for part in model.recipe.objectives}
+        family = family_for(encoder, frozenset(heads & {"replaced_token"}), vocabulary, task=task)
+    return to_transformers(
+        encoder,
+        weights,
+        vocabulary=vocabulary,
+        length=_length(model),
+        family=family,
+        model_type=model_type,
+        task=task,
+        bare=origin is not None and origin.bare,
+    )
 
 
 @contextmanager
