@@ -15,7 +15,7 @@ from clozelab.contracts import Ints, Pooling
 from clozelab.errors import UserError
 from clozelab.files import replacing
 from clozelab.models.model import Model, refuse_nan
-from clozelab.models.reader import Text, packed
+from clozelab.models.reader import Text, batches, packed
 from clozelab.packed import offsets
 from clozelab.training.world import join
 
@@ -24,7 +24,7 @@ Layer = int | Literal["all"]
 Words = Literal["first", "mean", "none"]
 Pool = Pooling | Literal["none"]
 
-_BATCH_TOKENS = 8192  # tokens of one batch; words by their characters take an eighth as many
+_BATCH_TOKENS = 8192
 _MOST_LETTERS = 1 << 26  # numpy pads strings to the longest; arrays larger than this are not saved
 
 
@@ -114,20 +114,17 @@ def follow(
     rows = model.reader().read(texts)
     if pool == "cls" and any(text.cls is None for text in rows):
         raise UserError(f"{model.place}: its texts have no [CLS]; use --pool mean")
-    lengths = np.array([len(text) for text in rows], dtype=np.int64)
-    order = np.argsort(-lengths, kind="stable")  # texts of similar length need little padding
     encoder = model.recipe.encoder
     depth = (encoder.layers + 1,) if layer == "all" else ()
     no_vectors = np.zeros((0, *depth, encoder.vector_width), dtype=np.float32)
     # Texts without tokens are not encoded.
     parts = [_pool(text, no_vectors, words, pool) if not len(text) else None for text in rows]
-    batch_tokens = _BATCH_TOKENS if encoder.reads == "tokens" else _BATCH_TOKENS // 8
+    numbers = [number for number, text in enumerate(rows) if len(text)]
     with join(device) as world:
         model.module.to(world.device)
         done = 0
-        while done < len(order) and lengths[order[done]]:
-            batch = order[done : done + max(1, batch_tokens // int(lengths[order[done]]))]
-            batch = batch[lengths[batch] > 0]
+        for at in batches([rows[number] for number in numbers], tokens=_BATCH_TOKENS):
+            batch = [numbers[index] for index in at]
             states = _encode(model, [rows[index] for index in batch], layer)
             for index, states_of in zip(batch, states, strict=True):
                 parts[index] = _pool(rows[index], states_of, words, pool)
@@ -139,7 +136,7 @@ def follow(
         starts=offsets([len(vectors) for vectors, _ in pieces]),
         offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in pieces)]),
         cut=sum(text.cut for text in rows),
-        longest=int(lengths.max(initial=0)),
+        longest=max(map(len, rows), default=0),
     )
 
 

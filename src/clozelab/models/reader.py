@@ -7,7 +7,7 @@ between and after, and ELMo reads words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -266,6 +266,22 @@ def _word_numbers(begins: Bools, starts: Ints) -> Ints:
     """The index of each token's word within its text."""
     running = offsets(begins)
     return np.asarray(running[1:] - 1 - np.repeat(running[starts[:-1]], np.diff(starts)))
+
+
+def batches(texts: Sequence[Text], *, tokens: int) -> Iterator[Ints]:
+    """Yield the indices of texts in batches of that many tokens, the longest texts first.
+
+    A word that is read by its characters takes the memory of eight tokens.
+    """
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")  # texts of similar length fill batches evenly
+    done = 0
+    while done < len(order):
+        longest = texts[order[done]]
+        row = max(len(longest), 1) * (8 if "characters" in longest.columns else 1)
+        size = max(1, tokens // row)
+        yield order[done : done + size]
+        done += size
 
 
 def packed(texts: Sequence[Text], device: torch.device) -> Input:

@@ -14,7 +14,7 @@ from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.models.history import longest_block
 from clozelab.models.model import Model, refuse_nan
-from clozelab.models.reader import Text, packed
+from clozelab.models.reader import Text, batches, packed
 from clozelab.scoring.probed import Excerpt
 from clozelab.training.memory import FORWARD_TOKENS
 
@@ -62,16 +62,11 @@ class FrozenEncoder:
         self.cut += sum(text.cut for text in read)
         texts = [self._texts[text] for text in missing]
         excerpts = list(missing.values())
-        lengths = np.array([len(text) for text in texts], dtype=np.int64)
-        order = np.argsort(-lengths, kind="stable")  # texts of similar length fill batches evenly
-        by_characters = self.loaded.recipe.encoder.reads != "tokens"
-        tokens = FORWARD_TOKENS // (8 if by_characters else 1)
         done = 0
-        while done < len(order):
-            batch = order[done : done + max(1, tokens // max(int(lengths[order[done]]), 1))]
+        for batch in batches(texts, tokens=FORWARD_TOKENS):
             self._compute([texts[n] for n in batch], [excerpts[n] for n in batch])
             done += len(batch)
-            yield done, len(order)
+            yield done, len(texts)
 
     def layer(self, excerpts: Sequence[Excerpt], number: int) -> Floats:
         """[n, W] one layer of computed excerpts."""
