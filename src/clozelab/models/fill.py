@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -167,20 +167,21 @@ def _from_queries(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 
 def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] logits from the text before each blank, earlier blanks filled with their best."""
-    roles = model.vocabulary.roles
-    boundary = [roles.get("eod", roles.get("sep"))]  # documents follow one another in training
-    prefix = np.array([number for number in boundary if number is not None], dtype=ids.dtype)
-    ids, rows = ids.copy(), []
-    for position in at.tolist():
-        context = np.concatenate([prefix, ids[:position]])[-(model.reader().limit or 0) :]
-        if not len(context):
+    roles, prefix, rows = model.vocabulary.roles, [], []
+    if model.recipe.encoder.causal:  # documents follow one another in training
+        prefix = [roles[role] for role in ("eod", "sep") if role in roles][:1]
+    text = model.reader().around(np.concatenate([np.array(prefix, ids.dtype), ids]))
+    for position in (text.own.start + len(prefix) + at).tolist():
+        if not position:
             raise UserError(
                 f"the text starts with a blank, but {model.place} reads left to right; put a"
                 " word before it"
             )
-        encoded = model.module.encode(packed([model.reader().around(context)], model.device))
+        before = {name: values[:position] for name, values in text.columns.items()}
+        batch = packed([replace(text, columns=before)], model.device)._replace(causal=True)
+        encoded = model.module.encode(batch)
         logits = head.logits(encoded.hidden_states[-1:], encoded.table)
-        ids[position] = int(logits[0, : model.vocabulary.size].argmax())
+        text.columns["ids"][position] = int(logits[0, : model.vocabulary.size].argmax())
         rows.append(logits)
     return torch.cat(rows)
 

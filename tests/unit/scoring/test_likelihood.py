@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.peer_models import shaken
 from support.random_models import TEXTS, corpus, model
 
 from clozelab.contracts import Ints
+from clozelab.masking.token import NoMasking
+from clozelab.models.build import build
 from clozelab.models.fill import fill
 from clozelab.models.model import Model
 from clozelab.models.reader import Text, packed
+from clozelab.objectives import CausalLm, NextSentence
 from clozelab.scoring import likelihood
 from clozelab.scoring.likelihood import Likelihoods, likelihoods
 
@@ -64,6 +69,27 @@ def test_a_blank_is_filled_with_the_probability_that_its_token_is_scored_with(na
     queen = ids_of(scores, 0)[1]
     (probability,) = (guess.probability for guess in blank if guess.number == queen)
     assert math.log(probability) == pytest.approx(of_text(scores, 0)[1], abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_a_last_blank_is_filled_as_it_is_scored_from_the_left(name: str) -> None:
+    """BERT reads some blocks causally here, and has no other language model."""
+    loaded = model(name)
+    if name == "bert":
+        recipe = replace(
+            loaded.recipe,
+            masking=NoMasking(),
+            objectives=(CausalLm(head="transform"), NextSentence()),
+            schedule=replace(loaded.recipe.schedule, causal=((0.5, 1.0),)),
+        )
+        module: Any = shaken(build(recipe, recipe.tokenizer.vocabulary, seed=0))
+        loaded = Model("a causal BERT", recipe, loaded.tokenizer, module)
+    scores = likelihoods(loaded, ["The queen was here"], device="cpu")
+    filled = fill(loaded, "The queen was [MASK]", top=10**6, device="cpu")
+    assert scores.method == "causal" and filled.left_only
+    here = ids_of(scores, 0)[-1]
+    (probability,) = (guess.probability for guess in filled.blanks[0] if guess.number == here)
+    assert math.log(probability) == pytest.approx(of_text(scores, 0)[-1], abs=1e-9)
 
 
 def test_a_model_computes_as_before_after_it_was_scored_in_half_precision() -> None:
