@@ -102,6 +102,7 @@ def test_a_resumed_run_goes_on_with_its_probes(pretrain_command: list[str], tmp_
     ("more", "says"),
     [
         (["--probe", "sst3"], "sst3: is not a task to probe; did you mean sst2?"),
+        (["--probe", "sst2,blim"], "blim: is not a task to probe; did you mean blimp?"),
         (["--probe", "sst2", "--task-data", "nowhere"], "nowhere has no data for sst2"),
         (["--probe-every", "2"], "name them with --probe"),
         (

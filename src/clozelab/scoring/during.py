@@ -7,13 +7,15 @@ from typing import Any, Literal
 
 import torch
 
+from clozelab.errors import UserError
 from clozelab.models.model import Model
+from clozelab.nearest import remedy
 from clozelab.runs.events import drained
 from clozelab.scoring.frozen import FrozenEncoder
 from clozelab.scoring.likelihood import scorer
 from clozelab.scoring.pairs import NAMED_PAIRS, PairFiles, find_pairs
 from clozelab.scoring.probe import follow
-from clozelab.scoring.probed import ProbeTask, tasks_of
+from clozelab.scoring.probed import ProbeTask, known, tasks_of
 
 
 class TrainingProbes:
@@ -32,8 +34,8 @@ class TrainingProbes:
         """The score of a constant answer, by task and metric."""
         scores = {f"{pairs.name} accuracy": 50.0 for pairs in self.pairs}
         for task in self.tasks:
-            known = task.kind.constant(task.scored_rows().examples)
-            scores |= {f"{task.name} {metric}": score for metric, score in known.items()}
+            constant = task.kind.constant(task.scored_rows().examples)
+            scores |= {f"{task.name} {metric}": score for metric, score in constant.items()}
         return scores
 
     def __call__(self, model: Model, device: torch.device) -> dict[str, dict[str, float]]:
@@ -58,6 +60,10 @@ class TrainingProbes:
 
 def training_probes(words: Sequence[str], *, root: str | None, most: int) -> TrainingProbes:
     """The probes of these tasks and sets of minimal pairs, whose files are checked."""
+    names = [*known(), *NAMED_PAIRS]
+    for word in words:
+        if word not in names:
+            raise UserError(f"{word}: is not a task to probe; {remedy(word, names)}")
     pairs = [find_pairs(word, root=root, columns={}) for word in words if word in NAMED_PAIRS]
     tasks = tasks_of([word for word in words if word not in NAMED_PAIRS], root=root)
     for task in tasks:
