@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -18,8 +19,10 @@ from support.corpora import build, texts, write
 from support.file_server import Server, at
 
 import clozelab
+from clozelab.api import training
+from clozelab.api.watching import Watch
 from clozelab.errors import UserError
-from clozelab.remote import access, cache
+from clozelab.remote import access, cache, copies
 from clozelab.runs.directory import Run
 from clozelab.text.store import Corpus
 
@@ -147,6 +150,26 @@ def test_a_run_that_was_lost_goes_on_from_its_copy(corpus: Corpus, place: Path) 
     again = clozelab.resume("a", copy_to=copy, **ON)
     assert again.losses() == losses and again.result()
     assert files_of(copy) == files_in(again.path)
+
+
+def test_a_lost_run_is_restored_by_one_process_of_several(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored: list[Path] = []
+
+    def slowly(url: str, folder: Path) -> None:
+        restored.append(folder)
+        time.sleep(0.2)
+        folder.mkdir()
+
+    monkeypatch.setattr(copies, "restore", slowly)
+    arguments = (place / "runs" / "a", "memory://at/a", Watch(progress=False))
+    threads = [threading.Thread(target=training._restore, args=arguments) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert restored == [place / "runs" / "a"] == [*(place / "runs").iterdir()]
 
 
 def test_a_fine_tuning_of_files_at_urls(corpus: Corpus, place: Path) -> None:

@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from filelock import FileLock
+
 from clozelab.api.corpora import fetch_corpora
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.watching import Watch, copying, follow_run, noticed, speaks
@@ -183,14 +185,27 @@ def _resumed(
     **options: Any,
 ) -> Run:
     from clozelab.pretraining import starting
-    from clozelab.remote import copies
 
     if copy_to and not Path(run).exists():
-        watch.say(f"{run}: is missing; restoring it from its copy at {shown(copy_to)}")
-        copies.restore(copy_to, Path(run))
+        _restore(Path(run), copy_to, watch)
     options |= {"copy_to": copy_to, "watch": watch}
     job = starting.resumed(Path(run), recipe=recipe, data=data)
     return trained(job, run, resume=True, **options)
+
+
+def _restore(run: Path, url: str, watch: Watch) -> None:
+    """Restore a run from its copy: one process of torchrun does, and the others wait for it."""
+    from clozelab.remote import copies
+
+    watch.say(f"{run}: is missing; restoring it from its copy at {shown(url)}")
+    run.parent.mkdir(parents=True, exist_ok=True)
+    lock = run.with_name(f".{run.name}.restoring")
+    try:
+        with FileLock(lock):
+            if not run.exists():
+                copies.restore(url, run)
+    finally:
+        lock.unlink(missing_ok=True)
 
 
 def trained(
