@@ -8,6 +8,8 @@ import re
 def plain(text: str) -> str:
     """A text on one line, with everything escaped that has a meaning in Markdown or HTML."""
     text = re.sub(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
+    # What begins a heading, an item or a rule where it begins a line.
+    text = re.sub(r"^(\d*)([#+=.)-])(?=[#=-]*(\s|$))", r"\1\\\2", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

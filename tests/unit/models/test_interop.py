@@ -892,6 +892,10 @@ HOSTILE = [
     "<img src=x onerror=alert(1)> | a & b",
     "![x](https://example.org/x.png) [y](javascript:alert(1))",
     "**bold** _thin_ `code` ~~gone~~ a_b \\ <!-- x -->",
+    "# a heading",
+    "1. an item",
+    "- an item",
+    "---",
     'a "quoted" name\n\n# with a heading\n```\n<b>x</b>',
 ]
 
@@ -914,6 +918,7 @@ def test_nothing_that_a_user_wrote_is_markup_in_a_card(text: str) -> None:
     inline = [child for token in tokens for child in token.children or []]
     assert {token.type for token in inline} <= {"text", "code_inline", "text_special", "softbreak"}
     assert not [token for token in tokens if token.type.startswith("html")]
+    assert not {"hr", "list_item_open"} & {token.type for token in tokens}
     written = " ".join(text.split())
     cells = [
         "".join(child.content for child in token.children or [])
