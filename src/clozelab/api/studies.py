@@ -205,7 +205,6 @@ def _watch(
         view = View(bars, watch)
 
         def show(event: Any) -> None:
-            bars.update(everything, completed=_done(place))
             if isinstance(event, CellStarted):
                 watch.say(event.cell.name, style="bold")
             elif isinstance(event, CellFinished):
@@ -218,6 +217,8 @@ def _watch(
                 update()
             else:
                 view.show_stage(event.event, event.stage)
+                return
+            bars.update(everything, completed=_done(place))
 
         watch.follow(running, show)
     write_page(place)

@@ -131,8 +131,10 @@ class Case:
     @property
     def unigram(self) -> float | None:
         """The unigram entropy; estimated if the text is not available."""
-        if self.text is not None or self.entropy is not None:
-            return self.text.unigram if self.text is not None else self.entropy
+        if self.text is not None:
+            return self.text.unigram
+        if self.entropy is not None:
+            return self.entropy
         return None if self.vocabulary is None else _TYPICAL * float(np.log(self.vocabulary))
 
     @property
