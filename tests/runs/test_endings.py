@@ -19,6 +19,7 @@ from support.processes import run_process
 import clozelab
 from clozelab import cli
 from clozelab.cli.commands import Command
+from clozelab.cli.console import open_streams
 from clozelab.errors import UserError
 from clozelab.options import command
 
@@ -141,6 +142,18 @@ def work():
 cli.COMMANDS["tasks"] = Command(work)
 sys.exit(cli.main(["tasks"]))
 """
+
+
+def test_every_sign_that_is_printed_has_a_plain_one() -> None:
+    package = Path(clozelab.__file__).parent
+    files = [
+        file for room in ("api", "cli", "diagnosis") for file in (package / room).rglob("*.py")
+    ]
+    files.append(package / "pretraining" / "shown_masks.py")
+    signs = {sign for file in files for sign in file.read_text(encoding="utf-8")}
+    open_streams()
+    plain = {sign: sign.encode("ascii", "clozelab.plain") for sign in signs - {"?", "\ufffd"}}
+    assert len(signs) > 100 and not [sign for sign, word in plain.items() if word == b"?"]
 
 
 @pytest.mark.parametrize(("how", "code"), [("well", 0), ("mistake", 2), ("pipe", 2)])

@@ -30,7 +30,7 @@ _SIGNS = {
     **dict.fromkeys("│┃║", "|"),
     **dict.fromkeys("‘’", "'"),
     **dict.fromkeys("“”«»", '"'),
-    **dict.fromkeys("▁␣", "_"),
+    **dict.fromkeys("▁␣‿", "_"),
     **dict.fromkeys("▂▃▄▅▆▇█", "#"),
     **dict.fromkeys("•●", "*"),
 }
