@@ -80,9 +80,10 @@ def register(slot: str, name: str, part: Any = None) -> Any:
 def opened(slot: str, table: dict[str, Any]) -> None:
     """Register a package's own table of parts, to which parts from outside are added."""
     _tables[slot], _own[slot] = table, frozenset(table)
-    for name, (part, module) in _outside[slot].items():
+    for name in [*_outside[slot]]:
+        part, module = _outside[slot].pop(name)  # a part that is refused is not registered
         _refuse_taken(slot, name, module)
-        table[name] = part
+        table[name], _outside[slot][name] = part, (part, module)
 
 
 def find(slot: str, name: str) -> Any | None:
@@ -184,11 +185,13 @@ def check(slot: str, name: str, part: Any) -> None:
                 )
 
 
-def slot_of(part: type) -> str | None:
-    """The slot that a part is registered in."""
-    outside = {slot: [part for part, _ in table.values()] for slot, table in _outside.items()}
-    inside = {slot: [*table.values()] for slot, table in _tables.items()}
-    return next((slot for slot in DUTIES if part in [*outside[slot], *inside.get(slot, [])]), None)
+def slot_of(part: Any) -> str | None:
+    """The slot that a part is registered in, a class or a function."""
+    for slot in DUTIES:
+        outside = [other for other, _ in _outside[slot].values()]
+        if part in (*outside, *_tables.get(slot, {}).values()):
+            return slot
+    return None
 
 
 @cache

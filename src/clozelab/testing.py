@@ -12,7 +12,7 @@ on many more inputs.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -46,16 +46,18 @@ _SHAPES = ([5, 0, 9, 3, 21, 4], [1, 1, 2], [40, 2, 1, 1, 60, 7], list[int](), [3
 
 def check_part(part: Any, *, slot: str | None = None) -> None:
     """Hold a part to what the parts of its slot promise; `slot` where it is not registered."""
-    kind = part if isinstance(part, type) else type(part)
-    slot = slot or registry.slot_of(kind)
-    _hold(slot in registry.DUTIES, f"{kind.__name__} is in no slot; register it, or give slot=")
+    registered = type(part) if is_dataclass(part) and not isinstance(part, type) else part
+    slot = slot or registry.slot_of(registered)
+    name = getattr(registered, "__name__", repr(part))
+    _hold(slot in registry.DUTIES, f"{name} is in no slot; register it, or give slot=")
     assert slot is not None
-    registry.check(slot, "part", kind)
+    registry.check(slot, "part", registered)
+    if slot == "measure":
+        return
     if isinstance(part, type):
         part = part()
-    if slot != "measure":
-        again = build(type(part), plain(part), place="check_part", key=type(part).__name__)
-        _hold(again == part, "its fields do not come back equal from TOML")
+    again = build(type(part), plain(part), place="check_part", key=name)
+    _hold(again == part, "its fields do not come back equal from TOML")
     if slot in _CHECKS:
         _CHECKS[slot](part)
 

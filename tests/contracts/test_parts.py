@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from clozelab import registry
 from clozelab.blocks.sentences import FullSentences
 from clozelab.config import slots
 from clozelab.contracts import Blocks, Documents, Hidden, Plan, Vocabulary
@@ -126,6 +127,20 @@ def test_what_is_no_part_is_refused() -> None:
         check_part(Restless)
     with pytest.raises(ValueError, match="frozen dataclass"):
         check_part(Unfrozen, slot="optimiser")
+
+
+def test_a_measure_is_a_function_and_is_found_where_it_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def measure(*_: Any) -> float:
+        return 1.0
+
+    monkeypatch.setitem(registry._outside, "measure", {"mine": (measure, __name__)})
+    check_part(measure)
+    with pytest.raises(AssertionError, match="3 is in no slot"):
+        check_part(3)
+    with pytest.raises(ValueError, match="has no __call__"):
+        check_part(3, slot="measure")
 
 
 def test_the_examples_are_what_they_say() -> None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from support.outside_parts import NAME, restored  # noqa: F401
+from support.processes import run_process
 
 import clozelab
 from clozelab import registry
@@ -191,6 +192,28 @@ def test_a_name_belongs_to_the_module_that_took_it_first() -> None:
         clozelab.register("masking", "each_nth", _Idle)
     clozelab.register("masking", "idle", _Idle)
     clozelab.register("masking", "idle", _Idle)  # as a notebook does whose cell is run again
+
+
+def test_a_name_of_clozelab_is_refused_once_where_its_parts_are_not_loaded_yet() -> None:
+    code = """
+from dataclasses import dataclass
+import clozelab
+
+@dataclass(frozen=True)
+class Mine:
+    provides = needs = frozenset()
+    def hide(self, *_): ...
+
+clozelab.register("masking", "token", Mine)
+for _ in range(2):
+    try:
+        print(clozelab.read("bert").name)
+    except clozelab.UserError as error:
+        print(error)
+"""
+    done = run_process([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    refused, known = done.stdout.splitlines()
+    assert "masking token: is a part of clozelab itself" in refused and known == "bert"
 
 
 def test_a_part_without_a_name_is_refused_where_it_is_to_be_recorded() -> None:
