@@ -24,8 +24,8 @@ lists. None is the same as leaving an option out, and `json` changes only what a
 mistake raises `UserError`, whose traceback is short (`CLOZELAB_DEBUG=1` shows all of it). Ctrl-C
 raises `KeyboardInterrupt`, whose message says how to continue. Names not on this page are private.
 
-In a script, put the calls under `if __name__ == "__main__":`. Corpus builds and parallel runs start
-processes, and each of these would otherwise run the whole script again.
+A script that registers parts of its own puts its calls under `if __name__ == "__main__":`. Corpus
+builds and parallel runs start processes, and these run such a script again to get its parts.
 
 From version 0.2 on, the old name of a renamed function, option or key still works, with a warning,
 for two minor versions.

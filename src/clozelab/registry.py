@@ -13,8 +13,10 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from types import ModuleType
 from typing import Any, TypeVar, overload
 
 from clozelab.errors import UserError
@@ -124,7 +126,7 @@ def require(modules: Any, place: str) -> None:
         raise UserError(f'{place}: imports must be a list of modules, as in ["my_package.parts"]')
     for module in modules:
         if module == "__main__":
-            if not any(home == module for table in _outside.values() for _, home in table.values()):
+            if not _has_parts_of("__main__"):
                 raise UserError(
                     f"{place}: its parts were registered by a script or a notebook; register"
                     " them again first, or move them into a module and import that"
@@ -137,6 +139,22 @@ def require(modules: Any, place: str) -> None:
                     f" you trust it, give --import {module}, or import it in Python"
                     f" first{failures()}"
                 )
+
+
+@contextmanager
+def starting_processes() -> Iterator[None]:
+    """Start processes that have the parts of this one, without running the user's script again.
+
+    Python runs it in each process, with every call that is not under `if __name__ == "__main__":`.
+    This is needed only if the script itself registered parts.
+    """
+    script = sys.modules["__main__"]
+    if not _has_parts_of("__main__"):
+        sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def environment() -> dict[str, str]:
@@ -209,6 +227,10 @@ def load_given() -> None:
             point.load()
         except Exception as error:
             _failures.append(f"entry point {point.name}: {type(error).__name__}: {error}")
+
+
+def _has_parts_of(module: str) -> bool:
+    return any(home == module for table in _outside.values() for _, home in table.values())
 
 
 def _refuse_taken(slot: str, name: str, module: str) -> None:

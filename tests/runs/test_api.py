@@ -223,11 +223,28 @@ def test_a_mistake_is_one_sentence_unless_it_is_traced(monkeypatch: pytest.Monke
     assert short == 2 < frames()
 
 
-def test_a_script_that_starts_itself_again_is_told_how_not_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["a file", "standard input"])
+def test_a_script_that_starts_processes_is_not_run_again_by_them(tmp_path: Path, by: str) -> None:
+    write(tmp_path / "text.jsonl", texts(20))
+    script = (
+        "import clozelab\nprint('begins')\n"
+        "clozelab.build_corpus('text.jsonl', out='corpus', vocabulary=400, workers=2)\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    done = run_process(
+        [sys.executable, "script.py" if by == "a file" else "-"], input=script,
+        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.startswith("begins\n"), done.stderr
+    assert done.stdout.count("begins") == 1 and clozelab.Corpus.open(tmp_path / "corpus")
+
+
+def test_a_script_that_must_be_run_again_for_its_parts_is_told_how(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     write(tmp_path / "text.jsonl", texts(20))
+    part = "clozelab.register('measure', 'mine', lambda model: {'score': 1.0})"
     call = "clozelab.build_corpus('text.jsonl', out='corpus', vocabulary=400, workers=1)"
-    script.write_text(f"import clozelab\n{call}\n")
+    script.write_text(f"import clozelab\n{part}\n{call}\n")
     command = [sys.executable, str(script)]
     done = run_process(
         command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False

@@ -277,7 +277,7 @@ def fill(folder: Path, place: Path, arguments: list[str], size: int) -> None:
 
 
 def test_a_build_whose_processes_die_at_their_start_ends(tmp_path: Path) -> None:
-    """A script without `if __name__ == "__main__"`: each process begins a build, and is refused."""
+    """A script with a part, not under a guard: each process begins a build, and is refused."""
     write(tmp_path / "a.jsonl", texts(20))
     (tmp_path / "script.py").write_text(
         "from pathlib import Path\n"
@@ -285,6 +285,8 @@ def test_a_build_whose_processes_die_at_their_start_ends(tmp_path: Path) -> None
         "from clozelab.text.building import BuildOptions\n"
         "from clozelab.text.store.build import build\n"
         "from clozelab.text.tokenizers import Wordpiece\n"
+        "from clozelab.registry import register\n"
+        "register('measure', 'mine', lambda model: {'score': 1.0})\n"
         # Large enough for a pipe to fill up, were it handed over at the start.
         "words = ' '.join(f'w{number}' for number in range(9000))\n"
         "tokenizer = Wordpiece(12000).train(iter([words]))\n"

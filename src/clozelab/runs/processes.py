@@ -18,7 +18,7 @@ from multiprocessing.util import Finalize
 from threading import Thread, current_thread
 from typing import Any, TypeVar
 
-from clozelab import interrupts
+from clozelab import interrupts, registry
 from clozelab.errors import UserError
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
         try:
-            with interrupts.held(), _environment(threads):
+            with interrupts.held(), _environment(threads), registry.starting_processes():
                 self.process.start()
         except KeyboardInterrupt:  # held back until it had started
             self.process.kill()

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from clozelab import cluster, interrupts
+from clozelab import cluster, interrupts, registry
 from clozelab.errors import UserError
 from clozelab.text.building import BuildOptions, cores
 from clozelab.text.store.shards import TokenisingSettings
@@ -120,7 +120,7 @@ class ProcessEngine:
     def submit(self, cut: Any) -> Future[Any]:
         """Submit a task to the pool."""
         assert self._pool is not None
-        with interrupts.held():
+        with interrupts.held(), registry.starting_processes():  # they start when they are needed
             return self._pool.submit(run, cut)
 
     def first_done(self, tasks: Collection[Future[Any]]) -> set[Future[Any]]:
