@@ -94,6 +94,15 @@ class RunRecord:
             ends.append(fmean(loss for _, loss in points))
         return min(ends, default=None)
 
+    @property
+    def found_replaced(self) -> float | None:
+        """The share of replaced tokens that its detector finds; None without a detector."""
+        detectors = (part for part in self.recipe.objectives if part.detects_replaced)
+        last = (self.last.get(slots.use("objectives", part), {}) for part in detectors)
+        return next(
+            (means["accuracy_replaced"] for means in last if "accuracy_replaced" in means), None
+        )
+
 
 def read_run(run: Run, name: str) -> RunRecord:
     """The record of a run, as far as it got, under a name."""

@@ -25,7 +25,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.config.renamed import recorded
 from clozelab.errors import UserError
 from clozelab.files import check_writable, is_own, locked, write_text
-from clozelab.runs.diagnostics import LEFT
+from clozelab.runs.diagnostics import FOUND, LEFT
 from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run, runs_by_seed
 from clozelab.runs.record import RunRecord, read_run
 from clozelab.studies import spec
@@ -108,7 +108,7 @@ class StudyRecord:
         if measure == "run.left_plateau":
             limit, ends = self.plateau(variant), self._final_losses(variant)
             known = [cell for cell in cells if limit and (cell.failed or cell.seed in ends)]
-            stuck = self.on_plateau(variant)
+            stuck = [*self.on_plateau(variant), *self.blind(variant)]
             return {
                 cell.seed: 100.0 * (cell.seed in ends and cell.seed not in stuck) for cell in known
             }
@@ -146,11 +146,21 @@ class StudyRecord:
             return {}
         return {seed: x for seed, x in self._final_losses(variant).items() if x > LEFT * limit}
 
+    def blind(self, variant: str) -> list[int]:
+        """The seeds of a variant's runs whose detector knows only how many tokens are replaced."""
+        found = {seed: run.found_replaced for seed, run in self._finished(variant).items()}
+        return [seed for seed, share in found.items() if share is not None and share < FOUND]
+
     def _final_losses(self, variant: str) -> dict[int, float]:
         """The final losses of a variant's finished runs, by seed."""
+        final = {seed: run.reached for seed, run in self._finished(variant).items()}
+        return {seed: loss for seed, loss in final.items() if loss is not None}
+
+    def _finished(self, variant: str) -> dict[int, RunRecord]:
+        """The runs of a variant's finished cells, by seed."""
         done = {cell.seed for cell in self.cells if cell.variant == variant}
-        final = {seed: run.reached for (name, seed), run in self.runs.items() if name == variant}
-        return {seed: loss for seed, loss in final.items() if loss is not None and seed in done}
+        runs = self.runs.items()
+        return {seed: run for (name, seed), run in runs if name == variant and seed in done}
 
     @property
     def constant(self) -> dict[str, float]:

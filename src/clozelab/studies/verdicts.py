@@ -9,7 +9,8 @@ the corrected ones decide:
 - equal: neither is shown, and two one-sided tests place the advantage within delta;
 - undecided: none of these, as with a single seed;
 - not tested: runs of a side diverged, or ended on the unigram plateau, where only frequencies are
-  known and there is nothing to compare; or both sides were one and the same run.
+  known and there is nothing to compare, or with detectors that find no replaced token; or both
+  sides were one and the same run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple, get_args
 
 from clozelab.nearest import listed
+from clozelab.runs.diagnostics import FOUND
 from clozelab.statistics import (
     LEVEL,
     NO_ITEMS,
@@ -258,12 +260,18 @@ def stuck(record: StudyRecord, variant: str) -> str | None:
             f" {fmean(losses):.2f} nats, where frequencies and copying alone give"
             f" {record.plateau(variant):.2f}"
         )
+    blind = record.blind(variant)
+    if runs and len(blind) > _MOST_STUCK * runs:
+        return (
+            f"the detectors of {len(blind)} of {runs} runs of {variant} find less than {FOUND:.0%}"
+            " of the replaced tokens, as if they only knew how many there are"
+        )
     return None
 
 
 def _left_plateau(record: StudyRecord, variant: str, values: Values) -> dict[int, float]:
     """The values of runs that left the plateau; none if too many of a variant's did not."""
-    on_plateau = record.on_plateau(variant)
+    on_plateau = [*record.on_plateau(variant), *record.blind(variant)]
     is_stuck = stuck(record, variant) is not None
     return {} if is_stuck else {seed: x for seed, x in values.items() if seed not in on_plateau}
 

@@ -171,6 +171,27 @@ def test_a_generator_can_stay_on_the_plateau(tmp_path: Path) -> None:
     assert read_run(run, "electra").reached == 7.7
 
 
+@pytest.mark.parametrize("found", [0.004, 0.4])
+def test_a_detector_that_finds_nothing_leaves_a_claim_not_tested(
+    tmp_path: Path, found: float
+) -> None:
+    folder = with_plateau(study(tmp_path / "s"), 6.0)
+    before = [judgement.verdict for judgement in judge(read(folder))]
+    for seed in range(3):
+        cell = folder / f"cells/dynamic/seed-{seed}"
+        (cell / "recipe.toml").write_text(recipes.to_toml(recipes.read("electra")))
+        detected = {"loss": 0.4, "accuracy": 0.9, "accuracy_replaced": found}
+        log = {"generator": {"loss": 3.0}, "replaced_token": detected}
+        Run(cell).append({"kind": "held_out", "step": 40, **log})
+    judgements = judge(read(folder))
+    if found > 0.01:
+        assert [judgement.verdict for judgement in judgements] == before
+    else:
+        assert judgements[0].verdict == "not tested" != before[0]
+        why = str(judgements[0].decisive[0].why)
+        assert "3 of 3 runs of dynamic find less than 1% of the replaced tokens" in why
+
+
 @pytest.mark.parametrize("accuracies", [[70, 69, 68], [70, None, None], [70]])
 def test_a_tuning_that_diverged_counts_as_one_that_learned_nothing(
     tmp_path: Path, accuracies: list[float | None]
