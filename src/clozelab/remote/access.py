@@ -116,15 +116,13 @@ def files_under(url: str) -> dict[str, RemoteFile]:
     """The files of a folder and of the folders in it, by their names relative to it.
 
     It is empty for an object store without names that begin so. If the URL is that of a file, its
-    name is "".
+    name is "", except on a web server, where it is empty.
     """
     system, path = system_of(url)
     system.invalidate_cache()  # forget earlier listings
     base = path.partition("?")[0].rstrip("/")
-    folder = f"{base}/" if is_web(url) else path
-    infos = tried(partial(call, system, "find", folder, detail=True), url)
     by_name = {}
-    for place, info in sorted(infos.items()):
+    for place, info in infos_under(url, system, f"{base}/" if is_web(url) else path).items():
         name = place.removeprefix(base).strip("/")
         at = joined(url, name) if name else url
         place = joined(path, name) if is_web(url) else place  # with the query of the folder
@@ -132,6 +130,20 @@ def files_under(url: str) -> dict[str, RemoteFile]:
             info = call_with_retries(at, system, "info", place)
         by_name[name] = described(at, system, place, info=info)
     return by_name
+
+
+def infos_under(url: str, system: Any, folder: str) -> dict[str, dict[str, Any]]:
+    """What a file system tells of all files under a folder, by their paths in it, sorted.
+
+    Without paths that end in "/": a web server's pages of links (Apache's also in other orders, as
+    wiki/?C=N;O=D), and an object store's marks of folders.
+    """
+    infos = tried(partial(call, system, "find", folder, detail=True), url)
+    return {
+        place: info
+        for place, info in sorted(infos.items())
+        if not place.partition("?")[0].endswith("/")
+    }
 
 
 def content(url: str) -> bytes:

@@ -284,6 +284,22 @@ def test_of_a_folder_what_is_wanted_is_fetched() -> None:
     assert local_folder("here/and/there") == Path("here/and/there")
 
 
+def test_a_folder_of_a_web_server_whose_pages_lead_to_folders_and_to_other_orders(
+    server: Server,
+) -> None:
+    server.orders = ("/", "?C=N;O=D", "?C=M;O=A")  # as Apache's
+    for name in ("one.tsv", "deep/two.tsv"):
+        (server.folder / "tasks" / name).parent.mkdir(parents=True, exist_ok=True)
+        (server.folder / "tasks" / name).write_text(name, encoding="utf-8")
+    for place in ("tasks", "tasks/", "tasks?signature=secret"):
+        folder = local_folder(at(server, place))
+        there = {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*.tsv")}
+        assert there == {"one.tsv": "one.tsv", "deep/two.tsv": "deep/two.tsv"}
+    (server.folder / "none").mkdir()
+    with pytest.raises(UserError, match="none does not exist or is empty"):
+        local_folder(at(server, "none"))
+
+
 def test_of_a_folder_what_was_deleted_at_the_url_goes() -> None:
     import fsspec
 

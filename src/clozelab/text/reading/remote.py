@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import PurePath, PurePosixPath
 from tempfile import TemporaryFile
 from typing import IO, Any
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 
 from clozelab.errors import UserError
 from clozelab.remote import access
-from clozelab.remote.access import RemoteFile, call_with_retries, shown, tried
+from clozelab.remote.access import RemoteFile, call_with_retries, shown
 from clozelab.text.reading.lines import TextFile
 
 Wanted = Callable[[str, str], bool]  # whether to read a file: its path in its folder, its URL
@@ -60,13 +59,11 @@ def _find_under(system: Any, path: str, url: str, wanted: Wanted) -> list[TextFi
         info = call_with_retries(url, system, "info", path)
         if info["type"] != "directory":
             return [_text_file(system, path, info)]
-    infos = tried(partial(access.call, system, "find", path, detail=True), url)
     texts = []
     base = path.partition("?")[0]
-    for name, info in sorted(infos.items()):
+    for name, info in access.infos_under(url, system, path).items():
         inside = name.partition("?")[0].removeprefix(base)
-        is_page = not inside or inside.endswith("/")  # a web server's page of links
-        if not is_page and wanted(inside, shown(str(system.unstrip_protocol(name)))):
+        if inside and wanted(inside, shown(str(system.unstrip_protocol(name)))):
             has_size = info.get("size") is not None
             info = info if has_size else call_with_retries(url, system, "info", name)
             texts.append(_text_file(system, name, info))
