@@ -305,15 +305,19 @@ def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, say
         assert Run(out / f"seed-{seed}").machine()["digests"][str(train.resolve())] == digest
 
 
+def glue_folder(folder: Path, word: str) -> Path:
+    """A folder of tasks with a small SST-2."""
+    rows = "".join(f"{word} {n}\t{n % 2}\n" for n in range(4))
+    for split in ("train", "dev"):
+        write(folder / "SST-2" / f"{split}.tsv", f"sentence\tlabel\n{rows}{split}\t0\n")
+    return folder
+
+
 def test_seeds_are_not_averaged_over_the_data_of_two_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder, word in (("a", "fine"), ("b", "bad"), ("c", "fine")):
-        rows = "".join(f"{word} {n}\t{n % 2}\n" for n in range(4))
-        for split in ("train", "dev"):
-            write(
-                tmp_path / folder / "SST-2" / f"{split}.tsv", f"sentence\tlabel\n{rows}{split}\t0\n"
-            )
+        glue_folder(tmp_path / folder, word)
     request, out = FinetuneRequest(base_model(), Data("sst2"), settings=SHORT), tmp_path / "out"
     monkeypatch.setenv("CLOZELAB_DATA", str(tmp_path / "a"))
     run_finetuning(request, out)
@@ -323,6 +327,36 @@ def test_seeds_are_not_averaged_over_the_data_of_two_folders(
     monkeypatch.setenv("CLOZELAB_DATA", str(tmp_path / "c"))  # the same, moved
     run_finetuning(planned(request, seeds=2), out)
     assert Run(out / "seed-1").result() is not None
+
+
+def test_a_fine_tuning_whose_data_folder_has_moved_goes_on(tmp_path: Path) -> None:
+    def request(root: Path) -> FinetuneRequest:
+        return FinetuneRequest(base_model(), Data("sst2", root=str(root)), settings=SHORT)
+
+    old, out = glue_folder(tmp_path / "old", "fine"), tmp_path / "out"
+    run_finetuning(request(old), out)
+    moved, other = old.rename(tmp_path / "moved"), glue_folder(tmp_path / "other", "bad")
+    run_finetuning(planned(request(moved), seeds=2), out)
+    assert Run(out / "seed-1").result() is not None
+    with pytest.raises(UserError, match=r"other/SST-2/train.tsv have changed since .*out was sta"):
+        run_finetuning(planned(request(other), seeds=3), out)
+    plan = json_or_empty(out / "plan.json")
+    assert plan["data"]["root"] == str(old)
+    write(out / "plan.json", json.dumps({**plan, "digests": None}))
+    with pytest.raises(UserError, match=r"was started differently \(data\)"):
+        run_finetuning(planned(request(moved), seeds=3), out)
+
+
+def test_a_folder_to_which_not_all_files_were_moved_has_changed() -> None:
+    before = {"a/train": "1", "a/dev-matched": "2", "a/dev-mismatched": "3"}
+    refuse_changed(
+        before,
+        {name.replace("a/", "b/"): before[name] for name in before},
+        since="then",
+        more=False,
+    )
+    with pytest.raises(UserError, match=r"a/dev-mismatched has changed since then"):
+        refuse_changed(before, {"b/train": "1", "b/dev-matched": "2"}, since="then", more=False)
 
 
 def test_seeds_are_not_averaged_over_a_dataset_of_the_hub_that_has_changed(

@@ -232,13 +232,15 @@ def _write_plan(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
     file = out / PLAN
     if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was started
         before, now = _saved_plan(file), json.loads(text)
+        if before.get("digests"):  # which say whether a folder has the same data, wherever it is
+            before["data"]["root"] = now["data"]["root"]
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
         if changed:
             raise UserError(
                 f"{out}: was started differently ({', '.join(changed)}); name another folder"
                 " with --out"
             )
-        if before.get("digests") is not None:
+        if before.get("digests"):
             since = f"{out} was started"
             refuse_changed(before["digests"], now["digests"], since=since, more=False)
             return
@@ -256,6 +258,7 @@ def _saved_plan(file: Path) -> dict[str, Any]:
         with recorded():
             known = [field.name for field in fields(FinetuneConfig)]
             plan["tuning"] = renamed(plan["tuning"], known, place=str(file), key="tuning")
+        plan["data"] = dict(plan["data"])
         plan["protocol"] = absolute_protocol(plan.get("protocol"))  # once recorded as it was given
         return plan
     except (ValueError, TypeError, KeyError, AttributeError):

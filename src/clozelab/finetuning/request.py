@@ -147,15 +147,17 @@ def refuse_changed(
 ) -> None:
     """Refuse files that have changed, since scores on different data cannot be averaged.
 
-    There may be `more` files than before, of other tasks; otherwise a new one must have the content
-    of one of those before, which was moved.
+    There may be `more` files than before, of other tasks. Otherwise files may have been moved: the
+    contents must be the same.
     """
-    known = {*before.values()}
+    known, found = {*before.values()}, {*now.values()}
     changed = [
         file
         for file, digest in now.items()
         if (before[file] != digest if file in before else not more and digest not in known)
     ]
+    if not more and not changed:
+        changed = [file for file, digest in before.items() if digest not in found]
     if changed:
         files, have = ", ".join(map(_relative, changed)), "has" if len(changed) == 1 else "have"
         raise UserError(
