@@ -186,6 +186,9 @@ def test_a_pattern_that_matches_a_folder_and_its_files_reads_each_once(tmp_path:
     for pattern in ("**", "**/*"):
         assert texts(tmp_path / pattern) == ["a.txt", "deep/b.txt", "deep/deeper/c.txt"]
     assert texts(tmp_path / "d*") == ["deep/b.txt", "deep/deeper/c.txt"]
+    mark(tmp_path / "deep" / "deeper", "corpus")
+    with pytest.raises(UserError, match="deep/deeper: is a corpus that clozelab made, not text"):
+        texts(tmp_path / "**")
 
 
 def test_a_file_may_have_a_pattern_for_a_name(tmp_path: Path) -> None:

@@ -283,7 +283,10 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[Item]:
     if path.is_symlink():
         raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing; fix the link")
     if glob.has_magic(name):
-        matches = remote.innermost(sorted(glob.glob(name, recursive=True)))
+        found = glob.glob(name, recursive=True)
+        matches = remote.innermost(sorted(found))
+        for folder in sorted({*found} - {*matches}):  # in which other matches are
+            _refuse_made(Path(folder))
         items = [item for match in matches for item in _expand_one(match, split, counts=counts)]
         if items:
             return items
@@ -318,9 +321,14 @@ def _nearest(path: Path) -> str:
     return f": did you mean {missing.parent / meant}?" if meant else ": check the name"
 
 
-def _folder(folder: Path, split: str, *, counts: Counts) -> list[Item]:
+def _refuse_made(folder: Path) -> None:
+    """Refuse a folder that clozelab made, such as a corpus."""
     if kind := files.kind_of(folder):
         raise UserError(f"{folder}: is a {kind} that clozelab made, not text; name the text itself")
+
+
+def _folder(folder: Path, split: str, *, counts: Counts) -> list[Item]:
+    _refuse_made(folder)
     entries = _entries(folder)
     if any(entry.name == "dataset_dict.json" for entry in entries):
         splits = [entry.name for entry in entries if entry.is_dir()]
