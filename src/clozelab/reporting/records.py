@@ -79,9 +79,9 @@ def finetunings(folder: Path, name: str) -> Iterator[FinetuneRecord]:
     seconds: dict[str, dict[int, float]] = {}
     for cell in result["cells"]:
         seconds[cell["name"]] = {
-            seed: result.get("seconds", 0.0)
+            seed: done.get("seconds", 0.0)
             for seed, run in runs_by_seed(folder / cell["name"]).items()
-            if (result := run.result()) is not None
+            if (done := run.result()) is not None
         }
     yield FinetuneRecord(
         name=name,
