@@ -116,7 +116,7 @@ def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
     axis.set_xlim(1.3 * least, 1.3 * most)
     axis.set_yticks(places, [row.name for row in rows])
     axis.set_ylim(places[-1] + 0.6, -0.6)
-    axis.set_xlabel(f"advantage, {unit}")
+    axis.set_xlabel(f"advantage, {unit} (logarithmic beyond ±{TICKS[unit][0]:g})")
     axis.spines["left"].set_visible(False)
     axis.minorticks_off()
     axis.tick_params(axis="y", left=False, labelcolor=INK)

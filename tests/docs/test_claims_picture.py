@@ -1,11 +1,14 @@
-"""The A/A pairs in the pictures of claims: the statistics of claims, on the measures of claims."""
+"""The pictures of claims: their A/A pairs, on the measures of claims, and what their axes say."""
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from support.study_folders import SCORES, TEXT, study
@@ -61,3 +64,18 @@ def test_each_picture_has_the_pairs_of_its_measures(tool: dict[str, Any], name: 
         label = pair.says if name == "holds.svg" else f"{pair.study}: {pair.says}"
         assert drawing.count(f"<!-- {label} -->") == 1
     assert drawing.count("the same recipe again (A/A)") == len(pairs)
+
+
+@pytest.mark.parametrize("unit", ["points", "nats"])
+def test_an_axis_says_from_where_on_it_is_logarithmic(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    for name in ("matplotlib", "matplotlib.axes", "plotting"):  # which a test machine may lack
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    tool, axis = run_path(str(ROOT / "tools" / "claims_picture.py")), MagicMock()
+    estimate = SimpleNamespace(low=-1.0, value=0.5, high=2.0)
+    tool["draw"](axis, unit, [tool["Row"]("a claim", estimate, "confirmed")])
+    linear = axis.set_xscale.call_args.kwargs["linthresh"]
+    (label,) = axis.set_xlabel.call_args.args
+    assert label == f"advantage, {unit} (logarithmic beyond ±{linear})"
