@@ -99,6 +99,8 @@ def test_finished_cells_of_seeds_that_are_not_named_are_told(tmp_path: Path) -> 
         return [said.text for said in make_plan(request, MACHINE, out=out)]
 
     assert not any("kept but not compared" in text for text in told(2))
+    shutil.copytree(out / "cells/dynamic/seed-0", out / "cells/dynamic/seed-0-old")
+    assert not any("kept but not compared" in text for text in told(2))
     assert any("1 finished cell is kept but not compared" in text for text in told(1))
     pack(out)
     assert any("1 finished cell is kept but not compared" in text for text in told(1))

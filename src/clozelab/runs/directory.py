@@ -366,10 +366,17 @@ def runs_in(folder: Path) -> list[Path]:
     return [path for path in inside if is_run(path)]
 
 
+def seed_of(folder: Path) -> int | None:
+    """The seed of a folder seed-N; None for another, also for a copy such as seed-0-old."""
+    name = re.fullmatch(r"seed-(-?\d+)", folder.name)
+    return None if name is None else int(name[1])
+
+
 def runs_by_seed(folder: Path) -> dict[int, Run]:
-    """The runs in the folders seed-N of a folder; a copy such as seed-0-old is left out."""
-    names = ((re.fullmatch(r"seed-(-?\d+)", place.name), place) for place in folder.glob("seed-*"))
-    return dict(sorted((int(name[1]), Run(place)) for name, place in names if name))
+    """The runs in the folders seed-N of a folder, in the order of their seeds."""
+    places = sorted(folder.glob("seed-*"))
+    runs = {seed: Run(place) for place in places if (seed := seed_of(place)) is not None}
+    return {seed: runs[seed] for seed in sorted(runs)}
 
 
 def json_or_empty(file: Path) -> dict[str, Any]:

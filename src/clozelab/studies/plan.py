@@ -17,7 +17,7 @@ import torch
 
 from clozelab.errors import UserError
 from clozelab.files import write_text
-from clozelab.runs.directory import CELLS, PLAN, STUDY
+from clozelab.runs.directory import CELLS, PLAN, STUDY, seed_of
 from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.studies import spec, timing
@@ -218,8 +218,8 @@ def _left_out(request: StudyRequest, out: Path | None) -> int:
     cells = {cell.folder(out) for cell in request.cells()}
     pattern = f"{CELLS}/*/seed-*/result.json"
     packed = [out / name for name in packed_files(out) if Path(name).match(pattern)]
-    finished = {file.parent for file in (*out.glob(pattern), *packed)}
-    return len(finished - cells)
+    finished = {file.parent for file in (*out.glob(pattern), *packed)} - cells
+    return sum(seed_of(cell) is not None for cell in finished)
 
 
 def _stated_power(saved: SavedPlan, claim: str, power: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ from clozelab.config.renamed import recorded
 from clozelab.errors import UserError
 from clozelab.files import check_writable, is_own, locked, write_text
 from clozelab.runs.diagnostics import FOUND, LEFT
-from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run, runs_by_seed
+from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run, runs_by_seed, seed_of
 from clozelab.runs.record import RunRecord, read_run
 from clozelab.studies import spec
 from clozelab.studies.scores import is_loss, named_task
@@ -306,13 +306,11 @@ def _started_cells(folder: Path) -> dict[tuple[str, int], Run]:
     for name, text in packed_files(folder).items():
         file = Path(name)
         texts.setdefault(file.parent, {})[file.name] = text
-    runs: dict[tuple[str, int], Run] = {
-        (place.parent.name, int(place.name.removeprefix("seed-"))): _PackedRun(
-            folder / place, texts=files
-        )
-        for place, files in texts.items()
-        if "recipe.toml" in files
-    }
+    runs: dict[tuple[str, int], Run] = {}
+    for place, files in texts.items():
+        seed = seed_of(place)
+        if seed is not None and place.parent.parent == Path(CELLS) and "recipe.toml" in files:
+            runs[place.parent.name, seed] = _PackedRun(folder / place, texts=files)
     for variant in (folder / CELLS).glob("*"):
         for seed, run in runs_by_seed(variant).items():
             if run.recipe_file.is_file():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -36,6 +37,8 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_packed_study_reads_as_the_loose_one_and_has_few_files(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", begun=[("single", 2)], scores={**SCORES, "single": []})
     (folder / "cells/dynamic/seed-0/measured.json").write_text('{"base_masks": true}')
+    for other in ("dynamic/seed-0-old", "static/seed-0/tasks/sst2/seed-0"):  # which are no cells
+        shutil.copytree(folder / "cells/dynamic/seed-0", folder / "cells" / other)
     before, loose = read(folder), files(folder)
     pack(folder)
     assert sorted(files(folder)) == [PACKED, "plan.json", "result.json", "study.toml"]
