@@ -530,6 +530,8 @@ def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
     assert request.stores("own") == [str(other)]
     with pytest.raises(UserError, match="--data other=CORPUS"):
         plan_of(study)
+    with pytest.raises(UserError, match="--data other=CORPUS"):
+        make_request(study, [store("wordpiece"), "other="]).stores("own")
 
 
 def test_the_corpus_of_a_variant_that_is_left_out_may_still_be_given(tmp_path: Path) -> None:

@@ -68,15 +68,13 @@ class StudyRequest:
     def stores(self, variant: str) -> list[str]:
         """The corpora that a variant reads."""
         own = self.study.variant(variant).data
-        corpora = [word for word in self.data if name_of(word) == own]
-        if own is None:
-            return corpora
-        if not corpora:
+        corpora = [word.removeprefix(f"{own}=") for word in self.data if name_of(word) == own]
+        if own is not None and not (corpora and all(corpora)):
             raise UserError(
                 f"{self.study.name}: variant {variant} needs its own corpus; give it with"
                 f" --data {own}=CORPUS"
             )
-        return [word.removeprefix(f"{own}=") for word in corpora]
+        return corpora
 
     def tasks(self) -> dict[str, Data]:
         """The tasks by name, with the places of their examples."""
