@@ -23,6 +23,7 @@ from clozelab.cli import main as clozelab
 from clozelab.reporting.study.curves import mean_and_band
 from clozelab.studies.records import pack, read
 from clozelab.studies.request import name_of
+from clozelab.text.store.corpus import weighted
 
 STEPS = 40  # steps that are kept of a cell's log, besides its evaluations
 
@@ -50,8 +51,9 @@ def names_of_corpora(data: Sequence[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     for word in data:
         name = name_of(word)
+        path, _ = weighted(word.removeprefix(f"{name}="))
         unnamed = "corpus" if "corpus" not in named.values() else f"corpus-{len(named) + 1}"
-        named[word.removeprefix(f"{name}=")] = name or unnamed
+        named[path] = name or unnamed
     return named
 
 

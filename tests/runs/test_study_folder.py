@@ -276,13 +276,13 @@ def test_records_name_corpora_as_the_study_does(
     study = read_study(tmp_path, STATIC, {**DYNAMIC, "name": "own", "data": "other"})
     for name in ("wiki", "wiki-8mb"):
         shutil.copytree(store("wordpiece"), tmp_path / name)
-    words = [str(tmp_path / "wiki"), f"other={tmp_path / 'wiki-8mb'}"]
+    words = [f"{tmp_path / 'wiki'}:2", f"other={tmp_path / 'wiki-8mb'}"]
     request = make_request(study, words, budget="3steps", task_data=str(tmp_path / "tasks"))
     drained(make_plan(request, MACHINE)).write(tmp_path / "out")
     Run(tmp_path / "out").write_result({"cells": []})
     run_path(str(TOOLS / "keep_study.py"))["keep"](tmp_path / "out", tmp_path / "kept")
     plan = json_or_empty(tmp_path / "kept" / PLAN)
-    assert plan["data"] == ["corpus", "other=other"]
+    assert plan["data"] == ["corpus:2", "other=other"]
     assert {name for name in plan["made"] if "corpus " in name} == {"corpus corpus", "corpus other"}
 
 
