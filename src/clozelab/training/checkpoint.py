@@ -58,7 +58,7 @@ class Checkpoint:
         return load_file(shard_files[0]) if shard_files else {}
 
     def tensors_named(self, prefix: str) -> dict[str, Tensor]:
-        """What was saved beside moments, of names that begin so, without that; reads no others."""
+        """The tensors beside the moments whose names begin so, by the rest of each name."""
         file = self.path / TENSORS
         if not file.exists():
             return {}
