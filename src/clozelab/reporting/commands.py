@@ -10,17 +10,16 @@ from clozelab.config.toml import written
 from clozelab.reporting.records import FinetuneRecord
 from clozelab.runs.record import RunRecord
 
-_SIZE = ("layers", "hidden_size", "heads", "intermediate_size", "embedding_size")
-
 
 def pretrain(run: RunRecord) -> str:
     """The command that pretrains or distils with the resolved recipe, the same data and seed."""
     data, recipe = run.machine.get("data") or ["CORPUS"], str(run.folder / "recipe.toml")
     if teacher := run.machine.get("teacher"):
-        # Without its size, the student would be as wide as the teacher.
-        encoder = run.recipe.tables()["encoder"]
-        size = [f"encoder.{key}={written(encoder[key])}" for key in _SIZE if key in encoder]
-        words = ["clozelab", "distil", teacher, "--recipe", recipe, *_each("--set", size)]
+        # Settings of its layers that are not set here would be the teacher's.
+        kept = {"layers", "types", *run.recipe.encoder.block_settings}
+        encoder = run.recipe.tables()["encoder"].items()
+        settings = [f"encoder.{key}={written(value)}" for key, value in encoder if key in kept]
+        words = ["clozelab", "distil", teacher, "--recipe", recipe, *_each("--set", settings)]
     else:
         words = ["clozelab", "pretrain", recipe]
     words += _each("--data", data)

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,11 @@ from markdown_it import MarkdownIt
 
 from clozelab.cli import COMMANDS, main, parser
 from clozelab.config import recipe as recipes
+from clozelab.config.overrides import keys_set
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.options import options
+from clozelab.pretraining import starting
 from clozelab.reporting import commands
 from clozelab.reporting.document import Page, PageTable, Section
 from clozelab.reporting.figures import DotRow, Line, curves, dots
@@ -278,7 +281,7 @@ def test_a_pretraining_is_made_again_from_where_it_lies(tmp_path: Path) -> None:
     assert (parsed.seed, parsed.budget) == (3, None)  # the recipe has its steps, and any refits
 
 
-def test_a_student_is_made_again_by_its_teacher_and_in_its_size(tmp_path: Path) -> None:
+def test_a_student_is_made_again_by_its_teacher_and_with_its_own_layers(tmp_path: Path) -> None:
     place = pretraining(tmp_path, "s", recipe="distilbert")
     (run,), _ = gather([place])
     run.machine["teacher"] = "runs/my teacher"
@@ -286,8 +289,11 @@ def test_a_student_is_made_again_by_its_teacher_and_in_its_size(tmp_path: Path) 
     parsed, encoder = words_of(line), run.recipe.encoder
     assert line.startswith("clozelab distil ") and parsed.teacher == "runs/my teacher"
     assert (parsed.recipe, parsed.data) == (str(place / "recipe.toml"), ["corpus:1"])
-    again = recipes.read(parsed.recipe, overrides=parsed.set).encoder
-    assert again == encoder and f"encoder.layers={encoder.layers}" in parsed.set
+    other = {"layers": 4, "hidden_size": 48, "heads": 3, "activation": "relu", "norm": "pre"}
+    teacher = replace(run.recipe, encoder=replace(encoder, **other))
+    again = recipes.read(parsed.recipe, overrides=parsed.set)
+    own = keys_set(parsed.set, "encoder", encoder)
+    assert starting._as_wide_as(again, teacher, own).encoder == encoder
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
