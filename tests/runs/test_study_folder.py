@@ -354,6 +354,7 @@ def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     shutil.rmtree(out / "cells/static/seed-0/checkpoints")
     pack(out)
     assert not (out / "cells").exists()
+    (out / "result.json").write_text("{", encoding="utf-8")  # as if it had been edited
     assert not [event for event in run_study(study, out) if isinstance(event, CellStarted)]
     assert Run(out).result() == before
     events = run_study(replace(study, seeds=2), out)

@@ -14,7 +14,7 @@ from clozelab import cluster
 from clozelab.errors import UserError
 from clozelab.interrupts import first_done, terminable
 from clozelab.runs import warm
-from clozelab.runs.directory import Run
+from clozelab.runs.directory import Run, json_or_empty
 from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
@@ -174,7 +174,7 @@ def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, 
         for job in jobs
         if is_done(job) or failure(job) is not None
     ]
-    before = (Run(out).result() or {}).get("cells", [])
+    before = json_or_empty(out / "result.json").get("cells", [])
     known = {(one["variant"], one["seed"]): one.get("tuning_seconds", 0.0) for one in before}
     for cell in cells:
         if not cell["tuning_seconds"]:  # which old records have nowhere else
