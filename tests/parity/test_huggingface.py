@@ -31,7 +31,7 @@ from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.models.interop.exporting import Exported, to_transformers
 from clozelab.models.interop.huggingface import read, write
 from clozelab.models.interop.importing import from_transformers
-from clozelab.models.interop.tokenizer import with_special_tokens
+from clozelab.models.interop.tokenizer import family_tokenizer
 from clozelab.text.vocabulary import describe
 
 torch.set_num_threads(1)
@@ -507,7 +507,5 @@ def test_a_mask_takes_the_space_before_it_as_a_word_would(name: str) -> None:
     mask = vocabulary.role("mask")
     words = tokenizer.encode("the river", add_special_tokens=False).ids
     text = f"the river {tokenizer.id_to_token(mask)}"
-    encoding = with_special_tokens(tokenizer, name, vocabulary).encode(
-        text, add_special_tokens=False
-    )
+    encoding = family_tokenizer(tokenizer, name, vocabulary).encode(text, add_special_tokens=False)
     assert encoding.ids == [*words, mask]

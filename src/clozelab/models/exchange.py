@@ -26,7 +26,7 @@ from clozelab.models.interop.exporting import Exported, to_transformers
 from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.fitting import family_for, suits
 from clozelab.models.interop.heads import TaskHead
-from clozelab.models.interop.tokenizer import with_special_tokens
+from clozelab.models.interop.tokenizer import family_tokenizer
 from clozelab.models.load import load
 from clozelab.models.model import ORIGIN, Model
 from clozelab.nearest import counted
@@ -230,7 +230,7 @@ def export_graph(place: str, out: str | Path) -> Exchanged:
     family = family_for(shape, frozenset(heads), model.vocabulary, task=task)
     family = "roberta" if _doubles_separator(model) else family  # it has two separators
     tuned = task is not None and task.special_tokens
-    ready = with_special_tokens(model.tokenizer, family, model.vocabulary, tuned=tuned)
+    ready = family_tokenizer(model.tokenizer, family, model.vocabulary, tuned=tuned)
     with _output_folder(str(out), last="model.onnx") as folder:
         outputs = onnx.export_onnx(
             folder / "model.onnx",

@@ -18,7 +18,7 @@ from clozelab import data
 from clozelab.blocks.words import spell
 from clozelab.contracts import Blocks, Mark, Pieces, Spelling
 from clozelab.finetuning.files.splits import own
-from clozelab.models.interop.tokenizer import with_special_tokens
+from clozelab.models.interop.tokenizer import family_tokenizer
 from clozelab.models.reader import TaskReader
 from clozelab.text.vocabulary import letters
 
@@ -129,7 +129,7 @@ def test_texts_are_read_as_the_exported_tokenizer_reads_them(family: str) -> Non
 
     recipe, _ = FAMILIES[family]
     task_reader = reader(recipe)
-    known = with_special_tokens(task_reader.tokenizer, family, task_reader.vocabulary, tuned=True)
+    known = family_tokenizer(task_reader.tokenizer, family, task_reader.vocabulary, tuned=True)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=known)
     firsts, seconds = [pair.first for pair in pairs()], [pair.second for pair in pairs()]
     a, b = task_reader.pieces(firsts), task_reader.pieces(seconds)

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from clozelab.contracts import Blocks, Mark
 from clozelab.errors import UserError
 from clozelab.masking.words import SpanMasking, WholeWord
-from clozelab.models.interop.tokenizer import tokenizer_config, with_special_tokens
+from clozelab.models.interop.tokenizer import family_tokenizer, tokenizer_config
 from clozelab.text.building import choose_tokenizer
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.sequences import Kmer, RegexMatches, SingleBytes
@@ -139,7 +139,7 @@ def test_transformers_reads_the_exported_folder_alike(kind: str, tmp_path: Path)
     from transformers import AutoTokenizer
 
     known = tokenizer(kind)
-    ready = with_special_tokens(known, "bert", vocabulary := describe(known))
+    ready = family_tokenizer(known, "bert", vocabulary := describe(known))
     settings = tokenizer_config(ready, vocabulary, family="bert", types=2, length=64)
     ready.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -18,7 +18,7 @@ from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
 from clozelab.files import read_json, write_tensors
 from clozelab.models.interop.exporting import Exported
-from clozelab.models.interop.tokenizer import tokenizer_config, with_special_tokens
+from clozelab.models.interop.tokenizer import family_tokenizer, tokenizer_config
 from clozelab.models.interop.typed import LARGEST
 from clozelab.nearest import nearest
 
@@ -47,7 +47,7 @@ def write(
     """Write the files of a directory that transformers opens."""
     family = model.family
     tuned = model.task is not None and model.task.special_tokens
-    ready = with_special_tokens(tokenizer, family, vocabulary, tuned=tuned)
+    ready = family_tokenizer(tokenizer, family, vocabulary, tuned=tuned)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
     settings = tokenizer_config(ready, vocabulary, family=family, types=types, length=model.length)
     tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.tensors.items()}

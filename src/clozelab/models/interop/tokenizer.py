@@ -14,7 +14,7 @@ from clozelab.text.sequences import is_bytes
 _GPT = ("{cls} $A {mask}", "{cls} $A {sep} $B {mask}")
 
 
-def with_special_tokens(
+def family_tokenizer(
     tokenizer: Tokenizer, family: str, vocabulary: Vocabulary, *, tuned: bool = False
 ) -> Tokenizer:
     """A copy that adds the family's special tokens and reads the mask as a whole word.
