@@ -101,10 +101,11 @@ def fill_between(
             model.module.to(world.device)
         with torch.inference_mode():
             logits = _PREDICTORS[kind](model, model.module.heads[heads[0]], ids, at=at).cpu()
-    refuse_nan(model, logits)
-    blanks = _guesses(model, logits, top)
+    probabilities = logits.double().softmax(-1)  # NaN where a logit is infinite, too
+    refuse_nan(model, probabilities)
+    blanks = _guesses(model, probabilities, top)
     parts = _filled_parts(model.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
-    asked = _probabilities_of(model, logits, about) if about else ()
+    asked = _probabilities_of(model, probabilities, about) if about else ()
     return Filled(tuple(blanks), tuple(parts), kind == "causal", asked)
 
 
@@ -190,10 +191,10 @@ def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 _PREDICTORS = {"masked": from_both, "permutation": _from_queries, "causal": _from_left}
 
 
-def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPrediction, ...]]:
+def _guesses(model: Model, probabilities: Tensor, top: int) -> list[tuple[TokenPrediction, ...]]:
     """The most probable tokens of each blank, without rows of the table that are no token."""
-    probabilities = logits.double().softmax(-1)[:, : model.vocabulary.size]
-    best = probabilities.topk(min(top, probabilities.shape[1]))
+    tokens = probabilities[:, : model.vocabulary.size]
+    best = tokens.topk(min(top, tokens.shape[1]))
     return [
         tuple(
             TokenPrediction(written(model.tokenizer, number)[0], number, chance)
@@ -204,13 +205,12 @@ def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPredicti
 
 
 def _probabilities_of(
-    model: Model, logits: Tensor, numbers: Sequence[int]
+    model: Model, probabilities: Tensor, numbers: Sequence[int]
 ) -> tuple[TokenPrediction, ...]:
     """The probability of the given token in each blank."""
-    rows = torch.arange(len(numbers))
-    probabilities = logits.double().softmax(-1)[rows, torch.tensor(numbers)].tolist()
+    chances = probabilities[torch.arange(len(numbers)), torch.tensor(numbers)].tolist()
     names = [written(model.tokenizer, number)[0] for number in numbers]
-    return tuple(map(TokenPrediction, names, numbers, probabilities))
+    return tuple(map(TokenPrediction, names, numbers, chances))
 
 
 def _filled_parts(tokenizer: Tokenizer, parts: list[str], numbers: list[int]) -> Iterator[str]:

@@ -137,8 +137,8 @@ def generate(
         for step in range(steps):
             at = np.flatnonzero(masked)
             logits = from_both(model, head, ids, at=at).cpu()[:, ordinary]
-            refuse_nan(model, logits)
             columns, probabilities = sampling.draw(logits, at - first, step)
+            refuse_nan(model, probabilities)  # NaN where a logit is infinite, too
             tokens = ordinary[columns]
             count = -(-len(at) // (steps - step))  # an even share of the masked tokens
             kept = sampling.keep(probabilities, at - first, step, count=count)

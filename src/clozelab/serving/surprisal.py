@@ -39,10 +39,6 @@ def scored(model: Model, texts: Sequence[str], folders: Folders) -> dict[str, An
                 f"scoring this text with {model.place} would take over {_SECONDS:.0f}"
                 " seconds; shorten it, or use clozelab score"
             )
-    if not all(text.predicted for text in scores.texts):
-        raise UserError(
-            f"{model.place}: gives NaN, because its training diverged; try an earlier step"
-        )
     return {
         "step": model.step,
         "method": scores.method,

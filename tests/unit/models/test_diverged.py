@@ -46,3 +46,13 @@ def test_a_model_that_diverged_is_refused(command: str, tmp_path: Path) -> None:
         weight.data.fill_(float("nan"))
     with pytest.raises(UserError, match=f"{model.place}: gives NaN, because its training diverged"):
         COMMANDS[command](diverged, tmp_path)
+
+
+@pytest.mark.parametrize("command", ["score", "fill", "generate"])
+def test_an_infinite_logit_is_refused_as_nan_is(command: str, tmp_path: Path) -> None:
+    model = random_models.model("bert", double=False)
+    diverged = replace(model, module=deepcopy(model.module))
+    bias: Any = diverged.module.heads["masked_lm"].bias
+    bias.data[diverged.vocabulary.ordinary[0]] = float("inf")
+    with pytest.raises(UserError, match="gives NaN, because its training diverged"):
+        COMMANDS[command](diverged, tmp_path)
