@@ -156,6 +156,13 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
     return call
 
 
+def refuse_given(unused: Mapping[str, object], why: str) -> None:
+    """Refuse options, by flag, that would be ignored; one that is None was not given."""
+    for flag, value in unused.items():
+        if value is not None:
+            raise UserError(f"{flag}: {why}; leave it out")
+
+
 def debugging() -> bool:
     """Whether the user asked for tracebacks."""
     return os.environ.get(DEBUG, "0") not in ("", "0")

@@ -339,6 +339,22 @@ def test_columns_are_remembered_and_those_given_win(
     assert "accuracy" in output_of(capsys, "evaluate", out, str(other), "--columns", "first=saying")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["sst2", "--pairs", "order"], "--pairs: is for held-out losses on --data CORPUS, not"),
+        (["sst2", "--masks", "bert"], "--masks: is for held-out losses on --data CORPUS, not"),
+        (["sst2", "--blocks", "1024"], "not for sst2; leave it out"),
+        (["--data", "c", "--split", "dev"], "--split: is for a task or a labelled file, not"),
+        (["--data", "c", "--columns", "first=a"], "--columns: is for a task or a labelled file"),
+    ],
+)
+def test_evaluate_refuses_what_it_would_ignore(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
+) -> None:
+    assert sentence in refused(capsys, "evaluate", "run", *arguments)
+
+
 def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
     file, none = str(write(tmp_path / "a.tsv", "sentence\tlabel\na\t1\n")), "nosuch.tsv"
     commands = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
-from clozelab.options import Data, Place, command
+from clozelab.options import Data, Place, command, refuse_given
 from clozelab.runs.options import Device
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def doctor(
     *,
     data: Data = (),
     measure: bool = False,
-    blocks: int = 256,
+    blocks: int | None = None,
     json: bool = False,
     device: Device | None = None,
     watch: Watch,
@@ -51,6 +51,9 @@ def doctor(
         if data:
             raise UserError(f"{model}: is a corpus, not a model; leave --data out, or name a model")
         data, model = [model], None
+    if not measure:
+        refuse_given({"--blocks": blocks, "--device": device}, "works only with --measure")
+    blocks = 256 if blocks is None else blocks
     if measure and (model is None or not blocks):
         raise UserError("--measure: needs a model, and at least one block to run it on")
     case = _read(model, data)

@@ -12,7 +12,16 @@ from clozelab.api.watching import Watch
 from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.files import write_text
-from clozelab.options import ModelLike, Overwrite, Place, Places, Words, command, located
+from clozelab.options import (
+    ModelLike,
+    Overwrite,
+    Place,
+    Places,
+    Words,
+    command,
+    located,
+    refuse_given,
+)
 from clozelab.remote.access import shown
 from clozelab.runs.options import Device
 
@@ -28,11 +37,11 @@ def evaluate(
     model: ModelLike,
     task: Place | None = None,
     *,
-    split: str = "dev",
+    split: str | None = None,
     data: Place | None = None,
     pairs: Literal["next", "order"] | None = None,
     masks: str | None = None,
-    blocks: int = 1024,
+    blocks: int | None = None,
     out: Place | None = None,
     overwrite: Overwrite = False,
     device: Device | None = None,
@@ -55,6 +64,13 @@ def evaluate(
             "evaluate needs a task or a labelled file for a fine-tuned model, or --data CORPUS for"
             " a pretrained one"
         )
+    if task is None:
+        why = "is for a task or a labelled file, not for --data"
+        refuse_given({"--split": split, "--columns": files.columns or None}, why)
+    else:
+        why = f"is for held-out losses on --data CORPUS, not for {task}"
+        refuse_given({"--pairs": pairs, "--masks": masks, "--blocks": blocks}, why)
+    split, blocks = split or "dev", 1024 if blocks is None else blocks
     refuse_existing(out, overwrite=overwrite)
     place = located(model, "model")
     facts: dict[str, Any] = {"model": shown(place)}

@@ -454,6 +454,8 @@ def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
             "corpus: is a corpus, not a model; leave --data out, or name a model",
         ),
         (["corpus", "--measure"], "--measure: needs a model"),
+        (["hf", "--blocks", "256"], "--blocks: works only with --measure; leave it out"),
+        (["hf", "--device", "cpu"], "--device: works only with --measure; leave it out"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(
