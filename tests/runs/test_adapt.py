@@ -325,6 +325,27 @@ def test_measures_go_on_where_the_data_of_their_tasks_has_moved(
     assert code == 0 and "sst2, accuracy" in printed, err
 
 
+def test_the_credentials_of_a_url_of_task_data_are_used_and_not_recorded(
+    model: Path, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    url, used = "memory://secret@adapting", list[str]()
+    pytest.importorskip("fsspec").filesystem("memory").put(
+        str(sst2(tmp_path / "data")) + "/", "/secret@adapting/", recursive=True
+    )
+
+    def interrupted(*_: Any, task_data: str, **__: Any) -> None:
+        used.append(task_data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clozelab.api.adapting.finetune", interrupted)
+    command_line = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 4"
+    out = tmp_path / "out"
+    run_command(capsys, f"{command_line} --out {out} --tasks sst2 --task-data {url}")
+    assert used == [url]
+    assert Run(out).machine()["adaptation"]["task_data"] == "memory://adapting"
+
+
 def test_a_damaged_run_names_the_command_that_trains_it_again(
     model: Path, new: str, tmp_path: Path
 ) -> None:

@@ -119,7 +119,7 @@ def adapt(
     )
     _explain(job, model, watch, replay=replay)
     trained(job, out, copy_to=None, saving=saving, machine=on, watch=watch)
-    return _finished(Run(Path(out)), machine, watch)
+    return _finished(Run(Path(out)), machine, watch, task_data=saving.task_data)
 
 
 def _request(
@@ -155,12 +155,11 @@ def _explain(job: Any, model: str, watch: Watch, *, replay: str | None) -> None:
         watch.say(f"general text: {general.name}{less}")
 
 
-def _finished(
-    run: Run, machine: MachineOptions, watch: Watch, *, task_data: str | None = None
-) -> Run:
+def _finished(run: Run, machine: MachineOptions, watch: Watch, *, task_data: str | None) -> Run:
     """Measure what was asked for before and after, and write all of it down.
 
-    `task_data` is where the data of tasks is by now, if it has moved.
+    `task_data` is where the data of tasks is by now; None: where the record says, which names a
+    URL without its credentials.
     """
     from clozelab.reporting import adaptation as reporting
     from clozelab.runs.record import read_run
