@@ -342,8 +342,12 @@ def grid(value: Any, place: str) -> list[str]:
 
 def _listed(value: Any) -> list[Any]:
     """Several values, as of a list, a range or an array, or a single one."""
-    is_single = isinstance(value, str | Mapping) or not isinstance(value, Iterable)
-    return [value] if is_single else [*value]
+    if isinstance(value, str | Mapping):
+        return [value]
+    try:
+        return [*value]
+    except TypeError:  # a number, also as an array without dimensions
+        return [value]
 
 
 def _setting(key: str, values: Sequence[Any], place: str) -> str:

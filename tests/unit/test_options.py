@@ -122,7 +122,8 @@ def test_values_of_other_libraries_are_taken() -> None:
     grid = {"rate": [1e-4, np.float32(3e-4)], "kind": ("a", "b"), "one": 1}
     assert read(grid=grid)[1] == ["rate=0.0001,0.0003", 'kind="a","b"', "one=1"]
     assert read(grid="rate=1,2")[1] == ["rate=1,2"]
-    assert read(grid={"rate": range(2), "set": np.array([0.5])})[1] == ["rate=0,1", "set=0.5"]
+    grid = {"rate": range(2), "set": np.array([0.5]), "one": np.array(1)}
+    assert read(grid=grid)[1] == ["rate=0,1", "set=0.5", "one=1"]
 
 
 class Table:
