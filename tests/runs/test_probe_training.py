@@ -14,6 +14,7 @@ from support.probe_tasks import NOUNS, sst2
 import clozelab
 from clozelab import cli
 from clozelab.config.recipe import to_toml
+from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.directory import Run
 
 torch.set_num_threads(1)
@@ -80,6 +81,26 @@ def test_minimal_pairs_are_points_on_the_curve_too(
     assert set(entry) == {"kind", "step", "blimp", "sst2"} and entry["step"] == 6
     assert Run(probed).machine()["probe_constants"]["blimp accuracy"] == 50
     assert entry["blimp"]["accuracy"] * 6 / 100 % 0.5 == pytest.approx(0, abs=1e-9)
+
+
+def test_a_run_whose_probes_are_nan_has_diverged(
+    pretrain_command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    probed = PretrainTrainer.probed
+
+    def after_a_bad_step(trainer: PretrainTrainer) -> dict[str, dict[str, float]]:
+        for weight in trainer.model.parameters():
+            weight.data.fill_(float("nan"))
+        return probed(trainer)
+
+    monkeypatch.setattr(PretrainTrainer, "probed", after_a_bad_step)
+    probing = ["--probe", "sst2", "--probe-every", "4", "--task-data", str(sst2(tmp_path / "data"))]
+    out = tmp_path / "out"
+    assert cli.main([*pretrain_command, "--out", str(out), "--save-every", "2", *probing]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"diverged; try an earlier step; the last good checkpoint is {out}" in said
+    assert [entry["step"] for entry in Run(out).events("diverged")] == [4]
 
 
 def test_a_resumed_run_goes_on_with_its_probes(pretrain_command: list[str], tmp_path: Path) -> None:

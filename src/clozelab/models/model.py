@@ -26,6 +26,7 @@ from clozelab.options import described
 from clozelab.options import texts as texts_of
 from clozelab.text.blanks import with_blanks
 from clozelab.text.vocabulary import describe
+from clozelab.training.loop import DivergedError
 
 if TYPE_CHECKING:
     from clozelab.finetuning.task import TunedTask
@@ -218,6 +219,6 @@ class Model:
 def refuse_nan(model: Model, values: Tensor) -> None:
     """Refuse what a model gives if it is NaN, which would else count as no likelihood or a tie."""
     if values.isnan().any():
-        raise UserError(
+        raise DivergedError(
             f"{model.place}: gives NaN, because its training diverged; try an earlier step"
         )

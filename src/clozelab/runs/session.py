@@ -394,7 +394,10 @@ class Session:
 
     def _run_probe(self, number: int, log: Log) -> Iterator[Event]:
         if self.probe is not None:
-            self.last["probes"] = scores = self.probe()
+            try:
+                self.last["probes"] = scores = self.probe()
+            except DivergedError as error:
+                raise self._diverged(error, number, after=number) from None
             log.measured("probe", number, scores)
             yield Probed(number, scores)
 

@@ -28,7 +28,7 @@ Measured = dict[str, dict[str, float]]  # by objective: its sums
 
 
 class DivergedError(UserError):
-    """A loss or a gradient is not finite; the weights after the last step are useless."""
+    """A loss, a gradient or what a model gives is not finite: its last weights are useless."""
 
 
 @dataclass(frozen=True)
