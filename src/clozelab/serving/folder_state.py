@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clozelab import files
-from clozelab.runs.directory import PLAN, STUDY
+from clozelab.runs.directory import PLAN, STUDY, runs_by_seed
 
 FRESH = 60  # seconds; a younger log is still being written, perhaps by another machine
 _FILES = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json", PLAN, STUDY, "cells.jsonl")
@@ -28,7 +28,8 @@ def activity(folder: Path, *, done: bool) -> str:
 
 def finished_tunings(folder: Path) -> list[Path]:
     """The results of the fine-tunings in a folder that are done, by cell of a grid and seed."""
-    return sorted([*folder.glob("seed-*/result.json"), *folder.glob("*/seed-*/result.json")])
+    runs = (run for place in (folder, *folder.glob("*")) for run in runs_by_seed(place).values())
+    return sorted(file for run in runs if (file := run.path / "result.json").is_file())
 
 
 class Readings:

@@ -228,6 +228,8 @@ def test_fine_tunings_have_their_scores(tmp_path: Path) -> None:
     for number, place in enumerate(("seed-1", "epochs=2/seed-0"), 2):
         Run.create(tmp_path / "t" / place, recipe_toml=recipe, machine={}).write_result({})
         assert look(tmp_path / "t")["tunings"][0]["done"] == number
+    shutil.copytree(tmp_path / "t" / "seed-1", tmp_path / "t" / "seed-1-old")
+    assert look(tmp_path / "t")["tunings"][0]["done"] == 3
     result = {"task": "sst2", "best": "seed-0", "selected": 85.0, "cells": [cell]}
     Run(tmp_path / "t").write_result({**result, "constant": {"accuracy": 50.9}})
     (row,) = look(tmp_path / "t")["tunings"]
