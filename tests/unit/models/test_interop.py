@@ -463,9 +463,10 @@ def test_roberta_s_head_is_made_with_gelu_or_stays_behind() -> None:
     assert imported.heads == () and {name.split(".")[0] for name in imported.left} == {"lm_head"}
 
 
-def test_half_precision_becomes_full() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn])
+def test_half_precision_becomes_full(dtype: torch.dtype) -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
-    imported = from_transformers(config, {name: tensor.half() for name, tensor in tensors.items()})
+    imported = from_transformers(config, {name: each.to(dtype) for name, each in tensors.items()})
     assert {tensor.dtype for tensor in imported.weights.values()} == {torch.float32}
 
 

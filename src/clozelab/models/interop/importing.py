@@ -205,13 +205,13 @@ def _to_our_tensors(
             raise UserError(
                 f"{names[0]}: holds {tensor.dtype}, which are no weights; import others"
             )
-        if not tensor.isfinite().all():
+        precise = tensor.dtype in (torch.float32, torch.float64)
+        weights[name] = tensor if precise else tensor.float()
+        if not weights[name].isfinite().all():
             raise UserError(
                 f"{names[0]}: holds values that are NaN or infinite, with which nothing can be"
                 " computed; import a checkpoint from before its training diverged"
             )
-        precise = tensor.dtype in (torch.float32, torch.float64)
-        weights[name] = tensor if precise else tensor.float()
     check_shapes(
         weights, expected, place, called={name: " + ".join(theirs[name]) for name in theirs}
     )
