@@ -12,7 +12,7 @@ from typing import Any
 from clozelab.api.corpora import fetch_corpora
 from clozelab.api.scoring import check_texts, score
 from clozelab.api.tasks import finetune
-from clozelab.api.training import Budget, Seed, absolute, machine_of, trained
+from clozelab.api.training import Budget, Seed, machine_of, trained
 from clozelab.api.watching import Watch, speaks
 from clozelab.errors import UserError
 from clozelab.files import write_text
@@ -26,7 +26,6 @@ from clozelab.options import (
     Words,
     command,
 )
-from clozelab.remote.access import shown
 from clozelab.runs.adaptation import FILE, BeforeAfter, read_adaptation
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
@@ -128,13 +127,13 @@ def _request(
     """What is to be measured at the end, known to be there before anything is written."""
     request: dict[str, Any] = {}
     if tasks:
-        from clozelab.finetuning.request import Data
+        from clozelab.finetuning.request import Data, absolute
 
         for task in tasks:
             Data(task, root=saving.task_data).check()
         request = {"tasks": list(tasks), "seeds": seeds}
         if saving.task_data is not None:
-            request["task_data"] = shown(absolute(saving.task_data))
+            request["task_data"] = absolute(saving.task_data)
     if texts is not None:
         request["texts"] = str(Path(texts).resolve())
     return request

@@ -282,7 +282,7 @@ def _probing(job: PretrainJob, saving: SaveOptions, place: Path) -> tuple[Pretra
     from clozelab.scoring.during import training_probes
 
     root = saving.task_data or os.environ.get(VARIABLE)
-    root = root and absolute(root)
+    root = root if not root or is_url(root) else str(Path(root).resolve())
     most = 4096 if saving.probe_examples is None else saving.probe_examples
     probes = training_probes(saving.probe or (), root=root, most=most)
     saving = replace(saving, task_data=root and shown(root), probe_examples=most)
@@ -292,11 +292,6 @@ def _probing(job: PretrainJob, saving: SaveOptions, place: Path) -> tuple[Pretra
             " corpus; use clozelab score --pairs after training"
         )
     return replace(job, probe=probes, probe_constants=probes.constants()), saving
-
-
-def absolute(place: str) -> str:
-    """A folder, or a URL, by a name that holds wherever the run is resumed."""
-    return place if is_url(place) else str(Path(place).resolve())
 
 
 def machine_of(options: MachineOptions, *, shard: bool | None = None) -> Machine:
