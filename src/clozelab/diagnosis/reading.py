@@ -21,7 +21,7 @@ from clozelab.errors import UserError
 from clozelab.nearest import counted
 from clozelab.remote.access import is_url
 from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, token_counts, unigram_entropy
-from clozelab.runs.directory import PLAN, STUDY, TASK, Entry, Run
+from clozelab.runs.directory import PLAN, STUDY, TASK, Entry, Run, kept
 from clozelab.text.loading import load
 from clozelab.text.store.corpus import Corpus, Store, as_it_was, exists, open_stores, weighted
 from clozelab.text.vocabulary import ROLES, roles_of
@@ -172,11 +172,11 @@ def _read_log(
         return np.array(values, dtype=np.float64)
 
     losses = [row[name].get("loss") for row in rows]
+    on_held_out = [entry for entry in kept(run.events("held_out"), result) if name in entry]
     held_out = [
         (float(entry["step"]), entry[name]["loss"])
-        for entry in run.events("held_out")
-        if entry.get(name, {}).get("loss") is not None
-        and entry["step"] <= result.get("best_step", entry["step"])  # of the weights that are kept
+        for entry in on_held_out
+        if entry[name].get("loss") is not None
     ]
     return TrainingLog(
         objective=name,
@@ -193,7 +193,7 @@ def _read_log(
         clip=recipe.optimiser.clip,
         times=_times(entries),
         limited_by=result.get("limited_by"),
-        accuracy=_accuracy(run, rows, name),
+        accuracy=_accuracy(on_held_out, rows, name),
         settings={key: machine.get(key) for key in ("precision", "device", "workers")},
     )
 
@@ -239,10 +239,9 @@ def _times(entries: Sequence[Entry]) -> StepTimes | None:
     return StepTimes(**{name: sum(entry[name] for entry in alike) for name in names})
 
 
-def _accuracy(run: Run, rows: Sequence[Entry], name: str) -> dict[str, float]:
+def _accuracy(held_out: Sequence[Entry], rows: Sequence[Entry], name: str) -> dict[str, float]:
     """Accuracies by the token that was read, on held-out text or else in the last lines."""
-    measured = [entry[name] for entry in run.events("held_out") if name in entry][-1:]
-    last = measured or [row[name] for row in rows[-max(3, len(rows) // 20) :]]
+    last = [entry[name] for entry in held_out[-1:] or rows[-max(3, len(rows) // 20) :]]
     means = {}
     for what in _READ:
         values = [line[f"accuracy_{what}"] for line in last if f"accuracy_{what}" in line]

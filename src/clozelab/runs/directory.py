@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -312,7 +312,7 @@ class Run:
                     rows.append((f"{metric}{where}", f"{score['mean']:.2f}"))
         else:
             for kind, name in (("step", "training"), ("held_out", "held out")):
-                for objective, points in self.losses(kind).items():
+                for objective, points in losses(kept(self._entries(kind), result)).items():
                     step, loss = points[-1]
                     rows.append((f"{objective}, {name}", f"{loss:.4f} at step {step:,}"))
         cells = (f"<tr><th>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
@@ -341,6 +341,15 @@ def losses(entries: Iterable[Entry]) -> dict[str, list[tuple[int, float]]]:
             if isinstance(means, dict) and means.get("loss") is not None:
                 curves.setdefault(name, []).append((entry["step"], means["loss"]))
     return curves
+
+
+def kept(entries: Sequence[Entry], result: Mapping[str, Any]) -> list[Entry]:
+    """The entries up to the weights that a run ends with.
+
+    These are an earlier step's where an adaptation found no lower loss later.
+    """
+    best = result.get("best_step")
+    return [entry for entry in entries if best is None or entry["step"] <= best]
 
 
 def machine_facts() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.runs.diagnostics import followed_objective
-from clozelab.runs.directory import Entry, Run, losses
+from clozelab.runs.directory import Entry, Run, kept, losses
 from clozelab.text.loading import load
 from clozelab.text.tokenizers import part_of
 
@@ -45,13 +45,14 @@ class RunRecord:
     train: dict[str, Points]  # the training loss of each objective
     held_out: dict[str, Points]  # the held-out loss of each objective
     probes: dict[str, Points]  # scores of probes, by task and metric
-    last: dict[str, dict[str, float]]  # the last held-out measurements
+    last: dict[str, dict[str, float]]  # the last held-out measurements of the weights it keeps
     limited_by: str | None  # feed, host, memory or arithmetic; old runs do not say
     changes: Sequence[Entry] = ()  # changes of machine settings, with their steps
     tokenizer_known: bool = True  # False: the recipe has the tokenizer that was asked for
     clock: Sequence[Moment] = ()  # of each line of the log
     numbers: Mapping[str, Points] = field(default_factory=dict)  # by the names of NUMBERS
     chance: Mapping[str, float] = field(default_factory=dict)  # of probes, a constant answer's
+    probed: Mapping[str, float] = field(default_factory=dict)  # the last scores, as `last`
 
     @property
     def done(self) -> bool:
@@ -112,6 +113,8 @@ def read_run(run: Run, name: str) -> RunRecord:
         kinds[entry["kind"]].append(entry)
     steps, held_out = kinds["step"], kinds["held_out"]
     result = run.result() or {}
+    last = kept(held_out, result)[-1:]
+    probes = _probes(kept(kinds["probe"], result), {})
     clock = _moments(steps, result)
     tokens_at = {moment.step: moment.tokens for moment in clock}
     total = sum(entry.get("tokens", 0) for entry in steps)
@@ -127,13 +130,14 @@ def read_run(run: Run, name: str) -> RunRecord:
         train=_curves(steps, tokens_at),
         held_out=_curves(held_out, tokens_at),
         probes=_probes(kinds["probe"], tokens_at),
-        last={k: v for k, v in held_out[-1].items() if isinstance(v, dict)} if held_out else {},
+        last={k: v for entry in last for k, v in entry.items() if isinstance(v, dict)},
         limited_by=result.get("limited_by"),
         changes=[entry for entry in kinds["changed"] if entry.get("settings")],
         tokenizer_known=tokenizer_known,
         clock=clock,
         numbers=_numbers(steps, tokens_at),
         chance=dict(run.machine().get("probe_constants", {})),
+        probed={name: points[-1][1] for name, points in probes.items()},
     )
 
 

@@ -79,15 +79,16 @@ def _run_row(run: RunRecord, *, number: int) -> Json:
         "seconds_left": (total - run.steps) * pace if state == "running" and pace else None,
         "limited_by": run.limited_by,
         "losses": {name: _last_losses(run, name) for name in names if name not in run.untrained},
-        "probes": {name: points[-1][1] for name, points in run.probes.items()},
+        "probes": run.probed,
         "findings": _readings.of(run.folder, _findings),
     }
 
 
 def _last_losses(run: RunRecord, name: str) -> Json:
     """The last loss of an objective, on held-out text and in training."""
-    curves = {"held_out": run.held_out.get(name), "train": run.train.get(name)}
-    return {where: points[-1][1] for where, points in curves.items() if points}
+    training = [loss for _, loss in run.train.get(name, [])[-1:]]
+    last = {"held_out": run.last.get(name, {}).get("loss"), "train": next(iter(training), None)}
+    return {where: loss for where, loss in last.items() if loss is not None}
 
 
 def _seconds_a_step(clock: Sequence[Moment]) -> float | None:

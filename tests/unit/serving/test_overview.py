@@ -15,6 +15,9 @@ from support.processes import run_process
 from support.study_folders import SCORES, study
 
 from clozelab.config import recipe as recipes
+from clozelab.diagnosis.reading import read_run as read_case
+from clozelab.reporting import page as reports
+from clozelab.reporting.records import gather
 from clozelab.runs.directory import PLAN, Run
 from clozelab.serving import folder_state
 from clozelab.serving.overview import overview
@@ -80,6 +83,28 @@ def test_heads_that_are_not_trained_are_not_shown(runs: list[Path]) -> None:
     assert "next_sentence" not in half["losses"]
     (figure,) = [chart for chart in page["charts"] if chart["title"].startswith("next sentence")]
     assert [line["name"] for line in figure["lines"]] == ["done"]
+
+
+@pytest.mark.parametrize("best", [60, 0])
+def test_losses_are_those_of_the_weights_that_are_kept(best: int, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "adapted")
+    measured = {
+        step: {"loss": loss, "accuracy_mask": loss / 10}
+        for step, loss in {0: 4.5, 60: 1.25, STEPS: 1.75}.items()
+    }
+    for step, means in measured.items():
+        run.append({"kind": "held_out", "step": step, "masked_lm": means})
+        run.append({"kind": "probe", "step": step, "sst2": {"accuracy": 50.0 + step}})
+    kept = measured[best]["loss"]
+    run.write_result({**(run.result() or {}), "best_step": best})
+    (row,) = look(run.path)["runs"]
+    assert row["losses"]["masked_lm"]["held_out"] == kept
+    assert row["probes"] == {"sst2 accuracy": 50.0 + best}
+    page = reports.page(*gather([run.path]), title="x").markdown()
+    assert f" {kept:.3f} |" in page and " 1.750 |" not in page
+    assert f"{kept:.4f} at step {best}" in run._repr_html_()
+    log = read_case(str(run.path), log_only=True).log
+    assert log is not None and log.accuracy["mask"] == pytest.approx(kept / 10)
 
 
 def test_curves_are_those_of_pages(runs: list[Path]) -> None:
