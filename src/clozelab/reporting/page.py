@@ -25,8 +25,8 @@ from clozelab.reporting.document import (
 from clozelab.reporting.figures import DotRow
 from clozelab.reporting.records import FinetuneRecord
 from clozelab.reporting.run_curves import (
-    by_tokenizer,
     charts,
+    comparable,
     tokenizer_text,
     told_apart,
     words,
@@ -155,7 +155,7 @@ def _loss_table(runs: Sequence[RunRecord]) -> PageTable:
     columns = ["run", "recipe", "tokenizer", "M parameters", "steps", "M tokens", "minutes"]
     columns += ["k tokens/s", "limited by"]
     columns += [f"{words(name)}, held out" for name in objectives]
-    several = len(by_tokenizer(runs)) > 1 and objectives
+    several = len(comparable(runs)) > 1 and objectives
     note = "Losses under different tokenizers, or on different text, cannot be compared."
     return PageTable(columns, rows, note if several else "")
 

@@ -26,11 +26,11 @@ def charts(runs: Sequence[RunRecord]) -> list[Chart]:
 def _loss_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:
     """Yield each objective's loss: on held-out text and, faintly, in training.
 
-    Runs with different tokenizers cannot be compared, and have separate figures.
+    Runs with different tokenizers or text cannot be compared, and have separate figures.
     """
     colours = {run.name: colour for colour, run in enumerate(runs)}
     for name in dict.fromkeys(name for run in runs for name in _trained_objectives(run)):
-        groups = by_tokenizer([run for run in runs if name in _trained_objectives(run)])
+        groups = comparable([run for run in runs if name in _trained_objectives(run)])
         for title, group in zip(group_titles(groups), groups, strict=True):
             held_out = any(name in run.held_out for run in group)
             lines = [
@@ -61,30 +61,27 @@ def _trained_objectives(run: RunRecord) -> list[str]:
     return [name for name in names if name not in run.untrained]
 
 
-def by_tokenizer(runs: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """The runs grouped by tokenizer."""
-    groups: dict[tuple[str, ...], list[RunRecord]] = {}
+def comparable(runs: Iterable[RunRecord]) -> list[list[RunRecord]]:
+    """The runs grouped by tokenizer and held-out text, so that losses in a group compare."""
+    groups: dict[tuple[str, str], list[RunRecord]] = {}
     for run in runs:
-        groups.setdefault(run.tokenizer_key, []).append(run)
+        groups.setdefault(run.comparison_key, []).append(run)
     return list(groups.values())
 
 
 def group_titles(groups: Sequence[Sequence[RunRecord]]) -> list[str]:
-    """A title for each group's tokenizer; empty if there is one group."""
+    """A title for each group: its tokenizer, its text if needed; empty if there is one group."""
     if len(groups) < 2:
         return [""] * len(groups)
     runs = [group[0] for group in groups]
-    titles = [tokenizer_text(run.recipe) for run in runs]
-    if len({*titles}) < len(titles) or not all(run.tokenizer_known for run in runs):
-        titles = [
-            f"text {', '.join(Path(word.rpartition(':')[0] or word).name for word in data)}"
-            if (data := run.machine.get("data"))
-            else f"vocabulary of {run.recipe.tokenizer.vocabulary:,}"
-            for run in runs
-        ]
-    numbers = range(1, len(titles) + 1)
-    titles = told_apart(titles, [f"{a}, {n}" for a, n in zip(titles, numbers, strict=True)])
-    return titles
+    if all(run.tokenizer_known for run in runs):
+        titles = [tokenizer_text(run.recipe) for run in runs]
+    else:
+        titles = [f"vocabulary of {run.recipe.tokenizer.vocabulary:,}" for run in runs]
+    texts = (f"text {Path(run.text).name}" if run.text else "" for run in runs)
+    pairs = zip(titles, texts, strict=True)
+    titles = told_apart(titles, [", ".join(filter(None, pair)) for pair in pairs])
+    return told_apart(titles, [f"{title} ({n})" for n, title in enumerate(titles, start=1)])
 
 
 def _number_curves(runs: Sequence[RunRecord]) -> Iterator[Chart]:

@@ -71,15 +71,24 @@ class RunRecord:
         return frozenset(measured - {part.also_trains for part in trained})
 
     @property
-    def tokenizer_key(self) -> tuple[str, ...]:
-        """A key that is equal for runs of the same tokenizer, whose losses can be compared.
+    def text(self) -> str:
+        """The place of its first corpus, whose held-out text it is measured on; empty: unknown."""
+        place = self._first("data")
+        return place.rpartition(":")[0] or place
+
+    @property
+    def comparison_key(self) -> tuple[str, str]:
+        """A key that is equal for runs whose losses can be compared: one tokenizer, one text.
 
         Old runs do not record their tokenizer: the text and the vocabulary size stand for it.
         """
-        if digest := self.machine.get("tokenizer_digest"):
-            return (str(digest),)
-        text = self.machine.get("fingerprint") or self.machine.get("data") or [""]
-        return (str(self.recipe.tokenizer.vocabulary), *map(str, text))
+        tokenizer = self.machine.get("tokenizer_digest") or self.recipe.tokenizer.vocabulary
+        return str(tokenizer), self._first("fingerprint") or self.text
+
+    def _first(self, fact: str) -> str:
+        """Of a fact about each corpus, that of the first; the oldest runs had one corpus."""
+        facts = self.machine.get(fact) or [""]
+        return str(facts if isinstance(facts, str) else facts[0])
 
     @property
     def reached(self) -> float | None:

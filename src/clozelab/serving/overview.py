@@ -50,7 +50,7 @@ def overview(folders: Sequence[Path]) -> Json:
     _readings.forget_others(folders)
     return {
         **rows,
-        "comparable": len(run_curves.by_tokenizer(records)) < 2,  # their losses
+        "comparable": len(run_curves.comparable(records)) < 2,  # their losses
         "differences": _differences(records),
         **_charts_json(run_curves.charts(records)),
     }

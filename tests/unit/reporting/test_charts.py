@@ -80,7 +80,7 @@ def test_learning_rate_norm_and_losses_are_read_whatever_their_names(
     )
 
 
-def test_runs_share_a_loss_axis_only_with_one_tokenizer(make: Make) -> None:
+def test_runs_share_a_loss_axis_only_with_one_tokenizer_and_text(make: Make) -> None:
     def groups(*runs: RunRecord) -> list[list[str]]:
         loss_charts = [chart for chart in charts(runs) if chart.title.startswith("masked lm")]
         return [[line.name for line in chart.lines if not line.faint] for chart in loss_charts]
@@ -96,6 +96,20 @@ def test_runs_share_a_loss_axis_only_with_one_tokenizer(make: Make) -> None:
     assert groups(*sizes) == [["g"], ["h"]]
     notes = {chart.note for chart in charts(sizes) if chart.title.startswith("masked lm")}
     assert len(notes) == 2  # by which a reader tells them apart
+    texts = [
+        make(name, tokenizer_digest="x", data=data, fingerprint=prints)
+        for name, data, prints in (
+            ("i", ["in/med:1"], ["1"]),
+            ("j", ["moved/med:1", "gen:0.1"], ["1", "2"]),  # held out is text of the first
+            ("k", ["gen:1"], ["2"]),
+        )
+    ]
+    assert groups(*texts) == [["i", "j"], ["k"]]
+    notes = {chart.note for chart in charts(texts) if chart.title.startswith("masked lm")}
+    assert [note.split(";")[0].rpartition(", ")[2] for note in sorted(notes, reverse=True)] == [
+        *("text med", "text gen")
+    ]
+    assert "on different text, cannot be compared" in page(texts, [], title="x").markdown()
     rates = [chart for chart in charts([first, other]) if chart.title == "learning rate"]
     assert [len(chart.lines) for chart in rates] == [2]  # which all runs may share
 

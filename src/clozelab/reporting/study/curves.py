@@ -9,7 +9,7 @@ import numpy as np
 from clozelab.reporting.charts import Chart
 from clozelab.reporting.document import Part
 from clozelab.reporting.figures import Line, smooth
-from clozelab.reporting.run_curves import NUMBERS, by_tokenizer, group_titles, words
+from clozelab.reporting.run_curves import NUMBERS, comparable, group_titles, words
 from clozelab.runs.record import Points, RunRecord
 from clozelab.studies.records import StudyRecord
 
@@ -22,7 +22,7 @@ def parts(record: StudyRecord) -> Iterator[Part]:
         trained = [run for run in runs if name not in run.untrained]
         held_out = any(len(run.held_out.get(name, ())) > 1 for run in trained)
         where = "on held-out text" if held_out else "in training"
-        groups = by_tokenizer(run for run in trained if name in run.held_out or name in run.train)
+        groups = comparable(run for run in trained if name in run.held_out or name in run.train)
         for title, group in zip(group_titles(groups), groups, strict=True):
             if lines := [*_lines(record, name, group, held_out=held_out)]:
                 heading = f"{words(name)}: loss {where}, in nats"
