@@ -150,7 +150,7 @@ def test_recipes_are_read_changed_and_compared() -> None:
     with pytest.raises(clozelab.UserError, match="recipe None: is not a name or a path"):
         recipe.diff(None)  # type: ignore[arg-type]
     masked = clozelab.mask(recipe, "some words to mask", epoch=1)
-    assert len(masked.epochs) == 1 and repr(masked).startswith("epoch 1: <s>")
+    assert len(masked.epochs) == 1 and "\nepoch 1: " in repr(masked)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from support.corpora import ENVIRONMENT, build, refused, run, run_apart, texts, write
 from support.processes import run_process
 
+import clozelab
 from clozelab import cli, data
 from clozelab.cli.commands import COMMANDS
 from clozelab.config import recipe
@@ -128,6 +129,14 @@ def test_mask_shows_the_epoch_asked_for(capsys: pytest.CaptureFixture[str]) -> N
     }
     other = epochs(run_command(capsys, "mask", "roberta", ENGLISH, "--epoch", "1", "--seed", "7"))
     assert other[1] != several[1]
+
+
+@pytest.mark.parametrize("name", ["spanbert", "bert", "ernie", "xlnet", "gpt"])
+def test_python_prints_masks_as_the_command_does(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    output = run_command(capsys, "mask", name, ENGLISH)
+    assert f"{clozelab.mask(name, ENGLISH)}\n" == output
 
 
 def test_mask_takes_the_tokenizer_of_a_corpus(

@@ -96,8 +96,8 @@ def test_any_streams_will_do(closed: str, more: Mapping[str, str], tmp_path: Pat
     assert b"Exception ignored" not in done.stderr
     if more and "latin-1" not in more.values():
         assert done.stdout.isascii() and done.stderr.isascii()
-        assert b"resume" in done.stdout.replace(b".", b"").replace(b"[", b"").replace(b"]", b"")
-        assert b"[masked]  [word->random]" in done.stdout
+        assert b"resume" in done.stdout.replace(b".", b"").replace(b"{", b"").replace(b"}", b"")
+        assert b"{masked}  {word->random}" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["show"], ["--help"], ["corpus", "build", "--help"], MASK])

@@ -75,11 +75,10 @@ class MaskedText:
     epochs: tuple[Masked, ...]
 
     def __repr__(self) -> str:
-        decode = self.tokenizer.decode
-        return "\n".join(
-            f"epoch {each.epoch}: {decode(each.corrupted.ids.tolist(), skip_special_tokens=False)}"
-            for each in self.epochs
-        )
+        from clozelab.pretraining.shown_masks import lines
+
+        written = lines(self.laid, self.recipe, tokenizer=self.tokenizer, epochs=self.epochs)
+        return "\n".join("".join(text for text, _ in line) for line in written)
 
 
 @command

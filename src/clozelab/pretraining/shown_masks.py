@@ -1,11 +1,11 @@
 """Masks for display: each token as plain text, and what the mask did to it.
 
-The command line and the web app show the same tokens, each in its own way.
+The web app shows the tokens in its own way; the command line and Python write them as lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Mark
+from clozelab.nearest import counted
 from clozelab.pretraining.masks import Masked, TextBlocks
 
 # Kinds of units: their name, and the option that builds a corpus with them.
@@ -22,6 +23,10 @@ UNITS = {
     "phrase": ("phrases", "a --corpus built with --phrases"),
     "entity": ("names", "a --corpus built with --entities"),
 }
+DECISIONS = {Corrupted.MASK: "mask", Corrupted.RANDOM: "random", Corrupted.SAME: "same"}
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+Styled = tuple[str, str]  # a text, and its style: head, faint, "" or one of DECISIONS
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,28 @@ def shown_blocks(
     return [[token(at) for at in range(first, stop)] for first, stop in pairwise(starts)]
 
 
+def lines(
+    laid: TextBlocks, recipe: Recipe, *, tokenizer: Tokenizer, epochs: Iterable[Masked]
+) -> Iterator[list[Styled]]:
+    """Yield what a recipe masks in a text as lines: the signs, the known units, each epoch."""
+    yield _legend(recipe)
+    for kind, texts in known_units(laid, recipe, tokenizer):
+        name, remedy = UNITS[kind]
+        nothing = f"none: needs {remedy}" if texts is None else "none"
+        yield [(f"{name} known in this text: {',  '.join(texts or ()) or nothing}", "")]
+    free = int((~laid.blocks.fixed).sum())
+    for masked in epochs:
+        hidden, corruption = masked.hidden, recipe.corruption
+        copies = f", copy {corruption.copy(masked.epoch)} of {corruption.copies}"
+        head = f"epoch {masked.epoch}{copies if corruption.copies else ''}"
+        head += f": {len(hidden.positions):,} of {counted(free, 'token')}"
+        yield []
+        yield [(f"{head} in {counted(len(hidden.spans), 'span')}", "head")]
+        for number, tokens in enumerate(shown_blocks(laid, masked, recipe, tokenizer)):
+            level = [(f"{masked.levels[number]}: ", "")] if masked.levels else []
+            yield [*level, *_line(tokens)]
+
+
 def known_units(
     laid: TextBlocks, recipe: Recipe, tokenizer: Tokenizer
 ) -> Iterator[tuple[str, list[str] | None]]:
@@ -101,6 +128,39 @@ def piece(tokenizer: Tokenizer, number: int) -> str:
         decoded = tokenizer.decode([number], skip_special_tokens=False)
         text = decoded if decoded.strip() and "�" not in decoded else text
     return str(text).removeprefix("##").removesuffix("</w>").replace("▁", "").strip() or "␣"
+
+
+def _legend(recipe: Recipe) -> list[Styled]:
+    """What the signs mean."""
+    if recipe.masking.provides >= {"order_of_prediction"}:
+        order = "⟦predicted₁⟧ in the order of the small numbers; the input does not change"
+        return [(order, "")]
+    if not recipe.masking.provides:
+        return [("nothing is masked: the objective predicts every token", "")]
+    unit = "   ‿ joins the words of a unit" if hasattr(recipe.masking, "levels") else ""
+    return [
+        *(("⟦masked⟧", "mask"), ("  ", "")),
+        *(("⟦word→random⟧", "random"), ("  ", "")),
+        *(("⟦=kept⟧", "same"), (f"  ⟦ ⟧ span   · joins the pieces of a word{unit}", "")),
+    ]
+
+
+def _line(tokens: Sequence[ShownToken]) -> Iterator[Styled]:
+    """Yield the texts of a block under its mask; a gap inside a span has its left token's style."""
+    style = ""
+    for number, token in enumerate(tokens):
+        if number:
+            yield token.gap, style if token.decision is not None and not token.opens else "faint"
+        if token.decision is None:
+            yield token.text, "faint" if token.special else ""
+            continue
+        text, style = token.text, DECISIONS[token.decision]
+        if token.decision == Corrupted.RANDOM:
+            text = f"{text}→{token.replacement}"
+        elif token.decision == Corrupted.SAME:
+            text = f"={text}"
+        text += "" if token.rank is None else str(token.rank).translate(_SUBSCRIPTS)
+        yield ("⟦" if token.opens else "") + text + ("⟧" if token.closes else ""), style
 
 
 def _gaps(blocks: Blocks, words: Bools, joined: Bools) -> list[str]:

@@ -8,17 +8,15 @@ from typing import Any
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Corrupted
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
 from clozelab.pretraining import masks
-from clozelab.pretraining.shown_masks import UNITS, known_units, shown_blocks
+from clozelab.pretraining.shown_masks import DECISIONS, UNITS, known_units, shown_blocks
 from clozelab.runs.directory import Run
 from clozelab.serving.folders import Folders
 from clozelab.text.store import Corpus
 
 MOST_EPOCHS = 12
-_DECISIONS = {Corrupted.MASK: "mask", Corrupted.RANDOM: "random", Corrupted.SAME: "same"}
 
 
 def choices(folders: Folders) -> dict[str, Any]:
@@ -84,7 +82,7 @@ def _token_json(token: Any) -> dict[str, Any]:
     """The fields of a token that are set."""
     facts = {name: value for name, value in asdict(token).items() if value not in (None, "", False)}
     if token.decision is not None:
-        facts["decision"] = _DECISIONS[token.decision]
+        facts["decision"] = DECISIONS[token.decision]
     return facts
 
 

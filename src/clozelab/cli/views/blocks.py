@@ -13,22 +13,19 @@ from tokenizers import Tokenizer
 from clozelab.api.corpora import show_corpus
 from clozelab.cli.views import Values, facts, table
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Blocks, Corrupted, Mark, Plan
-from clozelab.pretraining.shown_masks import UNITS, ShownToken, known_units, piece, shown_blocks
+from clozelab.contracts import Blocks, Mark, Plan
+from clozelab.pretraining.shown_masks import lines, piece
 
 if TYPE_CHECKING:
     from clozelab.api.corpora import CorpusSummary
     from clozelab.api.recipes import BlockSample, MaskedText
-    from clozelab.pretraining.masks import Masked
     from clozelab.text.store import Corpus
     from clozelab.text.store.plans import KeptPlan
 
 _STYLES = {
-    Corrupted.MASK: "white on blue",
-    Corrupted.RANDOM: "bold red",
-    Corrupted.SAME: "bold green",
+    **{"": "", "head": "bold", "faint": "dim"},
+    **{"mask": "white on blue", "random": "bold red", "same": "bold green"},
 }
-_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _SEGMENTS = ("cyan", "yellow", "magenta")
 _SAMPLE = 1000  # blocks, of which the mean length is computed
 
@@ -78,14 +75,9 @@ def _purpose(purpose: Mapping[str, Any]) -> str:
 
 def masks(result: MaskedText, values: Values) -> Iterator[RenderableType]:
     """What is hidden in each epoch, in colour."""
-    yield _legend(result.recipe)
-    yield from _known(result)
-    for masked in result.epochs:
-        name, copies = f"epoch {masked.epoch}", result.recipe.corruption.copies
-        if copies:
-            name += f", copy {result.recipe.corruption.copy(masked.epoch)} of {copies}"
-        yield Text()
-        yield _epoch(result, masked, name=name)
+    shown = (result.laid, result.recipe)
+    for line in lines(*shown, tokenizer=result.tokenizer, epochs=result.epochs):
+        yield Text.assemble(*((text, _STYLES[style]) for text, style in line))
 
 
 def blocks(result: BlockSample, values: Values) -> Iterator[RenderableType]:
@@ -102,68 +94,6 @@ def blocks(result: BlockSample, values: Values) -> Iterator[RenderableType]:
         if drawn.reverse is not None and drawn.reverse[row]:
             head += ", read backwards"
         yield Group(Text(head, style="bold"), _text(drawn, row, result.tokenizer), Text())
-
-
-def _epoch(result: MaskedText, masked: Masked, *, name: str) -> Group:
-    """One epoch of masks over some blocks."""
-    drawn, hidden = result.laid.blocks, masked.hidden
-    free = int((~drawn.fixed).sum())
-    spans = f"{len(hidden.spans)} span{'s' * (len(hidden.spans) != 1)}"
-    head = f"{name}: {len(hidden.positions)} of {free} tokens in {spans}"
-    lines = [
-        _line(tokens)
-        for tokens in shown_blocks(result.laid, masked, result.recipe, result.tokenizer)
-    ]
-    if masked.levels:
-        levels = zip(masked.levels, lines, strict=True)
-        lines = [Text(f"{level}: ") + line for level, line in levels]
-    return Group(Text(head, style="bold"), *lines)
-
-
-def _known(result: MaskedText) -> Iterator[Text]:
-    """The phrases and names of a text that a recipe would hide whole, a line for each kind."""
-    for kind, texts in known_units(result.laid, result.recipe, result.tokenizer):
-        name, remedy = UNITS[kind]
-        nothing = f"none: needs {remedy}" if texts is None else "none"
-        yield Text(f"{name} known in this text: {',  '.join(texts or ()) or nothing}")
-
-
-def _legend(recipe: Recipe) -> Text:
-    """What the signs mean."""
-    if recipe.masking.provides >= {"order_of_prediction"}:
-        return Text("⟦predicted₁⟧ in the order of the small numbers; the input does not change")
-    if not recipe.masking.provides:
-        return Text("nothing is masked: the objective predicts every token")
-    return Text.assemble(
-        ("⟦masked⟧", _STYLES[Corrupted.MASK]),
-        "  ",
-        ("⟦word→random⟧", _STYLES[Corrupted.RANDOM]),
-        "  ",
-        ("⟦=kept⟧", _STYLES[Corrupted.SAME]),
-        "  ⟦ ⟧ span   · joins the pieces of a word",
-        "   ‿ joins the words of a unit" if hasattr(recipe.masking, "levels") else "",
-    )
-
-
-def _line(tokens: list[ShownToken]) -> Text:
-    """A block under its mask."""
-    line = Text()
-    for number, token in enumerate(tokens):
-        if number:
-            inside = token.decision is not None and not token.opens
-            line.append(token.gap, style=line.spans[-1].style if inside else "dim")
-        if token.decision is None:
-            line.append(token.text, style="dim" if token.special else "")
-            continue
-        text = token.text
-        if token.decision == Corrupted.RANDOM:
-            text = f"{text}→{token.replacement}"
-        elif token.decision == Corrupted.SAME:
-            text = f"={text}"
-        text += "" if token.rank is None else str(token.rank).translate(_SUBSCRIPTS)
-        text = ("⟦" if token.opens else "") + text + ("⟧" if token.closes else "")
-        line.append(text, style=_STYLES[token.decision])
-    return line
 
 
 def _pass(plan: Plan, recipe: Recipe) -> Iterator[Text]:
