@@ -113,6 +113,27 @@ def test_runs_are_shown_as_they_are(page_shown: Chromium) -> None:
     )
 
 
+def test_numbers_are_short_and_stay_on_one_line(page_shown: Chromium) -> None:
+    page_shown.size(700, 900)
+    assert [row[4] for row in rows(page_shown)] == ["1.0 M", "500.0 k"]
+    lines = (
+        f"[...{RUNS}.tBodies[0].querySelectorAll('td.n')].every((cell) => {{ const all ="
+        " document.createRange(); all.selectNodeContents(cell);"
+        " return new Set([...all.getClientRects()].map((one) => one.top)).size < 2; })"
+    )
+    assert page_shown.ask(lines)
+
+
+def test_it_says_that_it_waits(browser: Chromium, address: str) -> None:
+    browser.visit(address)
+    browser.ask(
+        "import('/static/runs.js').then(({ mountRuns }) => { const room ="
+        " document.createElement('div'); room.id = 'waiting'; document.body.append(room);"
+        " mountRuns(room, () => new Promise(() => {})); })"
+    )
+    browser.wait("document.querySelector('#waiting .lead')?.innerText === 'Reading the runs…'")
+
+
 @pytest.mark.slow
 def test_it_keeps_up_and_keeps_the_zoom(page_shown: Chromium, folders: list[Path]) -> None:
     page_shown.click(f"{RUNS}.tHead.rows[0].cells[3]")  # by step

@@ -93,6 +93,7 @@ def test_a_project_from_text_to_a_page(
     assert first.startswith(f"{scored[0].log_likelihood:.2f} nats, perplexity ")
     assert first.endswith(": a cat") and second == "0.00 nats: "
     assert clozelab.embed(run, ["a b", "c"], pool="mean", **quiet).vectors.shape == (2, 128)
+    assert repr(clozelab.embed(run, ["a b"], pool="mean", **quiet)).endswith("of 1 text)")
     states, mask = model.encode(["a cat", "a loaf of dark bread"])
     assert states.shape[:2] == mask.shape and states.shape[2] == 128
 

@@ -72,7 +72,7 @@ def test_add_and_trim_print_before_and_after_and_write_a_card(
     assert int(rows["tokens"][1].replace(",", "")) - int(rows["tokens"][0].replace(",", "")) == 2
     assert float(rows["tokens per word"][1]) < float(rows["tokens per word"][0])
     card = (tmp_path / "more" / "README.md").read_text()
-    assert "2 words were added (mean)" in card
+    assert "2 words added (mean)" in card
     code, out, _ = run_command(
         capsys, desk, f"vocabulary trim @run @new.jsonl --out {tmp_path}/less"
     )

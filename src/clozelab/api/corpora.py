@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
+from clozelab.nearest import counted
 from clozelab.options import Few, LocalFolder, OneOf, Place, Places, command, option
 from clozelab.remote.access import is_url, shown
 
@@ -388,7 +389,7 @@ def _facts(corpus: Corpus) -> dict[str, str]:
     if (lengths < 0).any():
         damaged = corpus.folder / "train" / "sentences.npy"
         raise UserError(f"{damaged}: was altered; build the corpus again")
-    entropy = unigram_entropy(corpus.vocabulary.counts)
+    entropy, median = unigram_entropy(corpus.vocabulary.counts), int(np.median(lengths))
     with (corpus.folder / "words.txt").open(encoding="utf-8") as lines:
         frequent = [line.rsplit("\t", 1)[0] for line in islice(lines, _WORDS)]
     units = {kind: number for kind, number in manifest["units"].items() if number}
@@ -399,7 +400,7 @@ def _facts(corpus: Corpus) -> dict[str, str]:
         "vocabulary": f"{manifest['vocabulary']:,} ids",
         "entropy": f"{entropy:.2f} nats per token (the loss of predicting by token frequency)",
         "tokens per word": f"{tokens_a_word(marks):.2f}",
-        "sentence length": f"{_histogram(lengths)}  median {int(np.median(lengths))} tokens",
+        "sentence length": f"{_histogram(lengths)}  median {counted(median, 'token')}",
         "most frequent": ", ".join(frequent),
         "begins": corpus.decode(documents.ids[:_SHOWN]),
         "sentences by": manifest["sentences"],
@@ -445,7 +446,7 @@ def _held_out(manifest: dict[str, Any]) -> str:
     kinds = {"whole document": parted["whole"], "document": parted["parts"]}
     whole, cut = (f"{n:,} {kind}{'s' * (n != 1)}" if n else "" for kind, n in kinds.items())
     documents = " and ".join(filter(None, [whole, cut and f"parts of {cut}"]))
-    return f"{tokens:,} tokens, {share:.2%} of all: {documents}"
+    return f"{counted(tokens, 'token')}, {share:.2%} of all: {documents}"
 
 
 def _held_out_share(manifest: dict[str, Any]) -> float:

@@ -16,6 +16,7 @@ from clozelab.api.texts import (
 )
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
+from clozelab.nearest import counted
 from clozelab.options import (
     LocalFolder,
     ModelLike,
@@ -228,7 +229,7 @@ def embed(
         if missing := " and ".join(save(Path(out), vectors, texts)):
             watch.warn(f"{out}: {missing} left out, because one long text makes it too large")
         shape = " × ".join(f"{size:,}" for size in vectors.vectors.shape)
-        watch.say(f"{out}: {shape} numbers for {len(texts):,} texts")
+        watch.say(f"{out}: {shape} numbers for {counted(len(texts), 'text')}")
     if near is None:
         return vectors
     query: Vectors = watch.drain(follow(loaded, [near], **settings), "embedding", 1)

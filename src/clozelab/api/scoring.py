@@ -20,6 +20,7 @@ from clozelab.api.texts import (
 )
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
+from clozelab.nearest import counted
 from clozelab.options import ModelLike, Overwrite, Place, Places, Texts, command
 from clozelab.runs.options import Device
 
@@ -99,7 +100,7 @@ def score(
         written = [each for each in texts if each.strip()]
         scores = with_empty(scored(text_scorer, written, likelihoods), texts)
         if scores.unknown:
-            watch.warn(f"scored as the unknown token: {scores.unknown:,} tokens")
+            watch.warn(f"scored as the unknown token: {counted(scores.unknown, 'token')}")
         if out is not None:
             write_lines(out, scores.lines(by=by, as_json=json))
             watch.say(out)

@@ -12,6 +12,7 @@ from clozelab.api.models import opened
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.files import check_new
+from clozelab.nearest import counted
 from clozelab.options import ModelLike, Place, Places, command
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class VocabularySummary:
     def __repr__(self) -> str:
         lines = [f"{self.place}: {self.kind}, {_shown(self.figures)}"]
         if self.used is not None:
-            lines.append(f"used by the text: {self.used:,} tokens of the vocabulary")
+            lines.append(f"used by the text: {counted(self.used, 'token')} of the vocabulary")
             best = ", ".join(word.text for word in self.candidates[:_BEST])
             more = ": " + best + (", …" if len(self.candidates) > _BEST else "") if best else ""
             lines.append(f"words worth adding: {len(self.candidates):,}{more}")
@@ -54,7 +55,8 @@ class VocabularyChange:
     added: tuple[str, ...] = ()  # words, the best first
 
     def __repr__(self) -> str:
-        lines = [f"{self.path}: {len(self.added):,} words added" if self.added else f"{self.path}"]
+        added = f": {counted(len(self.added), 'word')} added" if self.added else ""
+        lines = [f"{self.path}{added}"]
         lines += [f"before: {_shown(self.before)}", f"after: {_shown(self.after)}"]
         return "\n".join(lines)
 
@@ -154,7 +156,7 @@ def add_to_vocabulary(
     usage = _read(loaded, input, reading, watch)
     candidates = usage.words.ranked(least=least)
     extended = with_words(loaded, candidates, usage, words=words, initialisation=init, seed=seed)
-    note = f"{words:,} words were added ({init}); the results below are from before that"
+    note = f"{counted(words, 'word')} added ({init}); the results below are from before that"
     added = tuple(each.text for each in candidates[:words])
     return _written(loaded, extended, out, usage=usage, note=note, watch=watch, added=added)
 

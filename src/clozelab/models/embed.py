@@ -16,6 +16,7 @@ from clozelab.errors import UserError
 from clozelab.files import replacing
 from clozelab.models.model import Model, refuse_nan
 from clozelab.models.reader import Text, batches, packed
+from clozelab.nearest import counted
 from clozelab.packed import offsets
 from clozelab.training.world import join
 
@@ -40,7 +41,7 @@ class Vectors:
 
     def __repr__(self) -> str:
         shape = " × ".join(f"{size:,}" for size in self.vectors.shape)
-        return f"Vectors({shape}, of {len(self.starts) - 1:,} texts)"
+        return f"Vectors({shape}, of {counted(len(self.starts) - 1, 'text')})"
 
 
 @dataclass(frozen=True)

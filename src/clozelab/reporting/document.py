@@ -117,6 +117,11 @@ def number(value: float, form: str = ".1f") -> NumberCell:
     return NumberCell(format(int(value) if "d" in form else value, form), float(value))
 
 
+def three_digits(value: float) -> NumberCell:
+    """A number in three digits, or rounded to a whole number from 100 on."""
+    return NumberCell(f"{value:,.0f}" if value >= 100 else f"{value:.3g}", value)
+
+
 def _html_parts(parts: Sequence[Part], charts: list[Chart]) -> Iterator[str]:
     """Yield the HTML of a section's parts; successive charts are side by side."""
     for is_chart, group in groupby(parts, key=lambda part: isinstance(part, Chart)):

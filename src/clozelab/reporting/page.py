@@ -21,6 +21,7 @@ from clozelab.reporting.document import (
     Section,
     TableCell,
     number,
+    three_digits,
 )
 from clozelab.reporting.figures import DotRow
 from clozelab.reporting.records import FinetuneRecord
@@ -142,11 +143,11 @@ def _loss_table(runs: Sequence[RunRecord]) -> PageTable:
             run.name if run.done else f"{run.name} (not done)",
             run.recipe.name,
             tokenizer_text(run.recipe) if run.tokenizer_known else GAP,
-            number(sum(run.recipe.parameters().values()) / 1e6),
+            three_digits(sum(run.recipe.parameters().values()) / 1e6),
             number(run.steps, ",d"),
-            number(run.tokens / 1e6),
-            number(run.seconds / 60),
-            number(run.tokens / max(run.seconds, 1e-9) / 1e3),
+            three_digits(run.tokens / 1e6),
+            three_digits(run.seconds / 60),
+            three_digits(run.tokens / max(run.seconds, 1e-9) / 1e3),
             run.limited_by or GAP,
             *(_held_out_cell(run, name) for name in objectives),
         ]

@@ -223,7 +223,7 @@ def unigram_entropy(counts: NDArray[Any] | None) -> float:
     """The entropy of the token frequencies, in nats per token."""
     assert counts is not None
     shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    return float(abs((shares * np.log(shares)).sum()))  # never −0.0
 
 
 def copying_loss(entropy: float, corruption: Corruption) -> float:

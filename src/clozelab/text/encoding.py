@@ -190,7 +190,7 @@ class CachedTokenizer:
 
     def _mark_segments(self, sentence: str, marks: Bytes, firsts: Ints) -> None:
         """Clear the segment mark of tokens that continue a segmented word."""
-        self._counts.add("sentences segmented")
+        self._counts.add("sentences with Chinese, cut into words")
         inside, failed = inside_segments(sentence)
         if failed:
             self._counts.add("sentences whose segmentation did not match", sentence[:40])

@@ -88,6 +88,7 @@ def test_runs_share_a_loss_axis_only_with_one_tokenizer_and_text(make: Make) -> 
     first, same, other = (
         make(n, tokenizer_digest=d) for n, d in (("a", "x"), ("b", "x"), ("c", "y"))
     )
+    assert " | 0.004 | " in page([first], [], title="x").markdown()  # 4,000 tokens, in millions
     assert groups(first, same, other) == [["a", "b"], ["c"]]
     old = [make("d", data=["books:1"]), make("e", data=["books:1"]), make("f", data=["wiki:1"])]
     assert groups(*old) == [["d", "e"], ["f"]]

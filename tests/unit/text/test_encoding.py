@@ -285,4 +285,4 @@ def test_counts_belong_to_the_encoder_that_was_given_them() -> None:
     CachedTokenizer(tokenizer("chars"), segment=True, counts=counts).encode(
         ["中国", "no ideograph", "人"]
     )
-    assert counts.numbers == {"sentences segmented": 2}
+    assert counts.numbers == {"sentences with Chinese, cut into words": 2}

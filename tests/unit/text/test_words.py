@@ -207,7 +207,7 @@ def test_a_segmentation_that_does_not_match_is_left_and_counted(
     monkeypatch.setattr(rjieba, "cut", lambda text: [] if "国" in text else cut(text))
     counts = Counts()
     encoded = _marks(tokenizer("chars"), ["中国人民", "人民日报", "plain"], counts)
-    assert counts.numbers["sentences segmented"] == 2
+    assert counts.numbers["sentences with Chinese, cut into words"] == 2
     assert counts.numbers["sentences whose segmentation did not match"] == 1
     assert counts.places["sentences whose segmentation did not match"] == "中国人民"
     assert (encoded.marks[:4] & Mark.SEGMENT).all()
@@ -218,7 +218,7 @@ def test_the_segmenter_matches_the_sample_corpus() -> None:
     counts = Counts()
     _marks(tokenizer("chars"), list(chinese()), counts)
     assert "sentences whose segmentation did not match" not in counts.numbers
-    assert counts.numbers["sentences segmented"] == len(chinese())
+    assert counts.numbers["sentences with Chinese, cut into words"] == len(chinese())
 
 
 def test_a_text_is_cut_into_its_words_without_a_tokenizer() -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from clozelab.cli.console import out
 from clozelab.cli.views import Values, or_dash, table
+from clozelab.nearest import counted
 from clozelab.scoring.facts import FactScores, Precisions
 from clozelab.scoring.pairs import Accuracy, PairScores
 from clozelab.scoring.texts import LEVELS, ScoredText, TextScores, Unit
@@ -58,7 +59,7 @@ def _texts(result: TextScores, values: Values, *, as_json: bool) -> Iterator[Ren
         yield strip(text, by=by, coloured=coloured)
         yield Text(
             f"{text.log_likelihood:.2f} nats, perplexity {text.perplexity:,.2f},"
-            f" {len(text.tokens)} tokens",
+            f" {counted(len(text.tokens), 'token')}",
             style="dim",
         )
     if coloured:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from clozelab.cli.views import Values, facts, table
+from clozelab.nearest import counted
 
 if TYPE_CHECKING:
     from clozelab.api.vocabularies import VocabularyChange, VocabularySummary
@@ -28,7 +29,7 @@ def summary(result: VocabularySummary, values: Values) -> Iterator[RenderableTyp
         f" row per token ({size.bytes / 1e6:,.1f} MB in all)",
     }
     if result.used is not None:
-        rows["used by the text"] = f"{result.used:,} tokens, {result.used / tokens:.1%}"
+        rows["used by the text"] = f"{counted(result.used, 'token')}, {result.used / tokens:.1%}"
     rows |= dict(_text(size))
     if result.used is not None:
         rows["words worth adding"] = _worth(result.candidates)
@@ -45,7 +46,8 @@ def summary(result: VocabularySummary, values: Values) -> Iterator[RenderableTyp
 def _worth(candidates: Sequence[NewWord]) -> str:
     saved = sum(each.saves for each in candidates if each.known)
     unknown = sum(each.count for each in candidates if not each.known)
-    parts = [f"save {saved:,} tokens"] * bool(saved) + [f"make {unknown:,} known"] * bool(unknown)
+    parts = [f"save {counted(saved, 'token')}"] * bool(saved)
+    parts += [f"make {unknown:,} known"] * bool(unknown)
     return f"{len(candidates):,}" + (f", which would {' and '.join(parts)}" if parts else "")
 
 

@@ -18,6 +18,7 @@ from clozelab.reporting.document import (
     Section,
     TableCell,
     number,
+    three_digits,
 )
 from clozelab.reporting.page import differences
 from clozelab.reporting.study import claims, curves, tables
@@ -105,18 +106,13 @@ def _cost_table(record: StudyRecord) -> PageTable:
         row: list[TableCell] = [variant.name, number(len(cells), "d")]
         for key, scale in _COSTS.values():
             costs = [cell.cost[key] / scale for cell in cells if key in cell.cost]
-            row.append(_three_digits(fmean(costs)) if costs else GAP)
+            row.append(three_digits(fmean(costs)) if costs else GAP)
         rows.append(row)
     minutes = sum(cell.minutes for cell in record.cells)
     once = "; shared pretraining counts once" if any(cell.shared for cell in record.cells) else ""
     note = f"Means over the cells of a variant. In all {minutes:,.1f} minutes{once}."
     note = f"{note} {_equality(record)}".strip()
     return PageTable(["variant", "cells done", *_COSTS], rows, note)
-
-
-def _three_digits(value: float) -> NumberCell:
-    """A number in three digits, or rounded to a whole number from 100 on."""
-    return NumberCell(f"{value:,.0f}" if value >= 100 else f"{value:.3g}", value)
 
 
 def _equality(record: StudyRecord) -> str:

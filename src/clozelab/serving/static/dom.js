@@ -33,6 +33,7 @@ export const percent = (share) => (share >= 0.0995 ? `${(100 * share).toFixed(0)
   : share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %");
 export const signed = (number) => number.toFixed(2).replace("-", "−");
 export const whole = (number) => number.toLocaleString("en");
+export const counted = (number, noun) => `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 // Only the last of many calls, once nothing more comes for a moment.
 export function settled(milliseconds, work) {

@@ -1,5 +1,5 @@
 // Masks: what recipes would hide of a text, epoch after epoch, side by side.
-import { el, labelled, latest, options, settled } from "./dom.js";
+import { counted, el, labelled, latest, options, settled } from "./dom.js";
 import { text, textField } from "./texts.js";
 
 const kept = { recipes: ["bert", "spanbert"], corpus: "", epochs: "3", seed: "0", changes: ["", ""] };
@@ -103,8 +103,8 @@ function drawn(found) {
 }
 
 function drawnEpoch({ epoch, copy, hidden, spans, levels, blocks }, { free, copies }) {
-  const head = `epoch ${epoch}${copy === null ? "" : `, copy ${copy} of ${copies}`}: ${hidden} of ${free} tokens in`
-    + ` ${spans} span${spans === 1 ? "" : "s"}`;
+  const head = `epoch ${epoch}${copy === null ? "" : `, copy ${copy} of ${copies}`}: ${hidden} of ${counted(free, "token")} in`
+    + ` ${counted(spans, "span")}`;
   return el("section", { class: "epoch" }, el("h3", {}, head), blocks.map((block, n) => el("p", { class: "masked" },
     levels[n] ? el("span", { class: "special" }, `${levels[n]}: `) : null, block.flatMap(drawnToken))));
 }

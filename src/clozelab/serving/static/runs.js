@@ -1,5 +1,5 @@
 // Runs: a live overview of runs, fine-tunings and studies. It only reads; figures are those of pages.
-import { el, whole } from "./dom.js";
+import { counted, el, whole } from "./dom.js";
 import { lineKey, mountFigure } from "./figures.js";
 import { sortable } from "./tables.js";
 
@@ -18,7 +18,11 @@ function styles() { // of figures, and of this room
 
 const fixed = (value, digits) => (value == null ? "–" : value.toFixed(digits).replace("-", "−"));
 const count = (value) => (value == null ? "–" : whole(Math.round(value)));
-const millions = (value) => (value == null ? "–" : value >= 1e9 ? `${(value / 1e9).toFixed(2)} G` : `${(value / 1e6).toFixed(1)} M`);
+
+function scaled(value) {
+  const [size, letter] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([least]) => value >= least) ?? [];
+  return size ? `${(value / size).toFixed(size > 1e6 ? 2 : 1)} ${letter}` : count(value);
+}
 
 function duration(seconds) {
   if (seconds == null) return "–";
@@ -107,7 +111,7 @@ function runRow(run, losses, probes, hidden, redraw) {
     { node: el("span", {}, badge(run.state), run.state === "running" ? bar(share, `${run.name}: done`) : ""), value: run.state },
     run.recipe,
     { text: `${count(run.step)} of ${count(run.steps)}`, value: run.step },
-    { text: millions(run.tokens), value: run.tokens },
+    { text: scaled(run.tokens), value: run.tokens },
     { text: run.tokens_a_second == null ? "–" : `${count(run.tokens_a_second / 1e3)} k`, value: run.tokens_a_second ?? "–" },
     { text: duration(run.seconds), value: run.seconds },
     { text: duration(run.seconds_left), value: run.seconds_left ?? "–" },
@@ -192,7 +196,7 @@ function tuningPanel() {
   const panel = el("section", {}, title, state, scores);
   panel.show = (row) => {
     title.textContent = `${row.name}: ${row.task}`;
-    state.replaceChildren(badge(row.state), row.done == null ? "" : ` ${row.done} runs are done`);
+    state.replaceChildren(badge(row.state), row.done == null ? "" : ` ${counted(row.done, "run")} done`);
     scores.show(row.table?.columns ?? [], row.table?.rows ?? [], row.table?.note);
   };
   return panel;
@@ -200,7 +204,7 @@ function tuningPanel() {
 
 export function mountRuns(element, fetchJson) {
   styles();
-  const far = el("p", { class: "lead", "aria-live": "polite" });
+  const far = el("p", { class: "lead", "aria-live": "polite" }, "Reading the runs…");
   const problem = el("p", { class: "problem", role: "alert" });
   const headed = (title, ...inside) => el("section", { hidden: "" }, el("h2", {}, title), inside);
   const runs = liveTable("runs"), figures = liveFigures(), ill = el("div", {}), differences = liveTable("differences");

@@ -1,5 +1,5 @@
 // Surprisal: a text coloured by how unexpected each token is, and which of two texts is likelier.
-import { el, labelled, latest, settled, signed, whole } from "./dom.js";
+import { counted, el, labelled, latest, settled, signed, whole } from "./dom.js";
 import { modelPicker, models, NO_MODEL, text, textField } from "./texts.js";
 
 const PAIR = ["The cats sleep on the bed.", "The cats sleeps on the bed."];
@@ -95,7 +95,7 @@ export function mountSurprisal(room, fetchJson) {
 function wholeText({ texts: [found], levels, method, unknown }) {
   const facts = [`${signed(found.log_likelihood)} nats`];
   if (found.perplexity !== null) facts.push(`perplexity ${whole(Number(found.perplexity.toPrecision(3)))}`);
-  facts.push(`${found.predicted} tokens`);
+  facts.push(counted(found.predicted, "token"));
   if (unknown) facts.push(`${unknown} unknown to the model`);
   return [
     strip(found),
@@ -111,7 +111,7 @@ function pair({ texts: [first, second] }) {
   const verdict = gap === 0 ? "Both are equally likely."
     : `The ${gap > 0 ? "first" : "second"} is better, by ${Math.abs(gap).toFixed(2)} nats.`;
   return [el("p", { class: "verdict", role: "status" }, verdict), ...[first, second].map((each) => el("div", {}, strip(each),
-    el("p", { class: "note" }, `${signed(each.log_likelihood)} nats, ${each.predicted} tokens`)))];
+    el("p", { class: "note" }, `${signed(each.log_likelihood)} nats, ${counted(each.predicted, "token")}`)))];
 }
 
 // The text; what is read aloud of a token is its surprisal, too.
