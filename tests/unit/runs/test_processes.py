@@ -145,8 +145,9 @@ def test_a_process_that_dies_is_told_in_a_sentence_and_takes_no_other_with_it() 
 def test_a_process_that_was_killed_while_it_was_idle_gets_no_job() -> None:
     with workers() as processes:
         pid = processes.submit(os.getpid).result()
+        (idle,) = processes._idle
         os.kill(pid, signal.SIGKILL)
-        until(lambda: is_gone(pid))
+        until(lambda: not idle.process.is_alive())  # all its threads have ended
         assert processes.submit(os.getpid).result() != pid
 
 
