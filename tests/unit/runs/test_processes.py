@@ -22,11 +22,10 @@ from clozelab import interrupts
 from clozelab.errors import UserError
 from clozelab.runs.processes import Workers, kept_workers, workers
 
-SCRIPT = """
-import os, sys, time
+JOBS = """
+import os, time
 from pathlib import Path
-from clozelab.interrupts import stopping, terminable
-from clozelab.runs.processes import workers
+from clozelab.interrupts import stopping
 
 def work(place, saves):
     with stopping() as stopped:
@@ -34,12 +33,17 @@ def work(place, saves):
         while not (stopped() and saves):
             time.sleep(0.02)
         Path(f"{place}.saved").touch()
+"""
+SCRIPT = """
+import sys
+from clozelab.interrupts import terminable
+from clozelab.runs.processes import workers
+from jobs import work
 
-if __name__ == "__main__":
-    with terminable(), workers() as processes:
-        jobs = [processes.submit(work, place, sys.argv[1] == "saves") for place in sys.argv[2:]]
-        for job in jobs:
-            job.result()
+with terminable(), workers() as processes:
+    jobs = [processes.submit(work, place, sys.argv[1] == "saves") for place in sys.argv[2:]]
+    for job in jobs:
+        job.result()
 """
 
 
@@ -47,6 +51,7 @@ def begun(folder: Path, word: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A process whose two workers are at work, and their ids."""
     script, places = folder / "script.py", [folder / "a", folder / "b"]
     script.write_text(SCRIPT, encoding="utf-8")
+    (folder / "jobs.py").write_text(JOBS, encoding="utf-8")
     process = start_process([sys.executable, str(script), word, *map(str, places)])
     until(lambda: all(place.exists() and place.read_text() for place in places))
     return process, [int(place.read_text()) for place in places]
