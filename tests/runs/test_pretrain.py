@@ -243,6 +243,15 @@ def test_a_budget_of_tokens_is_kept_and_nearly_used_up(tmp_path: Path) -> None:
     assert sum(step.tokens for step in steps) == pytest.approx(1500, abs=4 * 32)
 
 
+@pytest.mark.parametrize(("budget", "is_told"), [("1.5ktok", True), ("3steps", False)])
+def test_a_budget_of_a_few_steps_alone_is_told_how_to_have_more(
+    budget: str, is_told: bool, tmp_path: Path
+) -> None:
+    said = [event.text for event in of_kind(Said, budgeted(budget, tmp_path / "run", name="gpt"))]
+    few = [text for text in said if "the budget is only 11 steps of 4 × 32 tokens" in text]
+    assert bool(few) == is_told and all("or use --size tiny" in text for text in few)
+
+
 def test_a_budget_of_time_times_a_few_steps_and_begins_anew(tmp_path: Path) -> None:
     events = budgeted("0.6s", tmp_path / "run", "schedule.steps=1000000")
     assert "timing" in of_kind(Said, events)[0].text

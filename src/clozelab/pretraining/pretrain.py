@@ -17,6 +17,7 @@ import torch
 
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
+from clozelab.nearest import counted
 from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.diagnostics import plateau_of
@@ -32,6 +33,8 @@ from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest, tidy
 from clozelab.training.memory import room_for
 from clozelab.training.world import World, join
+
+_FEW_STEPS = 100  # fewer teach a model little; not tuned
 
 
 def pretrain(
@@ -151,16 +154,23 @@ def _session(
 
 def _fit(trainer: PretrainTrainer, budget: Budget) -> Iterator[Event]:
     """Fit the schedule to the budget; shrink the micro-batch if timing runs out of memory."""
+    size = f"{trainer.schedule.batch_size:,} × {trainer.recipe.blocks.length:,} tokens"
     if budget.kind == "seconds":
-        schedule, length = trainer.recipe.schedule, trainer.recipe.blocks.length
-        size = f"{schedule.batch_size:,} × {length:,} tokens"
         yield Said(f"timing a few steps of {size} to fit the schedule to the budget")
     while True:
         try:
-            return trainer.fit(budget)
+            trainer.fit(budget)
+            break
         except torch.OutOfMemoryError:
             pass  # the tensors stay in memory until the error is gone
         yield Said(trainer.shrink())
+    steps = trainer.schedule.total
+    if budget.kind != "steps" and steps < _FEW_STEPS:
+        sizes = ", or use --size tiny, mini or small" if trainer.job.start is None else ""
+        yield Said(
+            f"the budget is only {counted(steps, 'step')} of {size}; smaller steps teach more:"
+            f" set a smaller schedule.batch_size{sizes}"
+        )
 
 
 def _check_schedule(run: Run, job: PretrainJob) -> None:
