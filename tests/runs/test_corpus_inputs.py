@@ -20,6 +20,7 @@ from clozelab.errors import UserError
 from clozelab.files import mark
 from clozelab.text.loading import load
 from clozelab.text.reading.layouts import Reading
+from clozelab.text.reading.sources import find
 from clozelab.text.store import Corpus
 from clozelab.text.store import build as building
 from clozelab.text.tokenizers import ByteBpe, Wordpiece
@@ -214,7 +215,8 @@ def test_the_sample_for_the_tokenizer_counts_text(
     assert (path.stat().st_size < total // 2) == packed
     for limit in (total // 2, total * 2):
         monkeypatch.setattr(building, "_MOST_SAMPLE", limit)
-        training = building._trained_tokenizer(Counting(limit), [str(path)], tmp_path, Reading())
+        inputs = find([str(path)], Reading())
+        training = building._trained_tokenizer(Counting(limit), inputs, tmp_path)
         for _ in training:
             pass
     half, whole = Counting.seen[-2:]
@@ -238,7 +240,8 @@ def test_the_sample_does_not_depend_on_where_the_text_is(
 def test_a_trained_tokenizer_that_was_damaged_is_trained_again(tmp_path: Path) -> None:
     file, tokenizers = write(tmp_path / "a.jsonl", texts(2)), []
     for _ in range(2):
-        for _ in building._trained_tokenizer(ByteBpe(vocabulary=300), [file], tmp_path, Reading()):
+        inputs = find([file], Reading())
+        for _ in building._trained_tokenizer(ByteBpe(vocabulary=300), inputs, tmp_path):
             pass
         (tokenizer_file,) = tmp_path.glob("tokenizer-*.json")
         tokenizers.append(tokenizer_file.read_text(encoding="utf-8"))

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from rich import progress
+
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
@@ -18,9 +20,8 @@ from clozelab.options import Few, LocalFolder, OneOf, Place, Places, command, op
 from clozelab.remote.access import is_url, shown
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from clozelab.text.building import BuildProgress
+    from clozelab.text.reading.layouts import Reading
     from clozelab.text.store import Corpus
     from clozelab.text.store.plans import KeptPlan
 
@@ -84,6 +85,12 @@ class ReadingOptions:
     )
     split: str = option("split of a dataset (train)", "train")
     encoding: str = option("encoding of text files, also those of --exclude (utf-8)", "utf-8")
+
+    def chosen(self) -> Reading:
+        """How a build reads."""
+        from clozelab.text.reading.layouts import Reading
+
+        return Reading(**asdict(self))
 
 
 @dataclass(frozen=True)
@@ -151,12 +158,11 @@ def build_corpus(
         on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
     from clozelab.text.building import BuildOptions, missing
-    from clozelab.text.reading.layouts import Reading
     from clozelab.text.sequences import Kmer
     from clozelab.text.store.build import build
 
     options = BuildOptions(
-        reading=Reading(**asdict(reading)),
+        reading=reading.chosen(),
         sentences=sentences,
         segment=segmentation,
         entities=entities,
@@ -215,13 +221,12 @@ def add_to_corpus(
         on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
     from clozelab.text.building import BuildOptions
-    from clozelab.text.reading.layouts import Reading
     from clozelab.text.store import Corpus
     from clozelab.text.store.build import add
 
     share = Corpus.open(corpus, trusting=True).manifest["options"]["held_out"]
     options = BuildOptions(
-        reading=Reading(**asdict(reading)),
+        reading=reading.chosen(),
         held_out=share if held_out is None else held_out,
         license=license,
         workers=workers,
@@ -236,8 +241,6 @@ def fetch_corpora(data: Sequence[str], watch: Watch, *, ahead: bool = False) -> 
 
     With `ahead`, only what must be there before the first step is waited for.
     """
-    from rich import progress
-
     from clozelab.remote.ahead import bytes_ahead
     from clozelab.text.store.corpus import weighted
     from clozelab.text.store.fetching import fetched
@@ -280,9 +283,7 @@ def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:
 
 def _built(building: Any, watch: Watch) -> Corpus:
     """Draw a build's progress until it is done."""
-    from rich import progress
-
-    tasks: dict[str, TaskID] = {}
+    tasks: dict[str, progress.TaskID] = {}
     with watch.bars(progress.DownloadColumn(), progress.TransferSpeedColumn()) as bars:
 
         def show(step: BuildProgress) -> None:
@@ -341,15 +342,12 @@ def check_corpus(corpus: Place, *, watch: Watch) -> Corpus:
     Args:
         corpus: the corpus's folder
     """
-    from rich import progress
-
     from clozelab.text.store import Corpus
 
     store = Corpus.open(corpus)
     columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
     with watch.bars(*columns, transient=True) as bars:
-        size = sum(entry["bytes"] for entry in store.manifest["files"].values())
-        task = bars.add_task("comparing", total=size)
+        task = bars.add_task("comparing", total=store.bytes)
         store.check(tell=lambda part: bars.advance(task, part))
     return store
 
@@ -443,10 +441,10 @@ def _held_out(manifest: dict[str, Any]) -> str:
     tokens = manifest["splits"]["held_out"]["tokens"]
     number = manifest["splits"]["held_out"]["documents"]  # of the first version, which cut none
     parted = manifest.get("held_out", {"whole": number, "parts": 0})
-    kinds = {"whole document": parted["whole"], "document": parted["parts"]}
-    whole, cut = (f"{n:,} {kind}{'s' * (n != 1)}" if n else "" for kind, n in kinds.items())
-    documents = " and ".join(filter(None, [whole, cut and f"parts of {cut}"]))
-    return f"{counted(tokens, 'token')}, {share:.2%} of all: {documents}"
+    whole, cut = parted["whole"], parted["parts"]
+    kinds = [counted(whole, "whole document")] if whole else []
+    kinds += [f"parts of {counted(cut, 'document')}"] if cut else []
+    return f"{counted(tokens, 'token')}, {share:.2%} of all: {' and '.join(kinds)}"
 
 
 def _held_out_share(manifest: dict[str, Any]) -> float:

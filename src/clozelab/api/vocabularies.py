@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -214,27 +214,12 @@ def _candidates(usage: Usage, *, least: int) -> list[NewWord]:
 def _read(model: Model, input: Sequence[str], reading: ReadingOptions, watch: Watch) -> Usage:
     """What the model's tokenizer makes of the text."""
     from clozelab.contracts import Counts
-    from clozelab.text.reading.layouts import Reading
-    from clozelab.text.reading.sources import BytesRead, documents, total_bytes
+    from clozelab.text.reading.sources import BytesRead, find
     from clozelab.text.usage import usage
 
-    how, done, counts = Reading(**asdict(reading)), BytesRead(), Counts()
-    stream = documents(input, how, counts, progress=done)
-
-    def work() -> Generator[int, None, Usage]:
-        steps = usage(model.tokenizer, stream)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as ended:
-                result: Usage = ended.value
-                return result
-            yield done.done
-
-    result = watch.drain(work(), "reading", total_bytes(input, how) or 0)
-    if not result.sample:
-        raise UserError(f"{', '.join(input)}: the files hold no text; name other files")
-    return result
+    inputs, progress = find(input, reading.chosen()), BytesRead()
+    work = usage(model.tokenizer, inputs.documents(Counts(), progress=progress), progress=progress)
+    return watch.drain(work, "reading", inputs.bytes or 0)
 
 
 def _written(

@@ -18,7 +18,7 @@ from clozelab.contracts import Counts, Ints, Keys
 from clozelab.errors import UserError
 from clozelab.packed import contains, look_up
 from clozelab.text.reading.layouts import RawDocument, Reading
-from clozelab.text.reading.sources import by_file
+from clozelab.text.reading.sources import BytesRead, find
 from clozelab.text.units import windows
 from clozelab.text.words import IDEOGRAPH_CLASS
 
@@ -72,9 +72,10 @@ class EvaluationNgrams:
         reading = Reading(field=None, encoding=encoding)
         try:
             files, ngram_keys = list[str](), list[Keys]()
-            for name, texts in by_file(places, reading):
-                files.append(name)
-                ngram_keys.append(_file_ngrams(name, texts, size, counts=counts))
+            for item in find(places, reading).items:
+                texts = item.documents(reading, counts=Counts(), progress=BytesRead())
+                files.append(item.shown)
+                ngram_keys.append(_file_ngrams(item.shown, texts, size, counts=counts))
         except UserError as error:
             raise UserError(f"--exclude: {error}") from None
         file_of = np.repeat(np.arange(len(files)), [len(keys) for keys in ngram_keys])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,10 +10,12 @@ from tokenizers import Tokenizer, models
 
 from clozelab.contracts import Counts, Ints, Mark
 from clozelab.keys import mix, root
+from clozelab.text.batches import batches
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.extension import WordCounts
 from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
+from clozelab.text.reading.sources import BytesRead
 from clozelab.text.vocabulary import describe
 
 _SAMPLE = 8192  # lines
@@ -49,8 +51,10 @@ class Usage:
         return int((self.counts > 0).sum())
 
 
-def usage(tokenizer: Tokenizer, documents: Iterable[RawDocument]) -> Generator[None, None, Usage]:
-    """Count the tokens of all documents; yields after every batch of documents.
+def usage(
+    tokenizer: Tokenizer, documents: Iterable[RawDocument], *, progress: BytesRead
+) -> Generator[int, None, Usage]:
+    """Count the tokens of all documents; yields the bytes read after every batch of documents.
 
     Sentences are counted both inside their paragraph and by themselves, since the first word of a
     sentence may be another token there.
@@ -59,7 +63,7 @@ def usage(tokenizer: Tokenizer, documents: Iterable[RawDocument]) -> Generator[N
     encoder = CachedTokenizer(tokenizer, segment=False, counts=Counts())
     result = Usage(np.zeros(vocabulary.size, np.int64), WordCounts(tokenizer))
     sample = _Sample()
-    for batch in _batches(documents):
+    for batch in batches(documents, size=lambda document: len(document.text), least=_BATCH):
         paragraphs = [piece for document in batch for piece in _paragraphs(document.text)]
         cuts = ((lines if doc.is_split else split)(doc.text) for doc in batch)
         sentences = (sentence for cut in cuts for sentence in cut)
@@ -74,7 +78,7 @@ def usage(tokenizer: Tokenizer, documents: Iterable[RawDocument]) -> Generator[N
                 result.unknown |= _unknown_words(tokenizer, [rows[row] for row in rows_with])
         result.words.update(paragraphs)
         sample.add(paragraphs)
-        yield
+        yield progress.done
     result.sample = sample.lines
     return result
 
@@ -85,18 +89,6 @@ def read(tokenizer: Tokenizer, texts: list[str]) -> Tokenization:
     words = int(((tokenised.marks & Mark.WORD) != 0).sum())
     unknown = int((tokenised.ids == describe(tokenizer).roles.get("unk", -1)).sum())
     return Tokenization(len(tokenised.ids), words, unknown)
-
-
-def _batches(documents: Iterable[RawDocument]) -> Iterator[list[RawDocument]]:
-    batch, size = list[RawDocument](), 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if size >= _BATCH:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _paragraphs(text: str) -> list[str]:

@@ -96,7 +96,7 @@ def test_what_is_lost_is_read_again_and_comes_to_the_same(
     assert [
         sharded_files[0] in place for what, place in counted.places.items() if "NUL" in what
     ] == [True]
-    portions = len(sources.portions(sharded_files, sources.Reading(), Counts()))
+    portions = len(sources.find(sharded_files, sources.Reading()).portions())
     for name, lost, read_again in (("whole", set[int](), 0), ("losing", {3, 4, 5, 11, 30, 31}, 4)):
         with monkeypatch.context() as patch:
             engines = _on(patch, lost=lost)
@@ -140,7 +140,7 @@ def test_files_are_read_in_portions_by_their_size(
     for name, size in {"a": 4, "b": 4, "c": 4, "d": 20, "e": 1}.items():
         (tmp_path / f"{name}.txt").write_text("x" * size, encoding="utf-8")
     urls = [f"file://{tmp_path}/a.txt", f"file://{tmp_path}/b.txt"]
-    portions = sources.portions([str(tmp_path), *urls], sources.Reading(), Counts())
+    portions = sources.find([str(tmp_path), *urls], sources.Reading()).portions()
     names = [[Path(item.name).name for item in portion.items] for portion in portions]
     assert names == [["a.txt", "b.txt", "c.txt"], ["d.txt"], ["e.txt"], ["a.txt", "b.txt"]]
     assert [portion.is_remote for portion in portions] == [False, False, False, True]

@@ -21,7 +21,7 @@ from clozelab.remote import access
 from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import BytesRead, documents, listing, text_bytes, total_bytes
+from clozelab.text.reading.sources import BytesRead, documents, find
 
 TEXTS = [f"Document {number} is about rivers.\n\n" * 40 for number in range(60)]
 
@@ -46,7 +46,7 @@ def written(folder: Path, kind: str) -> str:
 def test_a_url_is_read_as_the_file_is(server: Server, kind: str) -> None:
     name = written(server.folder, kind)
     assert texts(at(server, name)) == texts(str(server.folder / name))
-    assert total_bytes([at(server, name)]) == (server.folder / name).stat().st_size
+    assert find([at(server, name)], Reading()).bytes == (server.folder / name).stat().st_size
     assert len(server.requests) > 5 or kind == "table"  # in pieces
 
 
@@ -84,9 +84,10 @@ def test_a_server_that_does_not_tell_lengths(server: Server, kind: str) -> None:
     name = written(server.folder, kind)
     server.ranges = server.lengths = False
     url, progress = at(server, name), BytesRead()
-    assert total_bytes([url, str(server.folder / name)]) is None
-    assert text_bytes([url], Reading()) is None
-    read = documents([url], Reading(), Counts(), progress=progress)
+    assert find([url, str(server.folder / name)], Reading()).bytes is None
+    inputs = find([url], Reading())
+    assert inputs.text_bytes() is None
+    read = inputs.documents(Counts(), progress=progress)
     assert [document.text for document in read] == texts(str(server.folder / name))
     assert progress.done == (server.folder / name).stat().st_size or kind == "table"
 
@@ -149,15 +150,15 @@ def test_a_line_that_stays_down_is_told_in_a_sentence(server: Server) -> None:
 
 def test_what_a_store_was_made_from_is_known_by_its_size(server: Server) -> None:
     (server.folder / "a.txt").write_text("Some text. " * 9, encoding="utf-8")
-    first = listing([at(server, "a.txt")], Reading())
+    first = find([at(server, "a.txt")], Reading()).listing()
     (server.folder / "a.txt").write_text("Some text. " * 10, encoding="utf-8")
-    assert first != listing([at(server, "a.txt")], Reading())
+    assert first != find([at(server, "a.txt")], Reading()).listing()
 
 
 def test_credentials_are_neither_recorded_nor_printed(server: Server) -> None:
     (server.folder / "a.txt").write_text("Some text.", encoding="utf-8")
     url = at(server, "a.txt?signature=secret")
-    assert "secret" not in str(listing([url], Reading()))
+    assert "secret" not in str(find([url], Reading()).listing())
     server.troubles = ["403"] * 20
     with pytest.raises(UserError) as error:
         texts(url)
@@ -208,7 +209,7 @@ def test_an_s3_server(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         s3.put(str(tmp_path / name), f"texts/wiki/{name}")
         assert texts(f"s3://texts/wiki/{name}") == texts(str(tmp_path / name))
     assert texts("s3://texts/wiki") == texts(str(tmp_path))
-    assert [name for name, *_ in listing(["s3://texts/wiki/*.gz"], Reading())] == [
+    assert [name for name, *_ in find(["s3://texts/wiki/*.gz"], Reading()).listing()] == [
         "s3://texts/wiki/a.txt.gz"
     ]
     with pytest.raises(UserError, match=r"there is no file or folder s3://texts/none"):

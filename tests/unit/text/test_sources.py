@@ -25,7 +25,7 @@ from clozelab.errors import UserError
 from clozelab.files import mark
 from clozelab.text.reading import layouts, records
 from clozelab.text.reading.layouts import RawDocument, Reading, guess
-from clozelab.text.reading.sources import BytesRead, documents, listing, total_bytes
+from clozelab.text.reading.sources import BytesRead, documents, find
 
 
 def read(*inputs: object, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
@@ -208,7 +208,7 @@ def test_standard_input(
 ) -> None:
     stream = io.BytesIO(content)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stream))
-    assert total_bytes(["-"]) is None
+    assert find(["-"], Reading()).bytes is None
     documents_read = read("-", layout="prose")
     assert [document.text for document in documents_read] == expected
     assert documents_read[0].name.startswith("standard input:")
@@ -260,7 +260,7 @@ def test_a_dataset_of_the_hub() -> None:
     assert texts("owner/name", split="dev") == ["owner/name None dev"]
     assert texts("hf:owner/name:train[:1%]") == ["owner/name None train[:1%]"]
     assert texts("hf:owner/name/raw:test") == ["owner/name raw test"]
-    assert total_bytes(["hf:owner/name"]) is None
+    assert find(["hf:owner/name"], Reading()).bytes is None
     assert "only text, n; give --field text" in refusal("hf:owner/name", field="txet")
     assert "no/body cannot be read from the hub (unknown dataset)" in refusal("hf:no/body")
     assert "is not a dataset" in refusal("hf:")
@@ -292,14 +292,15 @@ def test_listing_and_sizes(tmp_path: Path) -> None:
     os.utime(first, ns=(5, 7))
     size = (tmp_path / "a.txt.gz").stat().st_size
     named = [str(first), str(tmp_path)]
-    sizes = listing(named, Reading())
+    inputs = find(named, Reading())
+    sizes = inputs.listing()
     assert [(Path(name).name, size) for name, size, _ in sizes] == [
         ("b.txt", 3),
         ("a.txt.gz", size),
         ("b.txt", 3),
     ]
     assert sizes[0][2] == 7
-    assert total_bytes(named) == 6 + size
+    assert inputs.bytes == 6 + size
 
 
 @pytest.mark.thorough
@@ -316,12 +317,9 @@ def test_progress_runs_from_nothing_to_every_byte(tmp_path: Path, name: str) -> 
             else "\n".join(documents_of_numbers)
         )
         write(path, PACK.get(path.suffix, bytes)(content.encode()))
-    progress = BytesRead()
-    seen = [
-        progress.done
-        for _ in documents([str(path)], Reading(layout="lines"), Counts(), progress=progress)
-    ]
-    total = total_bytes([str(path)])
+    progress, inputs = BytesRead(), find([str(path)], Reading(layout="lines"))
+    seen = [progress.done for _ in inputs.documents(Counts(), progress=progress)]
+    total = inputs.bytes
     assert total
     assert seen == sorted(seen)
     assert progress.done == total

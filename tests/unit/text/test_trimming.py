@@ -17,13 +17,14 @@ from clozelab.contracts import Ints
 from clozelab.errors import UserError
 from clozelab.text.extension import extended
 from clozelab.text.reading.layouts import RawDocument
+from clozelab.text.reading.sources import BytesRead
 from clozelab.text.trimming import trimmed
 from clozelab.text.usage import Usage, usage
 from clozelab.text.vocabulary import describe
 
 
 def used(tokenizer: Tokenizer, texts: list[str]) -> Usage:
-    steps = usage(tokenizer, [RawDocument("\n".join(texts), "test")])
+    steps = usage(tokenizer, [RawDocument("\n".join(texts), "test")], progress=BytesRead())
     while True:
         try:
             next(steps)

@@ -63,10 +63,6 @@ _BY_LINES: dict[str, ByLines] = {
 _KNOWN = {*_COLUMNAR, *_BY_LINES}  # the endings of files that are read from a folder
 
 
-class Spooled(str):
-    """The name of a file with a copy of standard input, which is read more than once."""
-
-
 @dataclass
 class BytesRead:
     """How much has been read."""
@@ -79,17 +75,27 @@ class Item:
     """One input: a file, standard input or a dataset of the hub."""
 
     name: str
-    file: TextFile | None = None
+    file: TextFile | None = None  # of standard input, a copy that can be read more than once
 
     @property
     def shown(self) -> str:
         """Its name for messages and records."""
-        return _STDIN_NAME if isinstance(self.name, Spooled) else shown(self.name)
+        return _STDIN_NAME if self.is_stdin else shown(self.name)
+
+    @property
+    def is_stdin(self) -> bool:
+        """Whether it is standard input."""
+        return self.name == _STDIN
 
     @property
     def size(self) -> int | None:
         """Its bytes; None if unknown."""
         return None if self.file is None else self.file.size
+
+    def copied(self, file: Path) -> Item:
+        """Standard input, of which a file has a copy; the same content is the same input."""
+        changed = int(files.sha256(file), 16)
+        return replace(self, file=replace(local(file), name=_STDIN_NAME, changed=changed))
 
     def documents(
         self, reading: Reading, *, counts: Counts, progress: BytesRead
@@ -97,7 +103,7 @@ class Item:
         """Its documents, in order, in bounded memory."""
         if self.file is not None:
             return _read_file(self.file, reading, counts=counts, progress=progress)
-        if self.name == _STDIN:
+        if self.is_stdin:
             stream = sys.stdin.buffer
             return _read_stream(stream, _STDIN_NAME, None, reading=reading, counts=counts)
         return from_hub(self.name, reading, counts=counts)
@@ -124,93 +130,101 @@ class Portion:
                 yield from stream
 
 
-def portions(inputs: Sequence[str], reading: Reading, counts: Counts) -> list[Portion]:
-    """All inputs, in order, in portions by size alone: one has the files that begin within PORTION
-    bytes. Names that lead nowhere are refused."""
-    groups: list[list[Item]] = []
-    size, remote_group = 0, None
-    for item in _expand(inputs, reading.split, counts=counts):
-        if size >= PORTION or access.is_url(item.name) != remote_group:
-            groups.append([])
-            size, remote_group = 0, access.is_url(item.name)
-        groups[-1].append(item)
-        size += item.size or 0
-    return [Portion(tuple(group)) for group in groups]
+@dataclass(frozen=True)
+class Inputs:
+    """What was named to be read, how it is read, and the files that the names stand for."""
 
+    names: tuple[str, ...]
+    reading: Reading
+    items: tuple[Item, ...]
+    counts: Counts  # of the files in folders, by what is done with them
 
-def documents(
-    inputs: Sequence[str], reading: Reading, counts: Counts, *, progress: BytesRead | None = None
-) -> Generator[RawDocument, None, None]:
-    """Every document of the inputs, in order; what was skipped or repaired is added to `counts`.
+    @property
+    def bytes(self) -> int | None:
+        """Bytes of all files, compressed; None where some input has no known size."""
+        known = [item.size for item in self.items if item.size is not None]
+        return sum(known) if len(known) == len(self.items) else None
 
-    Names that lead nowhere are refused at once, inputs without any document at the end.
-    """
-    everything = Portion(tuple(_expand(inputs, reading.split, counts=counts)))
-    progress = progress or BytesRead()
+    def text_bytes(self) -> int | None:
+        """Bytes of the text in all files, estimated from their beginnings; None if unknown."""
+        if self.bytes is None:
+            return None
+        text = compressed = 0
+        for item in self.items[:: -(-len(self.items) // _PROBED)]:
+            progress, size = BytesRead(), 0
+            stream = item.documents(self.reading, counts=Counts(), progress=progress)
+            with closing(stream):
+                for document in stream:
+                    size += len(document.text.encode())
+                    if size >= _PROBE:
+                        break
+            text, compressed = text + size, compressed + progress.done
+        return int(self.bytes * text / max(compressed, 1))
 
-    def read() -> Generator[RawDocument, None, None]:
+    def listing(self) -> list[tuple[str, int, int]]:
+        """Name, size and time of change (ns) of every file, to recognise equal inputs."""
+        return [
+            (item.name, item.size or 0, item.file.changed if item.file else 0)
+            for item in self.items
+        ]
+
+    def portions(self) -> list[Portion]:
+        """The items in portions, by size alone: each has those that begin within PORTION bytes."""
+        groups: list[list[Item]] = []
+        size, remote_group = 0, None
+        for item in self.items:
+            if size >= PORTION or access.is_url(item.name) != remote_group:
+                groups.append([])
+                size, remote_group = 0, access.is_url(item.name)
+            groups[-1].append(item)
+            size += item.size or 0
+        return [Portion(tuple(group)) for group in groups]
+
+    def documents(
+        self, counts: Counts, *, progress: BytesRead | None = None
+    ) -> Generator[RawDocument, None, None]:
+        """Every document, in order; what was skipped or repaired is added to `counts`.
+
+        Inputs without any document are refused at the end.
+        """
+        counts.merge(self.counts)
         any_text = False
-        with closing(everything.documents(reading, counts=counts, progress=progress)) as stream:
+        stream = Portion(self.items).documents(
+            self.reading, counts=counts, progress=progress or BytesRead()
+        )
+        with closing(stream):
             for document in stream:
                 any_text = True
                 yield document
         if not any_text:
-            raise no_text(inputs, counts)
+            raise self.no_text(counts)
 
-    return read()
-
-
-def no_text(inputs: Sequence[str], counts: Counts) -> UserError:
-    """The error for inputs without any document."""
-    named = (_STDIN_NAME if isinstance(name, Spooled) else access.shown(name) for name in inputs)
-    skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
-    return UserError(
-        f"there is no text in {', '.join(named)}{f' ({skipped})' if skipped else ''}; name other"
-        " files, or another --field"
-    )
+    def no_text(self, counts: Counts) -> UserError:
+        """The error for inputs without any document."""
+        named = (_STDIN_NAME if name == _STDIN else access.shown(name) for name in self.names)
+        skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
+        return UserError(
+            f"there is no text in {', '.join(named)}{f' ({skipped})' if skipped else ''}; name"
+            " other files, or another --field"
+        )
 
 
-def by_file(
-    inputs: Sequence[str], reading: Reading
-) -> Iterator[tuple[str, Generator[RawDocument, None, None]]]:
-    """The name and the documents of every file of the inputs."""
-    for item in _expand(inputs, reading.split, counts=Counts()):
-        yield item.shown, item.documents(reading, counts=Counts(), progress=BytesRead())
+def find(names: Sequence[str], reading: Reading) -> Inputs:
+    """The inputs of these names; those that lead nowhere are refused."""
+    if not names:
+        raise UserError("no input is named; name files, folders, URLs, - or hf:owner/name")
+    counts = Counts()
+    items = [item for name in names for item in _expand(name, reading.split, counts=counts)]
+    for name, number in Counter(item.name for item in items).items():
+        counts.add("inputs named more than once and read as often", name, number - 1)
+    return Inputs(tuple(names), reading, tuple(items), counts)
 
 
-def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
-    """Bytes of all files, compressed; None where some input has no known size."""
-    return size_of(_expand(inputs, (reading or Reading()).split, counts=Counts()))
-
-
-def size_of(items: Sequence[Item]) -> int | None:
-    """Bytes of some inputs, compressed; None where one has no known size."""
-    known = [item.size for item in items if item.size is not None]
-    return sum(known) if len(known) == len(items) else None
-
-
-def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
-    """Bytes of the text in all files, estimated from their beginnings; None if unknown."""
-    items = _expand(inputs, reading.split, counts=Counts())
-    total = size_of(items)
-    if total is None:
-        return None
-    text = compressed = 0
-    for item in items[:: -(-len(items) // _PROBED)]:
-        progress, size = BytesRead(), 0
-        with closing(item.documents(reading, counts=Counts(), progress=progress)) as stream:
-            for document in stream:
-                size += len(document.text.encode())
-                if size >= _PROBE:
-                    break
-        text, compressed = text + size, compressed + progress.done
-    return int(total * text / max(compressed, 1))
-
-
-def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int]]:
-    """Name, size and time of change (ns) of every file, in order, to recognise equal inputs."""
-    items = _expand(inputs, reading.split, counts=Counts())
-    return [(item.name, item.size or 0, item.file.changed if item.file else 0) for item in items]
+def documents(
+    names: Sequence[str], reading: Reading, counts: Counts
+) -> Generator[RawDocument, None, None]:
+    """Every document of the inputs of these names; those that lead nowhere are refused at once."""
+    return find(names, reading).documents(counts)
 
 
 def _read_file(
@@ -248,21 +262,10 @@ def _read_stream(
         lines.release()
 
 
-def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[Item]:
-    if not inputs:
-        raise UserError("no input is named; name files, folders, URLs, - or hf:owner/name")
-    items = [item for name in inputs for item in _expand_one(name, split, counts=counts)]
-    for name, number in Counter(item.name for item in items).items():
-        counts.add("inputs named more than once and read as often", name, number - 1)
-    return items
-
-
-def _expand_one(name: str, split: str, *, counts: Counts) -> list[Item]:
+def _expand(name: str, split: str, *, counts: Counts) -> list[Item]:
     path = Path(name)
     if name == _STDIN:
         return [Item(name)]
-    if isinstance(name, Spooled):
-        return [Item(name, replace(local(path), name=_STDIN_NAME))]
     if access.is_url(name):
         texts = remote.find_texts(name, partial(_is_read, counts=counts))
         return [Item(text.name, text) for text in texts]
@@ -287,7 +290,7 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[Item]:
         matches = remote.innermost(sorted(found))
         for folder in sorted({*found} - {*matches}):  # in which other matches are
             _refuse_made(Path(folder))
-        items = [item for match in matches for item in _expand_one(match, split, counts=counts)]
+        items = [item for match in matches for item in _expand(match, split, counts=counts)]
         if items:
             return items
         raise UserError(f"no file matches {name}{_nearest(path)}")

@@ -28,16 +28,9 @@ from clozelab.text.building import BuildOptions, BuildProgress, Stage
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
 from clozelab.text.overlap import EvaluationNgrams
-from clozelab.text.reading.layouts import RawDocument, Reading
+from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
-from clozelab.text.reading.sources import (
-    BytesRead,
-    Spooled,
-    documents,
-    listing,
-    text_bytes,
-    total_bytes,
-)
+from clozelab.text.reading.sources import BytesRead, Inputs, find
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store import shards
 from clozelab.text.store.adding import check_addition
@@ -82,14 +75,12 @@ def build(
     comparison = _comparison(options, counts)
     _check_inputs(inputs, options)
     with _readable_errors(out), _locked_folder(out) as folder, engine(options) as runner:
-        inputs = _spooled(inputs, folder)
+        found = _spooled(find(inputs, options.reading), folder)
         if not isinstance(tokenizer, Tokenizer):
-            tokenizer = yield from _trained_tokenizer(tokenizer, inputs, folder, options.reading)
+            tokenizer = yield from _trained_tokenizer(tokenizer, found, folder)
         _check_tokenizer(tokenizer)
         settings = _settings(tokenizer, names, comparison, options=options, counts=counts)
-        plan = yield from tokenised(
-            inputs, folder, settings, spans, reading=options.reading, counts=counts, where=runner
-        )
+        plan = yield from tokenised(found, folder, settings, spans, counts=counts, where=runner)
         yield from finish(out, plan, options=asdict(options), counts=counts)
         files.remove_folder(folder, last=_ADDING)
     corpus = Corpus.open(out, trusting=True)
@@ -141,11 +132,8 @@ def add(
     comparison = _comparison(options, counts)
     _check_inputs(inputs, options)
     with _readable_errors(out), _locked_corpus(out) as (folder, parent), engine(options) as runner:
-        inputs = _spooled(inputs, folder)
-        sources = [
-            (name, files.sha256(Path(name)) if isinstance(name, Spooled) else (size, changed))
-            for name, size, changed in listing(inputs, options.reading)
-        ]
+        found = _spooled(find(inputs, options.reading), folder)
+        sources = [(name, (size, changed)) for name, size, changed in found.listing()]
         request_text = repr([sources, asdict(replace(options, workers=None, on=None))])
         note, request = folder / _ADDING, blake2b(request_text.encode(), digest_size=16).hexdigest()
         before = note.read_text(encoding="utf-8").split() if note.exists() else []
@@ -154,9 +142,7 @@ def add(
             counts.add("additions that had been finished before they were stopped")
             return parent
         settings = _corpus_settings(parent, comparison)
-        plan = yield from tokenised(
-            inputs, folder, settings, {}, reading=options.reading, counts=counts, where=runner
-        )
+        plan = yield from tokenised(found, folder, settings, {}, counts=counts, where=runner)
         files.write_text(note, f"{request} {parent.manifest['fingerprint']}\n")
         yield from finish(out, plan, options=asdict(options), counts=counts, parent=parent)
         files.remove_folder(folder, last=_ADDING)
@@ -165,7 +151,7 @@ def add(
 
 def _check_inputs(inputs: Sequence[str], options: BuildOptions) -> None:
     """Refuse names of inputs or clusters that do not exist, before anything is written."""
-    listing(inputs, options.reading)
+    find(inputs, options.reading)
     if options.on is not None:
         cluster.known(options.on)
 
@@ -279,34 +265,33 @@ def _check_tokenizer(tokenizer: Tokenizer) -> None:
         vocabulary.role(role)
 
 
-def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
+def _spooled(inputs: Inputs, folder: Path) -> Inputs:
     """The inputs with standard input copied to a file, since it is read more than once."""
-    if "-" not in inputs:
-        return list(inputs)
+    if not any(item.is_stdin for item in inputs.items):
+        return inputs
     if sys.stdin is None:
         raise UserError("-: there is no standard input; name files or folders instead")
     spool = folder / _SPOOL
     with spool.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    return [Spooled(spool) if name == "-" else name for name in inputs]
+    items = (item.copied(spool) if item.is_stdin else item for item in inputs.items)
+    return replace(inputs, items=tuple(items))
 
 
-def _trained_tokenizer(
-    spec: TokenizerSpec, inputs: list[str], folder: Path, reading: Reading
-) -> Stage[Tokenizer]:
+def _trained_tokenizer(spec: TokenizerSpec, inputs: Inputs, folder: Path) -> Stage[Tokenizer]:
     """Train a tokenizer on a random sample of the documents, or load the one trained before."""
-    key = [repr(spec), repr(reading), repr(listing(inputs, reading))]
+    key = [repr(spec), repr(inputs.reading), repr(inputs.listing())]
     name = blake2b("\0".join(key).encode(), digest_size=8).hexdigest()
     saved = folder / f"tokenizer-{name}.json"
     if saved.exists():
         with suppress(UserError):  # a damaged file is trained again
             return load(saved)
-    total, text_size = total_bytes(inputs, reading), text_bytes(inputs, reading)
+    total, text_size = inputs.bytes, inputs.text_bytes()
     limit = _SAMPLE.get(type(spec).__name__.lower(), _MOST_SAMPLE)
     share = 1.0 if not text_size else min(1.0, limit / text_size)
     read = BytesRead()
     stop, ended = threading.Event(), threading.Event()
-    stream = documents(inputs, reading, Counts(), progress=read)
+    stream = inputs.documents(Counts(), progress=read)
     texts = _sample(stream, share, limit=limit, stop=stop)
     result: list[Tokenizer | BaseException] = []
 

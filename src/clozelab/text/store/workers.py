@@ -14,8 +14,7 @@ from typing import Any
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.text.building import BuildProgress, Stage
-from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import Portion, no_text, portions, size_of
+from clozelab.text.reading.sources import Inputs, Portion
 from clozelab.text.store import shards
 from clozelab.text.store.engines import Engine, ShardSource, Task, TaskLost
 from clozelab.text.store.tasks import PortionEnd
@@ -24,23 +23,21 @@ _TRIES = 5  # of reading a portion without finishing another shard
 
 
 def tokenised(
-    inputs: list[str],
+    inputs: Inputs,
     folder: Path,
     settings: shards.TokenisingSettings,
     spans: dict[str, shards.Spans],
     *,
-    reading: Reading,
     counts: Counts,
     where: Engine,
 ) -> Stage[shards.ShardPlan]:
     """Tokenise all inputs into shards; yields progress, returns the shards in the text's order."""
-    parts = portions(inputs, reading, counts)
-    items = [item for part in parts for item in part.items]
-    total = size_of(items)
+    counts.merge(inputs.counts)
+    total = inputs.bytes
     finished = {file.stem for file in folder.glob("*.npz") if shards.sound(file)}
     where.prepare(settings, folder)
-    arguments = (reading, spans, settings.digest(), finished)
-    maker = _ShardMaker(where, parts, arguments, folder=folder)
+    arguments = (inputs.reading, spans, settings.digest(), finished)
+    maker = _ShardMaker(where, inputs.portions(), arguments, folder=folder)
     try:
         yield BuildProgress("tokenising", 0, total)
         while maker.advance():
@@ -56,9 +53,9 @@ def tokenised(
     for name, number in seen.items():
         counts.add(shards.PAST_END, name, max(len(spans[name]) - number, 0))
     if not maker.names:
-        raise no_text(inputs, counts)
+        raise inputs.no_text(counts)
     names = [name for _, name in sorted(maker.names.items())]
-    return shards.ShardPlan(folder, settings, names, [item.shown for item in items])
+    return shards.ShardPlan(folder, settings, names, [item.shown for item in inputs.items])
 
 
 class _ShardMaker:
