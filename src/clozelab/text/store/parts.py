@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from clozelab.contracts import Ints, Keys
+from clozelab.text.batches import batches
 
 PART = 1 << 22  # rows in memory at a time
 
@@ -26,7 +27,9 @@ def in_parts(tables: Iterable[Keys], *, total: int, folder: Path) -> Iterator[tu
     shutil.rmtree(folder, ignore_errors=True)  # left by a build that was killed
     folder.mkdir()
     width, first = 0, 0
-    for table in _batches(tables):
+    # Small tables together, since every file is opened once for each.
+    for batch in batches(tables, size=len, least=PART):
+        table = np.concatenate(batch)
         numbers = np.arange(first, first + len(table), dtype=np.uint64)
         part_of = table[:, 0] % np.uint64(count)
         rows = np.column_stack([numbers, table])
@@ -38,17 +41,3 @@ def in_parts(tables: Iterable[Keys], *, total: int, folder: Path) -> Iterator[tu
         rows = np.fromfile(folder / str(part), dtype=np.uint64).reshape(-1, width)
         yield rows[:, 0].astype(np.int64), rows[:, 1:]
     shutil.rmtree(folder)
-
-
-def _batches(tables: Iterable[Keys]) -> Iterator[Keys]:
-    """Concatenate small tables, since every file is opened once for each."""
-    batch: list[Keys] = []
-    size = 0
-    for table in tables:
-        batch.append(table)
-        size += len(table)
-        if size >= PART:
-            yield np.concatenate(batch)
-            batch, size = [], 0
-    if size:
-        yield np.concatenate(batch)

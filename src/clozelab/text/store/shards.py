@@ -28,6 +28,7 @@ from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges, sums
 from clozelab.text import near
+from clozelab.text.batches import batches
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.near import Signatures
 from clozelab.text.reading.layouts import RawDocument
@@ -92,7 +93,7 @@ class TokenisingSettings:
 class ShardJob:
     """Documents to be tokenised together."""
 
-    documents: list[RawDocument] = field(default_factory=list)
+    documents: list[RawDocument]
     spans: dict[int, Spans] = field(default_factory=dict)  # by the document's index in the list
 
     def name(self, settings: bytes) -> str:
@@ -213,17 +214,13 @@ class ShardPlan:
 
 def jobs(documents: Iterable[RawDocument], spans: dict[str, Spans]) -> Iterator[ShardJob]:
     """Group documents into jobs by their size alone, whatever the number of workers."""
-    job, size = ShardJob(), 0
-    for document in documents:
-        if document.name in spans:
-            job.spans[len(job.documents)] = _spans_in_part(spans[document.name], document)
-        job.documents.append(document)
-        size += len(document.text)
-        if size >= SHARD:
-            yield job
-            job, size = ShardJob(), 0
-    if job.documents:
-        yield job
+    for batch in batches(documents, size=lambda document: len(document.text), least=SHARD):
+        given = {
+            number: _spans_in_part(spans[document.name], document)
+            for number, document in enumerate(batch)
+            if document.name in spans
+        }
+        yield ShardJob(batch, given)
 
 
 def _spans_in_part(spans: Spans, part: RawDocument) -> Spans:
@@ -248,8 +245,8 @@ def tokenise(
     bounds = {bound for number in job.spans for bound in (number, number + 1)}
     for first, last in pairwise(sorted({0, len(cut), *bounds})):
         given = job.spans.get(first, [])
-        lost = len(given)
-        for batch, shift in _batches(list(chain.from_iterable(cut[first:last]))):
+        lost, shift = len(given), 0  # spans, and the position of the batch's first character
+        for batch in batches(chain.from_iterable(cut[first:last]), size=len, least=_BATCH):
             tokenised = tokenizer.encode(batch, characters=bool(given))
             for bit in _mark_spans(tokenised, batch, given, shift=shift, counts=counts):
                 units[bit] += 1
@@ -258,6 +255,7 @@ def tokenise(
             names = mark_ngrams(ids, marks, starts, ngrams=settings.entities, bit=Mark.ENTITY)
             units[Mark.ENTITY] += len(names)
             parts.append(tokenised)
+            shift += sum(map(len, batch))
         place = job.documents[first].name
         counts.add(PAST_END, place, lost)
     sizes = _joined((np.diff(part.starts) for part in parts), np.int64)
@@ -276,21 +274,6 @@ def tokenise(
         "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
         **compared,
     }
-
-
-def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:
-    """Sentences in batches, each with the position of its first character."""
-    batch: list[str] = []
-    size = shift = 0
-    for sentence in sentences:
-        batch.append(sentence)
-        size += len(sentence)
-        if size >= _BATCH:
-            yield batch, shift
-            shift += size
-            batch, size = [], 0
-    if batch:
-        yield batch, shift
 
 
 def _joined(arrays: Iterable[Array], kind: type[T]) -> NDArray[T]:
