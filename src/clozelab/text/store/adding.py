@@ -28,14 +28,15 @@ def _next_folder(parent: dict[str, Any]) -> str:
 
 
 def added(parent: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a corpus after an addition, from its own and that of the new text alone."""
+    """The manifest of a corpus after an addition, from its own and that of the new files.
+
+    Their arrays have all of the text; what was counted is of the new text alone.
+    """
     additions = parent.get("added", [])
     examples = {**parent.get("examples", {}), **new.get("examples", {})}
     return {
         **parent,
-        "splits": {
-            split: _sum(parent["splits"][split], new["splits"][split]) for split in new["splits"]
-        },
+        "splits": new["splits"],
         "units": _sum(parent["units"], new["units"]),
         "inputs": [*parent["inputs"], *new["inputs"]],
         "notes": dict(sorted(_sum(parent["notes"], new["notes"]).items())),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from clozelab.text.store.adding import added, publish_addition
 from clozelab.text.store.cleaning import clean
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.leakage import count_leaked
-from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, lengths, render
+from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, render
 from clozelab.text.store.shards import Shard, ShardPlan
 from clozelab.text.store.splitting import HeldOutSplit, split_documents
 from clozelab.text.units import KeyCounts, mark_phrases, mine, pairs
@@ -42,8 +42,6 @@ _VOCABULARIES = (
 )
 _COPIED = 1 << 22  # entries of an array that are copied at a time
 _FIRST_WORD = 3  # the number of the first word; 0 is unknown, 1 and 2 open and close a block
-
-Totals = dict[str, dict[str, int]]  # documents, sentences and tokens of each split
 
 
 def finish(
@@ -75,18 +73,12 @@ def finish(
         phrases = parent.array("phrases")
         for name in _VOCABULARIES:
             shutil.copyfile(parent.folder / name, plan.ready / name)
-    totals = {}
-    for split in SPLITS:
-        counted = division.totals(sizes, held=split == "held_out")
-        totals[split] = dict(zip(("documents", "sentences", "tokens"), counted[::-1], strict=True))
-    units = yield from _write_splits(
-        plan, division=division, totals=totals, phrases=phrases, parent=parent
-    )
+    splits, units = yield from _write_splits(plan, division, phrases=phrases, parent=parent)
     if parent is not None:
         count_leaked(plan.ready, parent, counts=counts)
     held_whole = int((sizes[division.whole, 1] > 0).sum())
     facts = {
-        "splits": totals,
+        "splits": splits,
         "units": units,
         "notes": dict(sorted(counts.numbers.items())),
         "held_out": {"whole": held_whole, "parts": len(division.parts)},
@@ -184,22 +176,17 @@ def _mine_phrases(plan: ShardPlan) -> Stage[Keys]:
 
 
 def _write_splits(
-    plan: ShardPlan,
-    *,
-    division: HeldOutSplit,
-    totals: Totals,
-    phrases: Keys,
-    parent: Corpus | None,
-) -> Stage[dict[str, int]]:
-    """Copy the documents of every shard to the splits; mark phrases, count ids; counts of units."""
+    plan: ShardPlan, division: HeldOutSplit, *, phrases: Keys, parent: Corpus | None
+) -> Stage[tuple[dict[str, dict[str, int]], dict[str, int]]]:
+    """Copy the documents of every shard to the splits; mark phrases, count ids.
+
+    Returns the sizes of the splits and the counts of units.
+    """
     vocabulary = describe(plan.tokenizer).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
     token_counts = np.zeros(vocabulary, dtype=np.int64)
     before = {split: parent.documents(split) if parent else None for split in SPLITS}
-    writers = {
-        split: _SplitWriter(plan.ready / split, kind, sizes=totals[split], before=before[split])
-        for split in SPLITS
-    }
+    writers = {split: _SplitWriter(plan.ready / split, kind, before[split]) for split in SPLITS}
     if parent:
         token_counts += parent.array("counts")
     units = {"phrase": 0, "entity": 0}
@@ -218,7 +205,7 @@ def _write_splits(
     for writer in writers.values():
         writer.close()
     _save_array(plan.ready / "counts.npy", token_counts)
-    return units
+    return {split: writer.sizes for split, writer in writers.items()}, units
 
 
 def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
@@ -289,48 +276,52 @@ def _save_array(file: Path, array: Array) -> None:
 class _SplitWriter:
     """Appends to the arrays of a split; not mapped, since a full disk would kill the process."""
 
-    def __init__(
-        self, folder: Path, kind: type, *, sizes: dict[str, int], before: Documents | None
-    ) -> None:
+    def __init__(self, folder: Path, kind: type, before: Documents | None) -> None:
         kinds = (kind, np.uint8, np.int64, np.int64)
-        self._files: dict[str, BinaryIO] = {}
         self._kinds = {name: np.dtype(dtype) for name, dtype in zip(ARRAYS, kinds, strict=True)}
-        old = {} if before is None else {name: getattr(before, name) for name in ARRAYS}
-        for name, length in lengths(sizes).items():
-            length += len(old[name]) - (name in ("sentences", "documents")) if old else 0
-            self._files[name] = (folder / f"{name}.npy").open("wb")
-            header = {"descr": self._kinds[name].str, "fortran_order": False, "shape": (length,)}
-            np.lib.format.write_array_header_1_0(self._files[name], header)
-        if before is None:
-            self._put("sentences", np.zeros(1))
-            self._put("documents", np.zeros(1))
-            self._tokens = self._sentences = 0
-        else:
-            for name, array in old.items():
-                for first in range(0, len(array), _COPIED):
-                    self._put(name, array[first : first + _COPIED])
-            self._tokens, self._sentences = len(before.ids), len(before.sentences) - 1
+        self._files = {name: (folder / f"{name}.npy").open("wb") for name in ARRAYS}
+        self._lengths = dict.fromkeys(ARRAYS, 0)
+        for name in ARRAYS:
+            self._write_header(name)
+            zero = np.zeros(1 if name in ("sentences", "documents") else 0)
+            old = zero if before is None else getattr(before, name)
+            for first in range(0, len(old), _COPIED):
+                self._put(name, old[first : first + _COPIED])
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The numbers of documents, sentences and tokens."""
+        length = self._lengths
+        bounds = {name: length[name] - 1 for name in ("documents", "sentences")}
+        return {**bounds, "tokens": length["ids"]}
 
     def add(self, shard: Shard, begin: Ints, count: Ints) -> Array:
         """Append pieces of a shard, `count` sentences from `begin` on each; returns their ids."""
         sentence = ranges(begin, count)
         size = shard.sentences[sentence + 1] - shard.sentences[sentence]
         token = ranges(shard.sentences[sentence], size)
-        ids = shard.ids[token]
+        ids, before = shard.ids[token], self.sizes
         self._put("ids", ids)
         self._put("marks", shard.marks[token])
-        self._put("sentences", self._tokens + np.cumsum(size))
-        self._put("documents", self._sentences + np.cumsum(count))
-        self._tokens += len(ids)
-        self._sentences += len(size)
+        self._put("sentences", before["tokens"] + np.cumsum(size))
+        self._put("documents", before["sentences"] + np.cumsum(count))
         return ids
 
     def _put(self, name: str, values: Array) -> None:
         self._files[name].write(values.astype(self._kinds[name]).tobytes())
+        self._lengths[name] += len(values)
+
+    def _write_header(self, name: str) -> None:
+        """Write an array's header, which has room for any length."""
+        shape = (self._lengths[name],)
+        header = {"descr": self._kinds[name].str, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._files[name], header)
 
     def close(self) -> None:
-        """Write everything to disk."""
-        for file in self._files.values():
+        """Write everything to disk, with the lengths of the arrays."""
+        for name, file in self._files.items():
+            file.seek(0)
+            self._write_header(name)
             file.flush()
             os.fsync(file.fileno())
             file.close()

@@ -33,17 +33,8 @@ class HeldOutSplit:
     """Which documents, and which parts of documents, are held out."""
 
     whole: Bools  # documents held out as a whole
-    # By number of a document that is cut: rows of [first sentence, stop, tokens, held out].
+    # By number of a document that is cut: rows of [first sentence, stop, held out].
     parts: dict[int, Ints] = field(default_factory=dict)
-
-    def totals(self, sizes: Ints, *, held: bool) -> tuple[int, int, int]:
-        """Tokens, sentences and documents of a side; `sizes` has those of each document."""
-        whole = sizes[self._uncut(0, len(sizes), held=held)]
-        rows = np.concatenate([np.zeros((0, 4), np.int64), *self.parts.values()])
-        rows = rows[rows[:, 3] == held]
-        tokens = whole[:, 0].sum() + rows[:, 2].sum()
-        sentences = whole[:, 1].sum() + (rows[:, 1] - rows[:, 0]).sum()
-        return int(tokens), int(sentences), int((whole[:, 1] > 0).sum()) + len(rows)
 
     def sentences(self, shard: Shard, first: int, *, held: bool) -> tuple[Ints, Ints]:
         """First sentence and number of sentences of each piece of a shard that is on a side.
@@ -51,21 +42,17 @@ class HeldOutSplit:
         `first` is the number of the shard's first document.
         """
         count = len(shard.documents) - 1
-        uncut = np.flatnonzero(self._uncut(first, count, held=held))
-        begins, sizes = [shard.documents[uncut]], [np.diff(shard.documents)[uncut]]
-        for number in [number for number in self.parts if first <= number < first + count]:
-            rows = self.parts[number][self.parts[number][:, 3] == held]
+        cut = [number for number in self.parts if first <= number < first + count]
+        uncut = self.whole[first : first + count] == held
+        uncut[[number - first for number in cut]] = False
+        begins, sizes = [shard.documents[:-1][uncut]], [np.diff(shard.documents)[uncut]]
+        for number in cut:
+            rows = self.parts[number][self.parts[number][:, 2] == held]
             begins.append(shard.documents[number - first] + rows[:, 0])
             sizes.append(rows[:, 1] - rows[:, 0])
         begin, size = np.concatenate(begins), np.concatenate(sizes)
         order = np.argsort(begin[size > 0], kind="stable")
         return begin[size > 0][order], size[size > 0][order]
-
-    def _uncut(self, first: int, count: int, *, held: bool) -> Bools:
-        """Which of `count` documents from `first` on are entirely on a side."""
-        uncut = self.whole[first : first + count] == held
-        uncut[[number - first for number in self.parts if first <= number < first + count]] = False
-        return np.asarray(uncut)
 
 
 def split_documents(
@@ -97,7 +84,7 @@ def split_documents(
             if inside.all():
                 whole[number] = len(inside) > 0
             elif inside.any():
-                parts[number] = _rows(inside, bounds)
+                parts[number] = _rows(inside)
             number += 1
     return HeldOutSplit(whole, parts)
 
@@ -138,8 +125,8 @@ class _Stretches:
         return np.asarray((near | (np.diff(before) > 0)) & (at[:-1] > 0))
 
 
-def _rows(inside: Bools, bounds: Ints) -> Ints:
+def _rows(inside: Bools) -> Ints:
     """The rows of `parts` for a document of which some sentences are held out."""
     edges = np.flatnonzero(np.diff(inside)) + 1
     first, stop = np.append(0, edges), np.append(edges, len(inside))
-    return np.stack([first, stop, bounds[stop] - bounds[first], inside[first]], axis=1)
+    return np.stack([first, stop, inside[first]], axis=1)
