@@ -73,28 +73,24 @@ def mapped(folder: Path, *, checksums: bool | None = None) -> PlanStretch | None
 
     Sizes are compared, and checksums too: if asked for, or by default for up to 256 MB.
     """
-    try:
-        return _mapped_columns(folder, checksums=checksums)
-    except FileNotFoundError:  # it is being removed
-        return None
-
-
-def _mapped_columns(folder: Path, *, checksums: bool | None) -> PlanStretch | None:
     entry = read(folder)
     if entry is None:
         return None
     if checksums is None:
         checksums = sum(map(_column_bytes, entry["columns"].values())) <= CHECKED_WHOLE
     columns = {}
-    for name, column in entry["columns"].items():
-        file = folder / f"{name}.bin"
-        if not file.is_file() or file.stat().st_size != _column_bytes(column):
-            return None
-        if checksums and files.sha256(file) != column["sha256"]:
-            return None
-        empty = np.zeros(0, dtype=column["dtype"])  # an empty file cannot be mapped
-        values = np.memmap(file, dtype=column["dtype"], mode="r") if column["length"] else empty
-        columns[name] = np.asarray(values)
+    try:
+        for name, column in entry["columns"].items():
+            file = folder / f"{name}.bin"
+            if file.stat().st_size != _column_bytes(column):
+                return None
+            if checksums and files.sha256(file) != column["sha256"]:
+                return None
+            empty = np.zeros(0, dtype=column["dtype"])  # an empty file cannot be mapped
+            values = np.memmap(file, dtype=column["dtype"], mode="r") if column["length"] else empty
+            columns[name] = np.asarray(values)
+    except FileNotFoundError:  # it is missing, or being removed
+        return None
     with suppress(OSError):  # it may belong to another user
         os.utime(folder / NAME)
     return PlanStretch(columns, entry["counts"])

@@ -12,8 +12,8 @@ even if all processes were killed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -57,10 +57,7 @@ class SharedPieces:
 
     def piece(self, stage: str, number: int, make: Make) -> PlanStretch:
         """A piece, made if need be; waits if another process makes it."""
-        if not self._is_finished(stage, number):
-            with self._locked(stage, number, wait=True):
-                if not self._is_finished(stage, number):
-                    self._write(stage, number, make)
+        self._make(stage, number, make, wait=True)
         return self._mapped(stage, number)
 
     def all_pieces(self, stage: str, count: int, make: Make) -> Iterable[PlanStretch]:
@@ -70,10 +67,7 @@ class SharedPieces:
         """
         for wait in (False, True):
             for number in range(count):
-                if not self._is_finished(stage, number):
-                    with self._locked(stage, number, wait=wait) as has_lock:
-                        if has_lock and not self._is_finished(stage, number):
-                            self._write(stage, number, make)
+                self._make(stage, number, make, wait=wait)
         return (self._mapped(stage, number) for number in range(count))
 
     def drop(self, *stages: str) -> None:
@@ -95,6 +89,15 @@ class SharedPieces:
         assert piece is not None, f"{stage} {number} was made"
         return piece
 
+    def _make(self, stage: str, number: int, make: Make, *, wait: bool) -> None:
+        """Make a piece unless it is finished; one that another process makes is left to it."""
+        if self._is_finished(stage, number):
+            return
+        lock = FileLock(f"{self._piece_folder(stage, number)}.lock", timeout=-1 if wait else 0)
+        with suppress(Timeout), lock:
+            if not self._is_finished(stage, number):
+                self._write(stage, number, make)
+
     def _write(self, stage: str, number: int, make: Make) -> None:
         """Make a piece whose lock this process has."""
         place = self._piece_folder(stage, number)
@@ -104,17 +107,3 @@ class SharedPieces:
 
     def _piece_folder(self, stage: str, number: int) -> Path:
         return self.folder / f"{stage}-{number:05}"
-
-    @contextmanager
-    def _locked(self, stage: str, number: int, *, wait: bool) -> Iterator[bool]:
-        """Lock a piece for the block; yields whether this process got the lock."""
-        lock = FileLock(f"{self._piece_folder(stage, number)}.lock", timeout=-1 if wait else 0)
-        try:
-            lock.acquire()
-        except Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
