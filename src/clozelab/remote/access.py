@@ -138,7 +138,7 @@ def infos_under(url: str, system: Any, folder: str) -> dict[str, dict[str, Any]]
     Without paths that end in "/": a web server's pages of links (Apache's also in other orders, as
     wiki/?C=N;O=D), and an object store's marks of folders.
     """
-    infos = tried(partial(call, system, "find", folder, detail=True), url)
+    infos = call_with_retries(url, system, "find", folder, detail=True)
     return {
         place: info
         for place, info in sorted(infos.items())
@@ -189,9 +189,11 @@ def fetch_whole(file: RemoteFile, stream: IO[bytes]) -> None:
     tried(fetch, file.url)
 
 
-def call_with_retries(url: str, system: Any, method: str, *words: Any) -> Any:
+def call_with_retries(
+    url: str, system: Any, method: str, *words: Any, verb: str = "read", **more: Any
+) -> Any:
     """The result of a file system's method, with retries."""
-    return tried(partial(call, system, method, *words), url)
+    return tried(partial(call, system, method, *words, **more), url, verb=verb)
 
 
 def call(system: Any, method: str, *words: Any, seconds: float | None = None, **more: Any) -> Any:

@@ -39,22 +39,21 @@ def put_folder(folder: Path, url: str, *, last: str) -> None:
 
 def check_new(url: str) -> None:
     """Refuse a URL that cannot be written or that has files already."""
-    if _names_at(url):
+    if _has_files(url):
         raise UserError(f"{shown(url)}: already contains files; name a new place")
 
 
 def restore(url: str, folder: Path) -> None:
     """Restore a folder from its copy at a URL, completely or not at all."""
-    content = _list_bytes(partial(access.content, joined(url, LIST)))
-    known = _parse_list(content)
-    if content is not None and not known:
+    known = _read_list(partial(access.content, joined(url, LIST)))
+    if known is None:
         raise UserError(
-            f"{shown(url)}/{LIST}: is not a list of files and sizes, so it was altered;"
-            " restore it there"
+            f"{folder}: does not exist, and neither does a copy at {shown(url)}; check both"
         )
     if not known:
         raise UserError(
-            f"{folder}: does not exist, and neither does a copy at {shown(url)}; check both"
+            f"{shown(url)}/{LIST}: is not a list of files and sizes, so it was altered;"
+            " restore it there"
         )
     with files.new_folder(folder) as part:
         for name, (size, changed) in known["files"].items():
@@ -72,14 +71,14 @@ def restore(url: str, folder: Path) -> None:
         (part / LIST).write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 
-def _names_at(url: str) -> set[str]:
-    """The names of the files at a URL; refuses one that cannot be written."""
+def _has_files(url: str) -> bool:
+    """Whether there are files at a URL; refuses one that cannot be written."""
     if access.is_web(url):
         raise UserError(
             f"{shown(url)}: a web server is not writable; name a bucket, as in s3://bucket/name"
         )
     try:
-        return {*access.files_under(url)}
+        return bool(access.files_under(url))
     except access.MissingError:  # a missing folder has no files; only a missing bucket raises
         raise UserError(
             f"{shown(url)}: the bucket does not exist; make it first, or name another place"
@@ -98,7 +97,7 @@ class FolderCopy:
         self.behind = ""
         self._due, self._ends = Event(), False
         self._thread = Thread(target=self._work, daemon=True)
-        known = _read_list((folder / LIST).read_bytes)
+        known = _read_list((folder / LIST).read_bytes) or {}
         self._id = str(known.get("id") or uuid4().hex)
         self._check(known)
         same = known.get("to") == shown(url)
@@ -119,11 +118,10 @@ class FolderCopy:
 
     def _check(self, known: Mapping[str, Any]) -> None:
         """Refuse a URL with files other than those of an earlier copy of this folder."""
-        names = _names_at(self.url)
-        if not names:
+        if not _has_files(self.url):
             return
-        other = _read_list(partial(access.content, joined(self.url, LIST))) if LIST in names else {}
-        if not known or other.get("id") != known.get("id"):
+        other = _read_list(partial(access.content, joined(self.url, LIST))) or {}
+        if not known or other.get("id") != known["id"]:
             raise UserError(f"--copy-to {shown(self.url)}: contains other files; name a new place")
 
     def _work(self) -> None:
@@ -180,7 +178,7 @@ class FolderCopy:
         url = joined(self.url, name)
         system, path = access.system_of(url)
         with suppress(MissingError):
-            access.tried(partial(access.call, system, "rm_file", path), url, verb="removed")
+            access.call_with_retries(url, system, "rm_file", path, verb="removed")
         del self._copied[name]
 
     def _write_list(self, *, without: set[str] | frozenset[str] = frozenset()) -> None:
@@ -219,30 +217,20 @@ def _upload(file: Path, url: str) -> None:
     """Upload a file, atomically if the store can do that."""
     system, path = access.system_of(url)
     limit = access.PATIENCE + file.stat().st_size / _SLOW
-    put = partial(access.call, system, "put_file", str(file), path, seconds=limit)
     if access.has_folders(system):
         folder = path.rpartition("/")[0]
         access.tried(partial(system.makedirs, folder, exist_ok=True), url, verb="written")
-    access.tried(put, url, verb="written")
+    access.call_with_retries(
+        url, system, "put_file", str(file), path, seconds=limit, verb="written"
+    )
 
 
-def _read_list(content: Callable[[], bytes]) -> dict[str, Any]:
-    """A list of copied files; empty if there is none or it is not valid."""
-    return _parse_list(_list_bytes(content))
-
-
-def _list_bytes(content: Callable[[], bytes]) -> bytes | None:
-    """The bytes of a list; None if it cannot be read."""
+def _read_list(content: Callable[[], bytes]) -> dict[str, Any] | None:
+    """A list of copied files; None if it cannot be read, empty if it is not valid."""
     try:
-        return content()
+        entry = json.loads(content())
     except (OSError, UserError):
         return None
-
-
-def _parse_list(content: bytes | None) -> dict[str, Any]:
-    """The list in some bytes; empty if they are not a valid one."""
-    try:
-        entry = json.loads(content or b"{}")
     except ValueError:
         return {}
     if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):

@@ -18,6 +18,7 @@ from typing import IO, Any
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import listed, nearest
+from clozelab.remote.access import said
 from clozelab.separators import check_separators, short
 from clozelab.text.reading.layouts import CUT, LIMIT, RawDocument, Reading, cut
 from clozelab.text.reading.lines import Lines, TextFile, is_disk_full
@@ -73,8 +74,9 @@ def from_hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDoc
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{name} cannot be read from the hub ({reason}); check its name") from None
+        raise UserError(
+            f"{name} cannot be read from the hub ({said(error)}); check its name"
+        ) from None
 
 
 def separated(
@@ -119,9 +121,8 @@ def columnar(
     except (OSError, MemoryError, UnicodeDecodeError, arrow.ArrowException) as error:
         if is_disk_full(error):
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{name} is truncated, damaged or not a {kind} file ({reason}); download or"
+            f"{name} is truncated, damaged or not a {kind} file ({said(error)}); download or"
             " write it again"
         ) from None
 

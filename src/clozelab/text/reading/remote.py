@@ -86,10 +86,10 @@ class _FetchedStream(io.RawIOBase):
     """A stream that fetches a file in pieces, or as a whole if the server has no ranges."""
 
     def __init__(self, file: RemoteFile) -> None:
-        self._file, self._size = file, file.size
+        self._file, self._size = file, file.size or 0
         self._at, self._first, self._piece = 0, 0, b""
         self._whole: IO[bytes] | None = None  # the whole file, on disk
-        if self._size is None:
+        if file.size is None:
             self._fetch_whole()
 
     def readable(self) -> bool:
@@ -98,18 +98,13 @@ class _FetchedStream(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        assert self._size is not None
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(0, start + offset)
         return self._at
 
     def readinto(self, buffer: Any) -> int:
         """Read some bytes from the current position; 0 at the end."""
-        assert self._size is not None
         if self._at >= self._size:
             return 0
         inside = self._at - self._first
@@ -126,7 +121,6 @@ class _FetchedStream(io.RawIOBase):
         super().close()
 
     def _fetch(self, start: int) -> bytes:
-        assert self._size is not None
         end = min(start + access.PIECE, self._size)
         if self._whole is None:
             piece = access.ranged(self._file, start, end)
