@@ -39,26 +39,23 @@ def connected(address: str) -> Iterator[Any]:
     """Ray, connected to a cluster whose nodes have clozelab; its warnings are hidden."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="ray")
-        yield from _connected(known(address), address)
-
-
-def _connected(ray: Any, address: str) -> Iterator[Any]:
-    if ray.is_initialized():
-        raise UserError(
-            f"--on {address}: this process is already connected to a cluster; call"
-            " ray.shutdown() first"
-        )
-    try:
-        _connect(ray, address)
-        _check_nodes(ray, address)
-        yield ray
-    except ConnectionError as error:
-        raise UserError(
-            f"--on {address}: the connection was lost ({error}); run the same command again"
-            " to continue"
-        ) from None
-    finally:
-        ray.shutdown()  # also after a failure, or Ray would reuse this connection for the next
+        ray = known(address)
+        if ray.is_initialized():
+            raise UserError(
+                f"--on {address}: this process is already connected to a cluster; call"
+                " ray.shutdown() first"
+            )
+        try:
+            _connect(ray, address)
+            _check_nodes(ray, address)
+            yield ray
+        except ConnectionError as error:
+            raise UserError(
+                f"--on {address}: the connection was lost ({error}); run the same command again"
+                " to continue"
+            ) from None
+        finally:
+            ray.shutdown()  # also after a failure, or Ray would reuse this connection for the next
 
 
 def _connect(ray: Any, address: str) -> None:

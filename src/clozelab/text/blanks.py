@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -27,8 +26,7 @@ def with_blanks(tokenizer: Tokenizer, mask: int, *, foreign: bool) -> Tokenizer 
         return None
     settings = json.loads(tokenizer.to_str())
     (entry,) = (token for token in settings["added_tokens"] if token["id"] == mask)
-    changes: dict[str, Any] = {"special": False}  # `literal` reads specials as text
+    entry["special"] = False  # `literal` reads specials as text
     if not foreign and spaced:
-        changes["lstrip"] = True  # as in exported tokenizers
-    entry |= changes
+        entry["lstrip"] = True  # as in exported tokenizers
     return literal(Tokenizer.from_str(json.dumps(settings)))

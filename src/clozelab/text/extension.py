@@ -27,7 +27,7 @@ from clozelab.errors import UserError
 from clozelab.ranges import Part, at_least
 from clozelab.text.numbering import behind, numbers_of, renumbered
 from clozelab.text.sequences import is_bytes
-from clozelab.text.vocabulary import describe
+from clozelab.text.vocabulary import describe, settings_of
 from clozelab.text.words import IDEOGRAPH_CLASS, kind
 
 LEAST = 10  # occurrences of a word that is added; not tuned: fewer would hardly train its row
@@ -175,7 +175,7 @@ def pieces(tokenizer: Tokenizer, entries: Sequence[str]) -> list[list[int]]:
 
 def _last_pre_tokenizer(tokenizer: Tokenizer) -> str | None:
     """The type of the pre-tokenizer's last step."""
-    before = json.loads(tokenizer.to_str())["pre_tokenizer"] or {}
+    before = settings_of(tokenizer.pre_tokenizer)
     last: str | None = before.get("pretokenizers", [before])[-1].get("type")
     return last
 
@@ -190,8 +190,7 @@ class _WordAdder:
     @staticmethod
     def of(tokenizer: Tokenizer) -> _WordAdder:
         """The subclass for this kind of tokenizer; an error if words cannot be added to it."""
-        kind = json.loads(tokenizer.to_str())["model"]["type"]
-        before = _last_pre_tokenizer(tokenizer)
+        kind, before = type(tokenizer.model).__name__, _last_pre_tokenizer(tokenizer)
         adder = None if is_bytes(tokenizer) else _ADDERS.get((kind, before))
         if adder is None:
             raise UserError(
