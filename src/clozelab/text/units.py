@@ -64,21 +64,21 @@ def windows(words: Keys, longest: int) -> Iterator[Keys]:
         yield (keys := mix(keys[:-1], words[n:]))
 
 
-def mark_ngrams(ids: Array, marks: Bytes, starts: Ints, *, ngrams: NgramTable, bit: int) -> Ints:
-    """Clear `bit` behind the first token of every known n-gram, longest match from the left.
+def mark_entities(ids: Array, marks: Bytes, starts: Ints, *, entities: NgramTable) -> Ints:
+    """Clear the entity bit behind the first token of every entity, longest match from the left.
 
-    Returns the n-grams as [·, 2] half-open spans of tokens; an n-gram may be a single token.
+    Returns the entities as [·, 2] half-open spans of tokens; an entity may be a single token.
     """
-    if not ngrams:
+    if not entities:
         return np.zeros((0, 2), dtype=np.int64)
     first = np.flatnonzero(marks & Mark.WORD)
     sentence = np.searchsorted(starts, first, side="right")
     best = np.zeros(len(first), dtype=np.int64)
-    for number, keys in enumerate(windows(fold(ids, first), max(ngrams))):
-        if (n := number + 1) in ngrams:
+    for number, keys in enumerate(windows(fold(ids, first), max(entities))):
+        if (n := number + 1) in entities:
             same = sentence[: len(keys)] == sentence[number : number + len(keys)]
-            best[: len(keys)][contains(ngrams[n], keys) & same] = n
-    return _mark_units(marks, first, best, bit=bit)
+            best[: len(keys)][contains(entities[n], keys) & same] = n
+    return _mark_units(marks, first, best, bit=Mark.ENTITY)
 
 
 def _mark_units(marks: Bytes, first: Ints, words: Ints, *, bit: int) -> Ints:

@@ -200,8 +200,7 @@ def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
         return piece.encode()
 
     table = tokenizer.get_vocab(with_added_tokens=True)
-    size = tokenizer.get_vocab_size(with_added_tokens=True)
-    pieces = [b""] * max(size, max(table.values(), default=-1) + 1)
+    pieces = [b""] * (max(table.values(), default=-1) + 1)
     for piece, number in table.items():
         pieces[number] = spelled(piece)
     flat = np.frombuffer(b"".join(pieces), dtype=np.uint8)

@@ -21,7 +21,7 @@ from clozelab.text.units import (
     KeyCounts,
     NgramTable,
     gazetteer,
-    mark_ngrams,
+    mark_entities,
     mark_phrases,
     mark_span,
     mine,
@@ -44,7 +44,7 @@ def entities(kind: str, names: list[str], text: str) -> list[str]:
     runs = gazetteer(names, known, Counts())
     encoded = known.encode([text], characters=True)
     units = (encoded.ids, encoded.marks, encoded.starts)
-    count = len(mark_ngrams(*units, ngrams=runs, bit=Mark.ENTITY))
+    count = len(mark_entities(*units, entities=runs))
     marked = cut(text, encoded, Mark.ENTITY)
     assert count >= len(marked)  # a name of one token is found, and nothing changes
     return marked
@@ -90,23 +90,17 @@ def test_no_names_mark_nothing() -> None:
     runs = gazetteer([], known, Counts())
     assert not runs
     encoded = known.encode(["some words"])
-    assert (
-        len(mark_ngrams(encoded.ids, encoded.marks, encoded.starts, ngrams=runs, bit=Mark.ENTITY))
-        == 0
-    )
+    assert len(mark_entities(encoded.ids, encoded.marks, encoded.starts, entities=runs)) == 0
     empty = known.encode([])
     some = gazetteer(["some words"], known, Counts())
-    assert len(mark_ngrams(empty.ids, empty.marks, empty.starts, ngrams=some, bit=Mark.ENTITY)) == 0
+    assert len(mark_entities(empty.ids, empty.marks, empty.starts, entities=some)) == 0
 
 
 def test_no_name_is_found_across_sentences() -> None:
     known = encoder(tokenizer("wordpiece"))
     runs = gazetteer(["New York"], known, Counts())
     encoded = known.encode(["It is new", "York it is, New York", "New"])
-    assert (
-        len(mark_ngrams(encoded.ids, encoded.marks, encoded.starts, ngrams=runs, bit=Mark.ENTITY))
-        == 1
-    )
+    assert len(mark_entities(encoded.ids, encoded.marks, encoded.starts, entities=runs)) == 1
     assert (encoded.marks[encoded.starts[:-1]] == Mark.ALL).all()
     assert np.count_nonzero(encoded.marks & Mark.PHRASE == 0) == 0  # the other bits are left
 
@@ -279,7 +273,4 @@ def test_a_tally_above_its_limit_is_bounded_and_keeps_the_frequent(often: int) -
 def test_runs_of_other_lengths_do_not_match() -> None:
     runs = NgramTable({3: np.array([1], dtype=np.uint64)})
     encoded = encoder(tokenizer("wordpiece")).encode(["two words"])
-    assert (
-        len(mark_ngrams(encoded.ids, encoded.marks, encoded.starts, ngrams=runs, bit=Mark.ENTITY))
-        == 0
-    )
+    assert len(mark_entities(encoded.ids, encoded.marks, encoded.starts, entities=runs)) == 0

@@ -98,8 +98,8 @@ def build(
 
 def _count_unknown(corpus: Corpus, counts: Counts) -> None:
     """Count the unknown tokens of the text, if they are many."""
-    roles, times = corpus.vocabulary.roles, corpus.vocabulary.counts
-    if times is None or "unk" not in roles:
+    roles, times = corpus.vocabulary.roles, corpus.array("counts")
+    if "unk" not in roles:
         return
     number, total = int(times[roles["unk"]]), int(times.sum())
     if number >= _MANY * total > 0:
@@ -109,10 +109,9 @@ def _count_unknown(corpus: Corpus, counts: Counts) -> None:
 
 def _count_stripped(corpus: Corpus, counts: Counts) -> None:
     """Count the tokens in scripts whose marks the tokenizer removes, if they are many."""
-    times = corpus.vocabulary.counts
-    if times is None or not strips_marks(corpus.tokenizer):
+    if not strips_marks(corpus.tokenizer):
         return
-    pieces = corpus.tokenizer.get_vocab()
+    times, pieces = corpus.array("counts"), corpus.tokenizer.get_vocab()
     number = sum(int(times[i]) for piece, i in pieces.items() if _MARKED.search(piece))
     if number >= _MANY * int(times.sum()) > 0:
         counts.add(

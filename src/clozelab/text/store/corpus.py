@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 import clozelab
 from clozelab import files
-from clozelab.contracts import Documents, Ints, Mark, Spelling, Vocabulary
+from clozelab.contracts import Documents, Ints, Spelling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.options import located
 from clozelab.remote.access import is_url, shown
@@ -32,8 +32,8 @@ from clozelab.text.encoding import Tokenised
 from clozelab.text.loading import load
 from clozelab.text.store import fetching
 from clozelab.text.store import manifest as manifests
-from clozelab.text.store.manifest import NOT_STATED, REMEDY, SPLITS
-from clozelab.text.units import NgramTable, mark_ngrams, mark_phrases
+from clozelab.text.store.manifest import ARRAYS, NOT_STATED, REMEDY, SPLITS
+from clozelab.text.units import NgramTable, mark_entities, mark_phrases
 from clozelab.text.vocabulary import describe, letters
 
 CHECKED_WHOLE = 1 << 28  # bytes: in stores up to this size, opening compares all checksums
@@ -183,7 +183,7 @@ class Corpus:
         phrases, names = self.array("phrases"), NgramTable.of(self.array("entities"))
         return {
             "phrase": mark_phrases(ids, marks, starts, phrases=phrases),
-            "entity": mark_ngrams(ids, marks, starts, ngrams=names, bit=Mark.ENTITY),
+            "entity": mark_entities(ids, marks, starts, entities=names),
         }
 
     def documents(self, split: str = "train") -> Documents:
@@ -200,15 +200,17 @@ class Corpus:
     def _arrays(self, split: str) -> dict[str, Any]:
         """The arrays of a split, memory-mapped and checked against the manifest and each other."""
         sizes = self.manifest["splits"][split]
+        tokens, sentences = sizes["tokens"], sizes["sentences"]
+        lengths = (tokens, tokens, sentences + 1, sizes["documents"] + 1)
         arrays = {}
-        for name, length in manifests.lengths(sizes).items():
+        for name, length in zip(ARRAYS, lengths, strict=True):
             array = arrays[name] = self.array(f"{split}/{name}", mapped=True)
             if array.shape != (length,) or str(array.dtype) not in _TYPES[name].split():
                 raise UserError(
                     f"{self.folder / split / name}.npy: {array.dtype} of {array.shape} where the"
                     f" manifest says {length:,}; {REMEDY}"
                 )
-        for name, end in (("sentences", sizes["tokens"]), ("documents", sizes["sentences"])):
+        for name, end in (("sentences", tokens), ("documents", sentences)):
             if arrays[name][0] != 0 or arrays[name][-1] != end:
                 raise UserError(f"{self.folder / split / name}.npy: a byte was altered; {REMEDY}")
         return arrays

@@ -58,13 +58,6 @@ _LATER: dict[str, Any] = {  # only if something was left out, or text was added
 }
 
 
-def lengths(sizes: Mapping[str, int]) -> dict[str, int]:
-    """The lengths of a split's arrays, from its numbers of documents, sentences and tokens."""
-    tokens, sentences = sizes["tokens"], sizes["sentences"]
-    counts = (tokens, tokens, sentences + 1, sizes["documents"] + 1)
-    return dict(zip(ARRAYS, counts, strict=True))
-
-
 def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
     """A digest of everything that training reads: the checksums of the store's files, by name.
 

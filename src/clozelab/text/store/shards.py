@@ -34,7 +34,7 @@ from clozelab.text.near import Signatures
 from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import lines, splitter
 from clozelab.text.store.comparing import Comparison, text_digest
-from clozelab.text.units import NgramTable, mark_ngrams, mark_span
+from clozelab.text.units import NgramTable, mark_entities, mark_span
 from clozelab.text.words import segmenter
 
 SHARD = 1 << 21  # characters
@@ -252,7 +252,7 @@ def tokenise(
                 units[bit] += 1
                 lost -= 1
             ids, marks, starts = tokenised.ids, tokenised.marks, tokenised.starts
-            names = mark_ngrams(ids, marks, starts, ngrams=settings.entities, bit=Mark.ENTITY)
+            names = mark_entities(ids, marks, starts, entities=settings.entities)
             units[Mark.ENTITY] += len(names)
             parts.append(tokenised)
             shift += sum(map(len, batch))
