@@ -283,18 +283,17 @@ def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:
 
 def _built(building: Any, watch: Watch) -> Corpus:
     """Draw a build's progress until it is done."""
-    tasks: dict[str, progress.TaskID] = {}
     with watch.bars(progress.DownloadColumn(), progress.TransferSpeedColumn()) as bars:
 
         def show(step: BuildProgress) -> None:
             if step.unit == "steps":
                 name, bar, *_, left = bars.columns
                 bars.columns = (name, bar, progress.MofNCompleteColumn(), left)
-            if step.stage not in tasks:
-                for stage in list(tasks):
-                    bars.remove_task(tasks.pop(stage))
-                tasks[step.stage] = bars.add_task(step.stage, total=step.total)
-            bars.update(tasks[step.stage], completed=step.done)
+            if [task.description for task in bars.tasks] != [step.stage]:
+                for task in bars.tasks:
+                    bars.remove_task(task.id)
+                bars.add_task(step.stage, total=step.total)
+            bars.update(bars.task_ids[0], completed=step.done)
 
         corpus: Corpus = watch.follow(building, show)
     return corpus
