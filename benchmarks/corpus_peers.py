@@ -345,11 +345,11 @@ def prepare(place: Place, texts: list[str], megabytes: float) -> Row:
     """The text as JSON lines, our store of it, and the blocks of the peers."""
     from clozelab.contracts import Counts
     from clozelab.text.reading.layouts import Reading
-    from clozelab.text.reading.sources import documents
+    from clozelab.text.reading.sources import find
 
     letters = 0
     with place.text.open("w", encoding="utf-8") as lines:
-        for document in documents(texts, Reading(), Counts()):
+        for document in find(texts, Reading()).documents(Counts()):
             letters += len(document.text.encode("utf-8", "replace"))
             lines.write(json.dumps({"text": document.text}) + "\n")
             if letters > megabytes * 1e6:

@@ -18,11 +18,11 @@ from transformers import PreTrainedTokenizerFast
 
 from clozelab.contracts import Counts
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import documents
+from clozelab.text.reading.sources import find
 
 
 def read(texts: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    for document in documents(texts, Reading(), Counts()):
+    for document in find(texts, Reading()).documents(Counts()):
         yield {"text": document.text}
 
 

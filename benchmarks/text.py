@@ -158,11 +158,11 @@ def corpus_building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[
     """clozelab corpus build and datasets.map on two cores, with their peak memory."""
     from clozelab.contracts import Counts
     from clozelab.text.reading.layouts import Reading
-    from clozelab.text.reading.sources import documents
+    from clozelab.text.reading.sources import find
 
     plain, letters = folder / "text.jsonl", 0
     with plain.open("w", encoding="utf-8") as lines:
-        for document in documents(texts, Reading(), Counts()):
+        for document in find(texts, Reading()).documents(Counts()):
             letters += len(document.text.encode("utf-8", "replace"))
             lines.write(json.dumps({"text": document.text}) + "\n")
     megabytes = letters / 1e6

@@ -12,7 +12,7 @@ from pathlib import Path
 from clozelab import data
 from clozelab.contracts import Counts
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import documents
+from clozelab.text.reading.sources import find
 from clozelab.text.tokenizers import TOKENIZERS
 
 VOCABULARY = 8000
@@ -21,7 +21,7 @@ VOCABULARY = 8000
 def texts() -> Iterator[str]:
     """The embedded English and Chinese text, by paragraphs."""
     inputs = [str(data.corpus()), str(data.chinese())]
-    for document in documents(inputs, Reading(), Counts()):
+    for document in find(inputs, Reading()).documents(Counts()):
         yield from document.text.split("\n")
 
 

@@ -21,13 +21,13 @@ from clozelab.remote import access
 from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import BytesRead, documents, find
+from clozelab.text.reading.sources import BytesRead, find
 
 TEXTS = [f"Document {number} is about rivers.\n\n" * 40 for number in range(60)]
 
 
 def texts(*names: str, counts: Counts | None = None) -> list[str]:
-    return [document.text for document in documents(names, Reading(), counts or Counts())]
+    return [document.text for document in find(names, Reading()).documents(counts or Counts())]
 
 
 def written(folder: Path, kind: str) -> str:

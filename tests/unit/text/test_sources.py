@@ -25,12 +25,12 @@ from clozelab.errors import UserError
 from clozelab.files import mark
 from clozelab.text.reading import layouts, records
 from clozelab.text.reading.layouts import RawDocument, Reading, guess
-from clozelab.text.reading.sources import BytesRead, documents, find
+from clozelab.text.reading.sources import BytesRead, find
 
 
 def read(*inputs: object, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
     options = Reading(**reading)  # type: ignore[arg-type]
-    return list(documents([str(name) for name in inputs], options, counts or Counts()))
+    return list(find([str(name) for name in inputs], options).documents(counts or Counts()))
 
 
 def texts(*inputs: object, counts: Counts | None = None, **reading: str) -> list[str]:
@@ -493,7 +493,7 @@ def _peak(run: Callable[[], int]) -> tuple[int, float]:
 
 def _size(path: Path, **reading: str) -> int:
     options = Reading(**reading)  # type: ignore[arg-type]
-    return sum(len(document.text) for document in documents([str(path)], options, Counts()))
+    return sum(len(document.text) for document in find([str(path)], options).documents(Counts()))
 
 
 @pytest.mark.thorough
@@ -534,7 +534,7 @@ def test_a_json_line_over_every_limit_is_skipped(
 def test_missing_names_are_refused_at_once_with_the_nearest(tmp_path: Path) -> None:
     write(tmp_path / "books" / "austen.txt", "x")
     with pytest.raises(UserError, match=r"did you mean .*austen\.txt\?"):
-        documents([str(tmp_path / "books" / "austin.txt")], Reading(), Counts())
+        find([str(tmp_path / "books" / "austin.txt")], Reading())
     assert f"did you mean {tmp_path / 'books'}?" in refusal(tmp_path / "bokos" / "austen.txt")
     assert "no file matches" in refusal(tmp_path / "books" / "*.text")
     assert "check the name" in refusal(tmp_path / "zzzzzz")
@@ -786,6 +786,6 @@ def test_broken_json_lines_are_skipped_but_not_the_first(tmp_path: Path) -> None
 def test_a_reading_may_be_left_in_the_middle(tmp_path: Path) -> None:
     for packing, pack in PACK.items():
         path = write(tmp_path / f"a.txt{packing}", pack(b"line\n" * 99_999))
-        stream = documents([str(path)], Reading(layout="lines"), Counts())
+        stream = find([str(path)], Reading(layout="lines")).documents(Counts())
         assert next(stream).text == "line"
         stream.close()  # type: ignore[attr-defined]

@@ -16,12 +16,12 @@ from support.processes import run_process
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.text.reading.layouts import RawDocument, Reading
-from clozelab.text.reading.sources import documents
+from clozelab.text.reading.sources import find
 
 
 def read(path: Path, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
     options = Reading(**reading)  # type: ignore[arg-type]
-    return list(documents([str(path)], options, counts or Counts()))
+    return list(find([str(path)], options).documents(counts or Counts()))
 
 
 def texts(path: Path, counts: Counts | None = None, **reading: str) -> list[str]:
@@ -180,7 +180,7 @@ import random, sys
 from pathlib import Path
 from clozelab.contracts import Counts, UserError
 from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import documents
+from clozelab.text.reading.sources import find
 
 draw, refused = random.Random(14), 0
 for name in sys.argv[2:]:
@@ -191,7 +191,7 @@ for name in sys.argv[2:]:
         flipped[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
         path.write_bytes(flipped)
         try:
-            list(documents([str(path)], Reading(), Counts()))
+            list(find([str(path)], Reading()).documents(Counts()))
         except UserError:
             refused += 1
 print(refused)

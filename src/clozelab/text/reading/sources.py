@@ -220,13 +220,6 @@ def find(names: Sequence[str], reading: Reading) -> Inputs:
     return Inputs(tuple(names), reading, tuple(items), counts)
 
 
-def documents(
-    names: Sequence[str], reading: Reading, counts: Counts
-) -> Generator[RawDocument, None, None]:
-    """Every document of the inputs of these names; those that lead nowhere are refused at once."""
-    return find(names, reading).documents(counts)
-
-
 def _read_file(
     text: TextFile, reading: Reading, *, counts: Counts, progress: BytesRead
 ) -> Generator[RawDocument, None, None]:
