@@ -130,6 +130,22 @@ def row_length(batch: Input) -> int:
     return max(1, int(batch.cu_seqlens.diff().max()))
 
 
+def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
+    """The blocks as padded rows: [B · L] tokens of cells, [N] cells of tokens, [B, L] real cells.
+
+    The cells of an empty block count as real, since a softmax over nothing is NaN.
+    """
+    columns = torch.arange(batch.max_seqlen, device=batch.ids.device)
+    first, lengths = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
+    tokens = (first[:, None] + columns).clamp(max=len(batch.ids) - 1)
+    numbers = torch.arange(len(batch.ids), device=batch.ids.device, dtype=batch.cu_seqlens.dtype)
+    # Not in a slice of the tensor: compiled for a GPU, the search would ignore its offset.
+    rows = torch.searchsorted(batch.cu_seqlens, numbers, right=True) - 1
+    cell = rows * batch.max_seqlen + batch.position_ids
+    seen = (columns < lengths[:, None]) | (lengths[:, None] == 0)
+    return tokens.flatten(), cell, seen
+
+
 def drop(x: Tensor, rate: float, training: bool, rows: Rows | None = None) -> Tensor:
     """Dropout; nothing is computed without it.
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Input
 from clozelab.encoder.positions import Rotation
-from clozelab.layers import row_length
+from clozelab.layers import rectangle, row_length
 
 
 class Layout(NamedTuple):
@@ -90,22 +90,6 @@ def packs(device: torch.device, dtype: torch.dtype, head_size: int) -> bool:
     """Whether the flash kernel can be used: heads in multiples of 16 bytes, at most 256 wide."""
     fits = head_size % 8 == 0 and head_size <= 256
     return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and fits
-
-
-def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
-    """The blocks as padded rows: [B · L] tokens of cells, [N] cells of tokens, [B, L] real cells.
-
-    The cells of an empty block count as real, since a softmax over nothing is NaN.
-    """
-    columns = torch.arange(batch.max_seqlen, device=batch.ids.device)
-    first, lengths = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
-    tokens = (first[:, None] + columns).clamp(max=len(batch.ids) - 1)
-    numbers = torch.arange(len(batch.ids), device=batch.ids.device, dtype=batch.cu_seqlens.dtype)
-    # Not in a slice of the tensor: compiled for a GPU, the search would ignore its offset.
-    rows = torch.searchsorted(batch.cu_seqlens, numbers, right=True) - 1
-    cell = rows * batch.max_seqlen + batch.position_ids
-    seen = (columns < lengths[:, None]) | (lengths[:, None] == 0)
-    return tokens.flatten(), cell, seen
 
 
 def attend(

@@ -10,9 +10,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input
-from clozelab.encoder.attention import rectangle
 from clozelab.encoder.recurrence import recur
-from clozelab.layers import Linear, drop
+from clozelab.layers import Linear, drop, rectangle
 
 if TYPE_CHECKING:
     from clozelab.encoder.lstm import Lstm

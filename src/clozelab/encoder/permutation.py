@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clozelab.contracts import Input
-from clozelab.encoder.attention import rectangle
+from clozelab.layers import rectangle
 
 _PLAIN, _TARGET = 0, 2  # of Input.kinds
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input, Projections
 from clozelab.encoder import fused
-from clozelab.encoder.attention import DistanceTable, Layout, Scope, lay_out, rectangle
+from clozelab.encoder.attention import DistanceTable, Layout, Scope, lay_out
 from clozelab.encoder.embeddings import Embeddings
 from clozelab.encoder.positions import (
     alibi_slopes,
@@ -19,7 +19,7 @@ from clozelab.encoder.positions import (
     rows_of_distances,
 )
 from clozelab.encoder.self_attention import Attention
-from clozelab.layers import FeedForward, Rows, drop, initialise, norm_of
+from clozelab.layers import FeedForward, Rows, drop, initialise, norm_of, rectangle
 
 if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer

@@ -237,9 +237,7 @@ class Model(nn.Module):
             nn.init.normal_(parameter, std=0.5)
         self.double()
 
-    def start(
-        self, teacher: Model, *, choice: tuple[int, ...] | None = None, fold: bool = True
-    ) -> dict[str, Tensor]:
+    def start(self, teacher: Model, *, choice: tuple[int, ...] | None = None) -> dict[str, Tensor]:
         layers = Distillation().layer_choice(teacher.shape.layers, self.shape.layers)
         state = start_from(
             teacher.state_dict(),
@@ -247,7 +245,6 @@ class Model(nn.Module):
             choice=choice or layers,
             teacher=teacher.shape,
             student=self.shape,
-            fold=fold,
         )
         self.load_state_dict(state)
         return state
@@ -295,13 +292,10 @@ def test_types_are_folded_into_tokens_where_positions_have_no_table(positions: s
     assert torch.allclose(mine, others, rtol=0, atol=1e-9)
 
 
-def test_types_are_folded_into_positions_unless_told_not_to() -> None:
+def test_types_are_folded_into_positions() -> None:
     teacher, bare = Model(TEACHER, 1), replace(TEACHER, types=0)
     student = Model(bare, 2)
-    student.start(teacher, fold=False)
-    assert not torch.allclose(student.logits(), teacher.logits(), atol=1e-3)
     positions = "encoder.embeddings.positions.weight"
-    assert torch.equal(student.state_dict()[positions], teacher.state_dict()[positions])
     folded = student.start(teacher)[positions]
     types = teacher.state_dict()["encoder.embeddings.types.weight"]
     assert torch.equal(folded, teacher.state_dict()[positions] + types[0])

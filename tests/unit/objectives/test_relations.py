@@ -14,9 +14,10 @@ from torch import Tensor
 
 from clozelab.config import recipe as recipes
 from clozelab.contracts import Batch, Input, Sums, Targets
-from clozelab.encoder import attention, stack
+from clozelab.encoder import stack
 from clozelab.encoder.transformer import Transformer
 from clozelab.errors import UserError
+from clozelab.layers import rectangle
 from clozelab.models.build import PretrainingModel
 from clozelab.objectives.heads import chunks, relating
 from clozelab.objectives.relations import Relations
@@ -167,7 +168,7 @@ def _not_the_last(monkeypatch: pytest.MonkeyPatch, model: PretrainingModel) -> N
 
 def _across_blocks(monkeypatch: pytest.MonkeyPatch, model: PretrainingModel) -> None:
     def open_rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
-        cells, cell, seen = attention.rectangle(batch)
+        cells, cell, seen = rectangle(batch)
         return cells, cell, torch.ones_like(seen)
 
     monkeypatch.setattr(stack, "rectangle", open_rectangle)

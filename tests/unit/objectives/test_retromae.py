@@ -183,8 +183,8 @@ def test_a_planted_fault_is_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
         return sees(self, keys, inside | (fault == "neighbours"))
 
     if fault == "corrupted":
-        module = "clozelab.objectives.heads.retromae._originals"
-        monkeypatch.setattr(module, lambda ids, targets: ids)
+        module = "clozelab.objectives.heads.retromae.with_tokens"
+        monkeypatch.setattr(module, lambda ids, tokens, targets: ids)
     else:
         monkeypatch.setattr(RetroMaeDecoder, "_visible", wrong)
     assert judged(model, x, case)["loss"].item() != pytest.approx(wanted, rel=1e-6)

@@ -39,7 +39,7 @@ class GeneratorModule(nn.Module):
         counted = targets if read is None else read.targets["masked_lm"]
         logits_KV, sums = self.head.predict(encoded, counted)
         samples_K = sampled(logits_KV, targets["draws"])
-        return batch._replace(ids=_scatter(batch.ids, samples_K, targets)), sums
+        return batch._replace(ids=with_tokens(batch.ids, samples_K, targets)), sums
 
 
 @torch.no_grad()
@@ -61,8 +61,8 @@ def _sample(logits_KV: Tensor, draws_K: Tensor) -> Tensor:
     return first_K.clamp(max=logits_KV.shape[1] - 1)
 
 
-def _scatter(ids_N: Tensor, samples_K: Tensor, targets: dict[str, Tensor]) -> Tensor:
-    """[N] the ids with the samples at the targets; unused slots write past the end."""
+def with_tokens(ids_N: Tensor, tokens_K: Tensor, targets: dict[str, Tensor]) -> Tensor:
+    """[N] the ids with other tokens at the targets; unused slots write past the end."""
     size = len(ids_N)
     at_K = torch.where(targets["labels"] == Targets.IGNORED, size, targets["at"])
-    return torch.cat([ids_N, ids_N.new_zeros(1)]).scatter(0, at_K, samples_K)[:size]
+    return torch.cat([ids_N, ids_N.new_zeros(1)]).scatter(0, at_K, tokens_K)[:size]

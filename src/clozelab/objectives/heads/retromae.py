@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozelab.contracts import Encoded, Input, Sums, Targets
-from clozelab.layers import FeedForward, Linear, drop, initialise, norm_of, row_length
+from clozelab.contracts import Encoded, Input, Sums
+from clozelab.layers import (
+    FeedForward,
+    Linear,
+    drop,
+    initialise,
+    norm_of,
+    rectangle,
+    row_length,
+)
+from clozelab.objectives.heads.generator import with_tokens
 from clozelab.objectives.heads.vocabulary import VocabularyHead
 
 if TYPE_CHECKING:
@@ -17,14 +26,6 @@ if TYPE_CHECKING:
 
 _CELLS = 2**32  # the number of values of a draw
 _LOW = _CELLS - 1
-
-
-class BlockRows(NamedTuple):
-    """Blocks as the rows of a rectangle."""
-
-    tokens: Tensor  # [B, L] the index of each cell's token; any index in padding
-    inside: Tensor  # [B, L] false in padding
-    cell: Tensor  # [K] the cell of each target, counted over the rows
 
 
 class RetroMaeDecoder(nn.Module):
@@ -74,29 +75,31 @@ class RetroMaeDecoder(nn.Module):
         self, states_NW: Tensor, table_VE: Tensor, batch: Input, targets: dict[str, Tensor]
     ) -> Tensor:
         """[K, W] the states that predict the targets."""
-        rows = _block_rows(batch, targets["at"])
-        blocks, length = rows.tokens.shape
-        vectors_BW = states_NW.index_select(0, rows.tokens[:, 0])
+        length = row_length(batch)
+        tokens, cell_N, seen_BL = rectangle(batch._replace(max_seqlen=length))
+        tokens_BL, cell_K = tokens.view_as(seen_BL), cell_N.index_select(0, targets["at"])
+        vectors_BW = states_NW.index_select(0, tokens_BL[:, 0])
         columns_L = torch.arange(length, device=states_NW.device)
         positions_LW = self.positions(columns_L).to(states_NW.dtype)
         query_BLW = self.input_norm(vectors_BW[:, None] + positions_LW)
-        words_NE = functional.embedding(_originals(batch.ids, targets), table_VE)
+        originals_N = with_tokens(batch.ids, targets["labels"], targets)  # before masking
+        words_NE = functional.embedding(originals_N, table_VE)
         words_NW = words_NE.to(states_NW.dtype)
         words_NW = words_NW if self.projection is None else self.projection(words_NW)
-        words_BLW = words_NW.index_select(0, rows.tokens.flatten()).view_as(query_BLW)
+        words_BLW = words_NW.index_select(0, tokens).view_as(query_BLW)
         context_BLW = self.input_norm(words_BLW + positions_LW)
         context_BLW = torch.cat([vectors_BW[:, None], context_BLW[:, 1:]], dim=1)
         draws_N = torch.zeros_like(batch.ids).scatter(0, targets["at"], targets["draws"])
-        visible_BLL = self._visible(draws_N[rows.tokens], rows.inside)
-        heads = (blocks, length, -1, self.heads, states_NW.shape[1] // self.heads)
+        visible_BLL = self._visible(draws_N[tokens_BL], seen_BL)
+        heads = (*seen_BL.shape, -1, self.heads, states_NW.shape[1] // self.heads)
         (q_BHLA,) = self.query(query_BLW).view(heads).permute(2, 0, 3, 1, 4)
         k_BHLA, v_BHLA = self.key_value(context_BLW).view(heads).permute(2, 0, 3, 1, 4)
         out_BHLA = functional.scaled_dot_product_attention(
             q_BHLA, k_BHLA, v_BHLA, attn_mask=visible_BLL[:, None]
         )
         # From here on only the targets.
-        attended_KW = out_BHLA.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, rows.cell)
-        x_KW = query_BLW.flatten(0, 1).index_select(0, rows.cell)
+        attended_KW = out_BHLA.transpose(1, 2).flatten(2).flatten(0, 1).index_select(0, cell_K)
+        x_KW = query_BLW.flatten(0, 1).index_select(0, cell_K)
         x_KW = self.output_norm(x_KW + self._dropped(self.output(attended_KW)))
         decoded_KW: Tensor = self.ffn.norm(x_KW + self._dropped(self.ffn(x_KW)))
         return decoded_KW
@@ -104,7 +107,7 @@ class RetroMaeDecoder(nn.Module):
     def _dropped(self, x: Tensor) -> Tensor:
         return drop(x, self.rate, self.training)
 
-    def _visible(self, draws_BL: Tensor, inside_BL: Tensor) -> Tensor:
+    def _visible(self, draws_BL: Tensor, seen_BL: Tensor) -> Tensor:
         """[B, L, L] the attention mask of each query: the vector, and the sampled other tokens.
 
         A draw is a hash of the query's key and the key's position (§3.3, eq. 8).
@@ -115,22 +118,4 @@ class RetroMaeDecoder(nn.Module):
         x = ((x ^ (x >> 15)) * 0x735A2D97) & _LOW
         drawn_BLL = (x ^ (x >> 15)) >= self.hidden
         others_LL = column_L[:, None] != column_L
-        return (drawn_BLL & others_LL & inside_BL[:, None]) | (column_L == 0)
-
-
-def _block_rows(batch: Input, at_K: Tensor) -> BlockRows:
-    """The blocks as padded rows, and the cells of the targets."""
-    size, length = len(batch.ids), row_length(batch)
-    column_L = torch.arange(length, device=at_K.device)
-    first_B, lengths_B = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
-    tokens_BL = (first_B[:, None] + column_L).clamp(max=size - 1)
-    block_K = torch.searchsorted(batch.cu_seqlens, at_K.to(batch.cu_seqlens.dtype), right=True) - 1
-    cell_K = block_K * length + batch.position_ids.index_select(0, at_K)
-    return BlockRows(tokens_BL, column_L < lengths_B[:, None], cell_K)
-
-
-def _originals(ids_N: Tensor, targets: dict[str, Tensor]) -> Tensor:
-    """[N] the tokens before masking: the ids that were read, with the labels at the targets."""
-    size, labels_K = len(ids_N), targets["labels"]
-    at_K = torch.where(labels_K == Targets.IGNORED, size, targets["at"])
-    return torch.cat([ids_N, ids_N.new_zeros(1)]).scatter(0, at_K, labels_K)[:size]
+        return (drawn_BLL & others_LL & seen_BL[:, None]) | (column_L == 0)

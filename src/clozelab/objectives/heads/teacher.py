@@ -100,19 +100,18 @@ def start_from(
     choice: tuple[int, ...],
     teacher: Any,
     student: Any,
-    fold: bool = True,
 ) -> dict[str, Tensor]:
     """The student's weights with embeddings, masked_lm head and chosen layers of the teacher.
 
-    `choice` gives a teacher layer for every layer of the student. If `fold`, a student without
-    types gets the teacher's type 0 added to every position, or to every token if there is no
-    position table: that shifts all logits of a tied head equally, which changes no distribution.
-    Heads that the teacher lacks stay the student's.
+    `choice` gives a teacher layer for every layer of the student. A student without types gets the
+    teacher's type 0 added to every position, or to every token if there is no position table: that
+    shifts all logits of a tied head equally, which changes no distribution. Heads that the teacher
+    lacks stay the student's.
     """
     assert len(choice) == student.layers, "one teacher layer for each of the student's"
     _check(teacher_state, student_state, teacher, student)
     # Differs from DistilBERT's code: it drops the types, which were added to every token.
-    folds_types = fold and teacher.types and not student.types
+    folds_types = teacher.types and not student.types
     tables = [f"encoder.embeddings.{name}.weight" for name in ("positions", "words")]
     folded = next((name for name in tables if name in student_state), None)
     state = {}
