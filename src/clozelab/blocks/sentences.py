@@ -47,10 +47,8 @@ class FullSentences(TableFormat):
             """Tokens of entries; a document that begins inside a block costs a separator."""
             return visits.sizes_of(first, last) + visits.begins(np.arange(first, last))
 
-        running = window.running(room + 1, sizes)
-        begins = visits.begins(window.here)
-        limit = running[: len(window)] + begins + room
-        fits = window.first + np.searchsorted(running, limit, side="right") - 1
+        # Where it begins the block, a document costs none.
+        fits = window.fits(window.running(room + 1, sizes), room + visits.begins(window.here))
         first = chain.follow(window, fits)
         return tabulate(window, window.segments(first, fits), crossing=True)
 
@@ -85,10 +83,7 @@ class DocSentences(TableFormat):
         """The table of the blocks that begin in a window."""
         room, visits = self.length - _SPECIALS, window.visits
         assert visits.values is not None  # whether the document's unfinished block is lost
-        running = window.running(room)
-        limit = running[: len(window)] + room
-        fits = window.first + np.searchsorted(running, limit, side="right") - 1
-        stops = np.minimum(fits, window.ends)
+        stops = np.minimum(window.fits(window.running(room), room), window.ends)
         first = chain.follow(window, stops)
         stop, end = stops[first - window.first], window.ends[first - window.first]
         lost: Bools = (visits.values[first] > 0) & (stop == end)

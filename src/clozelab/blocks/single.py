@@ -93,4 +93,4 @@ class SentenceRows(SingleSentences):
         position = np.arange(len(found)) - found.bounds[found.documents]
         wanted = (counts >= self.views)[found.documents] & (position < self.views)
         kept = entries(found.starts, np.where(wanted, found.sizes, 0), found.documents)
-        return replace(kept, dropped=len(visits.bounds) - 1 - (len(kept.bounds) - 1))
+        return replace(kept, dropped=len(visits.bounds) - len(kept.bounds))

@@ -163,6 +163,14 @@ class Window:
         end = min(self.last + room + 1, len(self.visits))
         return offsets((sizes or self.visits.sizes_of)(self.first, end))
 
+    def fits(self, running: Ints, room: int | Ints) -> Ints:
+        """[n] the end (exclusive) of the longest run from each entry that has at most `room`.
+
+        `running` is cumulative, as from `running`.
+        """
+        limit = running[: len(self)] + room
+        return self.first + np.searchsorted(running, limit, side="right") - 1
+
 
 Refine = Callable[[Entries], Entries]  # complete documents → the entries that are kept
 

@@ -71,10 +71,8 @@ class WordSentences(TableFormat):
     def table(self, window: Window, key: int, chain: Chain) -> PlanStretch:
         """The table of the blocks that begin in a window."""
         room = self.length - 2
-        running = window.running(room, window.visits.values_of)
-        limit = running[: len(window)] + room
-        fits = window.first + np.searchsorted(running, limit, side="right") - 1
-        stops = np.minimum(fits, window.ends)
+        words = window.running(room, window.visits.values_of)
+        stops = np.minimum(window.fits(words, room), window.ends)
         first = chain.follow(window, stops)
         return tabulate(window, window.segments(first, stops))
 
