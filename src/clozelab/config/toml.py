@@ -118,7 +118,7 @@ def written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(written(item) for item in value)}]"
     if isinstance(value, Mapping):
-        pairs = (f"{json.dumps(name)} = {written(item)}" for name, item in value.items())
+        pairs = (f"{written(name)} = {written(item)}" for name, item in value.items())
         return f"{{ {', '.join(pairs)} }}" if value else "{}"
     return repr(float(value)) if isinstance(value, float) else repr(value)
 
@@ -148,5 +148,4 @@ def _is_table(value: Any) -> bool:
 
 
 def _key(name: str) -> str:
-    bare = re.fullmatch(r"[A-Za-z0-9_-]+", name)
-    return name if bare else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else written(name)

@@ -56,15 +56,10 @@ class Transformer(Checked, EncoderPart):
     block_settings: ClassVar[frozenset[str]] = frozenset(
         {
             *("hidden_size", "heads", "intermediate_size", "embedding_size", "embedding_norm"),
-            *(
-                "positions",
-                "position_offset",
-                "position_embedding",
-                "rope_theta",
-                "local_rope_theta",
-            ),
-            *("window", "global_every", "activation", "gated", "bias", "norm", "first_norm"),
-            *("normalisation", "epsilon", "qk_norm", "value_residual", *DISENTANGLED),
+            *("positions", "position_offset", "position_embedding", *DISENTANGLED),
+            *("rope_theta", "local_rope_theta", "window", "global_every", "activation", "gated"),
+            *("bias", "norm", "first_norm", "normalisation", "epsilon", "qk_norm"),
+            "value_residual",
         }
     )
 

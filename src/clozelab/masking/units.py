@@ -91,14 +91,11 @@ def counted(blocks: Blocks, over: Over) -> Ints:
 
 def refuse_with_coins(cap: int | None, over: Over) -> None:
     """Refuse settings that have no effect if each token is drawn independently."""
-    if cap is not None:
-        raise UserError(
-            f"cap = {cap}: has no effect when each token is drawn on its own; leave it out"
-        )
-    if over != "length":
-        raise UserError(
-            f"over = {over}: has no effect when each token is drawn on its own; leave it out"
-        )
+    for name, value, default in (("cap", cap, None), ("over", over, "length")):
+        if value != default:
+            raise UserError(
+                f"{name} = {value}: has no effect when each token is drawn on its own; leave it out"
+            )
 
 
 def grid(sizes: Ints, values: NDArray[T], *, width: int, fill: object) -> NDArray[T]:
