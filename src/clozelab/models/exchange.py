@@ -81,22 +81,13 @@ def export_all(
     notes = dict[str, None]()
     with new_folder(out) as folder:
         for step in steps:
-            model, name = load(str(step)), f"{out}/{step.name}"
-            options: dict[str, Any] = {"family": family, "name": name, "changes": {}, "pool": pool}
-            written = _write(model, folder / step.name, **options)
+            model, name, target = load(str(step)), f"{out}/{step.name}", folder / step.name
+            written = _write(model, target, family=family, name=name, changes={}, pool=pool)
             notes |= dict.fromkeys(written.notes)
     if keep := run.machine().get("keep"):
         note = f"{place}: keeps its last {keep} checkpoints; pretrain with --keep 0 keeps all"
         notes[note] = None
     return Exchanged(f"{counted(len(steps), 'step')}, each {written.what}", (*notes,))
-
-
-def _pooling(model: Model, pool: Pooling | None) -> Pooling | None:
-    """The pooling for sentence-transformers: the given one, or that of the model's training."""
-    if pool is None and model.pooling in sentence_transformers.MODES:
-        pool = model.pooling
-    sentence_transformers.check(pool, encoder=model.recipe.encoder, place=model.place)
-    return pool
 
 
 def _write(
@@ -108,8 +99,14 @@ def _write(
     changes: Mapping[str, object],
     pool: Pooling | None,
 ) -> Exchanged:
-    """Write a model and, in a subfolder, its generator."""
-    pool, generator = _pooling(model, pool), generator_of(model)
+    """Write a model and, in a subfolder, its generator.
+
+    The pooling for sentence-transformers is the given one, or that of the model's training.
+    """
+    if pool is None and model.pooling in sentence_transformers.MODES:
+        pool = model.pooling
+    sentence_transformers.check(pool, encoder=model.recipe.encoder, place=model.place)
+    generator = generator_of(model)
     exported = _export(model, folder, family=family, name=name, changes=changes)
     if pool is not None:
         width, length = model.recipe.encoder.hidden_size, _length(model)

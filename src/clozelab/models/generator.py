@@ -103,10 +103,6 @@ def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
 def _check_generator(imported: Imported, other: Imported, place: str) -> None:
     """Refuse a model that cannot be the generator of an encoder."""
     words = [len(one.weights[WORDS]) for one in (imported, other)]
-    sizes = {
-        size: (getattr(other.encoder, size), getattr(imported.encoder, size))
-        for size in ("hidden_size", "layers")
-    }
     faults = {
         "has no head over the vocabulary, as a class ForMaskedLM has": (
             "masked_lm" not in other.heads
@@ -114,10 +110,9 @@ def _check_generator(imported: Imported, other: Imported, place: str) -> None:
         "its head has a table of its own": "heads.masked_lm.table" in other.weights,
         f"has {words[1]:,} tokens, but the encoder has {words[0]:,}": words[0] != words[1],
     }
-    faults |= {
-        f"{size} = {theirs} is more than the encoder's {mine}": theirs > mine
-        for size, (theirs, mine) in sizes.items()
-    }
+    for size in ("hidden_size", "layers"):
+        theirs, mine = getattr(other.encoder, size), getattr(imported.encoder, size)
+        faults[f"{size} = {theirs} is more than the encoder's {mine}"] = theirs > mine
     for fault, is_fault in faults.items():
         if is_fault:
             raise UserError(f"{place}: {fault}; {_REMEDY.format(place)}")

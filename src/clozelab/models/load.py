@@ -20,7 +20,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.files import kind_of
 from clozelab.layers import Linear, unset_weights
-from clozelab.models.build import PretrainingModel, build
+from clozelab.models.build import WORDS, PretrainingModel, build
 from clozelab.models.generator import FOLDER, WithGenerator, joined
 from clozelab.models.interop import huggingface, sentence_transformers
 from clozelab.models.interop.families import FAMILIES
@@ -159,7 +159,7 @@ def _load_foreign(place: str) -> Model:
     try:
         imported = from_transformers(files.config, files.tensors)
         generator = _load_generator(files.folder, imported)
-        rows = len(imported.weights["encoder.embeddings.words.weight"])
+        rows = len(imported.weights[WORDS])
         tokenizer, extra_tokens = in_table(tokenizer, rows)
         positions = imported.encoder.max_positions
         length = _block_length(files.length, imported.encoder)

@@ -87,7 +87,6 @@ def _activations(family: Family) -> dict[str, str]:
 def _check_settings(encoder: Any, family: Family, *, predicts: bool) -> None:
     """Refuse a setting that the family cannot have."""
     albert, openai_gpt = family.name == "albert", family.name == "openai-gpt"
-    gelu = {"activation": "gelu"} if family.gelu_head and predicts else {}
     # Newer settings that a family has no key for must have their defaults, which are BERT's; the
     # initialisation does not matter.
     expressible = {*family.keys, "output_init", *_WITHOUT_KEYS.get(family.name, ())}
@@ -95,7 +94,7 @@ def _check_settings(encoder: Any, family: Family, *, predicts: bool) -> None:
     defaults = {setting: value for setting, value in later.items() if setting not in expressible}
     faults = [
         (setting, getattr(encoder, setting) != value, repr(value))
-        for setting, value in (defaults | family.fixed | gelu).items()
+        for setting, value in (defaults | family.required(predicts=predicts)).items()
     ]
     has_embedding_size = "embedding_size" in family.keys
     shares_half = albert and encoder.sharing in ("attention", "ffn")
@@ -143,9 +142,8 @@ def from_config(config: Mapping[str, Any], family: Family) -> Encoder:
             raise typed.wrong("d_head", config["d_head"], "must be d_model / n_head")
         return Relative(**settings)
     settings = {"embedding_size": width, "causal": typed.flag(config, "is_decoder"), **settings}
-    settings["intermediate_size"] = (
-        settings.get("intermediate_size") or 4 * width
-    )  # which a GPT may leave out
+    # A GPT may leave it out.
+    settings["intermediate_size"] = settings.get("intermediate_size") or 4 * width
     if family.is_roberta:
         if config.get("pad_token_id", 1) is None:
             raise UserError("config.json: pad_token_id, from which positions are counted, is unset")

@@ -14,6 +14,7 @@ from torch import Size, Tensor
 from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder
 from clozelab.errors import UserError
+from clozelab.models.build import WORDS
 from clozelab.models.interop.configs import Config, to_config
 from clozelab.models.interop.families import LANGUAGE_MODELS, MODEL_TYPES, Family
 from clozelab.models.interop.fitting import (
@@ -25,8 +26,6 @@ from clozelab.models.interop.fitting import (
 )
 from clozelab.models.interop.heads import TaskHead, architecture, head_shapes, head_to_config
 from clozelab.objectives import PARTS
-
-_WORDS = "encoder.embeddings.words.weight"
 
 
 class Exported(NamedTuple):
@@ -97,7 +96,7 @@ def to_transformers(
     types = {key: other for key, other in MODEL_TYPES.items() if other.name == name}
     model_type = model_type if model_type in types else name
     theirs = types[model_type]
-    size = max(len(weights.get(_WORDS, ())), vocabulary.size)
+    size = max(len(weights.get(WORDS, ())), vocabulary.size)
     if not theirs.is_gpt and not transforms:
         heads -= {"causal_lm"}  # without a transform, which only a GPT's class allows
     if task is None:
@@ -126,7 +125,7 @@ def to_transformers(
         **special_ids(theirs, vocabulary),
         **({} if task is None else head_to_config(task, theirs)),
         "tie_word_embeddings": tied,
-        "dtype": str(ours[_WORDS].dtype).removeprefix("torch."),
+        "dtype": str(ours[WORDS].dtype).removeprefix("torch."),
     }
     encoder_only = class_name == f"{theirs.stem}Model"
     tensors = _renamed(ours, theirs, heads=encoder.heads, alone=encoder_only, tied=tied)

@@ -85,6 +85,11 @@ class Family:
         """The name of the embedding table."""
         return self.theirs("encoder.embeddings.words.weight")[0]
 
+    def required(self, *, predicts: bool) -> dict[str, Any]:
+        """The settings that an encoder must have; `predicts`: with a head over the vocabulary."""
+        gelu = {"activation": "gelu"} if predicts and self.gelu_head else {}
+        return self.fixed | gelu
+
     def head_class(self, heads: frozenset[str]) -> tuple[frozenset[str], str]:
         """The class with the most of these heads of pretraining: its heads and its name."""
         sets = {frozenset(names.split()): ending for names, ending in self.classes.items()}

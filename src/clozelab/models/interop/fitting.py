@@ -63,9 +63,9 @@ def family_for(
 
 
 def suits(encoder: Any, family: Family, *, predicts: bool = False) -> bool:
-    """Whether an encoder has the fixed settings of a family, with a head over the vocabulary."""
-    gelu = {"activation": "gelu"} if predicts and family.gelu_head else {}
-    return all(getattr(encoder, name) == value for name, value in (family.fixed | gelu).items())
+    """Whether an encoder has the settings that a family requires."""
+    required = family.required(predicts=predicts)
+    return all(getattr(encoder, name) == value for name, value in required.items())
 
 
 def _families(encoder: object) -> tuple[str, ...]:

@@ -216,15 +216,13 @@ def head_from_config(
         pool = typed.choice(config, family.pooling_key, _POOLS, default="cls")
     # These weights are zero in a beam that was not trained to predict that there is no answer.
     answer_class = tensors.get("answer_class.dense_1.weight")
-    return TaskHead(
-        kind,
+    return head._replace(
+        kind=kind,
         labels=_labels(config, len(scores)) if kind in ("classify", "tag") else (),
         summary=summary,
         pool=pool,
-        head="beam" if beam else "span",
         beams=typed.whole(config, "start_n_top", 5) or 5,
         impossible=beam and (answer_class is None or bool(answer_class.any())),
-        transform=family.task_transform,
         dropout=typed.number(config, _dropout_key(family, kind), encoder.dropout) or 0.0,
         # A GPT-2 that was fine-tuned elsewhere reads texts without special tokens.
         special_tokens=extra.get(MARKS_KEY, bool(extra) or not family.is_gpt) is not False,

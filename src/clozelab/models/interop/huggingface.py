@@ -96,9 +96,8 @@ def _download(place: str) -> Path:
             old = [*_TEXTS, "pytorch_model*.bin", "pytorch_model.bin.index.json"]
             folder = Path(hub.snapshot_download(place, allow_patterns=old))
     except Exception as error:  # the errors of several libraries, some of many lines
-        problem = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"{place}: does not exist, and the download from the hub failed ({problem});"
+            f"{place}: does not exist, and the download from the hub failed ({_first(error)});"
             " download it on another machine, and give the directory"
         ) from error
     return folder
@@ -166,7 +165,7 @@ def _load_file(path: Path) -> dict[str, Tensor]:
 
 def _first(error: Exception) -> str:
     """The first line of an error."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
