@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from clozelab.contracts import Ints, Pooling
 from clozelab.errors import UserError
 from clozelab.files import replacing
-from clozelab.models.model import Model, refuse_nan
-from clozelab.models.reader import Text, batches, packed
+from clozelab.models.model import Model, encoder_output, refuse_nan
+from clozelab.models.reader import Text, batches
 from clozelab.nearest import counted
 from clozelab.packed import offsets
 from clozelab.training.world import join
@@ -115,29 +115,21 @@ def follow(
     rows = model.reader().read(texts)
     if pool == "cls" and any(text.cls is None for text in rows):
         raise UserError(f"{model.place}: its texts have no [CLS]; use --pool mean")
-    encoder = model.recipe.encoder
-    depth = (encoder.layers + 1,) if layer == "all" else ()
-    no_vectors = np.zeros((0, *depth, encoder.vector_width), dtype=np.float32)
-    # Texts without tokens are not encoded.
-    parts = [_pool(text, no_vectors, words, pool) if not len(text) else None for text in rows]
-    numbers = [number for number, text in enumerate(rows) if len(text)]
+    parts: dict[int, tuple[Floats, Ints]] = {}
     with join(device) as world:
         model.module.to(world.device)
-        done = 0
-        for at in batches([rows[number] for number in numbers], tokens=_BATCH_TOKENS):
-            batch = [numbers[index] for index in at]
+        for batch in batches(rows, tokens=_BATCH_TOKENS):
             states = _encode(model, [rows[index] for index in batch], layer)
-            for index, states_of in zip(batch, states, strict=True):
+            for index, states_of in zip(batch.tolist(), states, strict=True):
                 parts[index] = _pool(rows[index], states_of, words, pool)
-            done += len(batch)
-            yield done
-    pieces = [part for part in parts if part is not None]
+            yield len(parts)
+    vectors, spans = zip(*(parts[index] for index in range(len(rows))), strict=True)
     return Vectors(
-        vectors=np.concatenate([no_vectors, *(vectors for vectors, _ in pieces)])[..., :dimensions],
-        starts=offsets([len(vectors) for vectors, _ in pieces]),
-        offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in pieces)]),
+        vectors=np.concatenate(vectors)[..., :dimensions],
+        starts=offsets([len(vectors_of) for vectors_of in vectors]),
+        offsets=np.concatenate(spans),
         cut=sum(text.cut for text in rows),
-        longest=max(map(len, rows), default=0),
+        longest=max(map(len, rows)),
     )
 
 
@@ -177,7 +169,7 @@ def check_layer(model: Model, layer: Layer) -> None:
 @torch.inference_mode()
 def _encode(model: Model, texts: list[Text], layer: Layer) -> list[Floats]:
     """[tokens, W] or [tokens, layers, W] of each text."""
-    encoded = model.module.encode(packed(texts, model.device), keep=layer != -1)
+    encoded = encoder_output(model, texts, keep=layer != -1)
     if layer == "all":
         states = torch.stack(encoded.layers, dim=1)
     else:
@@ -193,11 +185,8 @@ def _pool(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats,
     own = states[text.own]
     if pool != "none":
         full_span = np.array([[text.spans[0, 0], text.spans[-1, 1]] if len(own) else [0, 0]])
-        if pool == "cls":
-            assert text.cls is not None
-            return states[text.cls][None], full_span
-        own = states if pool == "mean_all" else own
-        return own.sum(axis=0, keepdims=True) / max(len(own), 1), full_span
+        pooled = states[text.pooled(pool)]
+        return pooled.sum(axis=0, keepdims=True) / max(len(pooled), 1), full_span
     if words == "none" or not len(own):
         return own, text.spans
     first = np.flatnonzero(text.begins)

@@ -13,15 +13,14 @@ from tokenizers import Tokenizer, decoders
 from torch import Tensor
 
 from clozelab.config import slots
-from clozelab.contracts import Ids, Input, Ints
+from clozelab.contracts import Ids, Ints
 from clozelab.errors import UserError
 from clozelab.models.model import Model, refuse_nan
-from clozelab.models.reader import packed
+from clozelab.models.reader import in_order, packed
 from clozelab.objectives import PARTS, language_models
 from clozelab.text.vocabulary import ROLES
 from clozelab.training.world import join
 
-_OTHER, _TARGET = 1, 2  # of Input.kinds
 _SHOWN = 5  # guesses that are shown for a blank
 
 
@@ -147,20 +146,10 @@ def from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 def _from_queries(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] logits of XLNet's query stream; blanks see the text, and nothing sees a blank."""
     text, device = model.reader().around(ids), model.device
-    size = len(text)
-    is_blank = torch.zeros(size, dtype=torch.bool, device=device)
-    is_blank[torch.from_numpy(at).to(device)] = True
-    batch: Input = packed([text], device)
-    # The encoder orders the second half of a block after the first; without that offset all
-    # tokens of the text come first in the order, and all blanks after them together.
-    half_offset = (batch.position_ids >= (size + 1) // 2) * (size + 1)
-    encoded = model.module.encode(
-        batch._replace(
-            order=torch.where(is_blank, 0, -1) - half_offset,
-            kinds=torch.where(is_blank, _TARGET, _OTHER),
-            queries=torch.from_numpy(at[None]).to(device),
-        )
-    )
+    ranks = torch.full((len(text),), -1, device=device)  # the text comes before all blanks
+    queries = torch.from_numpy(at).to(device)
+    ranks[queries] = 0
+    encoded = model.module.encode(in_order(packed([text], device), ranks, queries[None]))
     assert encoded.queries is not None
     logits: Tensor = head.logits(encoded.queries, encoded.table)
     return logits
@@ -168,10 +157,9 @@ def _from_queries(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 
 def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] logits from the text before each blank, earlier blanks filled with their best."""
-    roles, prefix, rows = model.vocabulary.roles, [], []
-    if model.recipe.encoder.causal:  # documents follow one another in training
-        prefix = [roles[role] for role in ("eod", "sep") if role in roles][:1]
-    text = model.reader().around(np.concatenate([np.array(prefix, ids.dtype), ids]))
+    reader, rows = model.reader(), []
+    prefix = reader.separator if model.recipe.encoder.causal else ids[:0]
+    text = reader.around(np.concatenate([prefix, ids]))
     for position in (text.own.start + len(prefix) + at).tolist():
         if not position:
             raise UserError(

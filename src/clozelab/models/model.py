@@ -18,10 +18,10 @@ from torch import Tensor, nn
 import clozelab
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Pooling, Vocabulary
+from clozelab.contracts import Encoded, Pooling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
-from clozelab.models.reader import TaskReader, packed
+from clozelab.models.reader import TaskReader, Text, packed
 from clozelab.options import described
 from clozelab.options import texts as texts_of
 from clozelab.text.blanks import with_blanks
@@ -176,12 +176,9 @@ class Model:
         if not texts:
             raise UserError("encode needs texts; the list of texts is empty")
         rows = self.reader().read(texts)
-        if not any(map(len, rows)):  # neither tokens nor special tokens
-            size, width = len(rows), self.recipe.encoder.vector_width
-            empty_mask = torch.zeros(size, 0, dtype=torch.bool, device=self.device)
-            return torch.zeros(size, 0, width, device=self.device), empty_mask
-        states = self.module.encode(packed(rows, self.device)).hidden_states
-        states_of = torch.split(states, [len(row) for row in rows])
+        states_of = torch.split(
+            encoder_output(self, rows).hidden_states, [len(row) for row in rows]
+        )
         masks = [torch.ones(len(row), dtype=torch.bool, device=self.device) for row in rows]
         pad = nn.utils.rnn.pad_sequence
         return pad(list(states_of), batch_first=True), pad(masks, batch_first=True)
@@ -214,6 +211,15 @@ class Model:
         }
         cells = (f"<tr><th>{a}</th><td>{escape(b)}</td></tr>" for a, b in rows.items() if b)
         return f"<table>{''.join(cells)}</table>"
+
+
+def encoder_output(model: Model, texts: Sequence[Text], *, keep: bool = False) -> Encoded:
+    """The encoder's output for texts as the model reads them; with `keep` also of every layer."""
+    if any(map(len, texts)):
+        return model.module.encode(packed(texts, model.device), keep=keep)
+    encoder = model.recipe.encoder  # no text has a token, and special tokens are not added
+    none = torch.zeros(0, encoder.vector_width, device=model.device)
+    return Encoded(none, None, (none,) * (encoder.layers + 1) if keep else ())
 
 
 def refuse_nan(model: Model, values: Tensor) -> None:

@@ -28,6 +28,7 @@ from clozelab.contracts import (
     Ints,
     Mark,
     Pieces,
+    Pooling,
     Row,
     Spelling,
     TextLayout,
@@ -39,6 +40,8 @@ from clozelab.models.interop.fitting import family_for
 from clozelab.packed import offsets
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.vocabulary import describe, letters
+
+_OTHER, _TARGET = 1, 2  # of Input.kinds
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,15 @@ class Text:
 
     def __len__(self) -> int:
         return len(self.columns["ids"])
+
+    def pooled(self, pool: Pooling) -> slice:
+        """The rows whose mean is the vector of the text; its last token stands in for a [CLS]."""
+        if pool == "mean":
+            return self.own
+        if pool == "mean_all":
+            return slice(0, len(self))
+        at = self.own.stop - 1 if self.cls is None else self.cls
+        return slice(at, at + 1)
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,15 @@ class TaskReader:
     def own_special_tokens(self) -> int:
         """How many special tokens `read` adds to a text: those seen in pretraining."""
         return self.num_special_tokens(1) if self._layout.in_pretraining else 0
+
+    @property
+    def separator(self) -> Ids:
+        """The token between documents, which follow one another where all is read causally.
+
+        It stands before a text there; there is none if the tokenizer has no such token.
+        """
+        roles = self.vocabulary.roles
+        return np.array([roles[role] for role in ("eod", "sep") if role in roles][:1], np.int32)
 
     def around(self, ids: Array) -> Text:
         """Tokens with the special tokens around them that were seen in pretraining."""
@@ -298,6 +319,18 @@ def packed(texts: Sequence[Text], device: torch.device) -> Input:
         cu_seqlens=_tensor(starts, device).int(),
         max_seqlen=max(len(text) for text in texts),
     )
+
+
+def in_order(batch: Input, ranks: torch.Tensor, queries: torch.Tensor) -> Input:
+    """Full blocks of one length with an order of prediction, and queries at some of their tokens.
+
+    A query [B, T] sees the tokens of lower rank [N]; tokens of rank -1 see each other.
+    """
+    half = (batch.max_seqlen + 1) // 2
+    # The encoder orders the second half of a block after the first; this cancels that offset.
+    offset = (batch.position_ids >= half) * (batch.max_seqlen + 1)
+    kinds = torch.where(ranks >= 0, _TARGET, _OTHER)
+    return batch._replace(order=ranks - offset, kinds=kinds, queries=queries)
 
 
 def _tensor(values: Array, device: torch.device) -> torch.Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor
 from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.models.history import longest_block
-from clozelab.models.model import Model, refuse_nan
-from clozelab.models.reader import Text, batches, packed
+from clozelab.models.model import Model, encoder_output, refuse_nan
+from clozelab.models.reader import Text, batches
 from clozelab.scoring.probed import Excerpt
 from clozelab.training.memory import FORWARD_TOKENS
 
@@ -98,8 +98,7 @@ class FrozenEncoder:
             width = self.loaded.recipe.encoder.vector_width
             rows: Floats = np.zeros((len(wanted_rows), self.layers, width), dtype=np.float32)
         else:
-            non_empty = [text for text in texts if len(text)]
-            encoded = self.loaded.module.encode(packed(non_empty, self.device), keep=True)
+            encoded = encoder_output(self.loaded, texts, keep=True)
             pooled = _means(encoded.layers, positions, self.device).cpu()
             refuse_nan(self.loaded, pooled)
             rows = pooled.numpy()
@@ -112,9 +111,7 @@ class FrozenEncoder:
         if excerpt.span is not None:
             first, stop = excerpt.span
             return own[(text.spans[:, 0] < stop) & (text.spans[:, 1] > first)]
-        if self.pool != "cls":
-            return own if self.pool == "mean" else np.arange(len(text))
-        return own[-1:] if text.cls is None else np.array([text.cls])
+        return np.arange(len(text))[text.pooled(self.pool)]
 
 
 def _means(layers: Sequence[Tensor], positions: list[NDArray[Any]], device: torch.device) -> Tensor:

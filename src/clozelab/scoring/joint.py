@@ -16,7 +16,7 @@ import torch
 
 from clozelab.contracts import Array, Documents, Ints, Mark
 from clozelab.keys import mix, root
-from clozelab.scoring.likelihood import Nats, Precision, TextScorer, computing, stretches
+from clozelab.scoring.likelihood import Nats, TextScorer, computing, stretches
 from clozelab.training.world import join
 
 _TEXTS = 4096
@@ -83,7 +83,6 @@ def joint(
     *,
     texts: int = _TEXTS,
     device: str | None = None,
-    precision: Precision | None = None,
 ) -> JointScores | None:
     """The likelihoods of two words masked together in sentences; None if no sentence has any."""
     assert text_scorer.kind in KINDS
@@ -94,7 +93,7 @@ def joint(
     nats = np.empty((len(numbers), 2, 2))
     starts = np.asarray(documents.sentences).astype(np.int64)
     lengths = starts[numbers + 1] - starts[numbers]
-    with join(device) as world, computing(text_scorer, world.device, precision):
+    with join(device) as world, computing(text_scorer, world.device):
         for length in np.unique(lengths)[::-1]:
             for batch in stretches(text_scorer, np.flatnonzero(lengths == length), 4 * int(length)):
                 ids = documents.ids[starts[numbers[batch], None] + np.arange(length)]

@@ -36,7 +36,7 @@ from clozelab.errors import UserError
 from clozelab.models.generator import predicting
 from clozelab.models.load import pretrained
 from clozelab.models.model import Model, refuse_nan
-from clozelab.models.reader import TaskReader
+from clozelab.models.reader import TaskReader, in_order
 from clozelab.objectives import PARTS, language_models
 from clozelab.objectives.heads.chunks import LOGITS
 from clozelab.runs.events import drained
@@ -50,7 +50,6 @@ Nats = NDArray[np.float64]
 # Of a batch. On a CPU 2,048 were the fastest of 512 to 8,192 (BLiMP by a model of 2 × 128).
 _CPU_TOKENS, _GPU_TOKENS = 2048, 131_072
 _LOGITS = {"cpu": 1 << 23, "cuda": LOGITS}  # of a chunk; as many again are needed to add them up
-_OTHER, _TARGET = 1, 2  # of Input.kinds
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,9 @@ class TextScorer:
                 {name: values[:split] for name, values in row.columns.items()},
                 {name: values[after] for name, values in row.columns.items()},
             )
-        roles = self.model.vocabulary.roles  # documents follow one another in training
-        separator = [roles[role] for role in ("eod", "sep") if role in roles][:1]
+        separator = self.reader.separator
         empty: dict[str, Array] = {**no_tokens, "segments": np.zeros(0, np.int64)}
-        ids = np.array(separator, dtype=np.int64)
-        return {"ids": ids, "segments": np.zeros(len(ids), np.int64)}, empty
+        return {"ids": separator, "segments": np.zeros(len(separator), np.int64)}, empty
 
     @property
     def before(self) -> int:
@@ -183,18 +180,10 @@ class TextScorer:
         A query sees tokens of lower rank and special tokens; tokens of rank -1 see each other.
         """
         batch = self.batch({"ids": ids})
-        width, after = batch.max_seqlen, batch.max_seqlen - self.before - ids.shape[1]
+        after = batch.max_seqlen - self.before - ids.shape[1]
         padded_ranks = np.pad(ranks, ((0, 0), (self.before, after)), constant_values=-1).reshape(-1)
-        order = self._tensor(padded_ranks)
-        # The encoder orders the second half of a block after the first; this cancels that offset.
-        half_offset = (batch.position_ids >= (width + 1) // 2) * (width + 1)
-        encoded = self.model.module.encode(
-            batch._replace(
-                order=order - half_offset,
-                kinds=torch.where(order >= 0, _TARGET, _OTHER),
-                queries=batch.cu_seqlens[:-1, None].long() + self._tensor(self.before + at),
-            )
-        )
+        queries = batch.cu_seqlens[:-1, None].long() + self._tensor(self.before + at)
+        encoded = self.model.module.encode(in_order(batch, self._tensor(padded_ranks), queries))
         assert encoded.queries is not None
         labels = np.take_along_axis(ids, at, axis=1).reshape(-1)
         return self.nats(encoded.queries, labels, encoded.table)
@@ -340,7 +329,7 @@ def stretches(text_scorer: TextScorer, rows: Ints, tokens: int) -> Iterator[Ints
 
 @contextmanager
 def computing(
-    text_scorer: TextScorer, device: torch.device, precision: Precision | None
+    text_scorer: TextScorer, device: torch.device, precision: Precision | None = None
 ) -> Iterator[None]:
     """Have the model on the device in a precision, by default tf32 on a GPU and fp32 elsewhere."""
     encoder: Any = text_scorer.model.module.to(device).encoder
