@@ -63,28 +63,21 @@ def norm_of(encoder: Any, width: int) -> Norm:
 
 
 class FeedForward(nn.Module):
-    """Two dense layers with an activation in between, and their norm.
+    """Two dense layers with an activation in between, and their norm, of an encoder's kinds.
 
     A gated one (arXiv:2002.05202) has twice the inner width: the activation of the first half is
     multiplied by the second, GeGLU with gelu and SwiGLU with silu.
     """
 
-    def __init__(
-        self,
-        width: int,
-        inner: int,
-        *,
-        activation: Activation,
-        epsilon: float,
-        gated: bool = False,
-        bias: bool = True,
-        normalisation: Normalisation = "layer",
-    ) -> None:
+    activation: Activation
+
+    def __init__(self, encoder: Any, inner: int, *, gated: bool = False) -> None:
         super().__init__()
+        width, bias = encoder.hidden_size, encoder.bias
         self.inner = Linear(width, 2 * inner if gated else inner, bias=bias)
         self.output = Linear(inner, width, bias=bias)
-        self.norm = Norm(width, eps=epsilon, bias=bias, kind=normalisation)
-        self.activation, self.gated = activation, gated
+        self.norm = norm_of(encoder, width)
+        self.activation, self.gated = encoder.activation, gated
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of the two layers; norm, residual and dropout are the caller's."""

@@ -57,15 +57,7 @@ class Stack(nn.Module):
             for number in range(shape.copies("attention"))
         )
         self.ffn = nn.ModuleList(
-            FeedForward(
-                shape.hidden_size,
-                shape.intermediate_size,
-                activation=shape.activation,
-                epsilon=shape.epsilon,
-                gated=shape.gated,
-                bias=shape.bias,
-                normalisation=shape.normalisation,
-            )
+            FeedForward(shape, shape.intermediate_size, gated=shape.gated)
             for _ in range(shape.copies("ffn"))
         )
         self.norm = norm_of(shape, shape.hidden_size) if shape.norm == "pre" else None

@@ -152,13 +152,7 @@ class Streams(nn.Module):
         self.embeddings = StreamEmbeddings(shape, vocabulary)
         self.attention = nn.ModuleList(RelativeAttention(shape) for _ in range(shape.layers))
         self.ffn = nn.ModuleList(
-            FeedForward(
-                shape.hidden_size,
-                shape.intermediate_size,
-                activation=shape.activation,
-                epsilon=shape.epsilon,
-            )
-            for _ in range(shape.layers)
+            FeedForward(shape, shape.intermediate_size) for _ in range(shape.layers)
         )
         initialise(self, shape.hidden_size)
         # A vector, but not a bias: initialised as the embeddings are at full width.

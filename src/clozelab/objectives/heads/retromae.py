@@ -45,14 +45,7 @@ class RetroMaeDecoder(nn.Module):
         self.key_value = Linear(width, 2 * width, bias=encoder.bias)
         self.output = Linear(width, width, bias=encoder.bias)
         self.output_norm = norm_of(encoder, width)
-        self.ffn = FeedForward(
-            width,
-            4 * width,
-            activation=encoder.activation,
-            epsilon=encoder.epsilon,
-            bias=encoder.bias,
-            normalisation=encoder.normalisation,
-        )
+        self.ffn = FeedForward(encoder, 4 * width)
         self.heads, self.rate = encoder.heads, encoder.dropout
         self.hidden = round(part.mask_rate * _CELLS)
         initialise(self, width)
