@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import clozelab
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
+from clozelab.config.tables import build
 from clozelab.contracts import Encoded, Pooling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
@@ -60,14 +61,11 @@ class Origin:
     def parse(cls, text: str, place: str) -> Origin:
         """The origin from its JSON; `place` names it in errors."""
         try:
-            fields = json.loads(text)
-            heads, family = tuple(map(str, fields["heads"])), str(fields["family"])
-            model_type = str(fields.get("model_type", family))  # absent in old files
-            pad = None if fields.get("pad") is None else int(fields["pad"])
-            stored = str(fields["dtype"]), model_type, pad, fields.get("pooling")
-            length = None if fields.get("length") is None else int(fields["length"])
-            return cls(family, heads, bool(fields["bare"]), *stored, length)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            fields = {name: each for name, each in json.loads(text).items() if each is not None}
+            fields.setdefault("model_type", fields["family"])  # absent in old files
+            origin: Origin = build(cls, fields, place=place, key="origin")
+            return origin
+        except (ValueError, KeyError, AttributeError, UserError):
             raise UserError(f"{place}: cannot be read; import the model again") from None
 
 
