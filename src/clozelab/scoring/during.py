@@ -34,7 +34,7 @@ class TrainingProbes:
         """The score of a constant answer, by task and metric."""
         scores = {f"{pairs.name} accuracy": 50.0 for pairs in self.pairs}
         for task in self.tasks:
-            constant = task.kind.constant(task.scored_rows().examples)
+            constant = task.kind.constant(task.scored_rows.examples)
             scores |= {f"{task.name} {metric}": score for metric, score in constant.items()}
         return scores
 

@@ -53,9 +53,7 @@ class JointScores:
         return self.chain - self.independent
 
 
-def pick(
-    documents: Documents, *, texts: int = _TEXTS, longest: int = _LONGEST
-) -> tuple[Ints, Ints]:
+def pick(documents: Documents, *, texts: int, longest: int) -> tuple[Ints, Ints]:
     """Sentences with two neighbouring words of one token: their indices, and the first word's.
 
     Which words and sentences are chosen depends on their indices alone.

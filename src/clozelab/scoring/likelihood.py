@@ -147,20 +147,6 @@ class TextScorer:
             causal=self.kind == "causal",
         )
 
-    def hidden(self, texts: Rectangle, copies: Ints) -> tuple[Encoded, Tensor, Ints]:
-        """Encode copies of texts with a token masked: the states there, and the masked ids.
-
-        Copy i is of text i // n and masks its token i % n.
-        """
-        row, at = np.divmod(copies, texts.length)
-        masked = np.arange(texts.length) == at[:, None]
-        if self.method == "within_word_l2r":
-            word = texts.words[row]
-            masked = (word == word[np.arange(len(row)), at][:, None]) & (
-                np.arange(texts.length) >= at[:, None]
-            )
-        return self.masked(texts.columns["ids"][row], masked, at=at)
-
     def masked(self, ids: Array, hide: Bools, *, at: Ints) -> tuple[Encoded, Tensor, Ints]:
         """Encode rows [R, n] with tokens masked: the states at `at`, and the ids there."""
         batch = self.batch({"ids": np.where(hide, self.model.vocabulary.role("mask"), ids)})
@@ -345,9 +331,17 @@ def computing(
 
 
 def _masked_nats(text_scorer: TextScorer, texts: Rectangle, copies: Ints) -> tuple[Ints, Nats]:
-    """Score each token in a copy of its text in which it is masked."""
-    encoded, states, labels = text_scorer.hidden(texts, copies)
+    """Score each token in a copy of its text in which it is masked.
+
+    Copy i is of text i // n and masks its token i % n.
+    """
     row, at = np.divmod(copies, texts.length)
+    every = np.arange(texts.length)
+    masked = every == at[:, None]
+    if text_scorer.method == "within_word_l2r":
+        word = texts.words[row]
+        masked = (word == word[np.arange(len(row)), at][:, None]) & (every >= at[:, None])
+    encoded, states, labels = text_scorer.masked(texts.columns["ids"][row], masked, at=at)
     return texts.first[row] + at, text_scorer.nats(states, labels, encoded.table)
 
 

@@ -108,7 +108,7 @@ def follow(
     """
     if by == "logistic" and task.kind.name == "regress" and not task.by_cosine:
         raise UserError(f"--fit logistic: needs classes, but {task.name} has numbers; use ridge")
-    scored = task.scored_rows()
+    scored = task.scored_rows
     training = None if task.by_cosine else task.training_rows(most)
     if training is not None and len({*training.groups.tolist()}) < 2:
         raise UserError(f"{task.name}: a probe needs two training examples or more")

@@ -100,7 +100,7 @@ class ProbeTask:
     name: str
     data: Data
     split: str | None = None  # to score on; None: dev
-    _cache: dict[str, ProbeRows] = field(default_factory=dict, repr=False, compare=False)
+    _training: dict[int, ProbeRows] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def named(cls, word: str, *, root: str | None = None, split: str | None = None) -> ProbeTask:
@@ -131,7 +131,7 @@ class ProbeTask:
                 f"{self.name}: is a {self.files.kind} task; probes need the kinds"
                 f" {', '.join(KINDS)}"
             )
-        for split in (self.scored, *(() if self.by_cosine else ("train",))):
+        for split in self._splits_read:
             if split not in self.files.splits:
                 has = ", ".join(self.files.splits)
                 raise UserError(f"{self.name}: has no {split} set here, only {has}")
@@ -140,6 +140,10 @@ class ProbeTask:
     def scored(self) -> str:
         """The split that is scored."""
         return self.split or "dev"
+
+    @property
+    def _splits_read(self) -> tuple[str, ...]:
+        return (self.scored,) if self.by_cosine else (self.scored, "train")
 
     @cached_property
     def kind(self) -> TaskKind:
@@ -150,38 +154,35 @@ class ProbeTask:
 
     def digests(self) -> dict[str, str]:
         """The sha256 of each file that is read."""
-        splits = [self.scored] if self.by_cosine else ["train", self.scored]
-        paths = {self.files.splits[split].source for split in splits}
+        paths = {self.files.splits[split].source for split in self._splits_read}
         files = [path for path in paths if isinstance(path, Path)]
         files += [gold for path in files for gold in gold_beside(path)]
         return {str(path): sha256(path) for path in sorted(files)}
 
+    @cached_property
     def scored_rows(self) -> ProbeRows:
         """The rows that are scored."""
-        if "scored" not in self._cache:
-            examples = self.files.read(self.scored)
-            self._cache["scored"] = self._rows(examples, place=self.scored)
-        return self._cache["scored"]
+        return self._rows(self.files.read(self.scored), place=self.scored)
 
     def excerpts(self, most: int) -> set[Excerpt]:
         """All excerpts to encode, with at most `most` training rows."""
         training = [] if self.by_cosine else self.training_rows(most).all()
-        return {*training, *self.scored_rows().all()}
+        return {*training, *self.scored_rows.all()}
 
     def training_rows(self, most: int) -> ProbeRows:
         """At most `most` rows to fit a probe on, four times as many for words; 0 for all.
 
         A sample depends only on the numbers of the examples.
         """
-        if f"train {most}" not in self._cache:
+        if most not in self._training:
             examples = self.files.read("train")
             order = np.argsort(mix(root(0, "probe"), np.arange(len(examples))), kind="stable")
             sizes = np.cumsum([len(_excerpts(examples[number])) for number in order])
             rows = most * _WORDS_PER_ROW if self.kind.name == "tag" else most
             fit = int(np.searchsorted(sizes, rows, side="right")) if most else len(examples)
             chosen = [examples[number] for number in np.sort(order[: max(fit, 2)])]
-            self._cache[f"train {most}"] = self._rows(chosen, place="train")
-        return self._cache[f"train {most}"]
+            self._training[most] = self._rows(chosen, place="train")
+        return self._training[most]
 
     def predictions(self, rows: ProbeRows, outputs: Doubles) -> list[Any]:
         """The predictions of the task's kind from a probe's outputs, one per example."""

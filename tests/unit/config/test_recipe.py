@@ -459,7 +459,7 @@ def test_an_override_comes_after_the_size() -> None:
             st.text(st.characters(exclude_categories=("Cs",))),
         ),
         lambda inner: st.one_of(
-            st.lists(inner), st.dictionaries(st.text('aé "\\.', min_size=1), inner)
+            st.lists(inner), st.dictionaries(st.text('aé "\\.\x7f😀', min_size=1), inner)
         ),
         max_leaves=8,
     )
