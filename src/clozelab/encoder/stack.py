@@ -24,8 +24,6 @@ from clozelab.layers import FeedForward, Rows, drop, initialise, norm_of, rectan
 if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer
 
-_DECODING = 2  # passes through the last layer in a mask decoder (DeBERTa's code)
-
 
 class Chosen(NamedTuple):
     """The tokens that the last layer is computed for."""
@@ -212,8 +210,7 @@ class Stack(nn.Module):
         asks: Tensor = x_NW + self.embeddings.positions(batch.position_ids).to(x_NW.dtype)
         alone = chosen if chosen is not None and chosen.alone else None
         asks = asks if alone is None else asks.index_select(0, alone.at)
-        for last in (False,) * (_DECODING - 1) + (True,):
-            where = chosen if last else alone
+        for where in (alone, chosen):
             asks, _ = _layer(self, self.shape.layers - 1, x_NW, None, layout, scope, where, asks)
         return asks if self.norm is None else self.norm(asks)
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder.permutation import AttentionMask, Padding, attention_masks, padding, sinusoids
-from clozelab.layers import FeedForward, Linear, Norm, activate, drop, initialise
+from clozelab.layers import FeedForward, Linear, activate, drop, initialise, norm_of
 
 if TYPE_CHECKING:
     from clozelab.encoder.relative import Relative
@@ -66,7 +66,7 @@ class RelativeAttention(nn.Module):
         self.position_bias = nn.Parameter(torch.empty(heads, width // heads))
         self.segment_bias = nn.Parameter(torch.empty(heads, width // heads))
         self.segments = nn.Parameter(torch.empty(2, heads, width // heads))
-        self.norm = Norm(width, eps=shape.epsilon)
+        self.norm = norm_of(shape, width)
         self.heads, self.rate = heads, shape.attention_dropout
 
     def context(self, x: Tensor, sinusoids: Tensor, reverse: Tensor | None) -> Context:

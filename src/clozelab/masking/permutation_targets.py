@@ -33,9 +33,9 @@ class PermutationTargets(Rated):
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose targets and a factorisation order; see `Masking`."""
-        halves = _Halves(blocks, key)
-        chosen = self._natural(halves, self._goals(blocks))
-        self._add_single_tokens(halves, chosen, self._goals(blocks))
+        halves, goals = _Halves(blocks, key), self._goals(blocks)
+        chosen = self._natural(halves, goals)
+        self._add_single_tokens(halves, chosen, goals)
         groups = np.where(halves.flat(chosen) & ~blocks.fixed, 0, -1)
         return Hidden(spans(blocks, groups), order=halves.order())
 

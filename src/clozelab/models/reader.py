@@ -7,6 +7,7 @@ between and after, and ELMo reads words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,6 +43,7 @@ from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.vocabulary import describe, letters
 
 _OTHER, _TARGET = 1, 2  # of Input.kinds
+_HALF_PAIR = re.compile("[\ud800-\udfff]")  # half of a surrogate pair, which is no character
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class TaskReader:
         for text in texts:
             if not isinstance(text, str):
                 raise UserError(f"{text!r:.60}: is not a text; give a string")
-            if not text.isascii() and not _is_unicode(text):
+            if not text.isascii() and _HALF_PAIR.search(text):
                 raise UserError(
                     f"{text!r:.60}: is not Unicode text; it has half of a surrogate pair"
                 )
@@ -272,15 +274,6 @@ class TaskReader:
         word_spans = np.stack([spans[first, 0], spans[last, 1]], axis=1)
         all_begin = np.ones(len(first), dtype=bool)
         return Pieces(columns, starts, word_spans, all_begin, _word_numbers(all_begin, starts))
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text can be encoded; Python strings may hold half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _word_numbers(begins: Bools, starts: Ints) -> Ints:

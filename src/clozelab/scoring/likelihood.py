@@ -39,6 +39,7 @@ from clozelab.models.model import Model, refuse_nan
 from clozelab.models.reader import TaskReader, in_order
 from clozelab.objectives import PARTS, language_models
 from clozelab.objectives.heads.chunks import LOGITS
+from clozelab.objectives.heads.vocabulary import wide
 from clozelab.runs.events import drained
 from clozelab.scoring.threads import side_by_side
 from clozelab.training.world import join
@@ -181,7 +182,11 @@ class TextScorer:
         chunks = zip(
             torch.split(states, size), torch.split(self._tensor(labels), size), strict=True
         )
-        nats = torch.cat([_log_softmax(logits(chunk), ids) for chunk, ids in chunks]).double().cpu()
+        losses = [
+            functional.cross_entropy(wide(logits(chunk)), ids, reduction="none")
+            for chunk, ids in chunks
+        ]
+        nats = -torch.cat(losses).double().cpu()
         refuse_nan(self.model, nats)
         return nats.numpy()
 
@@ -396,9 +401,3 @@ def _rectangle(pieces: Pieces, numbers: Ints) -> Rectangle:
     cells = first[:, None] + np.arange(pieces.starts[numbers[0] + 1] - first[0])
     columns = {name: values[cells] for name, values in pieces.columns.items()}
     return Rectangle(columns, pieces.words[cells], first)
-
-
-def _log_softmax(logits: Tensor, labels: Tensor) -> Tensor:
-    """[K] the log-probabilities of the labels."""
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    return -functional.cross_entropy(logits, labels, reduction="none")
