@@ -18,12 +18,11 @@ from typing import Any
 
 from clozelab.config.sizes import shape_name
 from clozelab.statistics import LEVEL, POWER, detectable, power, power_within, t_interval
-from clozelab.studies.scores import is_loss, kind_of, sampling_variance, unit
+from clozelab.studies.scores import is_loss, sampling_variance, unit
 from clozelab.studies.spec import Claim, StudySpec
 
 LOW = 0.5  # power below which a plan warns
 _FREEDOM = 1.5  # degrees of freedom per seed, by simulation: only some studies pool noise
-_CORRELATION = 0.5  # as in verdicts.py
 _MASKED_PER_BLOCK = 18.0  # masked tokens of a block of 128: 15 % of the ordinary ones
 _USUAL = 60.0  # points, at which sampling errors are computed; 50 to 70 give much the same
 
@@ -140,18 +139,12 @@ def _error(
     seeds, sides = claim.seeds or study.seeds, 2 if claim.than else 1
     sizes = {**sizes, "run": seeds}  # a share of runs has so many items
     seed = sides * sum(noise[name] ** 2 for name in on) / len(on) ** 2 / seeds
-    items = sum(_item_variance(claim, name, sizes) for name in on) / len(on) ** 2
+    samples = [sampling_variance(name, _USUAL, sizes, compared=sides > 1) for name in on]
+    items = sides * sum(samples) / len(on) ** 2
     freedom = _FREEDOM * (seeds - 1)
     if seed:
         freedom *= (seed + items) / seed  # as in statistics.py
     return math.sqrt(seed + items), min(freedom, 1e6)
-
-
-def _item_variance(claim: Claim, measure: str, sizes: Mapping[str, float]) -> float:
-    """The sampling variance of an advantage on a measure, as in verdicts.py."""
-    correlated = claim.than and unit(measure) == "points" and kind_of(measure).gated
-    sides = (2 if claim.than else 1) * (1 - _CORRELATION if correlated else 1.0)
-    return sides * sampling_variance(measure, _USUAL, sizes)
 
 
 def _alpha(study: StudySpec, claim: Claim) -> float:

@@ -72,6 +72,7 @@ TUNINGS = ("spread", "worst", "best")  # over several fine-tunings of one encode
 
 _TASK_KIND = MeasureKind("{}")
 _DEFAULT_SIZE = 1_000  # items of an evaluation set whose size is not known
+_CORRELATION = 0.5  # assumed correlation of two models' answers, if items are not recorded
 
 # Measures from outside: `measure(model, corpus)` of a loaded model and the folder of the corpus.
 MEASURES: dict[str, Callable[[Any, str], float]] = {}
@@ -154,13 +155,16 @@ def label(measure: str) -> str:
     return kind.says.format(kind.written.get(name, name.replace("_", " ").replace(".", " ")))
 
 
-def sampling_variance(measure: str, value: float, sizes: Mapping[str, float]) -> float:
+def sampling_variance(
+    measure: str, value: float, sizes: Mapping[str, float], *, compared: bool = False
+) -> float:
     """The variance of a score by the sampling of its items.
 
     `sizes` are the numbers of items by task or kind of measure. An accuracy has the variance of a
     binomial, which bounds that of any mean of numbers between 0 and 1, and nearly that of a
     correlation. The losses of two models on one token differ by about a nat (standard deviation),
-    of which each model has half the variance.
+    of which each model has half the variance. Their answers to a question are assumed to be
+    correlated, which takes a part of the variance where they are `compared`.
     """
     first, _, rest = measure.partition(".")
     task = rest.partition(".")[0] if first in TUNINGS else first
@@ -171,7 +175,8 @@ def sampling_variance(measure: str, value: float, sizes: Mapping[str, float]) ->
         return 0.5 / size
     share = min(max(value, 0.0), 100.0)
     share = (share * size / 100 + 1) / (size + 2)  # keeps it between 0 and 1
-    return 1e4 * share * (1 - share) / size
+    variance = 1e4 * share * (1 - share) / size
+    return (1 - _CORRELATION) * variance if compared and kind_of(measure).gated else variance
 
 
 def metrics_of(task: str) -> list[str]:

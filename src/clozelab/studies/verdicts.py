@@ -42,7 +42,6 @@ from clozelab.studies.spec import Claim
 Verdict = Literal["confirmed", "refuted", "equal", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _MOST_STUCK = 0.2  # the share of a side's runs that may diverge or stay on the plateau
-_CORRELATION = 0.5  # assumed correlation of two models' answers, if items are not recorded
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,11 @@ class Judgement:
 def judge(record: StudyRecord) -> list[Judgement]:
     """The verdicts on all claims; exploratory claims are corrected separately."""
     claims = record.study.claims
-    judged: dict[int, Judgement] = {}
-    for late in (False, True):
-        chosen = [number for number, claim in enumerate(claims) if claim.exploratory == late]
-        family = judge_claims([claims[number] for number in chosen], record)
-        judged |= dict(zip(chosen, family, strict=True))
-    return [judged[number] for number in range(len(claims))]
+    families = {
+        late: iter(judge_claims([one for one in claims if one.exploratory == late], record))
+        for late in (False, True)
+    }
+    return [next(families[claim.exploratory]) for claim in claims]
 
 
 def repeats(record: StudyRecord) -> list[Judgement]:
@@ -96,9 +94,7 @@ def advantage(record: StudyRecord, one: str, other: str, measure: str) -> Estima
     """How much better one variant is than another on a measure, with all of their runs."""
     claim = Claim(one, (measure,), "", than=other)
     scores = {each.name: _mean_by_seed(record, each.name, [measure]) for each in record.variants}
-    items = _item_error(claim, [measure], record, scores)
-    related = _related(record, one, other)
-    return contrast(_by_own_seed(record, scores), one, other, related=related, items=items)
+    return _estimate(claim, [measure], record, scores)
 
 
 def judge_claims(claims: Sequence[Claim], record: StudyRecord) -> list[Judgement]:
@@ -218,32 +214,36 @@ def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyReco
             if (why := stuck(record, side)) is not None:
                 return replace(finding, verdict="not tested", why=why)
         scores = {one: _left_plateau(record, one, values) for one, values in scores.items()}
-    ours = scores.get(claim.better, {})
-    items = _item_error(claim, measures, record, scores)
-    if not claim.than:
-        assert claim.level is not None
-        estimate = level(scores, claim.better, items=items)
-        sign = -1 if is_loss(measures[0]) else 1
-        estimate = estimate and replace(estimate, value=estimate.value - sign * claim.level)
-    else:
+    if claim.than:
+        ours = scores.get(claim.better, {})
         theirs = {seed: claim.ratio * one for seed, one in scores.get(claim.than, {}).items()}
         if len(ours) > 1 and ours == theirs:
             # A margin would confirm this, but the runs may be one and the same.
             why = "every seed has the same result, as if they were one run"
             return replace(finding, verdict="not tested", why=why)
-        estimate = contrast(
-            _by_own_seed(record, {**scores, claim.than: theirs}),
-            claim.better,
-            claim.than,
-            related=_related(record, claim.better, claim.than),
-            items=items,
-        )
+        scores = {**scores, claim.than: theirs}
+    estimate = _estimate(claim, measures, record, scores)
     if estimate is None:
         return replace(finding, why=_reason({side: scores.get(side, {}) for side in sides}))
     if not estimate.error:
         why = "the seeds of each variant have the same result, which shows no error to judge by"
         return replace(finding, why=why)
     return replace(finding, advantage=estimate)
+
+
+def _estimate(
+    claim: Claim, measures: Sequence[str], record: StudyRecord, scores: Mapping[str, Values]
+) -> Estimate | None:
+    """How much better one side of a claim is than the other, or than a level, by their scores."""
+    items = _item_error(claim, measures, record, scores)
+    if claim.than:
+        related = _related(record, claim.better, claim.than)
+        own = _by_own_seed(record, scores)
+        return contrast(own, claim.better, claim.than, related=related, items=items)
+    assert claim.level is not None
+    mean = level(scores, claim.better, items=items)
+    sign = -1 if is_loss(measures[0]) else 1
+    return mean and replace(mean, value=mean.value - sign * claim.level)
 
 
 def stuck(record: StudyRecord, variant: str) -> str | None:
@@ -299,13 +299,12 @@ def _item_errors(
         else:  # models with other tokenizers may have other items
             yield from (item_error(ours), item_error(theirs))
         return
-    correlated = claim.than and unit(measure) == "points" and kind_of(measure).gated
     for side in sides:
         values = [*record.scores(side, measure).values()]
         if values:
             sizes = {**record.sizes, "run": len(values)}
-            variance = sampling_variance(measure, fmean(values), sizes)
-            yield ItemError((1 - _CORRELATION if correlated else 1.0) * variance)
+            compared = len(sides) > 1
+            yield ItemError(sampling_variance(measure, fmean(values), sizes, compared=compared))
 
 
 def _by_own_seed(record: StudyRecord, scores: Mapping[str, Values]) -> dict[str, Values]:
