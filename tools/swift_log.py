@@ -64,7 +64,7 @@ def find_record(name: str, results: Path) -> tuple[StudyRecord | None, str]:
     for folder, state in ((results / name, ""), (results / "unfinished" / name, "unfinished")):
         if (folder / "result.json").exists():
             record = records.read(folder)
-            cells = f"{len(record.done)} of {record.planned} cells"
+            cells = f"{len(record.done)} of {len(record.planned)} cells"
             return record, f"{cells}, {state}" if state else cells
     return None, "not run yet"
 

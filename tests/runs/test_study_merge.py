@@ -83,7 +83,7 @@ def test_seeds_of_several_folders_are_one_study_with_its_claims(
     (judgement,) = study.verdicts()  # by the runs of all: after two steps, all are on the plateau
     assert "2 of 2 runs of dynamic ended on the unigram plateau" in judgement.decisive[0].why
     record = records.read(study.path)
-    assert record.ended and record.planned == 4 and record.study.seeds == 2
+    assert record.ended and len(record.planned) == 4 and record.study.seeds == 2
     assert [len(part["cells"]) for part in record.plan["parts"]] == [2, 1, 1]
     text = page(record).markdown()
     assert "cells from 3 parts (commit, machine, cells): " in text and "| tuesday |" in text
@@ -107,6 +107,16 @@ def test_the_power_of_all_seeds_is_by_the_noise_of_their_size(
         plan = json.loads((study.path / PLAN).read_text(encoding="utf-8"))
         least += [power["detectable"] for power in plan["power"].values()]
     assert least[1] < least[0] / 2  # losses at 6 × 512 have far less noise
+
+
+def test_verdicts_on_cells_of_which_some_are_missing_hold_so_far(
+    parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = json.loads((parts[0] / "result.json").read_text(encoding="utf-8"))["cells"]
+    altered(parts[0] / "result.json", cells=done[:1])  # of its two cells
+    assert main(["merge", *map(str, parts), "--out", str(tmp_path / "whole")]) == 0
+    output = capsys.readouterr().out
+    assert "so far: " in output and "at this scale" not in output
 
 
 def test_claims_on_variants_of_two_folders_come_from_the_study(
@@ -252,6 +262,7 @@ def test_the_command_says_what_it_joined_and_what_is_wrong(
         and "4 cells" in captured.err
         and "dynamic" in captured.out
     )
+    assert "at this scale" in captured.out
     assert main(command) == 2 and "already exists" in capsys.readouterr().err
     assert main([*command[:2], "--out", str(tmp_path / "new")]) == 2
     assert "name two folders or more" in capsys.readouterr().err

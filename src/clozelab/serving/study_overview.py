@@ -19,7 +19,6 @@ def study_row(folder: Path) -> dict[str, Any]:
     """The state of a study, with the tables and charts of its page."""
     record = read(folder)
     parts = [*tables.parts(record)] if record.cells else []
-    scope = "at this scale" if record.ended else "so far"
     judged = judge(record) if record.cells else []
     heads = ["Means", f"Differences from {record.variants[0].name}"]
     shown = [part for part in parts if isinstance(part, PageTable)]
@@ -27,7 +26,7 @@ def study_row(folder: Path) -> dict[str, Any]:
         "title": record.study.title,
         "question": record.study.question,
         "state": _study_state(record),
-        "planned": record.planned,
+        "planned": len(record.planned),
         "done": len(record.done),
         "failed": len(record.failed),
         "variants": [_variant_json(record, one.name, one.says) for one in record.variants],
@@ -35,7 +34,7 @@ def study_row(folder: Path) -> dict[str, Any]:
             {
                 "says": one.claim.judged,
                 "verdict": claims.signed(one),
-                "sentence": claims.sentence(one, scope=scope),
+                "sentence": claims.sentence(one, record),
             }
             for one in judged
         ],
@@ -52,10 +51,7 @@ def _study_state(record: StudyRecord) -> str:
 
 def _variant_json(record: StudyRecord, name: str, says: str) -> dict[str, Any]:
     """A variant and its cells, seed by seed."""
-    planned = [
-        int(cell["seed"]) for cell in record.plan.get("cells", []) if cell["variant"] == name
-    ]
-    seeds = sorted({*planned} or {*range(record.study.seeds)})
+    seeds = sorted(cell.seed for cell in record.planned if cell.variant == name)
     return {"name": name, "says": says, "cells": [_cell_json(record, name, seed) for seed in seeds]}
 
 

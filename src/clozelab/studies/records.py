@@ -29,6 +29,7 @@ from clozelab.runs.diagnostics import FOUND, LEFT
 from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run, runs_by_seed, seed_of
 from clozelab.runs.record import RunRecord, read_run
 from clozelab.studies import spec
+from clozelab.studies.request import Cell
 from clozelab.studies.scores import is_loss, named_task
 from clozelab.studies.spec import StudySpec, Variant
 
@@ -65,19 +66,21 @@ class StudyRecord:
     plan: Mapping[str, Any]
     cells: tuple[CellResult, ...]  # those that are done or have failed
     runs: Mapping[tuple[str, int], RunRecord]  # those that were started, by variant and seed
-    base_masks: bool = False  # the masked-LM loss was measured under the masks of the base
     measured: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def variants(self) -> list[Variant]:
         """The variants that were planned, in the order of the study."""
-        planned = {cell["variant"] for cell in self.plan.get("cells", [])}
-        return [one for one in self.study.variants if not planned or one.name in planned]
+        names = {cell.variant for cell in self.planned}
+        return [one for one in self.study.variants if one.name in names]
 
-    @property
-    def planned(self) -> int:
-        """The number of cells in the plan."""
-        return len(self.plan.get("cells", [])) or len(self.study.variants) * self.study.seeds
+    @cached_property
+    def planned(self) -> list[Cell]:
+        """The cells of the plan; without a plan, every variant with every seed."""
+        if cells := self.plan.get("cells"):
+            return [Cell(cell["variant"], int(cell["seed"])) for cell in cells]
+        seeds = range(self.study.seeds)
+        return [Cell(one.name, seed) for one in self.study.variants for seed in seeds]
 
     @property
     def equal(self) -> str:
@@ -88,7 +91,7 @@ class StudyRecord:
     @property
     def ended(self) -> bool:
         """Whether every cell is done or has failed."""
-        return len(self.cells) >= self.planned
+        return len(self.cells) >= len(self.planned)
 
     @property
     def done(self) -> list[CellResult]:
@@ -99,6 +102,11 @@ class StudyRecord:
     def failed(self) -> list[CellResult]:
         """The cells that failed."""
         return [cell for cell in self.cells if cell.failed is not None]
+
+    @property
+    def base_masks(self) -> bool:
+        """Whether the masked-LM loss was measured under the masks of the base."""
+        return any(one.get("base_masks") for one in self.measured.values())
 
     def scores(self, variant: str, measure: str) -> dict[int, float]:
         """The values of a measure for a variant, by seed."""
@@ -214,10 +222,9 @@ def read(folder: Path) -> StudyRecord:
         for seed in sorted(seed for name, seed in cells if name == variant)
     }
     measured = {place: _read_measured(run) for place, run in cells.items()}
-    base_masks = any(one.get("base_masks") for one in measured.values())
     results = (Run(folder).result() or {}).get("cells", [])
     done = _cell_results(results)
-    return StudyRecord(folder, study, _read_plan(folder / PLAN), done, runs, base_masks, measured)
+    return StudyRecord(folder, study, _read_plan(folder / PLAN), done, runs, measured)
 
 
 def parts_line(parts: Sequence[Mapping[str, Any]]) -> str:

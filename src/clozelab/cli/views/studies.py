@@ -15,7 +15,7 @@ from clozelab.cli.views import Values, or_dash, table
 from clozelab.nearest import counted
 from clozelab.studies import spec as specs
 from clozelab.studies.power import LOW, ClaimPower, claim_powers
-from clozelab.studies.records import parts_line
+from clozelab.studies.records import parts_line, read
 from clozelab.studies.scores import decimals
 from clozelab.studies.spec import StudySpec
 
@@ -51,9 +51,11 @@ def event(event: Any, values: Values) -> Iterator[RenderableType]:
 def _verdicts(study: Study) -> Iterator[RenderableType]:
     """A sentence for each claim."""
     from clozelab.reporting.study.claims import sentence
+    from clozelab.studies.verdicts import judge
 
-    for judgement in study.verdicts():
-        yield Text(f"“{judgement.claim.judged}” {sentence(judgement, scope='at this scale')}")
+    record = read(study.path)
+    for judgement in judge(record):
+        yield Text(f"“{judgement.claim.judged}” {sentence(judgement, record)}")
 
 
 def _described(spec: StudySpec) -> Iterator[RenderableType]:

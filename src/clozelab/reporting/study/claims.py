@@ -10,6 +10,7 @@ from clozelab.reporting import figures
 from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell, number
 from clozelab.reporting.figures import DotRow
 from clozelab.statistics import POWER
+from clozelab.studies.records import StudyRecord
 from clozelab.studies.spec import Claim
 from clozelab.studies.verdicts import Finding, Judgement
 
@@ -18,22 +19,18 @@ SIGNS = {"confirmed": "✓", "refuted": "✗", "equal": "=", "undecided": "?", "
 
 
 def parts(
-    judgements: Sequence[Judgement],
-    pairs: Sequence[Judgement],
-    *,
-    scope: str,
-    powers: Mapping[str, Mapping[str, Any]],
+    judgements: Sequence[Judgement], pairs: Sequence[Judgement], record: StudyRecord
 ) -> Iterator[Part]:
-    """Each claim with its verdict, its numbers and a figure of them; then the A/A pairs.
-
-    `powers` are those stated before the study was run, by comparison.
-    """
+    """Each claim with its verdict, its numbers and a figure of them; then the A/A pairs."""
     rows: list[list[TableCell]]
     if len(judgements) > 1:
-        planned = [_power_cell(powers.get(one.claim.comparison)) for one in judgements]
+        powers = record.plan.get("power", {})  # as stated before it was run
         rows = [
-            [one.claim.judged, signed(one), _p_cell(one.p), _p_cell(one.p_equal), power]
-            for one, power in zip(judgements, planned, strict=True)
+            [
+                *(one.claim.judged, signed(one), _p_cell(one.p), _p_cell(one.p_equal)),
+                _power_cell(powers.get(one.claim.comparison)),
+            ]
+            for one in judgements
         ]
         note = (
             f"{_correction(judgements)}Power: the chance, by what was known before the study was"
@@ -45,7 +42,7 @@ def parts(
         yield ("heading", f"{signed(judgement)}: {claim.better} against {claim.against}")
         after = " (Exploratory: stated after results were seen.)" if claim.exploratory else ""
         yield f"“{claim.judged}”{after}"
-        yield sentence(judgement, scope=scope)
+        yield sentence(judgement, record)
         yield _findings_table(judgement)
         yield from _forest_plots(judgement)
     if pairs:
@@ -70,12 +67,17 @@ def _correction(judgements: Sequence[Judgement]) -> str:
     )
 
 
-def sentence(judgement: Judgement, *, scope: str) -> str:
+def sentence(judgement: Judgement, record: StudyRecord) -> str:
     """A verdict in one sentence: the difference, its size and its interval."""
     # Without results the reason is the same for all measures.
     clauses = dict.fromkeys(_clause(judgement.claim, one) for one in judgement.decisive)
     word = words(judgement).capitalize()
-    return f"{word} {scope}: {'; '.join(clauses)}."
+    return f"{word} {scope(record)}: {'; '.join(clauses)}."
+
+
+def scope(record: StudyRecord) -> str:
+    """How far a verdict holds."""
+    return "at this scale" if record.ended else "so far"
 
 
 def words(judgement: Judgement) -> str:

@@ -52,15 +52,11 @@ def _answer(judgements: Sequence[Judgement], record: StudyRecord) -> str:
     if not judgements:
         return "This study has no claim to judge."
     if len(judgements) == 1:
-        return claims.sentence(judgements[0], scope=_scope(record))
+        return claims.sentence(judgements[0], record)
     verdicts = [judgement.verdict for judgement in judgements]
     counts = [f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts]
     result = listed(counts, conjunction="and")
-    return f"Of {len(judgements)} claims, {_scope(record)}: {result}."
-
-
-def _scope(record: StudyRecord) -> str:
-    return "at this scale" if record.ended else "so far"
+    return f"Of {len(judgements)} claims, {claims.scope(record)}: {result}."
 
 
 def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[Section]:
@@ -70,10 +66,7 @@ def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[
     yield Section(f"Our table{beside}", [*tables.parts(record)])
     pairs = repeats(record)
     if judgements or pairs:
-        parts = claims.parts(
-            judgements, pairs, scope=_scope(record), powers=record.plan.get("power", {})
-        )
-        yield Section("Claims and verdicts", [*parts])
+        yield Section("Claims and verdicts", [*claims.parts(judgements, pairs, record)])
     figures = [*curves.parts(record)]
     if figures:
         yield Section("Curves", figures)
@@ -87,7 +80,7 @@ def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[
 def _opening(record: StudyRecord) -> str:
     study, plan = record.study, record.plan
     size = f" at size {plan['size']}" if plan.get("size") else ""
-    done = f"{len(record.done)} of {record.planned} cells are done"
+    done = f"{len(record.done)} of {len(record.planned)} cells are done"
     failed = f", {len(record.failed)} failed" if record.failed else ""
     after = f"After {study.paper.source}: " if study.paper else ""
     points = " Scores are on dev sets, in points of 100." if study.tasks else ""
@@ -149,9 +142,9 @@ def _changes(record: StudyRecord) -> Iterator[Part]:
         rows.append([variant.name, variant.says, ", ".join(changes) or "nothing: it is the base"])
     yield PageTable(["variant", "what it is", "what it sets"], rows)
     compared = [(variant.name, record.recipe(variant)) for variant in record.variants]
-    if any(recipe != compared[0][1] for _, recipe in compared):
+    if (table := differences(compared)).rows:
         yield ("heading", "Setting by setting")
-        yield differences(compared)
+        yield table
 
 
 def _failed_table(record: StudyRecord) -> PageTable:
@@ -192,8 +185,7 @@ def _count(cells: Sequence[Any]) -> NumberCell:
 
 
 def _seeds(record: StudyRecord) -> list[int]:
-    planned = {int(cell["seed"]) for cell in record.plan.get("cells", [])}
-    return sorted(planned) or [*range(record.study.seeds)]
+    return sorted({cell.seed for cell in record.planned})
 
 
 def command(record: StudyRecord) -> str:

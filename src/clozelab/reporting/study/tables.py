@@ -22,8 +22,7 @@ Columns = Callable[[StudyRecord, Variant, str, int], tuple[TableCell, TableCell]
 def parts(record: StudyRecord) -> Iterator[Part]:
     """Means with their intervals, and differences from the first variant."""
     measures, first = record.measures(), record.variants[0]
-    in_paper = {name for variant in record.variants for name in variant.paper}
-    table = _table(record, measures, _mean_cells, _note(record, in_paper - {*measures}))
+    table = _table(record, measures, _mean_cells, _note(record, _in_paper(record) - {*measures}))
     if record.constant.keys() & {*measures}:
         table = replace(table, rows=[*table.rows, _constant_row(record, measures)])
     yield table
@@ -36,7 +35,7 @@ def parts(record: StudyRecord) -> Iterator[Part]:
 
 def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: str) -> PageTable:
     """A row for each variant; for each measure a column of ours and, if known, of the paper."""
-    in_paper = {name for variant in record.variants for name in variant.paper}
+    in_paper = _in_paper(record)
     columns = ["variant", "seeds"]
     for measure in measures:
         columns += [label(measure), "paper"] if measure in in_paper else [label(measure)]
@@ -54,9 +53,14 @@ def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: s
     return PageTable(columns, rows, note, soft)
 
 
+def _in_paper(record: StudyRecord) -> set[str]:
+    """The scores that the paper has of some variant."""
+    return {name for variant in record.variants for name in variant.paper}
+
+
 def _constant_row(record: StudyRecord, measures: Sequence[str]) -> list[TableCell]:
     """The row of a constant answer."""
-    in_paper = {name for variant in record.variants for name in variant.paper}
+    in_paper = _in_paper(record)
     row: list[TableCell] = ["a constant answer", GAP]
     for measure in measures:
         score = record.constant.get(measure)
@@ -69,8 +73,8 @@ def _mean_cells(
     record: StudyRecord, variant: Variant, measure: str, seeds: int
 ) -> tuple[TableCell, TableCell]:
     paper = _paper_cell(variant.paper.get(measure), measure)
-    values = [] if _untrained(record, variant, measure) else _values(record, variant, measure)
-    if not values:
+    values = [*record.scores(variant.name, measure).values()]
+    if not values or _untrained(record, variant, measure):
         return GAP, paper
     digits = decimals(measure)
     estimate = mean(values)
@@ -78,10 +82,6 @@ def _mean_cells(
     fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
     ours = NumberCell(f"{fmean(values):.{digits}f}{interval}{fewer}", fmean(values))
     return ours, paper
-
-
-def _values(record: StudyRecord, variant: Variant, measure: str) -> list[float]:
-    return [*record.scores(variant.name, measure).values()]
 
 
 def _untrained(record: StudyRecord, variant: Variant, measure: str) -> bool:
