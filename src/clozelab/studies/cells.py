@@ -23,7 +23,7 @@ from clozelab.runs.directory import MEASURED, Run, json_or_empty, runs_by_seed
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
-from clozelab.runs.processes import Workers
+from clozelab.runs.processes import kept_workers
 from clozelab.runs.warm import clear
 from clozelab.studies.measures import Measuring, measurable, measured
 from clozelab.studies.request import Cell, StudyRequest
@@ -77,13 +77,10 @@ class CellEvent:
     event: Event
 
 
-def run_cell(job: CellJob, processes: Workers | None = None) -> Iterator[CellEvent]:
-    """Run what is left of a cell; a stage that is interrupted ends it.
-
-    The processes are for fine-tunings that run side by side.
-    """
+def run_cell(job: CellJob) -> Iterator[CellEvent]:
+    """Run what is left of a cell; a stage that is interrupted ends it."""
     (job.folder / FAILED).unlink(missing_ok=True)
-    with closing(_stages(job, processes)) as events:
+    with closing(_stages(job)) as events:
         for stage, event in events:
             yield CellEvent(job.cell.name, stage, event)
             if isinstance(event, Ended) and not event.whole:
@@ -97,13 +94,13 @@ def run_cell(job: CellJob, processes: Workers | None = None) -> Iterator[CellEve
         write_text(job.folder / MEASURED, json.dumps(values, indent=1) + "\n")
 
 
-def _stages(job: CellJob, processes: Workers | None) -> Generator[tuple[str, Event], None, None]:
+def _stages(job: CellJob) -> Generator[tuple[str, Event], None, None]:
     """Pretrain and fine-tune; each event comes with the name of its stage."""
     for event in _pretrain(job):
         yield PRETRAINING, event
     clear()
-    if job.tunings is not None and processes is not None:
-        yield from _finetune_side_by_side(job, job.tunings, processes)
+    if job.tunings is not None:
+        yield from _finetune_side_by_side(job, job.tunings)
         return
     for task in job.request.tasks():
         for event in _finetune(job, task):
@@ -157,17 +154,26 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
     run, variant = Run(job.folder), job.cell.variant
     result = run.result() or {}
     tokens = result.get("tokens", 0)
+    tuned = {
+        task: one
+        for task in job.request.tasks()
+        if (one := Run(job.folder / TASKS / task).result()) is not None
+    }
     return {
         "variant": variant,
         "seed": job.cell.seed,
-        "scores": _scores(job),
-        "constant": _constant_scores(job),
+        "scores": _scores(job, tuned),
+        "constant": {
+            f"{task}.{name}": score
+            for task, one in tuned.items()
+            for name, score in one.get("constant", {}).items()
+        },
         "tokens": tokens,
         "steps": result.get("steps", 0),
         "seconds": result.get("seconds", 0.0),
         "tuning_seconds": float(sum(map(_tuning_seconds, job.folder.glob(f"{TASKS}/*")))),
         "flops": None if flops_a_token is None else tokens * flops_a_token,
-        "parameters": _parameters(run),
+        "parameters": sum(run.recipe().parameters().values()) if run.recipe_file.exists() else None,
         "pretrained_by": job.request.shares_pretraining_with(variant) or variant,
         "failed": failure(job),
         **_divergence(job),
@@ -176,9 +182,11 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
 
 def _tuning_seconds(folder: Path) -> float:
     """The seconds of all fine-tunings on a task; its own result lacks them in old records."""
-    seeds = [run.result() or {} for run in runs_by_seed(folder).values()]
     whole = (Run(folder).result() or {}).get("seconds")
-    return sum(seed.get("seconds", 0.0) for seed in seeds) if whole is None else float(whole)
+    if whole is not None:
+        return float(whole)
+    seeds = [run.result() or {} for run in runs_by_seed(folder).values()]
+    return float(sum(seed.get("seconds", 0.0) for seed in seeds))
 
 
 def _divergence(job: CellJob) -> dict[str, bool]:
@@ -187,23 +195,12 @@ def _divergence(job: CellJob) -> dict[str, bool]:
     return {"diverged": record["diverged"]} if "diverged" in record else {}
 
 
-def _scores(job: CellJob) -> dict[str, float]:
-    """The scores by task and metric, then the measures."""
+def _scores(job: CellJob, tuned: Mapping[str, Any]) -> dict[str, float]:
+    """The scores by task and metric, from the results of the tasks, then the measures."""
     scores: dict[str, float] = {}
-    for task in job.request.tasks():
-        result = Run(job.folder / TASKS / task).result()
-        if result is not None:
-            scores |= tuning_scores(task, finetune.tunings_of(result), job.request.study.measures)
+    for task, result in tuned.items():
+        scores |= tuning_scores(task, finetune.tunings_of(result), job.request.study.measures)
     return scores | dict(json_or_empty(job.folder / MEASURED).get("scores", {}))
-
-
-def _constant_scores(job: CellJob) -> dict[str, float]:
-    """The score of a constant answer, by task and metric."""
-    scores: dict[str, float] = {}
-    for task in job.request.tasks():
-        result = Run(job.folder / TASKS / task).result() or {}
-        scores |= {f"{task}.{name}": score for name, score in result.get("constant", {}).items()}
-    return scores
 
 
 def tuning_scores(
@@ -219,13 +216,6 @@ def tuning_scores(
             kinds |= {"best.": max(values), "worst.": min(values), "spread.": stdev(values)}
         scores |= {f"{k}{name}": v for k, v in kinds.items() if not k or f"{k}{name}" in measures}
     return scores
-
-
-def _parameters(run: Run) -> int | None:
-    if not run.recipe_file.exists():
-        return None
-    recipe = run.recipe()
-    return sum(recipe.parameters().values())
 
 
 def _pretrain(job: CellJob) -> Iterator[Event]:
@@ -269,7 +259,7 @@ def _finetune(job: CellJob, task: str) -> Iterator[Event]:
 
 
 def _finetune_side_by_side(
-    job: CellJob, tunings: SideBySide, processes: Workers
+    job: CellJob, tunings: SideBySide
 ) -> Generator[tuple[str, Event], None, None]:
     """Fine-tune on all tasks, several fine-tunings at a time."""
     folders = {task: job.folder / TASKS / task for task in job.request.tasks()}
@@ -278,6 +268,7 @@ def _finetune_side_by_side(
         for task, folder in folders.items()
         if Run(folder).result() is None
     }
+    processes = kept_workers(threads=tunings.threads)  # serve all cells of this process
     running = finetune.side_by_side(
         plans, processes, machine=tunings.machine, saving=SaveOptions(), at_once=tunings.count
     )

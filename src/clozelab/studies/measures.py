@@ -222,13 +222,10 @@ def _tokenisation_key(model: Model) -> str:
 
 def _facts(cell: Measuring, name: str) -> Value | None:
     """How often the object of a cloze fact is the best candidate."""
-    fact_files, text_scorer = (
-        find_facts(name, root=cell.request.task_data, columns={}),
-        _scorer(cell),
-    )
+    facts, text_scorer = find_facts(name, root=cell.request.task_data, columns={}), _scorer(cell)
     if text_scorer is None or text_scorer.kind != "masked":
         return None
-    scores = drained(fact_files.follow(text_scorer, device=cell.device))
+    scores = drained(facts.follow(text_scorer, device=cell.device))
     return Value(scores.all.at_1, len(scores.facts), (100 * scores.at_1).tolist())
 
 

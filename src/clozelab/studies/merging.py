@@ -110,10 +110,8 @@ def _check_comparable(first: _Part, other: _Part) -> None:
 
 def _differences(first: _Part, other: _Part) -> Iterator[str]:
     """Yield the names of settings in which two parts differ."""
-    studies, plans = (
-        (first.record.study, other.record.study),
-        (first.record.plan, other.record.plan),
-    )
+    studies = first.record.study, other.record.study
+    plans = first.record.plan, other.record.plan
     for word, names in _COMMON.items():
         if studies[0].differs(studies[1], names):
             yield word

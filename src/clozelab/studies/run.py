@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
-from typing import Any
 
 from clozelab import cluster
 from clozelab.errors import UserError
@@ -58,7 +57,7 @@ class CellFinished:
 
     cell: Cell
     failed: str | None
-    seed_is_done: bool  # every variant of this seed is done or has failed
+    seed_is_done: bool = False  # every variant of this seed is done or has failed
 
 
 @dataclass(frozen=True)
@@ -108,14 +107,16 @@ def _run_cells(
     plan: StudyPlan, jobs: list[CellJob], *, on: str | None
 ) -> Generator[StudyEvent, None, None]:
     """Run cells and yield their events: on a cluster, in parallel processes, or in this one."""
+    if not jobs:
+        return
     at_once = min(plan.at_once, len(jobs))
-    if on is not None and jobs:
+    if on is not None:
         machine = replace(jobs[0].machine, sharers=plan.at_once)
         tunings = _tunings(plan, machine, threads=1)  # a task of the cluster has one core
         shared = [replace(job, machine=machine, tunings=tunings) for job in jobs]
         with cluster.jobs(on, run_apart, share=plan.at_once, device=machine.device) as submit:
             yield from _run_in_parallel(shared, submit, len(jobs))
-    elif plan.at_once > 1 and jobs:
+    elif plan.at_once > 1:
         threads = max(1, cores() // at_once)
         machine = replace(jobs[0].machine, sharers=at_once)
         tunings = _tunings(plan, machine, threads=threads)
@@ -131,7 +132,7 @@ def _run_cells(
                 at_once,
                 later=lambda job: processes.elsewhere(shapes[job.cell.variant]),
             )
-    elif jobs:
+    else:
         tunings = _tunings(plan, jobs[0].machine, threads=cores())
         yield from _run_sequentially([replace(job, tunings=tunings) for job in jobs])
 
@@ -149,12 +150,7 @@ def _tunings(plan: StudyPlan, machine: Machine, *, threads: int) -> SideBySide |
 
 
 def _jobs(
-    plan: StudyPlan,
-    out: Path,
-    *,
-    machine: Machine,
-    saving: SaveOptions = SAVE_OPTIONS,
-    keep_models: bool = False,
+    plan: StudyPlan, out: Path, *, machine: Machine, saving: SaveOptions, keep_models: bool
 ) -> list[CellJob]:
     """Every cell of a plan as a job."""
     folder = str(out.resolve())
@@ -166,7 +162,7 @@ def _jobs(
     ]
 
 
-def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, Any]:
+def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> None:
     """Write the results of all cells that are done or have failed."""
     paces = {name: pace.flops_a_token for name, pace in plan.paces.items()}
     cells = [
@@ -179,9 +175,7 @@ def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, 
     for cell in cells:
         if not cell["tuning_seconds"]:  # which old records have nowhere else
             cell["tuning_seconds"] = known.get((cell["variant"], cell["seed"]), 0.0)
-    result = {"study": plan.request.study.name, "cells": cells}
-    Run(out).write_result(result)
-    return result
+    Run(out).write_result({"study": plan.request.study.name, "cells": cells})
 
 
 def run_alone(job: CellJob) -> CellOutcome:
@@ -189,12 +183,10 @@ def run_alone(job: CellJob) -> CellOutcome:
     messages: list[str] = []
     with ExitStack() as ends:
         ends.enter_context(warm.keeping(sharers=job.machine.sharers))
-        processes = None
         if job.tunings is not None:
-            processes = kept_workers(threads=job.tunings.threads)
-            ends.enter_context(terminable())  # to stop them first
+            ends.enter_context(terminable())  # to stop their processes first
         try:
-            for event in run_cell(job, processes):
+            for event in run_cell(job):
                 if isinstance(event.event, Said):
                     messages.append(event.event.text)
                 elif isinstance(event.event, Ended) and not event.event.whole:
@@ -221,22 +213,20 @@ def _run_sequentially(jobs: list[CellJob]) -> Iterator[StudyEvent]:
     with ExitStack() as ends:
         ends.enter_context(warm.keeping())
         ends.callback(warm.forget)
-        tunings = jobs[0].tunings
-        processes = None
-        if tunings is not None:  # they serve all cells
-            processes = ends.enter_context(workers(threads=tunings.threads))
+        if (tunings := jobs[0].tunings) is not None:
+            ends.callback(kept_workers(threads=tunings.threads).stop)
         for job in jobs:
             yield CellStarted(job.cell)
             failed = None
             try:
-                for event in run_cell(job, processes):
+                for event in run_cell(job):
                     yield event
                     if isinstance(event.event, Ended) and not event.event.whole:
                         return
             except _FAILURES as error:
                 failed = record_failure(job, error)
             warm.clear()
-            yield CellFinished(job.cell, failed, False)
+            yield CellFinished(job.cell, failed)
 
 
 def _run_in_parallel(
@@ -275,7 +265,7 @@ def _run_in_parallel(
             if not outcome.whole:
                 yield CellEvent(job.cell.name, PRETRAINING, Ended(0, False, {}, signal=SIGINT))
                 return
-            yield CellFinished(job.cell, outcome.failed, False)
+            yield CellFinished(job.cell, outcome.failed)
 
 
 def _dependency(job: CellJob) -> Cell | None:

@@ -93,7 +93,7 @@ def test_a_process_gives_memory_back_after_each_cell(
     """The last stage measures the model, which needs memory of its own."""
     gpu = Gpu(monkeypatch)
 
-    def run_cell(job: Any, processes: Any) -> Iterator[Any]:
+    def run_cell(job: Any) -> Iterator[Any]:
         warm.keep("small", nn.Linear(2, 2))
         yield SimpleNamespace(event=None)
         gpu.reserved = TOTAL // 4
