@@ -307,14 +307,14 @@ def report(
 def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
     """The page, what it is about, and whether any of that goes on."""
     from clozelab.reporting import page, study
-    from clozelab.reporting.records import gather
+    from clozelab.reporting.records import DAMAGED, gather
     from clozelab.studies import records
 
     try:
         if len(runs) == 1 and (runs[0] / STUDY).is_file():
             record = records.read(runs[0])
             about = study.page(record)
-            what = f"a study, {len(record.cells)} of {record.planned} cells"
+            what = f"a study, {len(record.cells)} of {len(record.planned)} cells"
             return replace(about, title=title or about.title), what, not record.ended
         trained, tuned = gather(runs)
         going = any(not run.done for run in trained)
@@ -323,8 +323,7 @@ def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
         return page.page(trained, tuned, title=title or "Runs"), what, going
     except UserError:
         raise
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        # Records are ours: where one is not of the shape that we write, it was damaged since.
+    except DAMAGED as error:
         raise UserError(
             f"{', '.join(map(str, runs))}: the records there are damaged"
             f" ({type(error).__name__}: {error}); restore them from a copy, or leave them"

@@ -46,6 +46,13 @@ class Chart(NamedTuple):
         return words
 
 
+def charts_data(charts: Sequence[Chart]) -> dict[str, Any]:
+    """The data of charts for figures.js, and the clocks of their runs."""
+    clocks: list[Sequence[Moment]] = []
+    data = [chart.data(clocks) for chart in charts]
+    return {"charts": data, "clocks": [clock_data(clock) for clock in clocks]}
+
+
 def clock_data(clock: Sequence[Moment]) -> dict[str, list[float | None]]:
     """The moments of a run, thinned, for figures.js."""
     moments = thinned(clock, POINTS)

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import clozelab
 from clozelab.errors import UserError
 from clozelab.markdown import fenced, plain
 from clozelab.reporting import palette
-from clozelab.reporting.charts import Chart, clock_data
+from clozelab.reporting.charts import Chart, charts_data
 from clozelab.reporting.static import script, text_of
-from clozelab.runs.record import Moment
 
 GENERATOR = f"clozelab {clozelab.__version__}"  # identifies our pages
 
@@ -146,9 +144,7 @@ def _chart_data(charts: Sequence[Chart]) -> str:
     """The data of the charts, for the script that draws them."""
     if not charts:
         return ""
-    clocks: list[Sequence[Moment]] = []
-    data: dict[str, Any] = {"charts": [chart.data(clocks) for chart in charts]}
-    data["clocks"] = [clock_data(clock) for clock in clocks]
+    data = charts_data(charts)
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     text = text.replace("<", "\\u003c")  # so that nothing in it ends the element
     return f'<script type="application/json" id="charts">{text}</script>\n'

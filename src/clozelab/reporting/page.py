@@ -41,11 +41,8 @@ def sections(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> It
         yield Section("Tasks", [*scores(tunings)])
     if runs:
         yield Section("Pretraining", [_loss_table(runs), *charts(runs)])
-    if any(run.recipe != runs[0].recipe for run in runs):
-        unknown = {run.name for run in runs if not run.tokenizer_known}
-        table = differences([(run.name, run.recipe) for run in runs], unknown=unknown)
-        if table.rows:
-            yield Section("Differences between the recipes", [table])
+    if (table := differences_of(runs)).rows:
+        yield Section("Differences between the recipes", [table])
     lines = [commands.pretrain(run) for run in runs]
     lines += [line for record in tunings for line in commands.finetune(record)]
     yield Section("How to reproduce them", [("code", "\n".join(lines))])
@@ -165,6 +162,12 @@ def _held_out_cell(run: RunRecord, objective: str) -> TableCell:
     """The last held-out loss; a gap if it was not finite, as where a run diverged."""
     loss = run.last.get(objective, {}).get("loss")
     return GAP if loss is None or objective in run.untrained else number(loss, ".3f")
+
+
+def differences_of(runs: Sequence[RunRecord]) -> PageTable:
+    """Every setting in which the recipe of some run differs from that of the first."""
+    unknown = {run.name for run in runs if not run.tokenizer_known}
+    return differences([(run.name, run.recipe) for run in runs], unknown=unknown)
 
 
 def differences(

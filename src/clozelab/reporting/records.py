@@ -12,6 +12,9 @@ from clozelab.errors import UserError
 from clozelab.runs.directory import PLAN, STUDY, TASK, Run, is_run, runs_by_seed, runs_in
 from clozelab.runs.record import RunRecord, read_run
 
+# What reading a record raises that was damaged after we wrote it.
+DAMAGED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+
 
 @dataclass(frozen=True)
 class FinetuneRecord:

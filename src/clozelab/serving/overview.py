@@ -16,16 +16,15 @@ from clozelab.diagnosis.examine import examine
 from clozelab.diagnosis.reading import read_run as read_case
 from clozelab.errors import UserError
 from clozelab.reporting import page, run_curves
-from clozelab.reporting.charts import Chart, clock_data
+from clozelab.reporting.charts import charts_data
 from clozelab.reporting.document import PageTable
-from clozelab.reporting.records import finetunings, named
+from clozelab.reporting.records import DAMAGED, finetunings, named
 from clozelab.runs.directory import PLAN, STUDY, Run, json_or_empty
 from clozelab.runs.record import Moment, RunRecord, read_run
 from clozelab.serving.folder_state import Readings, activity, finished_tunings
 from clozelab.serving.study_overview import study_row
 
 _RECENT = 0.1  # share of a log's lines that tell the current speed
-_DAMAGED = (AttributeError, IndexError, KeyError, TypeError, ValueError)  # raised by bad records
 _readings = Readings()
 Json = dict[str, Any]
 
@@ -44,15 +43,16 @@ def overview(folders: Sequence[Path]) -> Json:
                 record = replace(_readings.of(folder, _record), name=name)
                 rows["runs"].append(_run_row(record, number=len(records)))
                 records.append(record)
-        except (UserError, OSError, *_DAMAGED) as error:
+        except (UserError, OSError, *DAMAGED) as error:
             problem = _why_unreadable(folder, error)
             rows["runs"].append({"name": name, "state": "unreadable", "error": problem})
     _readings.forget_others(folders)
+    differences = page.differences_of(records)
     return {
         **rows,
         "comparable": len(run_curves.comparable(records)) < 2,  # their losses
-        "differences": _differences(records),
-        **_charts_json(run_curves.charts(records)),
+        "differences": _table_json(differences) if differences.rows else None,
+        **charts_data(run_curves.charts(records)),
     }
 
 
@@ -86,8 +86,9 @@ def _run_row(run: RunRecord, *, number: int) -> Json:
 
 def _last_losses(run: RunRecord, name: str) -> Json:
     """The last loss of an objective, on held-out text and in training."""
-    training = [loss for _, loss in run.train.get(name, [])[-1:]]
-    last = {"held_out": run.last.get(name, {}).get("loss"), "train": next(iter(training), None)}
+    last = {"held_out": run.last.get(name, {}).get("loss")}
+    if name in run.train:
+        last["train"] = run.train[name][-1][1]
     return {where: loss for where, loss in last.items() if loss is not None}
 
 
@@ -124,16 +125,7 @@ def _tuning_row(folder: Path) -> Json:
 def _study_row(folder: Path, name: str) -> Json:
     row = _readings.of(folder, study_row)
     tables = [{"title": title, **_table_json(content)} for title, content in row["tables"]]
-    return {"name": name, **row, "tables": tables, **_charts_json(row["charts"])}
-
-
-def _differences(runs: Sequence[RunRecord]) -> Json | None:
-    """Every setting in which some recipe differs from the first."""
-    if all(run.recipe == runs[0].recipe for run in runs):
-        return None
-    unknown = {run.name for run in runs if not run.tokenizer_known}
-    content = page.differences([(run.name, run.recipe) for run in runs], unknown=unknown)
-    return _table_json(content) if content.rows else None
+    return {"name": name, **row, "tables": tables, **charts_data(row["charts"])}
 
 
 def _table_json(content: PageTable) -> Json:
@@ -146,13 +138,6 @@ def _table_json(content: PageTable) -> Json:
         for row in content.rows
     ]
     return {"columns": [*content.columns], "rows": rows, "note": content.note}
-
-
-def _charts_json(charts: Sequence[Chart]) -> Json:
-    """The data of charts for figures.js, and the clocks of their runs."""
-    clocks: list[Sequence[Moment]] = []
-    data = [chart.data(clocks) for chart in charts]
-    return {"charts": data, "clocks": [clock_data(clock) for clock in clocks]}
 
 
 def _why_unreadable(folder: Path, error: Exception) -> str:
