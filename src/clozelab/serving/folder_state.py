@@ -36,11 +36,11 @@ class Readings:
     """A cache of what was read of folders, valid until their files change."""
 
     def __init__(self) -> None:
-        self._cache: dict[tuple[Path, str], tuple[Hashable, Any]] = {}
+        self._cache: dict[tuple[Path, Callable[[Path], Any]], tuple[Hashable, Any]] = {}
 
     def of(self, folder: Path, read: Callable[[Path], T]) -> T:
         """The result of `read` for a folder, cached."""
-        key, state = (folder, f"{read.__module__}.{read.__qualname__}"), _state(folder)
+        key, state = (folder, read), _state(folder)
         cached = self._cache.get(key)
         if cached is None or cached[0] != state:
             cached = self._cache[key] = state, read(folder)

@@ -32,24 +32,25 @@ class Folder:
     @property
     def steps(self) -> list[int]:
         """The steps of a run's checkpoints, in their order."""
-        matches = (
-            _STEP.fullmatch(path.name) for path in (self.path / "checkpoints").glob("step-*")
-        )
-        return sorted(int(match[1]) for match in matches if match)
+        return sorted(self._checkpoints())
+
+    def _checkpoints(self) -> dict[int, Path]:
+        """The folders of a run's checkpoints, by step."""
+        paths = (self.path / "checkpoints").glob("step-*")
+        return {int(match[1]): path for path in paths if (match := _STEP.fullmatch(path.name))}
 
     def checkpoint(self, step: int | None) -> Path:
         """The folder of the model at a step, by default the newest."""
         if self.name != str(self.path):
             raise UserError(f"{self.name}: its name is not UTF-8; rename it")
-        steps = self.steps
-        if self.kind == "run" and steps and step is None:
-            step = steps[-1]
+        checkpoints = self._checkpoints()
+        if self.kind == "run" and step is None:
+            step = max(checkpoints, default=None)
         if step is None:
             return self.path
-        if step not in steps:
+        if step not in checkpoints:
             raise UserError(f"{self.name}: has no checkpoint of step {step:,}; choose another step")
-        (path,) = (p for p in self.path.glob("checkpoints/step-*") if _is_step(p, step))
-        return path
+        return checkpoints[step]
 
 
 class Folders:
@@ -112,11 +113,6 @@ def _kind(path: Path) -> Kind | None:
         if (path / name).is_file():
             return kind
     return None
-
-
-def _is_step(path: Path, step: int) -> bool:
-    match = _STEP.fullmatch(path.name)
-    return match is not None and int(match[1]) == step
 
 
 # The files that tell the kind of a folder, the first one that exists.

@@ -73,8 +73,9 @@ def _read_recipe(folders: Folders, name: str) -> Recipe:
     """A packaged recipe, or that of a listed run; never another file."""
     if name in recipes.names():
         return recipes.read(name)
-    if any(name == folder.name for folder in folders.of("run")):
-        return Run.open(folders.named(name, "run").path).recipe()
+    for folder in folders.of("run"):
+        if folder.name == name:
+            return Run.open(folder.path).recipe()
     raise UserError(f"recipe {name}: is unknown; {remedy(name, recipes.names())}")
 
 

@@ -44,20 +44,20 @@ class Models:
         self._lock = Lock()
 
     def ask(self, name: str, step: int | None, work: Callable[[Model], T]) -> Future[T]:
-        """The future of some work on a model; raises if too much is waiting for it."""
+        """The future of some work on a model; raises if too much is waiting for it.
+
+        Called by one thread, that of the event loop.
+        """
         if name not in self._queues:
             self._folder(name)  # refuses an unknown name
-        with self._lock:
-            if name not in self._queues:
-                self._queues[name] = WorkQueue(name)
-            queue = self._queues[name]
+            self._queues[name] = WorkQueue(name)
 
         def job() -> T:
             model = self._open_model(self._folder(name).checkpoint(step))
             _set_threads(model)
             return work(model)
 
-        return queue.submit(job)
+        return self._queues[name].submit(job)
 
     def _folder(self, name: str) -> Folder:
         return self.folders.named(name, "run", "tuning", "model")

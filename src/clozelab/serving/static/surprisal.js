@@ -21,33 +21,33 @@ export function mountSurprisal(room, fetchJson) {
   let picker = null;
   let last = null, lastPair = null;
 
-  const body = () => ({ model: picker.model, step: picker.step });
-  const fails = (place, sentence, forget) => (error) => {
-    forget();
-    place.classList.remove("waiting");
-    place.replaceChildren();
-    sentence.textContent = error.message;
-    models(fetchJson).then((now) => picker.update(now), () => {}); // the server may be gone
-  };
   const draw = () => {
     if (last) shown.replaceChildren(...wholeText(last));
     if (lastPair) compared.replaceChildren(...pair(lastPair));
   };
-  const score = latest(
+  // Asks for the scores of texts: the place shows the answer, which is kept, or the sentence says why there is none.
+  const scoring = (texts, place, sentence, keep) => latest(
     (signal) => {
-      shown.classList.add("waiting");
-      return fetchJson("/api/score", { ...body(), text: text.value }, signal);
+      place.classList.add("waiting");
+      return fetchJson("/api/score", { model: picker.model, step: picker.step, ...texts() }, signal);
     },
-    (found) => { shown.classList.remove("waiting"); problem.textContent = ""; last = found; draw(); },
-    fails(shown, problem, () => { last = null; }),
+    (found) => {
+      place.classList.remove("waiting");
+      sentence.textContent = "";
+      keep(found);
+      draw();
+    },
+    (error) => {
+      keep(null);
+      place.classList.remove("waiting");
+      place.replaceChildren();
+      sentence.textContent = error.message;
+      models(fetchJson).then((now) => picker.update(now), () => {}); // the server may be gone
+    },
   );
-  const compare = latest(
-    (signal) => {
-      compared.classList.add("waiting");
-      return fetchJson("/api/score", { ...body(), text: kept.pair[0], other: kept.pair[1] }, signal);
-    },
-    (found) => { compared.classList.remove("waiting"); pairProblem.textContent = ""; lastPair = found; draw(); },
-    fails(compared, pairProblem, () => { lastPair = null; }),
+  const score = scoring(() => ({ text: text.value }), shown, problem, (found) => { last = found; });
+  const compare = scoring(
+    () => ({ text: kept.pair[0], other: kept.pair[1] }), compared, pairProblem, (found) => { lastPair = found; },
   );
   const rescore = settled(350, () => picker && score());
   const recompare = settled(350, () => picker && compare());
