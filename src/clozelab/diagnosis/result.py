@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from clozelab.nearest import counted
+
 Level = Literal["ill", "caution", "healthy"]
 LEVELS: tuple[Level, ...] = ("ill", "caution", "healthy")
 
@@ -56,15 +58,11 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """A summary in one line."""
-        counts = {level: len(self.of(level)) for level in LEVELS}
         if not self.findings:
             return "nothing to check yet"
-        clauses = list[str]()
-        if ill := counts["ill"]:
-            clauses.append(f"{ill} {'problem' if ill == 1 else 'problems'}")
-        if counts["caution"]:
-            clauses.append(f"{counts['caution']} caution{'s' * (counts['caution'] > 1)}")
-        clauses.append(f"{counts['healthy']} of {len(self.findings)} checks normal")
+        problems = {"problem": len(self.of("ill")), "caution": len(self.of("caution"))}
+        clauses = [counted(number, noun) for noun, number in problems.items() if number]
+        clauses.append(f"{len(self.of('healthy'))} of {len(self.findings)} checks normal")
         return f"{'healthy' if self.healthy else 'ill'}: {', '.join(clauses)}"
 
     def of(self, level: Level) -> list[CheckResult]:

@@ -11,6 +11,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from clozelab.nearest import counted
+
 OURS = "swift"  # the recipe whose runs are told why they cannot be compared
 MASKS, BLOCKS = "roberta", 4096  # with which the loss is measured
 _SLACK = 1.02  # an entry may have taken this much longer than the run
@@ -84,7 +86,7 @@ def standing(loss: float, minutes: float, fair: Sequence[BoardEntry]) -> list[st
     head = f"board: {loss:.3f} nats under {MASKS}'s masks after {minutes:.1f} minutes"
     rows = [
         f"  {entry.scores['own']:.3f}  {entry.minutes:4.1f} min  {entry.recipe}, {entry.date},"
-        f" {entry.gpu}, {entry.seeds} {'seed' if entry.seeds == 1 else 'seeds'}"
+        f" {entry.gpu}, {counted(entry.seeds, 'seed')}"
         for entry in fair
     ]
     rows.insert(place - 1, f"  {loss:.3f}  {minutes:4.1f} min  this run")

@@ -7,6 +7,7 @@ import numpy as np
 from clozelab.diagnosis.case import Case, Floats, TrainingLog
 from clozelab.diagnosis.recorded import alike
 from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
+from clozelab.nearest import counted
 from clozelab.runs.diagnostics import LEFT, plateau_cause
 
 # Thresholds set on the recorded runs (docs/doctor.md), whose faults are known.
@@ -86,7 +87,7 @@ def _beside_recorded(case: Case, loss: float) -> tuple[bool, str]:
     if not shares:
         return False, ""
     mine = loss / limit
-    runs = f"{len(shares)} recorded run{'s' * (len(shares) > 1)} of about this size"
+    runs = f"{counted(len(shares), 'recorded run')} of about this size"
     among = f"{min(shares):.2f}" + (f" to {max(shares):.2f}" if len(shares) > 1 else "")
     evidence = f"{mine:.2f} of the plateau's loss; {runs} after as many tokens: {among}"
     # Otherwise the limit is only estimated.

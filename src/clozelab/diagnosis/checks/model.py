@@ -158,13 +158,10 @@ def embeddings(case: Case) -> CheckResult | None:
         return worst[0]
     if not results:
         return None
-    rows, unmoved = (sum(counts) for counts in zip(*map(_row_counts, case.tables), strict=True))
+    rows = sum(table.rows for table in case.tables)
+    unmoved = sum(len(table.unmoved) for table in case.tables)
     evidence = f"{rows - unmoved:,} of {rows:,} rows changed, by {case.tables[0].seen_by}"
     return healthy("the embeddings are trained", evidence)
-
-
-def _row_counts(table: EmbeddingTable) -> tuple[int, int]:
-    return table.rows, len(table.unmoved)
 
 
 def _check_table(case: Case, table: EmbeddingTable) -> CheckResult | None:

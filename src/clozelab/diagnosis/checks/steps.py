@@ -6,6 +6,7 @@ import numpy as np
 
 from clozelab.diagnosis.case import Case, TrainingLog
 from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
+from clozelab.nearest import counted
 from clozelab.runs.diagnostics import (
     FEED,
     HOST,
@@ -124,7 +125,7 @@ def spikes(case: Case) -> CheckResult | None:
     rate = f"lower {case.key('optimiser.learning_rate')} by a third"
     say = ill if len(at) >= _MANY else caution
     return say(
-        f"the loss has {len(at)} spike{'s' * (len(at) > 1)}",
+        f"the loss has {counted(len(at), 'spike')}",
         evidence,
         cause="single updates are too large" if steep else "some batches differ from the others",
         remedy=(clip if log.clip == 0 else rate)
