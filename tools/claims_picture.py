@@ -19,10 +19,8 @@ from matplotlib.axes import Axes
 from plotting import INK, PALE, SERIES, SOFT, save
 
 from clozelab.reporting.study.claims import COLOURS
-from clozelab.runs.directory import STUDY
 from clozelab.statistics import Estimate
-from clozelab.studies.records import StudyRecord, read
-from clozelab.studies.verdicts import Finding, Judgement, judge
+from clozelab.studies.verdicts import Finding, Judgement
 
 pyplot.rcParams["font.size"] = 8
 
@@ -49,11 +47,6 @@ class Row(NamedTuple):
     estimate: Estimate
     look: str
     margin: float = 0.0  # the loss that the claim allows
-
-
-def claims(studies: list[StudyRecord]) -> list[tuple[str, Judgement]]:
-    """The judged claims of every study."""
-    return [(study.folder.name, judged) for study in studies for judged in judge(study)]
 
 
 def decided(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
@@ -144,8 +137,8 @@ def picture(panels: dict[str, list[Row]], place: Path) -> None:
 
 def main() -> None:
     """Both pictures."""
-    studies = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
-    judged = claims(studies)
+    studies = holds.studies()
+    judged = holds.claims(studies)
     in_readme = holds.rows(judged)
     named = {row.study for row, _ in in_readme}
     pairs = chance.differences(studies, _measures(judgement for _, judgement in judged))

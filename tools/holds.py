@@ -1,4 +1,4 @@
-"""README's table of claims: results/holds.toml, checked against the recorded verdicts."""
+"""The recorded claims; README's table of some: results/holds.toml, checked by their verdicts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.reporting.study.claims import difference_text
-from clozelab.studies.verdicts import Finding, Judgement
+from clozelab.runs.directory import STUDY
+from clozelab.studies.records import StudyRecord, read
+from clozelab.studies.verdicts import Finding, Judgement, judge
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -23,6 +25,16 @@ class Row:
     claim: list[str]  # better, than, what it is decided on
     verdict: str
     answer: str
+
+
+def studies() -> list[StudyRecord]:
+    """All recorded studies, by name."""
+    return [read(file.parent) for file in sorted(RESULTS.glob(f"*/{STUDY}"))]
+
+
+def claims(studies: list[StudyRecord]) -> list[tuple[str, Judgement]]:
+    """The judged claims of every study."""
+    return [(study.folder.name, judged) for study in studies for judged in judge(study)]
 
 
 def rows(judged: list[tuple[str, Judgement]]) -> list[tuple[Row, Judgement]]:

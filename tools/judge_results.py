@@ -33,10 +33,10 @@ from clozelab.nearest import listed
 from clozelab.reporting.study.claims import SIGNS, difference_text, words
 from clozelab.runs.directory import STUDY
 from clozelab.studies import spec
-from clozelab.studies.records import StudyRecord, read
+from clozelab.studies.records import StudyRecord
 from clozelab.studies.scores import is_loss, label, unit
 from clozelab.studies.spec import Claim
-from clozelab.studies.verdicts import Judgement, judge, stuck
+from clozelab.studies.verdicts import Judgement, stuck
 
 ROOT = Path(__file__).parents[1]
 RESULTS, NOISE = ROOT / "results", ROOT / "src/clozelab/studies/noise.toml"
@@ -62,11 +62,6 @@ ITEMS = {
     **{"cola": 1043, "mrpc": 408, "rte": 277, "qnli": 5463, "squad2": 11873},
     **{"pairs": 67000, "joint": 4096, "gain": 4096},
 }
-
-
-def studies() -> list[StudyRecord]:
-    """All recorded studies, by name."""
-    return [read(file.parent) for file in sorted(RESULTS.glob(f"*/{STUDY}"))]
 
 
 def add_claims(record: StudyRecord) -> None:
@@ -227,16 +222,16 @@ def between(file: Path, mark: str, lines: list[str]) -> None:
 
 def main() -> None:
     """All of it."""
-    records = studies()
+    records = holds.studies()
     if "--claims" in sys.argv:
         for record in records:
             add_claims(record)
-        records = studies()
+        records = holds.studies()
     write_noise(records)
     for record in records:
         for page in ("page.html", "page.md"):
             clozelab(["report", str(record.folder), "--out", str(record.folder / page)])
-    judged = [(record.folder.name, judgement) for record in records for judgement in judge(record)]
+    judged = holds.claims(records)
     docs = ROOT / "docs/results.md"
     between(docs, "claims", [counts(judged), "", *claims_table(judged)])
     between(ROOT / "README.md", "holds", [*holds.table(judged)])
