@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,6 +33,7 @@ from support.small_studies import (
 from torch._dynamo.utils import counters
 
 import clozelab
+from clozelab.config.renamed import OldNameWarning
 from clozelab.errors import UserError
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain
@@ -446,7 +448,10 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
 def test_masks_that_differ_are_measured_by_those_of_the_base(tmp_path: Path) -> None:
     more_masks = {"name": "many", "says": "hides more", "set": ["masking.mask_rate=0.4"]}
     out = tmp_path / "out"
-    run_study(read_study(tmp_path, STATIC, more_masks), out)
+    study = read_study(tmp_path, STATIC, more_masks, set=[*SMALL, "schedule.sequences=4"])
+    with warnings.catch_warnings():  # of the old name, which the command warns of once
+        warnings.simplefilter("error", OldNameWarning)
+        run_study(study, out)
     place = out / "cells" / "many" / "seed-0"
     record = json.loads((place / "measured.json").read_text())
     own = Run(place).result()

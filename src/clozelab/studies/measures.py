@@ -19,7 +19,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from clozelab import registry
-from clozelab.config.recipe import Recipe, read
+from clozelab.config.recipe import Recipe
 from clozelab.contracts import Pooling
 from clozelab.errors import UserError
 from clozelab.models.generator import encoder_predicts
@@ -43,6 +43,7 @@ from clozelab.scoring.probed import ProbeTask
 from clozelab.studies.records import packed_items
 from clozelab.studies.request import Cell, StudyRequest
 from clozelab.studies.scores import TUNINGS
+from clozelab.studies.spec import Variant
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured
@@ -308,8 +309,7 @@ def _loss(sums: Measured, objective: str) -> Value:
 
 
 def _base(request: StudyRequest) -> Recipe:
-    study = request.study
-    return read(study.recipe, size=request.size, overrides=study.set)
+    return request.study.recipe_of(Variant("base", "without changes"), size=request.size)
 
 
 def _masks_differ(request: StudyRequest) -> bool:
