@@ -30,7 +30,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config.sizes import shape_name
 from clozelab.files import write_text
 from clozelab.nearest import listed
-from clozelab.reporting.study.claims import SIGNS, difference_text, words
+from clozelab.reporting.study.claims import SIGNS, difference_text, interval_text, p_text, signed
 from clozelab.runs.directory import STUDY
 from clozelab.studies import spec
 from clozelab.studies.records import StudyRecord
@@ -159,17 +159,15 @@ def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
         before = study
         late = " (exploratory)" if judgement.claim.exploratory else ""
         advantages = [
-            f"{difference_text(advantage.value, finding.unit, sign=True)} ±"
-            f" {difference_text(advantage.half, finding.unit)} {finding.unit}"
+            f"{interval_text(advantage.value, advantage.half, finding.unit)} {finding.unit}"
             for finding in judgement.decisive
             if (advantage := finding.advantage) is not None
         ]
         advantage_text = "; ".join(advantages) or judgement.decisive[0].why
         asked = judgement.claim.kind == "equal" and judgement.verdict != "refuted"
         equality = asked or judgement.verdict == "equal"
-        chance = judgement.p_equal if equality else judgement.p
-        p = "–" if chance is None else "<0.001" if chance < 0.001 else f"{chance:.3f}"
-        verdict = f"{SIGNS[judgement.verdict]} {words(judgement)}"
+        p = p_text(judgement.p_equal if equality else judgement.p)
+        verdict = signed(judgement)
         yield f"| {name} | {judgement.claim.judged}{late} | {verdict} | {advantage_text} | {p} |"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from marks import replaced
 
-from clozelab.reporting.study.claims import difference_text
+from clozelab.reporting.study.claims import interval_text
 from clozelab.studies import records, spec
 from clozelab.studies.records import StudyRecord
 from clozelab.studies.scores import unit
@@ -93,12 +93,8 @@ def table(name: str, results: Path) -> str:
             for measure in measures
         ]
         for gain, measure in zip(gains, measures, strict=True):
-            kind = unit(measure)
             cells.append(
-                "–"
-                if gain is None
-                else f"{difference_text(gain.value, kind, sign=True)} ±"
-                f" {difference_text(gain.half, kind)}"
+                "–" if gain is None else interval_text(gain.value, gain.half, unit(measure))
             )
         first = gains[0]
         if first is None:

@@ -116,6 +116,16 @@ def difference_text(value: float, unit: str, *, sign: bool = False) -> str:
     return text.replace("-", "−") if sign or value < 0 else text[1:]
 
 
+def interval_text(value: float, half: float, unit: str) -> str:
+    """A difference with half the width of its interval."""
+    return f"{difference_text(value, unit, sign=True)} ± {difference_text(half, unit)}"
+
+
+def p_text(p: float | None) -> str:
+    """A p-value in three digits; a gap where there is none."""
+    return GAP if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
 _COLUMNS = ("on", "advantage", "95 % from", "to", "unit", "seeds", "error", "p", "verdict")
 
 
@@ -154,7 +164,7 @@ def _row(finding: Finding) -> list[TableCell]:
 
 
 def _p_cell(p: float | None) -> TableCell:
-    return GAP if p is None else NumberCell("<0.001" if p < 0.001 else f"{p:.3f}", p)
+    return GAP if p is None else NumberCell(p_text(p), p)
 
 
 def _power_cell(power: Mapping[str, Any] | None) -> TableCell:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from clozelab.nearest import listed
 from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell
-from clozelab.reporting.study.claims import difference_text
+from clozelab.reporting.study.claims import difference_text, interval_text
 from clozelab.statistics import mean
 from clozelab.studies.records import StudyRecord
 from clozelab.studies.scores import decimals, is_loss, label, unit
@@ -129,8 +129,8 @@ def _difference_cell(record: StudyRecord, variant: str, measure: str) -> TableCe
     estimate, theirs = advantage(record, variant, first, measure), record.scores(first, measure)
     sign = -1 if is_loss(measure) else 1
     if estimate is not None:
-        text = difference_text(sign * estimate.value, kind, sign=True)
-        return NumberCell(f"{text} ± {difference_text(estimate.half, kind)}", sign * estimate.value)
+        value = sign * estimate.value
+        return NumberCell(interval_text(value, estimate.half, kind), value)
     ours = record.scores(variant, measure)
     common = ours.keys() & theirs.keys()
     if not common:
