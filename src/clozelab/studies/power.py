@@ -35,9 +35,9 @@ class ClaimPower:
     unit: str
     seeds: int
     effect: float | None  # the paper's advantage
-    at_effect: float | None  # the power there
-    at_half: float | None  # and at half of it
-    detectable: float | None  # with a power of 80 %; None: no noise is known
+    at_effect: float | None = None  # the power there
+    at_half: float | None = None  # and at half of it
+    detectable: float | None = None  # with a power of 80 %; None: no noise is known
     unknown: tuple[str, ...] = ()  # measures whose noise is not known
 
     def as_json(self) -> dict[str, float | str | None]:
@@ -97,16 +97,18 @@ def _claim_power(
         unknown = tuple(name for name in on if name not in noise)
         seeds = claim.seeds or study.seeds
         if unknown or seeds < 2:
-            powers.append(ClaimPower(claim, kind, seeds, effect, None, None, None, unknown))
+            powers.append(ClaimPower(claim, kind, seeds, effect, unknown=unknown))
             continue
         error, freedom = _error(study, claim, on, noise, sizes)
         full, half = (
             None if effect is None else _power_at(study, claim, effect * share, error, freedom)
             for share in (1.0, 0.5)
         )
-        least = detectable(error, freedom, alpha=_alpha(study, claim)) - claim.margin
+        alpha = _alpha(study, claim)
         if claim.kind == "equal":
-            least = _least_delta(error, freedom, _alpha(study, claim))
+            least = _least_delta(error, freedom, alpha)
+        else:
+            least = detectable(error, freedom, alpha=alpha) - claim.margin
         powers.append(ClaimPower(claim, kind, seeds, effect, full, half, least))
     return min(powers, key=lambda one: (one.detectable is not None, one.at_effect or 0.0))
 
