@@ -69,8 +69,8 @@ def fingerprints(request: StudyRequest) -> dict[str, str]:
     return prints
 
 
-def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
-    """The plan in a folder, checked against the request; None if there is none yet."""
+def saved_plan(request: StudyRequest, now: Prints, out: Path | None) -> SavedPlan | None:
+    """The plan in a folder, checked against the request and its fingerprints; None if none yet."""
     if out is None or not out.exists():
         return None
     if not out.is_dir():
@@ -99,7 +99,6 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
         )
     except (ValueError, TypeError, KeyError, AttributeError, OSError):
         raise UserError(f"{out}: its plan cannot be read; name another folder with --out") from None
-    now = fingerprints(request)
     requested = request.recorded()
     changed = [
         f"--{name.replace('_', '-')}"

@@ -165,11 +165,12 @@ def make_plan(
         )
     for measure, why in unmeasurable(request).items():
         yield Said(f"{request.study.name}: {measure} is left out: {why}")
-    saved = saved_plan(request, out)
+    prints = fingerprints(request)
+    saved = saved_plan(request, prints, out)
     if saved is not None and saved.unit == "seconds":
         at_once = _saved_at_once(at_once, saved.at_once, place=out)
     at_once = _cells_at_once(request, machine) if at_once is None else at_once
-    plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once, tunings_at_once)
+    plan = StudyPlan(request, "", 0.0, {}, {}, {}, prints, at_once, tunings_at_once)
     levels = {one.name: plateau_level(request, one.name) for one in request.study.variants}
     plan = replace(
         plan,
