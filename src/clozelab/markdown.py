@@ -6,10 +6,14 @@ import re
 
 
 def plain(text: str) -> str:
-    """A text on one line, with everything escaped that has a meaning in Markdown or HTML."""
-    text = re.sub(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
+    """A text on a line of its own, with everything escaped that has a meaning there."""
     # What begins a heading, an item or a rule where it begins a line.
-    text = re.sub(r"^(\d*)([#+=.)-])(?=[#=-]*(\s|$))", r"\1\\\2", text)
+    return re.sub(r"^(\d*)([#+=.)-])(?=[#=-]*(\s|$))", r"\1\\\2", within(text))
+
+
+def within(text: str) -> str:
+    """A text within a line or a table, with what Markdown or HTML would read as markup escaped."""
+    text = re.sub(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

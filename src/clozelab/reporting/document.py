@@ -12,7 +12,7 @@ from pathlib import Path
 
 import clozelab
 from clozelab.errors import UserError
-from clozelab.markdown import fenced, plain
+from clozelab.markdown import fenced, plain, within
 from clozelab.reporting import palette
 from clozelab.reporting.charts import Chart, charts_data
 from clozelab.reporting.static import script, text_of
@@ -199,7 +199,7 @@ def _markdown(part: Part) -> str:
         return "\n\n".join(filter(None, (f"### {plain(part.title)}", plain(part.note))))
     if isinstance(part, PageTable):
         rows = [part.columns, *([str(cell) for cell in row] for row in part.rows)]
-        head, *body = ([plain(text) for text in row] for row in rows)
+        head, *body = ([within(text) for text in row] for row in rows)
         lines = [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body]]
         return "\n".join([*lines, *(["", plain(part.note)] if part.note else [])])
     kind, content = part

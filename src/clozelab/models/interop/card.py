@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
-from clozelab.markdown import fenced, plain
+from clozelab.markdown import fenced, plain, within
 from clozelab.models.interop.families import MODEL_TYPES, TABLES
 from clozelab.models.interop.heads import TaskHead
 from clozelab.runs.adaptation import AdaptationRecord
@@ -47,7 +47,7 @@ def card(
         f"---\nlibrary_name: transformers\npipeline_tag: {tag}\nlicense: other\n"  # for the hub
         f"tags:\n- clozelab\n- {family}\n---",
         f"# {plain(name.rstrip('/').rpartition('/')[2])}",
-        f"{plain(title)}. {plain(origin)} with clozelab; a `{family}` model of transformers.",
+        f"{plain(title)}. {within(origin)} with clozelab; a `{family}` model of transformers.",
         *([] if task is None else _task_section(task, lineage)),
         "Its licence is for whoever publishes it to choose: set `license` above.",
         f"## Use\n\n```python\n{use}\n```",
@@ -92,14 +92,14 @@ def _task_section(task: TaskHead, lineage: Sequence[str]) -> list[str]:
     if task.extra.get("impossible"):
         lines.append(_no_answer_note(task))
     if lineage:
-        lines.append(f"Fine-tuned from: {' → '.join(map(plain, lineage))}.")
+        lines.append(f"Fine-tuned from: {' → '.join(map(within, lineage))}.")
     return lines
 
 
 def _adaptation_section(record: AdaptationRecord) -> str:
     """What an adaptation gained and forgot, and how it was done."""
     rows = [["measure", "before", "after", "change"], ["---"] * 4]
-    rows += [[plain(cell) for cell in row.written()] for row in record.rows()]
+    rows += [[within(cell) for cell in row.written()] for row in record.rows()]
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     changes = "\n".join(record.changes)
     how = f"\n\nWhat it changed in the model's recipe:\n\n{fenced(changes)}" if changes else ""
@@ -127,7 +127,7 @@ def _table(heading: str, rows: Mapping[str, object]) -> str:
 
 def _cell(value: object) -> str:
     """The text of a cell, numbers rounded and Markdown escaped."""
-    return plain(f"{value:.4g}" if isinstance(value, float) else str(value))
+    return within(f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
 def _versions() -> dict[str, str]:
