@@ -342,6 +342,23 @@ def test_a_pair_is_laid_with_its_marks_and_the_longer_text_is_cut_at_its_end() -
     assert tokenized.counts.places == {"texts truncated to the maximum length": "example y"}
 
 
+def test_a_pair_is_truncated_as_in_berts_code() -> None:
+    sizes = [(first, second) for first in range(1, 12) for second in range(1, 12)]
+    texts = [Sentences("x", " ".join("a" * a), " ".join("b" * b), "yes") for a, b in sizes]
+    for length in range(5, 14):
+        reader = FakeReader(length=length, piece=9)
+        a, b = (reader.pieces([letter]).columns["ids"][0] for letter in "ab")
+        tokenized = Classify(LABELS, pair=True).tokenize(texts, reader)
+        blocks = np.split(tokenized.columns["ids"], tokenized.starts[1:-1])
+        for (first, second), block in zip(sizes, blocks, strict=True):
+            while first + second > length - 3:  # BERT's _truncate_seq_pair
+                if first > second:
+                    first -= 1
+                else:
+                    second -= 1
+            assert ((block == a).sum(), (block == b).sum()) == (first, second)
+
+
 def test_the_slot_is_at_the_mark_wherever_that_is() -> None:
     kind = Regress()
     for last in (False, True):

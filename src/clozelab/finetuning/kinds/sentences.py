@@ -254,6 +254,7 @@ def _truncated_sizes(sizes: list[int], room: int) -> list[int]:
     excess = max(0, first + second - room)
     from_longer = min(excess, abs(first - second))
     rest = excess - from_longer
-    first -= from_longer * (first > second) + rest // 2
-    second -= from_longer * (second > first) + (rest + 1) // 2
-    return [max(first, 0), max(second, 0)]
+    return [
+        first - from_longer * (first > second) - rest // 2,
+        second - from_longer * (second > first) - (rest + 1) // 2,
+    ]
