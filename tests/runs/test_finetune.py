@@ -52,7 +52,7 @@ from clozelab.finetuning.files.documents import gap as read_gap
 from clozelab.finetuning.finetune import planned, summary
 from clozelab.finetuning.inputs import inputs_for, opened
 from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag
-from clozelab.finetuning.predict import follow, follow_score, predict
+from clozelab.finetuning.predict import data_of, follow, follow_score, predict
 from clozelab.finetuning.request import Data
 from clozelab.finetuning.trial import Trial
 from clozelab.models.load import load
@@ -202,7 +202,7 @@ def test_a_model_that_is_tuned_says_what_it_learned(pairs: Path) -> None:
     )
     result = Run(pairs / "seed-0").result()
     assert result is not None
-    scores = drained(follow_score(model, sample_file("pairs", 32)))
+    scores = drained(follow_score(model, data_of(model, sample_file("pairs", 32))))
     assert scores["dev"]["accuracy"] == result["dev"]["accuracy"]
 
 
@@ -505,7 +505,9 @@ def test_gap_is_judged_by_its_pronouns(tmp_path: Path, glue: Path) -> None:
     result = Run(out / "seed-0").result()
     assert result is not None and {"f1", "masculine_f1"} <= result["dev"].keys()
     assert result["selected"] == result["dev"]["f1"]
-    (gap_scores,) = drained(follow_score(load(str(out)), "gap", root=str(glue))).values()
+    model = load(str(out))
+    data = data_of(model, "gap", root=str(glue))
+    (gap_scores,) = drained(follow_score(model, data)).values()
     assert gap_scores == {name: value for name, value in result["dev"].items() if name != "step"}
 
 
@@ -518,8 +520,8 @@ def test_a_model_of_ones_own_files_is_scored_by_a_tasks_official_metrics(tmp_pat
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write(tmp_path / "QQP" / "dev.tsv", header + lines)
     model = load(str(tmp_path / "out"))
-    assert drained(follow_score(model, str(file)))["dev"].keys() == {"accuracy"}
-    official = drained(follow_score(model, "qqp", root=str(tmp_path)))
+    assert drained(follow_score(model, data_of(model, str(file))))["dev"].keys() == {"accuracy"}
+    official = drained(follow_score(model, data_of(model, "qqp", root=str(tmp_path))))
     assert official["dev"].keys() == {"accuracy", "f1"}
 
 

@@ -26,7 +26,7 @@ from clozelab.finetuning.examples import TokenizedExamples, stacked
 from clozelab.finetuning.files.columns import Columns, ReadOptions, Source, text_of
 from clozelab.finetuning.heads.head import Head
 from clozelab.finetuning.kinds import KINDS, TaskKind
-from clozelab.finetuning.predict import follow_score, predict
+from clozelab.finetuning.predict import data_of, follow_score, predict
 from clozelab.finetuning.task import parse
 from clozelab.layers import Linear, initialise
 from clozelab.models.exchange import export
@@ -186,7 +186,7 @@ def test_a_kind_from_outside_is_tuned_scored_and_reopened(notes: Path, tmp_path:
     assert model.task is not None and model.task.kind == ManyTopics(("land", "water"))
     (both, single) = predict(model, ["the bridge is old", "the road is long"])
     assert both.topics == ("land", "water") and single.topics == ("land",)
-    assert drained(follow_score(model, str(notes))) == {"dev": {"micro_f1": 100.0}}
+    assert drained(follow_score(model, data_of(model, str(notes)))) == {"dev": {"micro_f1": 100.0}}
     with pytest.raises(UserError, match="input 0: is 3, but the model takes one text"):
         predict(model, [3])
     # The command line.

@@ -663,7 +663,10 @@ def test_mistakes_with_evaluate_and_answer_are_answered_in_a_sentence(
     assert "was not fine-tuned" in refused(
         capsys, "evaluate", base_model(), str(root / "SST-2/dev.tsv")
     )
-    message = refused(capsys, "evaluate", answerer, "sst2", "--task-data", str(root))
+    known = ["sst2", "--task-data", str(root)]
+    message = refused(capsys, "evaluate", classifier, *known, "--columns", "first=sentence")
+    assert "--columns is for your own files, but sst2 is a known task" in message
+    message = refused(capsys, "evaluate", answerer, *known)
     assert "is of kind classify" in message and "was fine-tuned for answer" in message
     ask = ["answer", answerer, "--question", "who"]
     message = refused(capsys, "answer", classifier, "--question", "who", "--passage", "Anna")

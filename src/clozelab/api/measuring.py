@@ -81,23 +81,20 @@ def evaluate(
         from clozelab.contracts import Counts
         from clozelab.finetuning.predict import data_of, follow_score
 
-        examples: dict[str, Any] = {"root": files.task_data, "columns": files.columns}
-        examples["part"] = split
+        labelled = data_of(loaded, task, root=files.task_data, columns=files.columns, part=split)
         if out is not None:
-            facts["digests"] = data_of(loaded, task, **examples).digests(part=split)
+            facts["digests"] = labelled.digests(part=split)
         counts = Counts()
-        how: dict[str, Any] = {"device": device, "place": place, "counts": counts}
-        work = follow_score(loaded, task, **examples, **how)
+        work = follow_score(loaded, labelled, part=split, device=device, place=place, counts=counts)
         facts["scores"] = results = watch.drain(work, "evaluating", 1)
-        for line in counts.lines():
-            watch.warn(line)
+        watch.warn(*counts.lines())
     else:
         _, store = _corpus(str(data))
 
         from clozelab.pretraining.held_out import follow
         from clozelab.runs.events import means
 
-        how = {"pairs": pairs, "masks": masks, "blocks": blocks}
+        how: dict[str, Any] = {"pairs": pairs, "masks": masks, "blocks": blocks}
         losses = follow(place, str(data), **how, device=device)
         results = means(watch.drain(losses, "evaluating", blocks))
         facts |= {**how, "data": store, "held_out": results}
@@ -219,8 +216,7 @@ def probe(
         # What later tasks ask for, too, is computed once and kept until then.
         wanted = [one.excerpts(examples) for one in tasks]
         for number, one in enumerate(tasks):
-            for note in one.files.notes:
-                watch.warn(f"{one.name}: {note}")
+            watch.warn(*(f"{one.name}: {note}" for note in one.files.notes))
             later = set[Excerpt]().union(*wanted[number + 1 :])
             work = follow(one, encoder, layers=layers, by=fit, most=examples, needed=later)
             results.append(watch.drain(work, one.name, 1))
@@ -249,7 +245,7 @@ def _check_task(task: str, files: TaskFiles) -> None:
     from clozelab.remote.cache import local_file
 
     if task in NAMED:
-        Data(task, root=files.task_data).check()
+        Data(task, root=files.task_data, columns=tuple(files.columns)).check()
     elif not is_hub(task) and existing(local_file(task)) is None:
         raise UserError(
             f"{task}: is neither a file nor a known task; check the path, or see clozelab tasks"

@@ -59,10 +59,8 @@ def follow(
 
 def follow_score(
     loaded: Model,
-    what: str,
+    data: Data,
     *,
-    root: str | None = None,
-    columns: Sequence[str] = (),
     part: str = "dev",
     device: str | None = None,
     place: str | None = None,
@@ -70,13 +68,11 @@ def follow_score(
 ) -> Generator[tuple[int, int], None, dict[str, dict[str, float]]]:
     """Score on a part of a known task or on a labelled file, yielding how much is done.
 
-    A task may have several dev sets; `part` names them all. `columns` are those of the files that
-    the model was tuned on, unless others are given. `place` is that of the model in errors. What
-    was truncated is added to `counts`.
+    A task may have several dev sets; `part` names them all. `place` is that of the model in errors.
+    What was truncated is added to `counts`.
     """
     task, _ = fine_tuned(loaded)
-    place = place or loaded.place
-    data = data_of(loaded, what, root=root, columns=columns, part=part)
+    what, place = data.dev or data.task, place or loaded.place
     files = data.splits()
     check_suits(loaded, files, task=what, model=place)
     splits = [name for name in files.splits if name.startswith(part)]
@@ -127,7 +123,10 @@ def data_of(
     columns: Sequence[str] = (),
     part: str = "dev",
 ) -> Data:
-    """The data that `follow_score` reads: those of a known task, or a labelled file."""
+    """The data to score on: those of a known task, or a labelled file.
+
+    `columns` are those of the files that the model was tuned on, unless others are given.
+    """
     task, _ = fine_tuned(loaded)
     if what in NAMED:
         return Data(what, root=root)
@@ -139,7 +138,7 @@ def data_of(
 
 
 def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
-    """The examples of a table, with or without labels; `columns` as in `follow_score`."""
+    """The examples of a table, with or without labels; `columns` as in `data_of`."""
     task, _ = fine_tuned(loaded)
     columns = tuple(columns) or task.columns
     return Data(_word(task, file, columns), test=file, columns=columns).splits().read("test")
