@@ -96,11 +96,11 @@ def test_a_group_of_blocks_is_judged_alike_alone_in_a_batch_and_among_dummies(
     lengths = np.diff(share.starts)
     assert lengths.min() < lengths.max(), "ragged"
     singles = [share.select(np.array([number])) for number in range(len(share.units) - 1)]
-    alone = [rows(model, collated(single, slice(0, len(single))), single)[0] for single in singles]
+    alone = [rows(model, collated(single), single)[0] for single in singles]
     met = 0
     for numbers in batched(share, 96, alone=model.head.rows == "group"):
         some = share.select(numbers)
-        predictions = rows(model, collated(some, slice(0, len(some))), some)
+        predictions = rows(model, collated(some), some)
         for number, mine in zip(numbers.tolist(), predictions, strict=True):
             torch.testing.assert_close(mine, alone[number], rtol=0, atol=1e-10)
         met += len(predictions)

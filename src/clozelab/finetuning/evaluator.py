@@ -53,7 +53,7 @@ class Evaluator:
         rows = model.head.rows
         for numbers in batched(self.packed, tokens, alone=rows == "group"):
             examples = self.packed.select(numbers)
-            batch = moved(collated(examples, slice(0, len(examples))), device)
+            batch = moved(collated(examples), device)
             output = model.predict(batch).float().cpu().numpy()
             offsets_of = (
                 examples.targets[self.kind.name].starts if rows == "slots" else examples.starts
@@ -75,27 +75,33 @@ def pack(tokenized: TokenizedExamples, name: str) -> PackedExamples:
     return PackedExamples(columns, tokenized.starts, {name: tokenized.targets}, None, groups)
 
 
-def batched(examples: PackedExamples, tokens: int, *, alone: bool = False) -> Iterator[Ints]:
-    """Yield batches of groups of similar length, with at most `tokens` tokens and padding."""
-    units = examples.units
+def batched(
+    examples: PackedExamples, tokens: int, *, by: np.ufunc = np.maximum, alone: bool = False
+) -> Iterator[Ints]:
+    """Yield batches of groups of similar length, with at most `tokens` tokens and padding.
+
+    Groups are sorted `by` their longest block, or with `np.add` by their tokens. Each may be
+    `alone` in its batch.
+    """
+    units, lengths = examples.units, np.diff(examples.starts)
     if len(units) == 1:
         return
-    longest = np.maximum.reduceat(np.diff(examples.starts), units[:-1])
-    blocks = np.diff(units)
-    order = np.argsort(-longest, kind="stable")
-    done = 0
-    while done < len(order):
-        most = 1 if alone else max(1, tokens // max(int(longest[order[done]]), 1))
-        fit = np.searchsorted(np.cumsum(blocks[order[done : done + most]]), most, side="right")
-        count = max(1, int(fit))
-        yield order[done : done + count]
-        done += count
+    order = np.argsort(-by.reduceat(lengths, units[:-1]), kind="stable")
+    widths = np.maximum.reduceat(lengths, units[:-1])[order].tolist()
+    blocks = np.diff(units)[order].tolist()
+    first = count = longest = 0  # of a batch: its first group, its blocks, the longest of them
+    for place, (more, width) in enumerate(zip(blocks, widths, strict=True)):
+        if place > first and (alone or (count + more) * max(longest, width) > tokens):
+            yield order[first:place]
+            first, count, longest = place, 0, 0
+        count, longest = count + more, max(longest, width)
+    yield order[first:]
 
 
-def collated(examples: PackedExamples, part: slice) -> Batch:
-    """Some blocks as a batch without dummies, padded at most to its longest block."""
-    lengths = np.diff(examples.starts)[part]
+def collated(examples: PackedExamples) -> Batch:
+    """The blocks as a batch without dummies, padded at most to its longest block."""
+    lengths = np.diff(examples.starts)
     slots = dict.fromkeys(examples.targets, _UNLIMITED)
     longest = max(int(lengths.max(initial=0)), 1)
     shape = BatchShape(int(lengths.sum()), _UNLIMITED, slots, longest, constant=False)
-    return shape.collate(examples, part)
+    return shape.collate(examples, slice(0, len(examples)))

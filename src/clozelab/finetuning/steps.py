@@ -6,14 +6,11 @@ sorted by length, or in one shape for a compiled model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import numpy as np
 
 from clozelab.contracts import Batch, Ints, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.evaluator import collated
+from clozelab.finetuning.evaluator import batched, collated
 from clozelab.keys import key, mix
 from clozelab.packed import sums
 from clozelab.training.packing import BatchShape, PackedExamples, batch_shape
@@ -58,14 +55,13 @@ class StepSampler:
 
     def batches(self, examples: PackedExamples, *, tokens: int) -> list[Batch]:
         """The micro-batches of some examples without dummies, each of at most `tokens` tokens."""
-        lengths = sums(np.diff(examples.starts), examples.units)
-        examples = examples.select(np.argsort(-lengths, kind="stable"))
-        return [collated(examples, part) for part in self._micro_batches(examples, tokens)]
+        parts = batched(examples, tokens, by=np.add, alone=self.alone)
+        return [collated(examples.select(numbers)) for numbers in parts]
 
     def shape(self, *, tokens: int) -> BatchShape:
         """A constant shape of micro-batches, from a sample that does not depend on the seed."""
         sample = self.examples.select(self.numbers[:: -(-len(self.numbers) // _SAMPLE)])
-        mean = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
+        mean = len(sample) / (len(sample.units) - 1)  # blocks of a group
         blocks = -(-int(self.batch_size * mean) // self.ranks)
         return batch_shape(
             sample, tokens=tokens, blocks=blocks, max_seqlen=self.longest, constant=True
@@ -77,15 +73,3 @@ class StepSampler:
             drawn = mix(key(self.seed, "order", epoch), self.numbers)
             cached = self._cached_order = (epoch, self.numbers[np.argsort(drawn, kind="stable")])
         return cached[1]
-
-    def _micro_batches(self, examples: PackedExamples, tokens: int) -> Sequence[slice]:
-        """The blocks of each micro-batch."""
-        units = examples.units.tolist()
-        lengths = np.diff(examples.starts)
-        parts, first, longest = [], 0, 0
-        for begin, end in pairwise(units):
-            longest = max(longest, int(lengths[begin:end].max()))
-            if begin > first and (self.alone or (end - first) * longest > tokens):
-                parts.append(slice(first, begin))
-                first, longest = begin, int(lengths[begin:end].max())
-        return [*parts, slice(first, units[-1])] if units[-1] > first else parts

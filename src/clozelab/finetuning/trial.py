@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,7 +89,7 @@ class Trial:
     def began(self, first: int) -> Began:
         """The event that a run begins with."""
         examples, device = self.inputs.train, self.world.device
-        length = examples.tokens / max(len(examples), 1)
+        length = examples.tokens / len(examples)
         recipe = self.inputs.recipe
         vocabulary = recipe.tokenizer.vocabulary
         flops = machines.flops_a_token(recipe, vocabulary, length=length, predicted={})
@@ -121,7 +122,7 @@ class Trial:
             batches, blank = self.shape.batches(examples), self.shape.collate(examples, slice(0, 0))
         else:
             batches = self.sampler.batches(examples, tokens=self.tokens)
-            blank = collated(examples, slice(0, 0))
+            blank = collated(examples.select(np.arange(0)))
         gpu = self.world.device.type == "cuda"
         return Prepared(
             number=step,
