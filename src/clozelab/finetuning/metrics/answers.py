@@ -27,8 +27,11 @@ class Rules(NamedTuple):
     """How two answers are compared in one language."""
 
     normalise: Callable[[str], str]
-    exact: Compare
-    overlap: Compare
+    overlap: Compare  # from 0 to 1
+
+    def exact(self, gold: str, predicted: str) -> float:
+        """1 if two answers are the same once normalised, else 0."""
+        return float(self.normalise(gold) == self.normalise(predicted))
 
     def overlap_or_none(self, gold: str, predicted: str) -> float:
         """`overlap` as in SQuAD 2.0, where two answers without words agree."""
@@ -39,11 +42,6 @@ class Rules(NamedTuple):
 def normalise(text: str) -> str:
     """Lower case without punctuation and articles, words separated by one space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
-
-
-def exact(gold: str, predicted: str) -> float:
-    """1 if two answers are the same once normalised, else 0."""
-    return float(normalise(gold) == normalise(predicted))
 
 
 def overlap(gold: str, predicted: str) -> float:
@@ -57,7 +55,7 @@ def overlap(gold: str, predicted: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-ENGLISH = Rules(normalise, exact, overlap)
+ENGLISH = Rules(normalise, overlap)
 
 
 def best(golds: Sequence[str], predicted: str, *, by: Compare) -> float:
@@ -65,18 +63,15 @@ def best(golds: Sequence[str], predicted: str, *, by: Compare) -> float:
     return max((by(gold, predicted) for gold in golds), default=0.0)
 
 
-def squad1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
-    """`exact` and `f1` over questions, each with the texts of its gold answers."""
-    return mean_scores(gold, predicted, exact=exact, f1=overlap)
-
-
-def mean_scores(
-    gold: Sequence[Sequence[str]], predicted: Sequence[str], **compare: Compare
+def squad1(
+    gold: Sequence[Sequence[str]], predicted: Sequence[str], rules: Rules = ENGLISH
 ) -> dict[str, float]:
-    """The mean of each comparison, in per cent, with the gold answer that agrees most."""
+    """`exact` and `f1` over questions, each with the texts of its gold answers."""
     pairs = list(zip(gold, predicted, strict=True))
-    sums = {name: sum(best(*pair, by=by) for pair in pairs) for name, by in compare.items()}
-    return {name: percent(total, len(pairs)) for name, total in sums.items()}
+    return {
+        name: percent(sum(best(*pair, by=by) for pair in pairs), len(pairs))
+        for name, by in (("exact", rules.exact), ("f1", rules.overlap))
+    }
 
 
 def squad2(

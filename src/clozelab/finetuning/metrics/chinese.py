@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from clozelab.finetuning.metrics.answers import Rules, mean_scores
+from clozelab.finetuning.metrics.answers import Rules, squad1
 
 # The punctuation that CMRC's script removes, and no other: commas, full stops, quotation marks and
 # brackets of ASCII stay, as do … ‘ 【 】.
@@ -31,11 +31,6 @@ def segments(text: str) -> list[str]:
     return _SEGMENTS.findall(normalise(text))
 
 
-def exact(gold: str, predicted: str) -> float:
-    """1 if two answers are the same once normalised, else 0."""
-    return float(normalise(gold) == normalise(predicted))
-
-
 def overlap(gold: str, predicted: str) -> float:
     """F1 of the longest common run of segments of two answers, from 0 to 1."""
     golds, guesses = segments(gold), segments(predicted)
@@ -43,10 +38,10 @@ def overlap(gold: str, predicted: str) -> float:
     return 2 * shared / (len(golds) + len(guesses)) if shared else 0.0
 
 
-CHINESE = Rules(normalise, exact, overlap)
+CHINESE = Rules(normalise, overlap)
 
 
 def cmrc(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
     """`exact`, `f1` and their mean `average` over questions with the texts of their answers."""
-    scores = mean_scores(gold, predicted, exact=exact, f1=overlap)
+    scores = squad1(gold, predicted, CHINESE)
     return {**scores, "average": (scores["exact"] + scores["f1"]) / 2}

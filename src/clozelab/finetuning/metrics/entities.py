@@ -91,16 +91,9 @@ def is_entity(tag: str) -> bool:
     return tag == "O" or tag.partition("-")[0] in ("B", "I", "E", "S")
 
 
-def write(tag: ParsedTag) -> str:
-    """The tag as text."""
-    return tag.role if tag.type == "_" else f"{tag.role}-{tag.type}"
-
-
 def is_legal(tags: Sequence[str], scheme: Scheme) -> bool:
     """Whether the tags of a sentence follow a scheme."""
     walk = [OUTSIDE, *map(parse, tags)]
-    if any(tag.role not in _ROLES[scheme] for tag in walk):
-        return False
     ends = scheme != "bioes" or walk[-1].role not in "BI"
     return ends and all(_LEGAL_PAIRS[scheme].hold(*pair) for pair in pairwise(walk))
 
@@ -114,9 +107,17 @@ class Entity(NamedTuple):
 
 
 def spans(tags: Sequence[str], scheme: Scheme | None = None) -> list[Entity]:
-    """The entities of the tags of a sentence, in order."""
+    """The entities of the tags of a sentence, in order; tags that a scheme lacks are refused."""
     parsed = [parse(tag) for tag in tags]
-    return _strict(parsed, scheme) if scheme else _lenient(parsed)
+    if scheme is None:
+        return _lenient(parsed)
+    for number, (tag, (role, _)) in enumerate(zip(tags, parsed, strict=True), 1):
+        if role not in _ROLES[scheme]:
+            raise UserError(
+                f"tag {number}, {tag!r}, is not of {scheme}, which has only"
+                f" {', '.join(_ROLES[scheme])}: name the scheme the tags are in"
+            )
+    return _strict(parsed, scheme)
 
 
 def scores(
@@ -148,13 +149,7 @@ def _lenient(tags: Sequence[ParsedTag]) -> list[Entity]:
 
 
 def _strict(tags: Sequence[ParsedTag], scheme: Scheme) -> list[Entity]:
-    """The entities by the rules of a scheme; tags of other roles are refused."""
-    for place, tag in enumerate(tags):
-        if tag.role not in _ROLES[scheme]:
-            raise UserError(
-                f"tag {place + 1}, {write(tag)!r}, is not of {scheme}, which has only"
-                f" {', '.join(_ROLES[scheme])}: name the scheme the tags are in"
-            )
+    """The entities by the rules of a scheme."""
     begins, goes_on, ends = _STRICT_PAIRS[scheme]
     entities, place = [], 0
     walk = [OUTSIDE, *tags, OUTSIDE]
