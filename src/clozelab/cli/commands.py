@@ -5,6 +5,7 @@ line, and the view of what comes back.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ from clozelab.options import (
 
 @dataclass(frozen=True)
 class Command:
-    """One command. A view is a function of `views`, by name: it is imported when it is needed."""
+    """One command. A view is a function of `views`, by name: it is imported when it is needed.
+
+    With --json, what has `as_json` is printed as that instead.
+    """
 
     call: Callable[..., Any]  # a public function: its options are the command's
     view: str = ""  # what is printed of its result and its options
@@ -51,6 +55,9 @@ class Command:
             self._print(self.view, result, values)
 
     def _print(self, view: str, result: Any, values: Mapping[str, Any]) -> None:
+        if values.get("json") and hasattr(result, "as_json"):
+            out.show(json.dumps(result.as_json(), indent=1, ensure_ascii=False))
+            return
         module, _, name = view.partition(".")
         function = getattr(import_module(f"clozelab.cli.views.{module}"), name)
         out.show(*function(result, values))

@@ -14,6 +14,7 @@ from clozelab.api.corpora import show_corpus
 from clozelab.cli.views import Values, facts, table
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Mark, Plan
+from clozelab.nearest import counted
 from clozelab.pretraining.shown_masks import lines, piece
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def plans(result: list[KeptPlan], values: Values) -> Iterator[RenderableType]:
         ]
         yield table("plan", right=("last used", "size"), rows=rows)
     size = sum(plan.bytes for plan in result) / 1e6
-    yield f"{place}: {len(result)} plan{'s' * (len(result) != 1)}, {size:,.1f} MB {what}"
+    yield f"{place}: {counted(len(result), 'plan')}, {size:,.1f} MB {what}"
 
 
 def _purpose(purpose: Mapping[str, Any]) -> str:
@@ -102,8 +103,8 @@ def _pass(plan: Plan, recipe: Recipe) -> Iterator[Text]:
     step = max(count // _SAMPLE, 1)
     sample = plan.blocks(np.arange(0, count, step))
     kind = recipe.tables()["blocks"]["use"]
-    size = f", {count:,} block{'s' * (count != 1)} in a pass"
-    yield Text.assemble((f"{recipe.name}: {kind}", "bold"), size)
+    head = f"{recipe.name}: {kind}", "bold"
+    yield Text.assemble(head, f", {counted(count, 'block')} in a pass")
     of = f" (in a sample of {len(sample):,})" if step > 1 else ""
     yield Text(f"mean {sample.lengths.mean():.1f} tokens, longest {sample.lengths.max()}{of}")
     for what, number in plan.notes.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -16,11 +15,8 @@ from clozelab.diagnosis.result import CheckResult, Diagnosis
 _SIGNS = {"ill": ("✗", "bold red"), "caution": ("!", "bold yellow"), "healthy": ("✓", "green")}
 
 
-def diagnosis(result: Diagnosis, values: Values) -> Iterator[RenderableType | str]:
-    """All of it, for people, or as JSON for other programs."""
-    if values.get("json"):
-        yield json.dumps(result.as_json(), indent=1, ensure_ascii=False)
-        return
+def diagnosis(result: Diagnosis, values: Values) -> Iterator[RenderableType]:
+    """All of it."""
     colour = "green" if result.healthy else "red"
     yield Text.assemble((result.place, "bold"), f"  {result.state}")
     yield Text(result.verdict, style=f"bold {colour}")

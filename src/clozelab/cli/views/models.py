@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -27,9 +26,6 @@ _AROUND = 300  # characters of a passage on either side of its answer
 
 def filled(result: Filled, values: Values) -> Iterator[RenderableType]:
     """The guesses for every blank, and the text with the best put in: every second part."""
-    if values.get("json"):
-        yield json.dumps(result.as_json(), indent=1, ensure_ascii=False)
-        return
     lines = Table(box=None, pad_edge=False)
     for name in ("blank", "token", "probability"):
         lines.add_column(name, justify="left" if name == "token" else "right")
@@ -37,7 +33,6 @@ def filled(result: Filled, values: Values) -> Iterator[RenderableType]:
         for rank, guess in enumerate(guesses):
             name = "" if rank else str(number)
             lines.add_row(name, guess.token, f"{guess.probability:.2%}")
-        lines.add_section()
     text = Text()
     for number, part in enumerate(result.parts):
         text.append(part, style="bold green" if number % 2 else "")
@@ -46,9 +41,6 @@ def filled(result: Filled, values: Values) -> Iterator[RenderableType]:
 
 def generated(result: Generated, values: Values) -> Iterator[RenderableType]:
     """A line for each step, what is new in it in colour, and the text; elsewhere the text alone."""
-    if values.get("json"):
-        yield json.dumps(result.as_json(), indent=1, ensure_ascii=False)
-        return
     if out.is_terminal:
         lines = Table.grid(padding=(0, 2))
         for step in range(len(result.steps)):

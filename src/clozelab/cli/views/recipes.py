@@ -53,13 +53,8 @@ def difference(rows: Sequence[tuple[str, Any, Any]], values: Values) -> Iterator
     if not rows:
         yield f"{a} and {b} are the same"
         return
-    lines, slot = table("key", a, b), ""
-    for key, left, right in rows:
-        if key.split(".")[0] != slot:
-            lines.add_section()
-            slot = key.split(".")[0]
-        lines.add_row(key, _cell(left), _cell(right))
-    yield lines
+    cells = ((key, _cell(left), _cell(right)) for key, left, right in rows)
+    yield table("key", a, b, rows=cells)
 
 
 def phases(recipe: Recipe) -> list[tuple[int, float, int]]:
@@ -100,7 +95,6 @@ def _settings(recipe: Recipe) -> Table:
         for part in parts if isinstance(parts, list) else [parts]:
             for number, (key, value) in enumerate(part.items()):
                 lines.add_row("" if number else slot, key, _cell(value))
-            lines.add_section()
     return lines
 
 

@@ -4,7 +4,6 @@ and of losses under masks.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -37,18 +36,15 @@ _COLOURS = (
 def scores(
     result: TextScores | PairScores | FactScores, values: Values
 ) -> Iterator[RenderableType | str]:
-    """What was computed, for people, or as JSON for other programs."""
-    as_json = bool(values.get("json"))
+    """What was computed, for people, or of texts also for other programs."""
     if isinstance(result, TextScores):
-        yield from _texts(result, values, as_json=as_json)
-    elif as_json:
-        yield json.dumps(result.as_json(), indent=1, ensure_ascii=False)
+        yield from _texts(result, values)
     else:
         yield _pairs(result) if isinstance(result, PairScores) else _facts(result)
 
 
-def _texts(result: TextScores, values: Values, *, as_json: bool) -> Iterator[RenderableType | str]:
-    by = values.get("by", "word")
+def _texts(result: TextScores, values: Values) -> Iterator[RenderableType | str]:
+    by, as_json = values.get("by", "word"), bool(values.get("json"))
     if "out" in values:
         return
     if as_json or not out.is_terminal:
@@ -85,7 +81,6 @@ def _pairs(result: PairScores) -> Table:
     groups = result.phenomena or result.paradigms
     rows = (_cells(name, one) for name, one in groups.items())
     lines = table(first, right=("accuracy", "± s.e.", "pairs", "ties"), rows=rows)
-    lines.add_section()
     mean, error = result.over_paradigms
     if len(result.paradigms) > 1:
         count = f"{len(result.paradigms)} paradigms"
@@ -107,7 +102,6 @@ def _facts(result: FactScores) -> Table:
 
     rows = (row(name, one) for name, one in result.relations.items())
     lines = table("relation", right=("P@1", "P@10", "facts"), rows=rows)
-    lines.add_section()
     lines.add_row(*row("mean of relations", result.over_relations, " relations"))
     lines.add_row(*row(Text("all facts", style="bold"), result.all))
     return lines
