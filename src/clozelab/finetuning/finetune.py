@@ -205,7 +205,7 @@ def planned(
     request = replace(request, protocol=protocol, digests=digests)
     plan = FinetunePlan(request, seeds=seeds)
     if grid is not None:
-        kind = request.data.splits().kind
+        kind = splits_of(request.data).kind
         task = protocols.task_word(request.data.task, kind)
         own = protocols.grid(protocol, task) if not grid else {}
         plan = replace(plan, cells=tuple(protocols.cells(own, grid, kind=kind)))

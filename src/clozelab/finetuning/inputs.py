@@ -73,6 +73,12 @@ def inputs_for(request: FinetuneRequest) -> FinetuneInputs:
     train, dev, counted = _tokenized_examples(
         request.model, request.data, kind, length, request.teacher
     )
+    notes += counted
+    if request.data.files and len({*digests.values()}) == 1:  # known tasks may divide one file
+        notes.append(
+            "the dev set is the training set, so its scores say nothing about other examples;"
+            " give other examples with --dev"
+        )
     return FinetuneInputs(
         task=TunedTask(request.data.task, kind, tuning, request.data.columns),
         recipe=model.recipe,
@@ -86,7 +92,7 @@ def inputs_for(request: FinetuneRequest) -> FinetuneInputs:
         teacher=_teacher(request, model, kind),
         teacher_origin=absolute(request.teacher),
         digests=digests,
-        notes=(*notes, *counted, *_after_notes(request, model, tuning)),
+        notes=(*notes, *_after_notes(request, model, tuning)),
     )
 
 
@@ -155,11 +161,6 @@ def _tokenized_examples(
     dev = {name: evaluator.examples for name, evaluator in evaluators.items()}
     notes = [*splits.notes, *label_notes(kind, splits.read("train"), dev)]
     notes += [*splits.counts.lines(), *tokenized.counts.lines()]
-    if data.same_sets(splits_of):
-        notes.append(
-            "the dev set is the training set, so its scores say nothing about other examples;"
-            " give other examples with --dev"
-        )
     for name, evaluator in evaluators.items():
         notes += [f"{name}: {line}" for line in evaluator.tokenized.counts.lines()]
     return pack(tokenized, kind.name), evaluators, notes

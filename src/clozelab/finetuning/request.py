@@ -94,13 +94,6 @@ class Data:
                 digests[shown(file) if is_url(file) else str(path)] = _digest(path)
         return digests
 
-    def same_sets(self, read: Callable[[Data], TaskSplits]) -> bool:
-        """Whether the user's own training and dev set have the same content."""
-        if not self.files:  # known tasks may divide one file
-            return False
-        train, dev = ([*self.digests(read, part=part).values()] for part in ("train", "dev"))
-        return train == dev
-
 
 @dataclass(frozen=True)
 class FinetuneRequest:
@@ -150,14 +143,13 @@ def refuse_changed(
     There may be `more` files than before, of other tasks. Otherwise files may have been moved: the
     contents must be the same.
     """
-    known, found = {*before.values()}, {*now.values()}
     changed = [
         file
         for file, digest in now.items()
-        if (before[file] != digest if file in before else not more and digest not in known)
+        if before.get(file, digest) != digest or not (more or digest in before.values())
     ]
-    if not more and not changed:
-        changed = [file for file, digest in before.items() if digest not in found]
+    if not more:
+        changed = changed or [file for file in before if before[file] not in now.values()]
     if changed:
         files, have = ", ".join(map(_relative, changed)), "has" if len(changed) == 1 else "have"
         raise UserError(
