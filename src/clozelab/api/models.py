@@ -54,8 +54,7 @@ def opened(model: Any, watch: Watch) -> Model:
     if isinstance(model, Model):
         return model
     loaded = load(located(model, "model"))
-    for line in loaded.notes:
-        watch.warn(line)
+    watch.warn(*loaded.notes)
     return loaded
 
 
@@ -240,8 +239,7 @@ def embed(
 
 def _check_near(near: str, *, pool: str | None, words: str | None, layer: Any, top: int) -> None:
     """Refuse what has not one vector for each text, or nothing to look for."""
-    if not near.strip():
-        raise UserError("--near: is empty; give a text")
+    refuse_empty([near], "--near")
     if pool == "none" or words is not None or layer == "all":
         raise UserError(
             "--near compares whole texts; leave out --words, --pool none and --layer all"
@@ -323,6 +321,5 @@ def import_model(model: Place, out: LocalFolder, *, watch: Watch) -> Run:
 
 
 def _tell(place: str, exchanged: Exchanged, watch: Watch) -> None:
-    for line in exchanged.notes:
-        watch.warn(line)
+    watch.warn(*exchanged.notes)
     watch.say(f"{place}: {exchanged.what}")

@@ -177,9 +177,8 @@ def answer(
     if top < 1:
         raise UserError(f"--top {top}: must be at least 1")
     question, passage = sound(question, "--question"), read_text(passage, "--passage")
-    for name, words in (("question", question), ("passage", passage)):
-        if not words.strip():
-            raise UserError(f"--{name}: is empty; give a text")
+    refuse_empty([question], "--question")
+    refuse_empty([passage], "--passage")
     loaded = opened(model, watch)
     kind = fine_tuned(loaded)[0].kind
     if not kind.answers_questions:
@@ -199,8 +198,7 @@ def _predicted(loaded: Model, examples: list[Any], device: str | None, watch: Wa
     work: Any = follow(loaded, examples, device=device, counts=counts)
     kind = type(fine_tuned(loaded)[0].kind)
     predictions = Predictions(watch.drain(work, "predicting", len(examples)), examples, kind)
-    for line in counts.lines():
-        watch.warn(line)
+    watch.warn(*counts.lines())
     return predictions
 
 

@@ -40,8 +40,7 @@ class RecipeOptions:
         else:
             changed = recipe.override(self.set)
         if watch is not None:
-            for line in changed.warnings():
-                watch.warn(line)
+            watch.warn(*changed.warnings())
         return changed
 
 

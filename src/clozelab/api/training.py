@@ -284,7 +284,7 @@ def _probing(job: PretrainJob, saving: SaveOptions, place: Path) -> tuple[Pretra
     root = saving.task_data or os.environ.get(VARIABLE)
     root = root if not root or is_url(root) else str(Path(root).resolve())
     most = 4096 if saving.probe_examples is None else saving.probe_examples
-    probes = training_probes(saving.probe or (), root=root, most=most)
+    probes = training_probes(saving.probe, root=root, most=most)
     saving = replace(saving, task_data=root and shown(root), probe_examples=most)
     if probes.pairs and job.recipe.encoder.reads == "words":
         raise UserError(

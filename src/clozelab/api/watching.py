@@ -65,9 +65,10 @@ class Watch:
         if self.progress and speaks():
             err.print(without_secrets(line), style=style)
 
-    def warn(self, line: str) -> None:
-        """Say something that is not an error."""
-        self.say(line, style="yellow")
+    def warn(self, *lines: str) -> None:
+        """Say what is not an error."""
+        for line in lines:
+            self.say(line, style="yellow")
 
     def tell(self, event: Any) -> None:
         """Hand an event on."""

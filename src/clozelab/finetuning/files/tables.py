@@ -11,7 +11,6 @@ import io
 import json
 import lzma
 import re
-import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,7 +203,7 @@ def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # a field may hold an article
+    csv.field_size_limit(2**31 - 1)  # a field may hold an article
     source = text(path)
     reader = csv.reader(io.StringIO(source, newline=""), strict=True)
     number = 1

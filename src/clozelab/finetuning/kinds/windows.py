@@ -46,7 +46,7 @@ def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> Toke
     numbers = {text: number for number, text in enumerate(distinct)}
     questions = reader.pieces([example.question for example in examples])
     passages = reader.pieces([*numbers])
-    limit = min(kind.question_limit, _question_limit(reader))
+    limit = min(kind.question_limit, space(reader, 2) // 2)  # at most half of a block
     rows: list[Row] = []
     owners, gold_slots, token_facts = [], [], []
     for owner, example in enumerate(examples):
@@ -116,11 +116,6 @@ def located(example: Question, spans: Ints) -> tuple[int, int] | None:
     first = int(np.searchsorted(spans[:, 1], answer.start, side="right"))
     last = int(np.searchsorted(spans[:, 0], answer.start + len(answer.text), side="left")) - 1
     return (first, last) if first <= last else None
-
-
-def _question_limit(reader: Reader) -> int:
-    """The most tokens of a question: half of a block."""
-    return space(reader, 2) // 2
 
 
 def _window_gold(example: Question, spans: Ints, cuts: Cuts, counts: Counts) -> list[WindowGold]:
