@@ -49,7 +49,7 @@ _BASES = {
 _WITH_NEEDS = ("tokenizer", "blocks", "masking", "encoder", "objectives", "optimiser")
 
 _tables: dict[str, dict[str, Any]] = {}  # of each slot whose package is loaded
-_own: dict[str, frozenset[str]] = {}  # clozelab's own names in it
+_own: dict[str, dict[str, Any]] = {}  # those of clozelab itself
 _outside: dict[str, dict[str, tuple[Any, str]]] = {slot: {} for slot in DUTIES}  # part, module
 _failures: list[str] = []  # of installed packages
 
@@ -81,11 +81,16 @@ def register(slot: str, name: str, part: Any = None) -> Any:
 
 def opened(slot: str, table: dict[str, Any]) -> None:
     """Register a package's own table of parts, to which parts from outside are added."""
-    _tables[slot], _own[slot] = table, frozenset(table)
+    _tables[slot], _own[slot] = table, dict(table)
     for name in [*_outside[slot]]:
         part, module = _outside[slot].pop(name)  # a part that is refused is not registered
         _refuse_taken(slot, name, module)
         table[name], _outside[slot][name] = part, (part, module)
+
+
+def is_own(slot: str, part: Any) -> bool:
+    """Whether a part is one of clozelab itself."""
+    return part in _own[slot].values()
 
 
 def find(slot: str, name: str) -> Any | None:

@@ -6,27 +6,22 @@ number of blocks, seed and epoch.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from clozelab import registry
 from clozelab.blocks import PARTS
 from clozelab.blocks.planned import PiecesInMemory, PlanPieces, joined
 from clozelab.blocks.shuffle import permutation, read_at_random
 from clozelab.config import slots
 from clozelab.contracts import Documents, Format, Ints, Plan, PlanStretch
+from clozelab.runs.processes import workers
 from clozelab.text.building import cores, memory
 from clozelab.text.store import Corpus, plans
 from clozelab.text.store.pieces import SharedPieces
@@ -58,7 +53,7 @@ def planned(
     """
     form: Any = blocks
     count = len(documents.sentences)
-    if count <= _IN_MEMORY or type(blocks) not in PARTS.values():
+    if count <= _IN_MEMORY or not registry.is_own("blocks", type(blocks)):
         return blocks.plan(documents, drawn.key)
     settings = {"use": slots.use("blocks", blocks), **asdict(form)}
     purpose = {"blocks": settings, "split": split, **drawn._asdict()}
@@ -105,50 +100,24 @@ def _load_or_write(corpus: Corpus, purpose: Mapping[str, Any], count: int) -> Pl
     """The columns from their file, written first, by several processes if it is large."""
     shared = count > _ONE_PROCESS and not corpus.is_arriving  # which others cannot read
     helpers = min(cores(), _MAX_PROCESSES) - 1 if shared else 0
-    helper = partial(_spawn, corpus, helpers) if helpers else None
+    helper = partial(_helped, corpus, helpers) if helpers else None
     return plans.load_or_write(corpus, purpose, program(corpus, purpose), helper=helper)
 
 
 @contextmanager
-def _spawn(corpus: Corpus, count: int, folder: Path, purpose: Mapping[str, Any]) -> Iterator[None]:
+def _helped(corpus: Corpus, count: int, folder: Path, purpose: Mapping[str, Any]) -> Iterator[None]:
     """Run `count` processes that help to make the pieces in a folder; end them on exit.
 
     If one fails, the others make its pieces.
     """
-    command = [sys.executable, "-m", __name__, str(corpus.path), str(folder), json.dumps(purpose)]
-    quiet = subprocess.DEVNULL
-    helpers = [
-        subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=_environment())
-        for _ in range(count)
-    ]
-    try:
+    with workers(threads=1) as processes:
+        for _ in range(count):
+            processes.submit(_help_along, str(corpus.path), folder, purpose)
         yield
-    finally:
-        for helper in helpers:
-            helper.kill()
-            helper.wait()
 
 
-def _environment() -> dict[str, str]:
-    """The environment of a helper: this process's import path, and one thread."""
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-def help_along(place: str, folder: str, purpose: str) -> None:
-    """In a process of its own: make the pieces of a plan that no other process makes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+def _help_along(place: str, folder: Path, purpose: Mapping[str, Any]) -> None:
+    """Make the pieces of a plan that no other process makes."""
     corpus = Corpus.open(place, trusting=True)
-    for _ in program(corpus, json.loads(purpose))(SharedPieces(Path(folder))):
+    for _ in program(corpus, purpose)(SharedPieces(folder)):
         pass
-
-
-def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    help_along(*sys.argv[1:])

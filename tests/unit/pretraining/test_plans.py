@@ -9,9 +9,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from support import processes
 from support.pretrain_runs import store
 
 import clozelab
+from clozelab import registry
 from clozelab.blocks import PARTS, shuffle, visits
 from clozelab.blocks.sentences import FullSentences
 from clozelab.config import recipe as recipes
@@ -195,11 +197,27 @@ def test_plans_of_a_corpus_that_cannot_be_written_lie_in_the_cache(
     assert not (corpus.path / "plans").exists()
 
 
-def test_a_format_from_outside_is_planned_in_memory(corpus: Corpus) -> None:
-    class Mine(FullSentences):
-        """May be edited at any time."""
+def test_a_format_from_outside_is_planned_in_memory(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass(frozen=True)
+    class Mine:
+        """May be edited at any time, and has only what a format must have."""
 
-    assert ids(plan_of(corpus, Mine(length=32))) == ids(plan_of(corpus))
+        provides: ClassVar[frozenset[str]] = frozenset()
+        needs: ClassVar[frozenset[str]] = frozenset()
+        length: int = 32
+
+        def plan(self, documents: Documents, key: int) -> Plan:
+            return FullSentences(self.length).plan(documents, key)
+
+    class Derived(FullSentences):
+        """Not registered."""
+
+    monkeypatch.setitem(registry._outside["blocks"], "mine", (Mine, __name__))
+    monkeypatch.setitem(PARTS, "mine", Mine)
+    for part in (Mine(), Derived(length=32)):
+        assert ids(plan_of(corpus, part)) == ids(plan_of(corpus))
     assert len(files_of_plans.listed(corpus)) == 1
 
 
