@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import Full, Queue
-from threading import Event, Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -25,42 +24,35 @@ def ahead(
 ) -> Generator[T, None, None]:
     """Yield the results of the jobs in their order; the next ones are prepared in the background.
 
-    One thread submits the jobs and `workers` threads run them; at most `depth` results per worker
-    wait. Without workers a job runs when its result is asked for. Closing it ends the threads.
+    One thread takes the jobs in order and `workers` threads run them; at most `depth` results per
+    worker wait. Without workers a job runs when its result is asked for. Closing it ends the
+    threads.
     """
     if not workers:
         for job in jobs:
             yield job()
         return
-    waiting: Queue[Future[T] | None] = Queue(workers * depth)
-    closed = Event()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="feed")
+    taking = ThreadPoolExecutor(1, thread_name_prefix="feed-order")
+    running = ThreadPoolExecutor(workers, thread_name_prefix="feed")
 
-    def put(future: Future[T] | None) -> None:
-        while not closed.is_set():
-            try:
-                return waiting.put(future, timeout=0.1)
-            except Full:
-                continue
+    def submit() -> tuple[Future[Callable[[], T] | None], Future[Any]]:
+        taken = taking.submit(next, jobs, None)
+        return taken, running.submit(_run, taken)
 
-    def submit_jobs() -> None:
-        try:
-            for job in jobs:
-                put(pool.submit(job))
-                if closed.is_set():
-                    return
-            put(None)
-        except BaseException as error:
-            failed: Future[T] = Future()
-            failed.set_exception(error)
-            put(failed)
-
-    submitter = Thread(target=submit_jobs, name="feed-order", daemon=True)
-    submitter.start()
     try:
-        while (future := waiting.get()) is not None:
-            yield future.result()
+        waiting = deque(submit() for _ in range(workers * depth))
+        while True:
+            taken, done = waiting.popleft()
+            if taken.result() is None:
+                return
+            waiting.append(submit())
+            yield done.result()
     finally:
-        closed.set()
-        submitter.join()
-        pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (taking, running):
+            pool.shutdown(cancel_futures=True)
+
+
+def _run(taken: Future[Callable[[], Any] | None]) -> Any:
+    """The result of a job when it has been taken; None after the last."""
+    job = taken.result()
+    return None if job is None else job()
