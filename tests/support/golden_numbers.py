@@ -260,7 +260,7 @@ def _batches(trainer: PretrainTrainer) -> dict[str, dict[str, str]]:
     contents: dict[str, Any] = {}
     for number, job in enumerate(islice(steps.jobs(0, steps.start()), PREPARED)):
         contents[f"step {number}"] = job().batches
-    for number, source in enumerate(steps.sources(0, steps.recipe.blocks.length)):
+    for number, source in enumerate(steps.sources(0)):
         for epoch in EPOCHS:
             visited = source.order(epoch)
             contents[f"corpus {number}, epoch {epoch}"] = {

@@ -77,14 +77,16 @@ class Steps:
         """Where a run begins."""
         return Cursor(0, ((0, 0),) * len(self.stores))
 
-    def sources(self, phase: int, length: int) -> list[BlockSource]:
+    def sources(self, phase: int) -> list[BlockSource]:
         """The stores with blocks of the length of a phase."""
         if phase not in self._phases:
             form: Any = self.recipe.blocks
-            blocks = replace(form, length=length)
+            if self.recipe.schedule.phases:
+                length, _ = self.recipe.schedule.phases[phase]
+                form = replace(form, length=length)
             self._phases[phase] = [
                 BlockSource(
-                    self.recipe, corpus, blocks=blocks, split="train", seed=self.seed, number=n
+                    self.recipe, corpus, blocks=form, split="train", seed=self.seed, number=n
                 )
                 for n, (corpus, _) in enumerate(self.stores)
             ]
@@ -94,13 +96,13 @@ class Steps:
         """Yield, from step `first` on, a job that prepares each step."""
         schedule = self.recipe.schedule
         for step in range(first, schedule.total):
-            phase = schedule.phase(step)
-            sources = self.sources(phase.number, phase.length or self.recipe.blocks.length)
-            if cursor.phase != phase.number:
-                cursor = Cursor(phase.number, ((0, 0),) * len(sources))
+            phase = schedule.phase(step).number
+            sources = self.sources(phase)
+            if cursor.phase != phase:
+                cursor = Cursor(phase, ((0, 0),) * len(sources))
             fresh = any(index == 0 for _, index in cursor.places)
             picked, places = self._pick(sources, cursor.places, step)
-            cursor = Cursor(phase.number, places)
+            cursor = Cursor(phase, places)
             yield partial(self.prepare, sources, picked, step=step, fresh=fresh, after=cursor)
 
     def prepare(
@@ -214,18 +216,17 @@ class Steps:
 
     def tokens_a_step(self, first: float = 0.0) -> float:
         """The mean tokens of a step, over the rest of the run after a share of it."""
-        schedule, whole_length, total = self.recipe.schedule, self.recipe.blocks.length, 0.0
-        lengths = [length for length, _ in schedule.phases] or [whole_length]
+        schedule, total = self.recipe.schedule, 0.0
         for share, phase, sequences in schedule.stretches(first):
             fills = schedule.fill == "tokens"
-            block_tokens = whole_length if fills else self._block_tokens(phase, lengths[phase])
+            block_tokens = self.recipe.blocks.length if fills else self._block_tokens(phase)
             total += share * block_tokens * sequences
         return total / (1 - first)
 
-    def _block_tokens(self, phase: int, length: int) -> float:
+    def _block_tokens(self, phase: int) -> float:
         """The mean tokens of a row; cached, since a sample needs the plan of the first epoch."""
         if phase not in self._means:
-            sources = self.sources(phase, length)
+            sources = self.sources(phase)
             sample = self.sample(sources)
             self._means[phase] = sample.tokens / len(sample) * sources[0].views
         return self._means[phase]

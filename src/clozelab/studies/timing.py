@@ -55,8 +55,8 @@ def _flops(recipe: Recipe, steps: Steps) -> float:
     """The operations per token of a recipe's model in these steps: the mean over phases."""
     schedule = steps.recipe.schedule
     total = tokens = 0.0
-    for number, (length, share) in enumerate(schedule.phases or ((recipe.blocks.length, 1.0),)):
-        sample = steps.sample(steps.sources(number, length))
+    for number, share in enumerate([share for _, share in schedule.phases] or [1.0]):
+        sample = steps.sample(steps.sources(number))
         mean = sample.tokens / len(sample)
         share *= 1.0 if schedule.fill == "tokens" else mean
         vocabulary = recipe.tokenizer.vocabulary

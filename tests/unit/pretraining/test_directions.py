@@ -306,7 +306,7 @@ def test_what_does_not_fit_is_a_sentence(name: str, overrides: list[str], senten
 
 def test_the_predicted_share_is_that_of_blocks_of_both_directions() -> None:
     trainer = trainer_of("gpt_bert", "schedule.causal=[[0.25, 1.0]]", "masking.course=[]")
-    sources = trainer.steps.sources(0, trainer.recipe.blocks.length)
+    sources = trainer.steps.sources(0)
     shares = trainer.steps.predicted(sources)
     rate = trainer.recipe.masking.mask_rate  # type: ignore[attr-defined]
     # Every token of a causal block but its last is predicted.

@@ -106,7 +106,7 @@ def test_every_format_is_tried_here() -> None:
 def test_an_epoch_visits_every_block_once_and_steps_straddle_epochs(name: str) -> None:
     base, kind = FORMATS[name]
     recipe = shrunk(base, f"blocks.use={name}", steps=1, batch_size=6)
-    rows = make_steps(recipe, kind).sources(0, 32)[0].size
+    rows = make_steps(recipe, kind).sources(0)[0].size
     epochs = 2.5
     steps = int(epochs * rows / 6)
     picked = picks(make_steps(shrunk(base, f"blocks.use={name}", steps=steps, batch_size=6), kind))
@@ -124,7 +124,7 @@ def test_an_epoch_visits_every_block_once_and_steps_straddle_epochs(name: str) -
 
 def test_epochs_differ_in_order_and_seeds_in_everything() -> None:
     def order(seed: int, epoch: int) -> list[int]:
-        source = make_steps(shrunk("roberta"), "byte_bpe", seed=seed).sources(0, 32)[0]
+        source = make_steps(shrunk("roberta"), "byte_bpe", seed=seed).sources(0)[0]
         return [int(number) for number in source.order(epoch)]
 
     first = order(0, 0)
@@ -176,7 +176,7 @@ def test_a_process_without_a_block_has_a_blank_batch_to_join_in_with() -> None:
 def test_static_copies_come_again_and_dynamic_masks_do_not() -> None:
     def masks(copies: int) -> list[list[int]]:
         recipe = shrunk("roberta", f"corruption.copies={copies}")
-        source = make_steps(recipe, "byte_bpe").sources(0, 32)[0]
+        source = make_steps(recipe, "byte_bpe").sources(0)[0]
         numbers = np.arange(5)
         examples = [source.examples(epoch, numbers, progress=0.0) for epoch in range(4)]
         return [share.columns["ids"].tolist() for share in examples]
@@ -188,16 +188,16 @@ def test_static_copies_come_again_and_dynamic_masks_do_not() -> None:
 
 def test_pairs_are_drawn_anew_for_each_copy_only() -> None:
     recipe = shrunk("bert", "corruption.copies=2")
-    source = make_steps(recipe, "wordpiece").sources(0, 32)[0]
+    source = make_steps(recipe, "wordpiece").sources(0)[0]
     ids = [source.plan(epoch).blocks(np.arange(8)).ids.tolist() for epoch in range(3)]
     assert ids[0] == ids[2] != ids[1]
-    fixed = make_steps(shrunk("bert", "corruption.redraw=masks"), "wordpiece").sources(0, 32)[0]
+    fixed = make_steps(shrunk("bert", "corruption.redraw=masks"), "wordpiece").sources(0)[0]
     assert fixed.plan(0) is fixed.plan(5)
 
 
 def test_plans_are_not_made_again_while_steps_straddle_two_copies() -> None:
     recipe = shrunk("bert", "corruption.copies=3")
-    source = make_steps(recipe, "wordpiece").sources(0, 32)[0]
+    source = make_steps(recipe, "wordpiece").sources(0)[0]
     made_for: list[int] = []
     inner = source.blocks
 
@@ -219,7 +219,7 @@ def test_a_phase_begins_its_stores_anew_at_its_length() -> None:
     steps = make_steps(recipe, "wordpiece")
     picked = picks(steps)
     assert [rest["after"].phase for _, rest in picked] == [0] * 4 + [1] * 4
-    sixteen, thirty_two = steps.sources(0, 16)[0], steps.sources(1, 32)[0]
+    sixteen, thirty_two = steps.sources(0)[0], steps.sources(1)[0]
     assert [n for _, _, n in picked[0][0]] == sixteen.order(0)[:4].tolist()
     assert [n for _, _, n in picked[4][0]] == thirty_two.order(0)[:4].tolist()
     whole = prepared(make_steps(recipe, "wordpiece"))
@@ -253,7 +253,7 @@ def test_stores_are_mixed_by_their_blocks_times_their_weight() -> None:
     steps = make_steps(recipe, "byte_bpe", "byte_bpe:0.5")
     picked = picks(steps)
     assert picked == picks(make_steps(recipe, "byte_bpe", "byte_bpe:0.5"))
-    sources = steps.sources(0, 32)
+    sources = steps.sources(0)
     sizes = [len(source.plan(0)) for source in sources]
     share = sizes[0] / (sizes[0] + 0.5 * sizes[1])
     drawn = np.array([store for blocks, _ in picked for store, _, _ in blocks])
@@ -289,7 +289,7 @@ def test_stores_with_the_same_text_hide_different_tokens() -> None:
     place = store("byte_bpe")
     stores = open_stores([place, place])
     steps = Steps(fitted(shrunk("roberta"), stores[0][0]), stores, seed=0, tokens=64, gpu=False)
-    own, other = (s.examples(0, np.arange(6), progress=0.0) for s in steps.sources(0, 32))
+    own, other = (s.examples(0, np.arange(6), progress=0.0) for s in steps.sources(0))
     assert own.columns["ids"].tolist() != other.columns["ids"].tolist()
 
 
@@ -317,7 +317,7 @@ def test_a_stream_as_short_as_that_of_an_odd_length_reuses_the_larger_half() -> 
 def test_rows_of_a_stream_follow_one_another_and_epochs_begin_fresh() -> None:
     recipe = shrunk("xlnet", steps=1)
     rows = 4
-    source = make_steps(recipe, "unigram").sources(0, 32)[0]
+    source = make_steps(recipe, "unigram").sources(0)[0]
     steps = len(source.plan(0)) // rows
     assert len(source.plan(0)) == steps * rows
     picked = picks(make_steps(shrunk("xlnet", steps=2 * steps + 1), "unigram"))
@@ -339,7 +339,7 @@ def test_rows_of_a_stream_follow_one_another_and_epochs_begin_fresh() -> None:
 @pytest.mark.parametrize("course", ["[[0.0, 2.0], [1.0, 1.0]]", "[[0.0, 1.0], [1.0, 2.0]]"])
 def test_a_sample_has_the_most_targets_that_a_course_gives(course: str) -> None:
     steps = make_steps(shrunk("roberta", f"masking.course={course}", steps=8), "byte_bpe")
-    sample = steps.sample(steps.sources(0, 32))
+    sample = steps.sample(steps.sources(0))
     share = sample.counts()["masked_lm"] / sample.tokens
     assert share == pytest.approx(0.3, abs=0.02)
     counts = [job().counts["masked_lm"] for job in steps.jobs(0, steps.start())]

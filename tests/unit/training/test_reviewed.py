@@ -116,7 +116,7 @@ def test_stores_are_mixed_by_sizes_that_are_reckoned_once(monkeypatch: pytest.Mo
     job = pretrain_job("bert", batch_size=4, steps=40)
     (only_store,) = job.stores
     steps = Steps(job.recipe, [only_store, only_store], seed=0, tokens=256, gpu=False)
-    sources = steps.sources(0, 32)
+    sources = steps.sources(0)
     shares = [steps._mixed(sources, step, 8).tolist() for step in range(3)]
     monkeypatch.setattr(type(sources[0]), "plan", None)  # a plan of old epochs is not made again
     assert [steps._mixed(sources, step, 8).tolist() for step in range(3)] == shares
