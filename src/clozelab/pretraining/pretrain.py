@@ -27,7 +27,7 @@ from clozelab.runs.machine import Machine, recorded_device
 from clozelab.runs.options import SaveOptions
 from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.runs.saving import restore
-from clozelab.runs.session import EarlyEnd, Session
+from clozelab.runs.session import Session
 from clozelab.text.tokenizers import part_of
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest, tidy
@@ -135,9 +135,10 @@ def _session(
     again = f"clozelab {verb} --resume {run.path}"
     plateau = plateau_of(trainer.recipe, trainer.job.stores)
     session = Session(trainer, run, saving, again=again, plateau=plateau, times=times)
+    session.evaluations, session.refit = trainer.evaluations, trainer.refit
     session.probe = trainer.probed if trainer.job.probe is not None else None
     if (stopping := trainer.early_stopping) is not None:
-        session.early = EarlyEnd(lambda: stopping.reason, trainer.refit, trainer.evaluations)
+        session.early = lambda: stopping.reason
     budget = trainer.job.budget
     if budget is not None and budget.kind == "seconds" and first < trainer.schedule.total:
         session.pacer = Pacer(
@@ -145,10 +146,10 @@ def _session(
             times,
             tokens_a_step=lambda share: trainer.steps.tokens_a_step(share),
             evaluation=trainer.seconds_an_evaluation(saving.held_out_blocks),
-            refit=trainer.refit,
             most=trainer.evaluations,
             done=trainer.schedule.progress(first),
         )
+        session.evaluations = session.pacer.evaluations
     return session
 
 

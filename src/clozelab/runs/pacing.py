@@ -55,7 +55,6 @@ class Pacer:
     _: KW_ONLY
     tokens_a_step: Callable[[float], float]  # on the mean, from a share of the run on
     evaluation: float  # the seconds that one should take, until one is measured
-    refit: Callable[[int, int], str]  # (step, steps of the run) → the text of its recipe
     most: int = EVALUATIONS  # evaluations
     done: InitVar[float] = 0.0
 

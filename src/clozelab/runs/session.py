@@ -91,15 +91,6 @@ class Trainer(Protocol):
         """The machine and the settings, for machine.toml."""
 
 
-@dataclass(frozen=True)
-class EarlyEnd:
-    """How a run ends before its last step; such a run is also evaluated before its first."""
-
-    reason: Callable[[], str]  # after an evaluation: why it ends, or nothing
-    refit: Callable[[int, int], str]  # (step, steps of the run) → the text of its recipe
-    evaluations: int = EVALUATIONS  # of the whole run, if its options do not say how often
-
-
 @dataclass(eq=False)
 class Session:
     """The training of a run, recorded in its folder."""
@@ -111,9 +102,14 @@ class Session:
     again: str  # the command that goes on with it
     plateau: Plateau | None = None
     times: Times = field(default_factory=Times)
+    evaluations: int = EVALUATIONS  # of the whole run, if its options do not say how often
     pacer: Pacer | None = None  # of a budget of time
     probe: Callable[[], Mapping[str, Mapping[str, float]]] | None = None
-    early: EarlyEnd | None = None
+    # After an evaluation: why the run ends early, or nothing. Such a run is also evaluated before
+    # its first step.
+    early: Callable[[], str] | None = None
+    # (step, steps of the run) → the text of its recipe; needed to keep a budget or to end early.
+    refit: Callable[[int, int], str] | None = None
 
     def __post_init__(self) -> None:
         self.tokens, self.seconds = 0, 0.0
@@ -188,7 +184,7 @@ class Session:
                 limit = saving.max_seconds_between_saves
                 late = limit is not None and time.monotonic() - self._saved > limit
                 due = self.trainer.world.all_reduce_max(2 * stopped() + late)
-                times, schedule = self._evaluations, self.trainer.schedule
+                times, schedule = self.evaluations, self.trainer.schedule
                 evaluates = saving.due(saving.evaluate_every, number, schedule, times=times)
                 if evaluates:
                     yield from self._evaluate(number, log)
@@ -227,29 +223,15 @@ class Session:
                 yield Said(warning)
         yield Ended(number, number == total, result, signal=signal)
 
-    @property
-    def _evaluations(self) -> int:
-        """The number of evaluations of the whole run, if its options do not say how often."""
-        if self.pacer is not None:
-            return self.pacer.evaluations
-        return EVALUATIONS if self.early is None else self.early.evaluations
-
     def _end_early(self, number: int) -> Iterator[Event]:
         """Make this the last step if early stopping wants it, and record that as a refit.
 
         The refit begins one step before, so that this step's share of the run stays as it was.
         """
         total = self.trainer.schedule.total
-        reason = self.early.reason() if self.early is not None and number < total else ""
-        if self.early is None or not reason:
-            return
-        yield Said(f"early stopping after step {number:,} of {total:,}: {reason}")
-        text = self.early.refit(number - 1, number)
-        if self.trainer.world.is_main:
-            self.run.refit(number - 1, number, recipe_toml=text)
-        if self.plateau is not None:
-            self.plateau.schedule = self.trainer.schedule
-        yield Refitted(number - 1, number)
+        if self.early is not None and number < total and (reason := self.early()):
+            yield Said(f"early stopping after step {number:,} of {total:,}: {reason}")
+            yield self._refit(number - 1, number)
 
     def _summary(self, number: int, began: Began) -> dict[str, Any]:
         """The result so far."""
@@ -322,16 +304,21 @@ class Session:
                     pass  # the tensors stay in memory until the error is gone
                 except DivergedError as error:
                     raise self._diverged(error, first + 1, after=first) from None
-            if self.pacer is None or not total:
+            if total:
+                yield self._refit(first, total)
+            else:
                 yield Said(self.trainer.shrink())
                 list(self.settle(first))  # recorded without its note
-                continue
-            text = self.pacer.refit(first, total)
-            if self.plateau is not None:
-                self.plateau.schedule = self.trainer.schedule
-            if self.trainer.world.is_main:  # recorded, so that the run is reproducible
-                self.run.refit(first, total, recipe_toml=text)
-            yield Refitted(first, total)
+
+    def _refit(self, step: int, total: int) -> Refitted:
+        """Spread the schedule from a step on over other steps, and record that."""
+        assert self.refit is not None
+        text = self.refit(step, total)
+        if self.plateau is not None:
+            self.plateau.schedule = self.trainer.schedule
+        if self.trainer.world.is_main:  # so that the run is reproducible
+            self.run.refit(step, total, recipe_toml=text)
+        return Refitted(step, total)
 
     def _replay_losses(self, first: int) -> None:
         """Show the logged losses to the plateau detector, so that it does not warn again."""

@@ -25,11 +25,6 @@ def simulated(
     planned = Schedule(int(seconds / pace(0)), 0, 8, phases=phases)
     schedule, times = planned, Times()
 
-    def refit(step: int, total: int) -> str:
-        nonlocal schedule
-        schedule = schedule.refitted(step, total)
-        return ""
-
     lengths = [length for length, _ in phases] or [128]
 
     def tokens_a_step(share: float) -> float:
@@ -41,7 +36,6 @@ def simulated(
         times,
         tokens_a_step=tokens_a_step,
         evaluation=evaluation,
-        refit=refit,
     )
     number = 0
     while number < schedule.total:
@@ -53,7 +47,7 @@ def simulated(
         if SaveOptions().due(None, number, schedule, times=pacer.evaluations):
             times.add("evaluation", evaluation)
         if total := pacer.wanted(number, schedule):
-            refit(number, total)
+            schedule = schedule.refitted(number, total)
     return times.counted(), schedule
 
 
