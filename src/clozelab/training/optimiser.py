@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from clozelab.ranges import BelowOne, Checked, NonNegativeFloat, PositiveFloat, above, between
+from clozelab.ranges import BelowOne, NonNegativeFloat, Part, PositiveFloat, above, between
 
 if TYPE_CHECKING:
     import torch
-    from torch.nn import Parameter
     from torch.optim import Optimizer
 
     from clozelab.training.orthogonal import Polynomial
-
-    Named = Iterable[tuple[str, Parameter]]
-    Scale = Callable[[str], float]
+    from clozelab.training.updates import Named, Scale
 
 
 @dataclass(frozen=True)
-class Optimiser(Checked):
+class Optimiser(Part):
     """The settings that all optimisers have, and the facts that other modules need."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
     corrects_bias: ClassVar[bool] = True  # of Adam's moments, which begin at zero
     trust_ratio: ClassVar[bool] = False  # a matrix's step is scaled to the matrix's norm
     # The usual range of its peak learning rate in pretraining; None: unknown.

@@ -139,8 +139,7 @@ class BatchShape:
     def collate(self, examples: PackedExamples, part: slice) -> Batch:
         """One micro-batch as tensors; that of an empty part is all padding."""
         starts = examples.starts[part.start : part.stop + 1]
-        begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
-        lengths = np.diff(starts) if len(starts) else np.zeros(0, dtype=np.int64)
+        begin, end, lengths = int(starts[0]), int(starts[-1]), np.diff(starts)
         size = max(self.tokens, end - begin) if self.constant else end - begin or self.max_seqlen
         padding = _padding_lengths(size - (end - begin), self.max_seqlen)
         columns = {
@@ -176,11 +175,11 @@ class BatchShape:
     def _slots(self, name: str, targets: Targets, part: slice, begins: Ints) -> dict[str, Tensor]:
         """A part's targets, padded, with positions counted over the micro-batch."""
         starts = targets.starts[part.start : part.stop + 1]
-        begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
+        begin, end = int(starts[0]), int(starts[-1])
         # Without any target each block has an ignored one: a query stream needs rows.
         needed = end - begin or len(begins) - 1
         size = max(self.slots[name], end - begin) if self.constant else needed
-        base = np.repeat(begins[: max(len(starts) - 1, 0)], np.diff(starts))
+        base = np.repeat(begins[: len(starts) - 1], np.diff(starts))
         columns = {}
         for column, values in targets.columns.items():
             rows = values[begin:end] + base if column in Targets.POSITIONS else values[begin:end]
@@ -257,7 +256,8 @@ def batch_shape(
         # Blocks may differ in their rate by more than chance.
         variance = size / mean * float(np.var(np.diff(targets.starts) - rate * lengths))
         needed = min(size, int(1.02 * expected + 3 * max(expected, variance) ** 0.5))
-        slots[name] = max(_rounded(needed, 64), *_group_sizes(targets.starts, examples.units))
+        largest_group = int(np.diff(targets.starts[examples.units]).max())
+        slots[name] = max(_rounded(needed, 64), largest_group)
     return BatchShape(size, count, slots, max_seqlen, constant)
 
 
@@ -288,12 +288,6 @@ def _select_targets(targets: Targets, blocks: Ints) -> Targets:
     slots = ranges(targets.starts[blocks], sizes)
     columns = {name: values[slots] for name, values in targets.columns.items()}
     return Targets(offsets(sizes), columns)
-
-
-def _group_sizes(starts: Ints, units: Ints) -> list[int]:
-    """The sizes of the groups, where `starts` are offsets by block."""
-    sizes: list[int] = np.diff(starts[units]).tolist()
-    return sizes
 
 
 def _pad_rows(values: Ints, rows: int, width: int, name: str) -> Ints:

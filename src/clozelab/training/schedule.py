@@ -7,14 +7,14 @@ Some steps, or some blocks of every step, may be read causally (arXiv:2507.00994
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from math import ceil, cos, isclose, pi, sqrt
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from clozelab.errors import UserError
-from clozelab.ranges import Checked, NonNegativeInt, PositiveFloat, PositiveInt, Share, between
+from clozelab.ranges import NonNegativeInt, Part, PositiveFloat, PositiveInt, Share, between
 
 _CLOSE = 1e-6  # shares that differ by less are equal
 
@@ -29,16 +29,13 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule(Checked):
+class Schedule(Part):
     """The steps of a run, their batch sizes (over all devices) and learning rates.
 
     Everything is a function of the share of the run that is done. A run on a budget of time may
     be slower or faster than estimated: then the rest of the schedule is spread over the steps that
     there is still time for.
     """
-
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     steps: PositiveInt
     warmup: NonNegativeInt  # steps over which the learning rate rises
@@ -101,7 +98,8 @@ class Schedule(Checked):
         if self.decay == "constant":
             return 1.0
         # BERT's code began the line with the warm-up, so the learning rate drops where that ends.
-        first = 0 if self.decay == "google_linear" else max(self.warmup, self._plateau_end)
+        plateau_end = (1 - self.decay_share) * self.steps
+        first = 0 if self.decay == "google_linear" else max(self.warmup, plateau_end)
         if planned < first:
             return 1.0
         left = (self.steps - planned) / (self.steps - first) if planned < self.steps else 0.0
@@ -112,11 +110,6 @@ class Schedule(Checked):
         elif self.decay == "one_minus_sqrt":
             left = 1 - sqrt(1 - left)
         return self.final + (1 - self.final) * left
-
-    @property
-    def _plateau_end(self) -> float:
-        """The step at which the learning rate begins to fall, unless it still rises."""
-        return (1 - self.decay_share) * self.steps
 
     def progress(self, step: int) -> float:
         """The share of the run that is done after `step` steps."""
@@ -136,8 +129,7 @@ class Schedule(Checked):
         """The phase of the step after `step` others; the last phase never ends."""
         if not self.phases:
             return Phase(None, 0, self.steps - 1, 0)
-        ends = self._ends(share for _, share in self.phases)
-        number = bisect_right(ends, min(self._unrefitted(step), self.steps - 1))
+        number, ends = self._stretch(step, [share for _, share in self.phases])
         first = ends[number - 1] if number else 0
         return Phase(self.phases[number][0], first, ends[number] - 1, number)
 
@@ -145,15 +137,15 @@ class Schedule(Checked):
         """The number of blocks of the step after `step` others."""
         shares = [share for _, share in self.ramp]
         sizes = [*(size for size, _ in self.ramp), self.batch_size]
-        ends = self._ends([*shares, 1 - sum(shares)])
-        return sizes[bisect_right(ends, min(self._unrefitted(step), self.steps - 1))]
+        number, _ = self._stretch(step, [*shares, 1 - sum(shares)])
+        return sizes[number]
 
     def causal_share(self, step: int) -> float:
         """The share of blocks that the step after `step` others reads causally."""
         left = 1 - sum(share for _, share in self.causal)
         stretches = [*self.causal, *([(0.0, left)] if left > _CLOSE else [])]
-        ends = self._ends(share for _, share in stretches)
-        return stretches[bisect_right(ends, min(self._unrefitted(step), self.steps - 1))][0]
+        number, _ = self._stretch(step, [share for _, share in stretches])
+        return stretches[number][0]
 
     @property
     def mean_causal_share(self) -> float:
@@ -202,16 +194,17 @@ class Schedule(Checked):
             return self.steps + step - total
         return done + (self.steps - done) * (step - first) / (total - first)
 
-    def _ends(self, shares: Iterable[float]) -> list[int]:
-        """The steps at which stretches of these shares end; none is empty, given enough steps."""
+    def _stretch(self, step: int, shares: Sequence[float]) -> tuple[int, list[int]]:
+        """In which of the stretches with these shares of the steps a step is, and where they end.
+
+        None is empty, given enough steps, and the last one never ends.
+        """
         ends = [round(total * self.steps) for total in accumulate(shares)]
         ends[-1] = self.steps
-        if self.steps < len(ends):
-            return ends
-        for number in range(len(ends)):
+        for number in range(len(ends) if self.steps >= len(ends) else 0):
             before, after = ends[number - 1] if number else 0, len(ends) - 1 - number
             ends[number] = min(max(ends[number], before + 1), self.steps - after)
-        return ends
+        return bisect_right(ends, min(self._unrefitted(step), self.steps - 1)), ends
 
     def _check_phases(self) -> None:
         if any(length < 1 or share <= 0 for length, share in self.phases):
