@@ -46,12 +46,12 @@ _SHAPES = ([5, 0, 9, 3, 21, 4], [1, 1, 2], [40, 2, 1, 1, 60, 7], list[int](), [3
 
 def check_part(part: Any, *, slot: str | None = None) -> None:
     """Hold a part to what the parts of its slot promise; `slot` where it is not registered."""
-    registered = type(part) if is_dataclass(part) and not isinstance(part, type) else part
+    registered: Any = type(part) if is_dataclass(part) and not isinstance(part, type) else part
     slot = slot or registry.slot_of(registered)
     name = getattr(registered, "__name__", repr(part))
     _hold(slot in registry.DUTIES, f"{name} is in no slot; register it, or give slot=")
     assert slot is not None
-    registry.check(slot, "part", registered)
+    registry.check(slot, registered.name if slot == "task" else "part", registered)
     if slot == "measure":
         return
     if isinstance(part, type):

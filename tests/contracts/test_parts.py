@@ -12,6 +12,7 @@ from clozelab import registry
 from clozelab.blocks.sentences import FullSentences
 from clozelab.config import slots
 from clozelab.contracts import Blocks, Documents, Hidden, Plan, Vocabulary
+from clozelab.finetuning.kinds import KINDS
 from clozelab.masking.token import Token
 from clozelab.objectives.language_models import MaskedLm
 from clozelab.objectives.spans import SpanBoundary
@@ -33,6 +34,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "steps": {"steps": 20, "warmup": 4, "batch_size": 8},
     "stream_pair": {"length": 24, "reuse": 10, "rows": 4},
     "bidirectional_lm": {"words": 50, "samples": 50},
+    "classify": {"labels": ("no", "yes")},
+    "tag": {"tags": ("O", "B")},
 }
 ALL = [(slot, name) for slot, table in slots.SLOTS.items() for name in table]
 
@@ -40,6 +43,11 @@ ALL = [(slot, name) for slot, table in slots.SLOTS.items() for name in table]
 @pytest.mark.parametrize(("slot", "name"), ALL, ids=[f"{slot}-{name}" for slot, name in ALL])
 def test_every_part_of_clozelab_is_one(slot: str, name: str) -> None:
     check_part(slots.SLOTS[slot][name](**NEEDED.get(name, {})))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_task_is_one(name: str) -> None:
+    check_part(KINDS[name](**NEEDED.get(name, {})))
 
 
 @dataclass(frozen=True)
