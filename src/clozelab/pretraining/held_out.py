@@ -19,7 +19,7 @@ from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Batch, Format
+from clozelab.contracts import Batch, Format, Ints
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
 from clozelab.models.load import load, pretrained
@@ -69,11 +69,11 @@ class HeldOut:
         """The number of blocks."""
         return sum(map(len, self.groups))
 
-    def first(self, blocks: int) -> HeldOut:
-        """A copy with at most `blocks` blocks, to time an evaluation."""
-        few = copy(self)
-        few.groups = [self.groups[0][:blocks]]
-        return few
+    def part(self, numbers: Ints) -> HeldOut:
+        """A copy with only these of its blocks."""
+        some = copy(self)
+        some.groups = [numbers]
+        return some
 
     def has_targets(self, objective: str) -> bool:
         """Whether any block has a target for an objective."""

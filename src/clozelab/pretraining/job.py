@@ -16,6 +16,7 @@ from clozelab.models.build import PretrainingModel
 from clozelab.models.model import Model
 from clozelab.pretraining.early_stopping import Adaptation
 from clozelab.pretraining.source import rows_of_a_group
+from clozelab.ranges import largest_divisor
 from clozelab.remote.access import shown
 from clozelab.runs.diagnostics import followed_objective
 from clozelab.text.store.corpus import Store, store_identity
@@ -45,11 +46,12 @@ class PretrainJob:
         sequences = self.recipe.schedule.batch_size
         group = rows_of_a_group(self.recipe, sequences)
         if group > 1 and sequences // group < processes:
+            most = largest_divisor(sequences, sequences // processes)
+            smaller = f"give the objective in_batch = {most}, or " if most > 1 else ""
             raise UserError(
                 f"{self.recipe.name}: {processes} processes share a step by groups of texts that"
                 f" are told apart, and schedule.batch_size = {sequences} is {sequences // group} of"
-                f" {group}; give the objective in_batch = {max(2, sequences // processes)}, or use"
-                " fewer"
+                f" {group}; {smaller}use fewer"
             )
         if "stream" not in self.recipe.blocks.provides:
             return

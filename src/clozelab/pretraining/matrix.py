@@ -6,8 +6,7 @@ under every masking strategy, on the same blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from copy import copy
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from clozelab.nearest import remedy
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.held_out import FORMATS, HeldOut, masked, measurable
 from clozelab.text.store import Corpus
-from clozelab.training.loop import Measured
 from clozelab.training.memory import FORWARD_TOKENS
 from clozelab.training.world import World, join
 
@@ -95,7 +93,7 @@ def follow(
     if not others:
         for recipe, _ in opened:
             known = [(other.masking, other.corruption) for other in others.values()]
-            if _predicts_masked(recipe) and (recipe.masking, recipe.corruption) not in known:
+            if _masked_lm(recipe) and (recipe.masking, recipe.corruption) not in known:
                 name = (
                     recipe.name if recipe.name not in others else f"{recipe.name} ({len(others)})"
                 )
@@ -109,13 +107,14 @@ def follow(
         for row, (recipe, model) in zip(cells, opened, strict=True):
             model.to(world.device).eval()
             for other in others.values():
-                cell, size = _mask_cell(recipe, model, corpus, other, form, blocks, world, size)
-                row.append(cell)
+                sample = _under_masks(recipe, model, corpus, other, blocks=form, count=blocks)
+                size = size if sample is None else sample.size
+                row.append(_cell(sample, model, [_OBJECTIVE], world))
                 done += 1
                 yield done, total
             for name in FORMATS if pairs else ():
-                cell = _pair_cell(recipe, model, corpus, name, pairs, world)
-                pair_cells.setdefault(name, []).append(cell)
+                sample = _of_pairs(recipe, model, corpus, name, count=pairs)
+                pair_cells.setdefault(name, []).append(_cell(sample, model, PAIRS, world))
                 done += 1
                 yield done, total
             model.cpu()
@@ -152,9 +151,10 @@ def strategy(word: str) -> Recipe:
     return replace(usual, name=word, masking=masking, corruption=Corruption(unit=unit))
 
 
-def _predicts_masked(recipe: Recipe) -> bool:
-    """Whether it has the masked_lm objective."""
-    return any(slots.use("objectives", part) == _OBJECTIVE for part in recipe.objectives)
+def _masked_lm(recipe: Recipe) -> Any:
+    """Its masked_lm objective, or None."""
+    parts = (part for part in recipe.objectives if slots.use("objectives", part) == _OBJECTIVE)
+    return next(parts, None)
 
 
 def _common_format(recipes_: Sequence[Recipe]) -> Any:
@@ -166,47 +166,45 @@ def _common_format(recipes_: Sequence[Recipe]) -> Any:
     return FullSentences(length=min(form.length for form in lengths))
 
 
-def _mask_cell(
+def _under_masks(
     recipe: Recipe,
-    whole: PretrainingModel,
+    model: PretrainingModel,
     corpus: Corpus,
     other: Recipe,
-    form: Any,
-    blocks: int,
-    world: World,
-    size: int,
-) -> tuple[MatrixCell | None, int]:
-    """The cell of a model under a strategy, or None, and the number of blocks."""
-    if _OBJECTIVE not in whole.heads or not _predicts_masked(recipe):
-        return None, size
-    part = next(p for p in recipe.objectives if slots.use("objectives", p) == _OBJECTIVE)
+    *,
+    blocks: Any,
+    count: int,
+) -> HeldOut | None:
+    """Held-out blocks under a strategy; None if the model does not predict what it masks."""
+    part = _masked_lm(recipe)
+    if _OBJECTIVE not in model.heads or part is None:
+        return None
     try:
         alone = replace(recipe, objectives=(part,), schedule=replace(recipe.schedule, causal=()))
         masked_recipe = masked(alone, other)
     except UserError:
-        return None, size
-    held_out = HeldOut(masked_recipe, corpus, blocks=form, count=blocks)
-    heads = {_OBJECTIVE: whole.heads[_OBJECTIVE]}
-    model = PretrainingModel(whole.encoder, heads, whole.reads)
-    losses = _measured(held_out, lambda text: text.measure(model, world, tokens=FORWARD_TOKENS))
-    return losses, held_out.size
+        return None
+    return HeldOut(masked_recipe, corpus, blocks=blocks, count=count)
 
 
-def _pair_cell(
-    recipe: Recipe, whole: PretrainingModel, corpus: Corpus, name: str, count: int, world: World
-) -> MatrixCell | None:
-    """The cell of a model on one kind of pairs; None without a pair objective."""
-    heads = {head: whole.heads[head] for head in PAIRS if head in whole.heads}
-    if not heads:
+def _of_pairs(
+    recipe: Recipe, model: PretrainingModel, corpus: Corpus, name: str, *, count: int
+) -> HeldOut | None:
+    """Held-out pairs of one kind; None if the model has no pair objective."""
+    if not {*PAIRS} & {*model.heads}:
         return None
     form: Any = recipe.blocks
-    held_out = HeldOut(recipe, corpus, blocks=FORMATS[name](length=form.length), count=count)
-    model = PretrainingModel(whole.encoder, heads, whole.reads)
-    return _measured(held_out, lambda sample: sample.measure(model, world, tokens=FORWARD_TOKENS))
+    return HeldOut(recipe, corpus, blocks=FORMATS[name](length=form.length), count=count)
 
 
-def _measured(held_out: HeldOut, measure: Callable[[HeldOut], Measured]) -> MatrixCell:
-    """The cell of the sums that are measured over parts of the blocks."""
+def _cell(
+    held_out: HeldOut | None, whole: PretrainingModel, heads: Collection[str], world: World
+) -> MatrixCell | None:
+    """The cell of a model on these blocks, by one of its heads that are named."""
+    if held_out is None:
+        return None
+    own = {name: whole.heads[name] for name in heads if name in whole.heads}
+    model = PretrainingModel(whole.encoder, own, whole.reads)
     order = np.concatenate(held_out.groups)
     if len(order) < 2:
         raise UserError(
@@ -216,9 +214,8 @@ def _measured(held_out: HeldOut, measure: Callable[[HeldOut], Measured]) -> Matr
     parts = max(2, min(_PARTS, len(order) // 2))
     losses, corrects, counts = [], [], []
     for number in range(parts):
-        sample = copy(held_out)
-        sample.groups = [order[number::parts]]
-        ((_, sums),) = measure(sample).items()
+        part = held_out.part(order[number::parts])
+        ((_, sums),) = part.measure(model, world, tokens=FORWARD_TOKENS).items()
         losses.append(sums["loss"])
         corrects.append(sums["correct"])
         counts.append(sums["count"])

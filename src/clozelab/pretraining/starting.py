@@ -79,8 +79,9 @@ def continued(
         recipe = _as_short_as(recipe, loaded.recipe)
     corpus = job.stores[0][0]
     old = loaded.recipe.tokenizer.vocabulary
-    weights = {name: value.detach() for name, value in loaded.module.named_parameters()}
-    if not any(part.generates_input for part in recipe.objectives):
+    if any(part.generates_input for part in recipe.objectives):
+        weights = {name: value.detach() for name, value in loaded.module.named_parameters()}
+    else:
         weights = weights_of(loaded.module)
     for owner in PAIRS:  # an imported pooler without a head becomes that of a pair objective
         for name in ("weight", "bias"):

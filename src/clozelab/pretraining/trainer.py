@@ -24,6 +24,7 @@ from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.passes import passes_note
 from clozelab.pretraining.source import BlockSource, rows_of_a_group, views_of
 from clozelab.pretraining.steps import Steps
+from clozelab.ranges import largest_divisor
 from clozelab.runs import machine as machines
 from clozelab.runs import warm
 from clozelab.runs.diagnostics import followed_objective
@@ -126,7 +127,7 @@ class PretrainTrainer:
             sample = held_out(self.recipe, corpus, length=length, count=blocks)
             if isinstance(sample, str):
                 continue
-            few, seconds = sample.first(_TIMED_BLOCKS), 0.0
+            few, seconds = sample.part(sample.groups[0][:_TIMED_BLOCKS]), 0.0
             for _ in range(2):  # the first time is slower
                 began = machines.now(self.world.device)
                 self._judged(few, length)
@@ -159,9 +160,9 @@ class PretrainTrainer:
         """A message with remedies, where memory has no room for one group."""
         batch_size = self.recipe.schedule.batch_size
         rows = rows_of_a_group(self.recipe, batch_size)
-        fewer = [size for size in range(2, rows // 2 + 1) if batch_size % size == 0]
+        fewer = largest_divisor(batch_size, rows // 2)
         number = [part.contrasts for part in self.recipe.objectives].index(True)
-        remedies = [f"--set objectives.{number}.in_batch={fewer[-1]}"] if fewer else []
+        remedies = [f"--set objectives.{number}.in_batch={fewer}"] if fewer > 1 else []
         remedies += ["--recompute", "a smaller --size"]
         return (
             f"out of memory with a group of {rows} rows of {views_of(self.recipe)} texts, which"
@@ -170,11 +171,11 @@ class PretrainTrainer:
 
     def length(self, step: int) -> int:
         """The length of the blocks in a step."""
-        return self.recipe.schedule.phase(step).length or self.recipe.blocks.length
+        return self.schedule.phase(step).length or self.recipe.blocks.length
 
     def sources(self, step: int) -> list[BlockSource]:
         """The stores with blocks of the length of a step."""
-        return self.steps.sources(self.recipe.schedule.phase(step).number, self.length(step))
+        return self.steps.sources(self.schedule.phase(step).number)
 
     def began(self, first: int) -> Began:
         """The event that describes the run before its first step."""

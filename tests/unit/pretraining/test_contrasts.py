@@ -140,7 +140,7 @@ def test_rows_of_a_format_are_a_text_its_positive_and_its_negative() -> None:
     overrides = ["blocks.use=sentence_rows", "blocks.views=3"]
     recipe = fitted(shrunk("simcse", *overrides, batch_size=3), corpus)
     steps = Steps(recipe, [(corpus, 1.0)], seed=0, tokens=4096, gpu=False)
-    sources = steps.sources(0, 32)
+    sources = steps.sources(0)
     whole = sources[0].plan(0)
     assert sources[0].views == 3 and sources[0].size == len(whole) // 3
     (batch,) = next(iter(steps.jobs(0, steps.start())))().batches
@@ -177,6 +177,13 @@ def test_more_processes_than_groups_are_refused() -> None:
     job = starting.fresh(shrunk("simcse"), data=[store("wordpiece")], seed=0)
     with pytest.raises(UserError, match="in_batch = 2, or use fewer"):
         PretrainTrainer(job, replace(MACHINE, micro_batch=4), World(0, 2, HERE.device))
+    for batch_size, processes, remedy in (
+        (64, 3, "of 64; give the objective in_batch = 16, or use fewer"),  # which divides it
+        (7, 3, "of 7; use fewer"),
+    ):
+        other = replace(job, recipe=shrunk("simcse", batch_size=batch_size))
+        with pytest.raises(UserError, match=remedy):
+            other.check(processes=processes)
 
 
 def test_a_vector_of_cls_that_nothing_trained_is_noted() -> None:
