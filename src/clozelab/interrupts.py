@@ -20,6 +20,8 @@ _HOLDS = hasattr(signal, "pthread_sigmask")
 _LOOK = 0.2  # seconds that a signal waits at most while this process waits for others
 _GRACE = 3.5  # seconds to save after the parent ended: all end within five (docs/tasks.md)
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
 T = TypeVar("T")
 Found = TypeVar("Found", bound=Collection[Any])
 
@@ -47,15 +49,23 @@ def _in_main_thread() -> bool:
 
 
 @contextmanager
-def _handling(handler: Callable[[int, Any], None], *signs: signal.Signals) -> Iterator[None]:
-    """Install a handler for signals during the block; only the main thread can do that."""
-    signs = signs if _in_main_thread() else ()
-    before = {sign: signal.signal(sign, handler) for sign in signs}
+def handlers_restored(signs: Collection[signal.Signals] = _STOPS) -> Iterator[None]:
+    """Restore the handlers of signals at the end of the block; only the main thread has any."""
+    before = {sign: signal.getsignal(sign) for sign in signs if _in_main_thread()}
     try:
         yield
     finally:
-        for sign, earlier in before.items():
-            signal.signal(sign, earlier)
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+
+
+@contextmanager
+def _handling(handler: Callable[[int, Any], None], *signs: signal.Signals) -> Iterator[None]:
+    """Install a handler for signals during the block; only the main thread can do that."""
+    with handlers_restored(signs):
+        for sign in signs if _in_main_thread() else ():
+            signal.signal(sign, handler)
+        yield
 
 
 @contextmanager
@@ -73,7 +83,7 @@ def stopping() -> Iterator[Callable[[], int]]:
             with suppress(OSError):  # nobody may be listening
                 os.write(2, b"\nstopping after this step; a second signal stops at once\n")
 
-    with _handling(stop, signal.SIGINT, signal.SIGTERM):
+    with _handling(stop, *_STOPS):
         yield lambda: came
 
 
@@ -93,22 +103,10 @@ def terminable() -> Iterator[None]:
 def noted() -> Iterator[list[int]]:
     """Collect the signals that come during the block; the first is raised at its end."""
     came: list[int] = []
-    with _handling(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM):
+    with _handling(lambda number, _: came.append(number), *_STOPS):
         yield came
     if came:
         signal.raise_signal(came[0])
-
-
-@contextmanager
-def handlers_restored() -> Iterator[None]:
-    """Restore the handlers that a library changes in the block: Ray's would end at SIGTERM."""
-    signs = (signal.SIGINT, signal.SIGTERM) if _in_main_thread() else ()
-    before = {sign: signal.getsignal(sign) for sign in signs}
-    try:
-        yield
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
 
 
 @contextmanager
