@@ -7,7 +7,7 @@ can also be measured under another recipe's masks, or on another objective's pai
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -92,7 +92,7 @@ class HeldOut:
         share = self.size / len(self.groups)
         return mapped(work, lambda groups: (round(groups * share), self.size))
 
-    def _feed(self, world: World, tokens: int) -> Any:
+    def _feed(self, world: World, tokens: int) -> Iterator[Prepared]:
         for number, group in enumerate(self.groups):
             parts = -(-len(group) // self.together)
             first, last = (parts * rank // world.size for rank in (world.rank, world.rank + 1))

@@ -75,12 +75,12 @@ class PretrainJob:
         origin, budget, adapts = self.origin, self.budget, self.adaptation
         if origin is not None:  # a hub name is no path
             origin = str(Path(origin).resolve()) if Path(origin).exists() else shown(origin)
-        licenses = [corpus.license for corpus, _ in self.stores]
+        stores, licenses = self.identity(), [corpus.license for corpus, _ in self.stores]
         return {
             "seed": self.seed,
             "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
-            "data": [f"{store['path']}:{store['weight']:g}" for store in self.identity()],
-            "fingerprint": [store["made"] for store in self.identity()],
+            "data": [f"{store['path']}:{store['weight']:g}" for store in stores],
+            "fingerprint": [store["made"] for store in stores],
             "license": [one or NOT_STATED for one in licenses] if any(licenses) else None,
             "from": None if self.teacher else origin,
             "teacher": origin if self.teacher else None,

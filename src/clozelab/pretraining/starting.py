@@ -26,6 +26,7 @@ from clozelab.pretraining.early_stopping import Adaptation
 from clozelab.pretraining.fitting import changes, fitted, notes
 from clozelab.pretraining.job import PretrainJob
 from clozelab.runs.directory import TASK, Run
+from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import as_it_was, exists, open_stores
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
@@ -78,7 +79,28 @@ def continued(
     if not shaped:
         recipe = _as_short_as(recipe, loaded.recipe)
     corpus = job.stores[0][0]
-    old = loaded.recipe.tokenizer.vocabulary
+    weights = _start_weights(recipe, loaded, corpus)
+    by_words = [part for part in recipe.objectives if "words" in part.needs]
+    words = tuple(f"heads.{slots.use('objectives', part)}." for part in by_words)
+    said: tuple[str, ...] = ()
+    if words and fingerprints(loaded)[:1] != [corpus.manifest["fingerprint"]]:
+        weights = {n: value for n, value in weights.items() if not n.startswith(words)}
+        said = (f"the softmax over words begins anew: it has those of {corpus.name}",)
+    size = max(loaded.recipe.tokenizer.vocabulary, corpus.vocabulary.size)
+    # Warnings that are due to this encoder.
+    warnings = tuple(line for line in recipe.warnings() if line not in job.recipe.warnings())
+    warnings += tuple(_untrained_cls(recipe, loaded))
+    return replace(
+        job,
+        recipe=recipe.reading(corpus.tokenizer, vocabulary=size),
+        start=weights,
+        origin=place,
+        notes=job.notes + loaded.notes + warnings + said,
+    )
+
+
+def _start_weights(recipe: Recipe, loaded: Model, corpus: Corpus) -> dict[str, Tensor]:
+    """The weights of another model by their names in a model of the recipe."""
     if any(part.generates_input for part in recipe.objectives):
         weights = {name: value.detach() for name, value in loaded.module.named_parameters()}
     else:
@@ -93,24 +115,7 @@ def continued(
             weights.setdefault(table, weights["encoder.embeddings.words.weight"])
     if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         weights = _extend_vocabulary(weights, loaded, corpus.tokenizer, corpus.name)
-    by_words = [part for part in recipe.objectives if "words" in part.needs]
-    words = tuple(f"heads.{slots.use('objectives', part)}." for part in by_words)
-    said: tuple[str, ...] = ()
-    if words and fingerprints(loaded)[:1] != [corpus.manifest["fingerprint"]]:
-        weights = {n: value for n, value in weights.items() if not n.startswith(words)}
-        said = (f"the softmax over words begins anew: it has those of {corpus.name}",)
-    kind: Any = recipe.tokenizer
-    size = max(old, corpus.vocabulary.size)
-    # Warnings that are due to this encoder.
-    warnings = tuple(line for line in recipe.warnings() if line not in job.recipe.warnings())
-    warnings += tuple(_untrained_cls(recipe, loaded))
-    return replace(
-        job,
-        recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
-        start=weights,
-        origin=place,
-        notes=job.notes + loaded.notes + warnings + said,
-    )
+    return weights
 
 
 def _untrained_cls(recipe: Recipe, model: Model) -> Iterator[str]:
@@ -177,11 +182,8 @@ def taught(
     elif not sized:
         recipe = _as_wide_as(recipe, teacher.recipe, own)
     said = (*notes(recipe, corpus), *_size_note(recipe.encoder, teacher.recipe.encoder))
-    recipe = fitted(recipe, corpus)
-    kind: Any = recipe.tokenizer
-    recipe = replace(
-        recipe, tokenizer=replace(kind, vocabulary=teacher.recipe.tokenizer.vocabulary)
-    )
+    rows = teacher.recipe.tokenizer.vocabulary
+    recipe = fitted(recipe, corpus).reading(corpus.tokenizer, vocabulary=rows)
     return PretrainJob(
         recipe,
         stores,
@@ -270,15 +272,15 @@ def _adaptation(facts: Mapping[str, Any]) -> Adaptation | None:
     if "adaptation" not in facts:
         return None
     settings = dict(facts["adaptation"])
-    general, fingerprint = settings.pop("general", None), settings.pop("general_fingerprint", "")
-    patience = settings.pop("patience")
-    if general is not None and not exists(general):
-        raise UserError(
-            f"{general}: the corpus of general text is missing; restore it, then resume the run"
-        )
-    places = [] if general is None else [as_it_was(f"{general}:1", fingerprint)]
-    corpora = [corpus for corpus, _ in open_stores(places)] if places else [None]
-    return Adaptation(corpora[0], patience, settings)
+    place, fingerprint = settings.pop("general", None), settings.pop("general_fingerprint", "")
+    patience, general = settings.pop("patience"), None
+    if place is not None:
+        if not exists(place):
+            raise UserError(
+                f"{place}: the corpus of general text is missing; restore it, then resume the run"
+            )
+        ((general, _),) = open_stores([as_it_was(f"{place}:1", fingerprint)])
+    return Adaptation(general, patience, settings)
 
 
 def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequence[str]:

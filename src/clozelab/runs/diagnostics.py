@@ -96,9 +96,8 @@ def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) ->
 _PARTS, _FEWEST, _MOST = 20, 100, 5_000
 _NEAR = 0.98  # of the plateau's loss: below, the model has learned more
 LEFT = 0.9  # of the plateau's loss: a run that ends below it has left the plateau for good
-FOUND = (
-    0.01  # of the replaced tokens: a detector that finds fewer knows only their share; not tuned
-)
+# Of the replaced tokens: a detector that finds fewer knows only their share; not tuned.
+FOUND = 0.01
 _FALL = 0.005  # of the entropy, from one stretch to the next: less does not count as a fall
 _ACTIVE = 0.5  # of the peak learning rate: below, every loss is nearly constant
 _TRIAL = 10  # steps, of which nobody expects that they teach much

@@ -116,7 +116,8 @@ class RunRecord:
 
 def read_run(run: Run, name: str) -> RunRecord:
     """The record of a run, as far as it got, under a name."""
-    recipe, tokenizer_known = _recipe(run)
+    facts = run.machine()
+    recipe, tokenizer_known = _recipe(run, facts)
     kinds = defaultdict[str, list[Entry]](list)
     for entry in run.events():
         kinds[entry["kind"]].append(entry)
@@ -132,7 +133,7 @@ def read_run(run: Run, name: str) -> RunRecord:
         name=name,
         folder=run.path,
         recipe=recipe,
-        machine=run.machine(),
+        machine=facts,
         steps=max([result.get("steps", 0), *tokens_at]),
         tokens=result.get("tokens", total),
         seconds=result.get("seconds", seconds),
@@ -145,7 +146,7 @@ def read_run(run: Run, name: str) -> RunRecord:
         tokenizer_known=tokenizer_known,
         clock=clock,
         numbers=_numbers(steps, tokens_at),
-        chance=dict(run.machine().get("probe_constants", {})),
+        chance=facts.get("probe_constants", {}),
         probed={name: points[-1][1] for name, points in probes.items()},
     )
 
@@ -183,13 +184,13 @@ def _numbers(steps: Sequence[Entry], tokens_at: Mapping[int, int]) -> dict[str, 
     return curves
 
 
-def _recipe(run: Run) -> tuple[Recipe, bool]:
+def _recipe(run: Run, facts: Mapping[str, Any]) -> tuple[Recipe, bool]:
     """The recipe, and whether its tokenizer is that of the corpus.
 
     Old runs recorded the tokenizer that was asked for; their checkpoints have the corpus's.
     """
     recipe = run.recipe()
-    if run.machine().get("tokenizer") == recipe.tables()["tokenizer"]["use"]:
+    if facts.get("tokenizer") == recipe.tables()["tokenizer"]["use"]:
         return recipe, True
     saved = sorted(run.checkpoints.glob("step-*/tokenizer.json"))
     try:
