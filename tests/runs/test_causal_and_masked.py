@@ -268,8 +268,8 @@ def test_both_directions_are_learned_and_each_at_its_own_place() -> None:
     few = store("byte_bpe", documents=3, variant="embedded")
     trainer = PretrainTrainer(fresh(recipe, data=[few], seed=0), MACHINE, HERE)
     last = [means(step.sums) for step in steps_of(trainer)[-10:]]
-    counts = trainer.vocabulary.counts
-    entropy = unigram_entropy(counts[trainer.vocabulary.ordinary])  # type: ignore[index]
+    vocabulary = trainer.job.stores[0][0].vocabulary
+    entropy = unigram_entropy(vocabulary.counts[vocabulary.ordinary])  # type: ignore[index]
     losses = {
         name: fmean(entry[name]["loss"] for entry in last if name in entry)
         for name in ("masked_lm", "causal_lm")

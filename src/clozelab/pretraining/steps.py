@@ -103,19 +103,11 @@ class Steps:
             fresh = any(index == 0 for _, index in cursor.places)
             picked, places = self._pick(sources, cursor.places, step)
             cursor = Cursor(phase, places)
-            yield partial(self.prepare, sources, picked, step=step, fresh=fresh, after=cursor)
+            yield partial(self.prepare, picked, step=step, fresh=fresh, after=cursor)
 
-    def prepare(
-        self,
-        sources: list[BlockSource],
-        picked: StepBlocks,
-        *,
-        step: int,
-        fresh: bool,
-        after: Cursor,
-    ) -> Prepared:
+    def prepare(self, picked: StepBlocks, *, step: int, fresh: bool, after: Cursor) -> Prepared:
         """The part of a step that this process trains on."""
-        schedule = self.recipe.schedule
+        sources, schedule = self.sources(after.phase), self.recipe.schedule
         progress, share = schedule.progress(step), schedule.causal_share(step)
         rows = len(picked.numbers)
         group = rows_of_a_group(self.recipe, rows)
@@ -131,9 +123,7 @@ class Steps:
         filled = schedule.batch_size_at(step) * self.recipe.blocks.length if whole else None
         for examples in packs:
             bound = _block_bound(blocks, share if examples.causal else 1 - share, varies=varies)
-            shape = self.shape(
-                sources, phase=after.phase, blocks=bound, causal=examples.causal, filled=filled
-            )
+            shape = self.shape(after.phase, blocks=bound, causal=examples.causal, filled=filled)
             batches += shape.batches(examples)
             counts.update(examples.counts())
         parts: Sequence[Any] = self.recipe.objectives
@@ -154,21 +144,14 @@ class Steps:
             after=after,
         )
 
-    def shape(
-        self,
-        sources: list[BlockSource],
-        *,
-        phase: int,
-        blocks: int,
-        causal: bool = False,
-        filled: int | None = None,
-    ) -> BatchShape:
+    def shape(self, phase: int, *, blocks: int, causal: bool, filled: int | None) -> BatchShape:
         """The shape of a phase's micro-batches in one direction, by a sample of its blocks.
 
         A step has so many blocks, or it is filled with so many tokens.
         """
         cache_key = (phase, causal, filled or 0, 0 if filled else blocks)
         if cache_key not in self._shapes:
+            sources = self.sources(phase)
             self._shapes[cache_key] = batch_shape(
                 self.sample(sources, causal=causal),
                 tokens=self.tokens,

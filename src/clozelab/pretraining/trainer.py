@@ -62,7 +62,6 @@ class PretrainTrainer:
         self.recipe, self.seed = job.recipe, job.seed
         self.precision = machine.precision_on(world.device)
         self.tokens = self._micro_tokens()  # of a micro-batch
-        self.vocabulary = job.stores[0][0].vocabulary
         job.check(processes=world.size)
         self.compiled = machine.compiles(world.device, job.recipe)
         self.model = self._model()
@@ -144,11 +143,11 @@ class PretrainTrainer:
         held = min(self.tokens // length, batch_size * views)  # of a step, or fewer
         if group > 1 and held <= group:
             raise UserError(f"{device}: {self._group_too_large()}")
-        fits = max(held // 2, group if group > 1 else 0)
-        if fits < 1 or self.world.size > 1:
+        fits = max(held // 2, group)
+        if fits == held or self.world.size > 1:
             raise UserError(
                 f"{device}: out of memory with micro-batches of {held} sequences;"
-                f" use --micro-batch {max(fits, 1)}, --recompute or a smaller --size"
+                f" use --micro-batch {fits}, --recompute or a smaller --size"
             )
         self.train_state.model.zero_grad(set_to_none=True)
         empty_cache(device)

@@ -117,7 +117,7 @@ def test_a_block_has_its_direction_whatever_is_beside_it() -> None:
 
 def test_a_step_has_causal_blocks_without_masks_beside_masked_ones() -> None:
     trainer = trainer_of("gpt_bert", HALF, batch_size=16)
-    step, mask = first_step(trainer), trainer.vocabulary.role("mask")
+    step, mask = first_step(trainer), trainer.job.stores[0][0].vocabulary.role("mask")
     assert {batch.input.causal for batch in step.batches} == {False, True}
     for batch in step.batches:
         real = int(batch.input.real)  # type: ignore[arg-type]
