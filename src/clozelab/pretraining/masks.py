@@ -54,8 +54,8 @@ class Draws:
 
     def __init__(self, corruption: Corruption, epoch: int, *, seed: int, suffix: str = "") -> None:
         self.corruption, copy = corruption, corruption.copy(epoch)
-        self.pairs_copy = copy if corruption.redraw == "pairs_and_masks" else 0
-        self.pairs = Drawn(key(seed, f"blocks{suffix}", self.pairs_copy), seed, self.pairs_copy)
+        pairs_copy = copy if corruption.redraw == "pairs_and_masks" else 0
+        self.pairs = Drawn(key(seed, f"blocks{suffix}", pairs_copy), seed, pairs_copy)
         self.masks = key(seed, f"mask{suffix}", copy)
         self.replacements = key(seed, f"replace{suffix}", copy)
 
@@ -148,7 +148,7 @@ def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: in
     return planned(corpus, documents, recipe.blocks, split=split, drawn=draws.pairs)
 
 
-def masked_share(recipe: Recipe, corpus: Corpus, *, seed: int = 0) -> float | None:
+def masked_share(recipe: Recipe, corpus: Corpus) -> float | None:
     """The share of the tokens that the recipe masks in the first blocks of a corpus.
 
     None if it masks none, or the text is too short for a block.
@@ -165,7 +165,7 @@ def masked_share(recipe: Recipe, corpus: Corpus, *, seed: int = 0) -> float | No
         sentences=sentences,
         documents=documents,
     )
-    draws = Draws(recipe.corruption, 0, seed=seed)
+    draws = Draws(recipe.corruption, 0, seed=0)
     try:
         check_units(recipe, corpus)
         blocks_plan = recipe.blocks.plan(sample, draws.pairs.key)

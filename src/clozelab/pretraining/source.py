@@ -64,14 +64,12 @@ class BlockSource:
 
     def plan(self, epoch: int) -> Plan:
         """The blocks of an epoch; the two last plans are kept."""
-        draws = Draws(self.recipe.corruption, epoch, seed=self.seed, suffix=self.suffix)
-        copy = draws.pairs_copy
+        drawn = Draws(self.recipe.corruption, epoch, seed=self.seed, suffix=self.suffix).pairs
         with self._lock:
-            if copy not in self._plans:
+            if drawn.copy not in self._plans:
                 try:
-                    documents, form = self.documents, self.blocks
                     plan = planned(
-                        self.corpus, documents, form, split=self.split, drawn=draws.pairs
+                        self.corpus, self.documents, self.blocks, split=self.split, drawn=drawn
                     )
                 except UserError as error:
                     raise UserError(f"{self.corpus.name}: {error}") from None
@@ -81,8 +79,8 @@ class BlockSource:
                         f" {self.blocks.length} tokens; give more text, or shorter blocks"
                         " (--size tiny)"
                     )
-                _keep(self._plans, copy, plan)
-            return self._plans[copy]
+                _keep(self._plans, drawn.copy, plan)
+            return self._plans[drawn.copy]
 
     def order(self, epoch: int) -> Ints:
         """The numbers of an epoch's rows in the order in which they are visited, each once."""

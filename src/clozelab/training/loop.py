@@ -158,7 +158,7 @@ def train(state: TrainState, feed: Iterable[Prepared], world: World) -> Iterator
             with timer, raising_one():
                 gradients = _compute_gradients(state, prepared, world)
         except torch.OutOfMemoryError as error:
-            out_of_memory = str(error) or "out of memory"  # the traceback keeps tensors alive
+            out_of_memory = str(error)  # the traceback keeps tensors alive
         if pending:
             yield pending.read(last)
             last = time.perf_counter()
