@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 _HOLDS = hasattr(signal, "pthread_sigmask")
 _LOOK = 0.2  # seconds that a signal waits at most while this process waits for others
 _GRACE = 3.5  # seconds to save after the parent ended: all end within five (docs/tasks.md)
-
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 T = TypeVar("T")
@@ -50,7 +49,10 @@ def _in_main_thread() -> bool:
 
 @contextmanager
 def handlers_restored(signs: Collection[signal.Signals] = _STOPS) -> Iterator[None]:
-    """Restore the handlers of signals at the end of the block; only the main thread has any."""
+    """Restore at the end the handlers that the block changes, or a library: Ray's end at SIGTERM.
+
+    Only the main thread has handlers.
+    """
     before = {sign: signal.getsignal(sign) for sign in signs if _in_main_thread()}
     try:
         yield

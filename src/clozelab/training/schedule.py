@@ -201,9 +201,10 @@ class Schedule(Part):
         """
         ends = [round(total * self.steps) for total in accumulate(shares)]
         ends[-1] = self.steps
-        for number in range(len(ends) if self.steps >= len(ends) else 0):
-            before, after = ends[number - 1] if number else 0, len(ends) - 1 - number
-            ends[number] = min(max(ends[number], before + 1), self.steps - after)
+        if self.steps >= len(ends):
+            for number in range(len(ends)):
+                before, after = ends[number - 1] if number else 0, len(ends) - 1 - number
+                ends[number] = min(max(ends[number], before + 1), self.steps - after)
         return bisect_right(ends, min(self._unrefitted(step), self.steps - 1)), ends
 
     def _check_phases(self) -> None:
