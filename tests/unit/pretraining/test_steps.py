@@ -52,7 +52,7 @@ def picks(steps: Steps, first: int = 0, cursor: Cursor | None = None) -> list[tu
     """What each step is made of, and the place after it."""
     steps_picked: list[tuple[Blocks, Any]] = []
 
-    def note(sources: Any, picked: StepBlocks, **rest: Any) -> None:
+    def note(picked: StepBlocks, **rest: Any) -> None:
         columns = (picked.stores, picked.epochs, picked.numbers)
         steps_picked.append((list(zip(*(c.tolist() for c in columns), strict=True)), rest))
 
