@@ -4,6 +4,7 @@
 
 Words behind -- are those of `clozelab bench`. Each turn is a process of its own, which reports the
 median of its own turns of two seconds. The trees alternate: a machine that slows down slows both.
+If they have no history, CLOZELAB_COMMIT is the commit of the second, --before-commit of the first.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from statistics import median
 from typing import Any
 
 
-def measure(source: Path, options: list[str]) -> tuple[dict[str, Any], dict[str, object]]:
+def measure(
+    source: Path, options: list[str], commit: str | None
+) -> tuple[dict[str, Any], dict[str, object]]:
     """What `bench` measured of one tree, and the machine with the tree's commit."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "bench.json"
         path = os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, "-m", "clozelab", "bench", *options, "--out", str(record)]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+        environment = {**os.environ, "PYTHONPATH": path, "CLOZELAB_COMMIT": commit or ""}
+        subprocess.run(command, check=True, env=environment)
         bench = json.loads(record.read_text(encoding="utf-8"))
         (row,) = bench["rows"]
         return row["clozelab"], bench["machine"]
@@ -37,16 +41,18 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--turns", type=int, default=3, help="of each tree")
+    parser.add_argument("--before-commit", metavar="HASH")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("bench", nargs="+", help="words of clozelab bench, behind --")
     arguments = parser.parse_args()
     trees = {"before": arguments.before, "after": arguments.after}
+    commits = {"before": arguments.before_commit, "after": os.environ.get("CLOZELAB_COMMIT")}
     rates: dict[str, list[float]] = {name: [] for name in trees}
     machines: dict[str, dict[str, object]] = {}
     memory: dict[str, float | None] = {}
     for _ in range(arguments.turns):
         for name, source in trees.items():
-            measured, machines[name] = measure(source, arguments.bench)
+            measured, machines[name] = measure(source, arguments.bench, commits[name])
             rates[name].append(measured["tokens_a_second"])
             memory[name] = measured["peak_memory_gib"]
             print(f"{name}: {rates[name][-1]:,.0f} tokens/s, {memory[name]} GiB", flush=True)

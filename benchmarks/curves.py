@@ -15,8 +15,10 @@ import json
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import fields
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -107,16 +109,12 @@ def main() -> None:
         work = Path(folder)
         if any(needs_teacher(name) for name in arguments.recipes):
             run("pretrain", "bert", "--out", str(work / "teacher"), arguments=arguments)
-        runs = {
-            (name, seed, way): pool.submit(
-                train_and_read_curves, name, way, seed, work=work, arguments=arguments
-            )
-            for name in arguments.recipes
-            for seed in range(arguments.seeds)
-            for way in arguments.ways
-        }
+        train = partial(train_and_read_curves, work=work, arguments=arguments)
+        cells = product(arguments.recipes, range(arguments.seeds), arguments.ways)
+        runs = {pool.submit(train, name, way, seed): (name, seed, way) for name, seed, way in cells}
         failed = []
-        for (name, seed, way), learning in runs.items():
+        for learning in as_completed(runs):  # a stop loses only what still runs
+            name, seed, way = runs[learning]
             try:
                 curves = learning.result()
             except RuntimeError as problem:  # the others go on

@@ -15,7 +15,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,7 @@ import torch
 from tokenizers import Tokenizer
 
 from clozelab.files import sha256, write_text
+from clozelab.finetuning.files.tables import located
 from clozelab.finetuning.inputs import inputs_for
 from clozelab.finetuning.request import Data, FinetuneRequest
 from clozelab.finetuning.trial import Trial
@@ -222,18 +223,32 @@ def main() -> None:
         place = Path(folder) / "model"
         write_model(place, tokenizer, layers=layers, width=width, labels=labels)
         sides: dict[str, Any] = {}
+
+        def told(name: str, side: dict[str, Any]) -> None:
+            sides[name] = side
+            print(name, json.dumps(side), flush=True)
+            if arguments.out is not None:  # now, so that a stop loses one contender
+                text = json.dumps(record(sides, run, arguments), indent=1)
+                write_text(arguments.out, text + "\n")
+
         for name, machine in machines_tried().items():
             compiles = trace if name == TRACED else machines.compile_model
             with patch.object(machines, "compile_model", compiles):
-                sides[name] = ours(place, data, **run, machine=machine)
-            print(name, json.dumps(sides[name]), flush=True)
-        sides["trainer"] = theirs(place, data, **run, compiled=False)
+                told(name, ours(place, data, **run, machine=machine))
+        told("trainer", theirs(place, data, **run, compiled=False))
         if torch.cuda.is_available() and arguments.trainer_compiled:
-            sides["trainer compiled"] = theirs(place, data, **run, compiled=True)
+            told("trainer compiled", theirs(place, data, **run, compiled=True))
+    print(json.dumps(record(sides, run, arguments)["ratio"], indent=1))
+
+
+def record(
+    sides: Mapping[str, Any], run: Mapping[str, Any], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """What is measured so far; ratios are to the Trainer, once it is measured."""
     paced = {name: side for name, side in sides.items() if "cut_off_seconds" not in side}
     rates = {name: side["examples_a_second"] for name, side in paced.items()}
     whole = {name: side["seconds_for_examples"] for name, side in paced.items()}
-    record = {
+    return {
         "size": arguments.size,
         **run,
         **sides,
@@ -243,18 +258,16 @@ def main() -> None:
                 **{count: whole["trainer"][count] / whole[name][count] for count in EXAMPLES},
             }
             for name, rate in rates.items()
-            if name != "trainer"
+            if name != "trainer" and "trainer" in rates
         },
-        "data": {name: sha256(Path(getattr(arguments, name))) for name in ("train", "dev")},
+        "data": {
+            name: sha256(located(Path(getattr(arguments, name)))) for name in ("train", "dev")
+        },
         "machine": {
             **machine_facts(),
             **machines.facts(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
         },
     }
-    text = json.dumps(record, indent=1)
-    print(text)
-    if arguments.out is not None:
-        write_text(arguments.out, text + "\n")
 
 
 if __name__ == "__main__":

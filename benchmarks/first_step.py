@@ -122,8 +122,8 @@ def main() -> None:
             }
         for name, measured in records[row].items():
             show(row, name, measured)
-    if arguments.out:
-        Path(arguments.out).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        if arguments.out:  # now, so that a stop loses one row
+            Path(arguments.out).write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ def bench(row: str, out: Path, arguments: argparse.Namespace, *more: str) -> dic
     """One row; None if it failed, which is told."""
     command = [sys.executable, "-m", "clozelab", "bench", *ROWS[row], "--data", arguments.data]
     command += ["--against", "transformers", "--out", str(out), "--overwrite", *more]
+    command += ["--size", arguments.size] if arguments.size else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"{row}: failed\n{(done.stderr or done.stdout)[-1500:]}", flush=True)
@@ -69,6 +70,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--at-once", type=int, default=4, help="while it compiles (4)")
     parser.add_argument("--minutes", type=float, default=1e9, help="no row begins after so many")
+    parser.add_argument("--size", help="another for every row, to try the script")
     arguments = parser.parse_args()
     began, rows = time.monotonic(), arguments.rows or list(ROWS)
     records = {}
