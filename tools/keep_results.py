@@ -15,14 +15,20 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-LINES = 200
+LINES = 200  # step entries that are kept of a log, and the last ones besides
+LAST = 3
 
 
 def thin(file: Path, lines: int = LINES) -> list[dict[str, Any]]:
-    """A run's entries, fewer of them; the last steps, which tell where it ended, are kept."""
+    """A run's entries, fewer of them; the last steps, which tell where it ended, are kept.
+
+    What is that short already stays as it is: a study is kept again whenever it continues.
+    """
     entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     steps = [entry for entry in entries if entry["kind"] == "step"]
-    shown = [*steps[:: max(1, -(-len(steps) // lines))], *steps[-3:]]
+    if len(steps) <= lines + LAST:
+        return entries
+    shown = [*steps[:: -(-len(steps) // lines)], *steps[-LAST:]]
     shown_steps = {id(entry) for entry in shown}
     return [entry for entry in entries if entry["kind"] != "step" or id(entry) in shown_steps]
 

@@ -269,6 +269,21 @@ def test_a_cell_that_failed_before_its_run_began_is_kept(
     assert (cell.variant, cell.failed) == ("static", "has no entity units")
 
 
+@pytest.mark.parametrize("count", [3, 40, 43, 44, 79, 2989])
+def test_records_are_not_thinned_twice(tmp_path: Path, count: int) -> None:
+    thin, log = run_path(str(TOOLS / "keep_results.py"))["thin"], tmp_path / "metrics.jsonl"
+
+    def thinned(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        log.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+        kept: list[dict[str, Any]] = thin(log, 40)
+        return kept
+
+    whole = [{"kind": "step", "step": step} for step in range(count)]
+    once = thinned(whole)
+    assert thinned(once) == once and once[-1] == whole[-1]
+    assert min(count, 22) <= len(once) <= 43
+
+
 def test_records_name_corpora_as_the_study_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
