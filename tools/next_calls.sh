@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# The next measurements on one H200, three calls of at most nine and a half minutes: results/README.md
+# ("The next calls") says what they are for, and which packed folders they need in carried/.
+#
+#     CLOZELAB_COMMIT=HASH bash tools/next_calls.sh 1 OUT      # or 2, or 3; OUT gets the records
+#
+# 1  First what has not run on a GPU: values and gradients of all kernels, layers compiled in half
+#    precision, and losses of whole steps in plain and in fast arithmetic. Then the speed and memory
+#    of steps, before and after: commit 074e225a (activations are computed again, XLNet has kernels),
+#    then 4cb8f28 (faster attention).
+# 2  The rest of modern-block-untuned and mask-rate-schedule-untuned.
+# 3  What is left of these, then spanbert-masking-untuned and wwm-zh-untuned.
+#
+# MINUTES is the time of a call. Whatever is done is in OUT at once, so that a stop loses only what
+# still runs. TRY=1 tries call 1 on a CPU at the smallest sizes, with Triton's
+# interpreter.
+set -u
+cd "$(dirname "$0")/.."
+: "${CLOZELAB_COMMIT:?names the commit of this tree}"
+mkdir -p "$2"
+call=$1 out=$(cd "$2" && pwd)
+python=${PYTHON:-python3} place=${PLACE:-/tmp/measured} work=$(mktemp -d)
+export CLOZELAB_COMMIT PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+tiny=(${TRY:+--size 2x64 --sequences 4 --length 64 --steps 5})
+shapes=(--size mini --steps 100 --at-once 6)
+if [ -n "${TRY:-}" ]; then
+    export TRITON_INTERPRET=1
+    shapes=(--size tiny --steps 12 --at-once 1)
+fi
+
+unpack() { # folders, from carried/NAME.tar.xz
+    mkdir -p "$place"
+    for name; do
+        [ -d "$place/$name" ] || tar xJf "carried/$name.tar.xz" -C "$place" || exit 1
+    done
+}
+
+row() { # the words of clozelab bench for a recipe
+    case $1 in
+    roberta) echo roberta --size base ;;
+    bert) echo bert --size base --length 128 ;;
+    xlnet) echo xlnet --size base --length 512 --sequences 32 ;;
+    esac
+}
+
+correct() {
+    "$python" benchmarks/kernel_times.py --check --out "$out/kernels-check.json" &
+    PYTHONPATH=$PYTHONPATH:$place/pytest timeout 170 "$python" -m pytest -p no:cacheprovider -n 6 \
+        tests/kernels/test_fused.py >"$out/tests.txt" 2>&1 &
+    timeout 170 "$python" benchmarks/curves.py --data "$place/wiki" --out "$out/curves.json" \
+        xlnet roberta bert "${shapes[@]}" &
+    wait
+    tail -n 15 "$out/tests.txt"
+}
+
+compile() { # six at a time: the measurements find all of it in the compilers' caches
+    for tree in src "$place"/old-*/src; do
+        for recipe in roberta bert xlnet; do
+            while [ "$(jobs -rp | wc -l)" -ge 6 ]; do wait -n; done
+            # shellcheck disable=SC2046
+            PYTHONPATH=$tree:$PYTHONPATH timeout 150 "$python" -m clozelab bench $(row $recipe) "${tiny[@]}" \
+                --steps 5 --data "$place/wiki" >>"$work/compile.log" 2>&1 &
+        done
+    done
+    wait
+}
+
+compare() { # commits with recipes, as long as time is left for another
+    for pair in 074e225a:roberta 074e225a:bert 074e225a:xlnet 4cb8f28:roberta 4cb8f28:xlnet \
+        4cb8f28:bert; do
+        old=${pair%:*} recipe=${pair#*:}
+        ((SECONDS + 95 < end)) || break
+        echo "== $recipe, $old and now"
+        # shellcheck disable=SC2046
+        "$python" benchmarks/before_after.py "$place/old-$old/src" src --before-commit "$old" --turns 1 \
+            --out "$work/$recipe-$old.json" -- $(row $recipe) "${tiny[@]}" --data "$place/wiki" |
+            grep tokens/s
+        tar cf "$out/before-after.tar" -C "$work" .
+    done
+}
+
+studies() { # minutes, and the options of run_studies.py
+    nvidia-cuda-mps-control -d || true
+    "$python" tools/run_studies.py "${QUEUE:-results/queue.toml}" --task-data "$place/tasks" --out "$out" \
+        --minutes "${MINUTES:-$1}" "${@:2}"
+}
+
+case $call in
+1)
+    end=$(awk "BEGIN {print int(60 * ${MINUTES:-9.2})}")
+    unpack wiki pytest old-074e225a old-4cb8f28
+    correct
+    echo "== after $SECONDS s: values are compared"
+    compile
+    echo "== after $SECONDS s: compiled"
+    compare
+    ;;
+2)
+    unpack wiki tasks
+    studies 9.2 --corpus "$place/wiki" --side-by-side 2 \
+        --only modern-block-untuned mask-rate-schedule-untuned spanbert-masking-untuned
+    ;;
+3)
+    unpack wiki zhwiki-24mb tasks
+    studies 8 --corpus "$place/wiki" "$place/zhwiki-24mb" --side-by-side 3 \
+        --only modern-block-untuned mask-rate-schedule-untuned spanbert-masking-untuned wwm-zh-untuned
+    ;;
+*) echo "next_calls.sh: call 1, 2 or 3" && exit 2 ;;
+esac
+echo "== after $SECONDS s: done"
