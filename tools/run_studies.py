@@ -11,7 +11,7 @@ CLOZELAB_COMMIT gives the commit if the tree has no history.
 With `--side-by-side 2` the next study begins while one still runs: some 45 seconds of starting and
 compiling, and the last cells of a study, leave most of a GPU idle. Each study runs as many cells at
 once as its table says. The records are packed every minute, so that a machine that fails takes
-little with it.
+little with it; Ctrl-C and SIGTERM end the studies as the end of the minutes does.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 import tomllib
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ from keep_study import keep
 UNFINISHED = Path(__file__).resolve().parent.parent / "results" / "unfinished"
 SAVING = 25  # seconds reserved for saving cells and packing records
 PACK_EVERY = 60  # seconds between two copies of the records, of what is finished by then
+STOPPED = threading.Event()  # by a signal
 
 
 def options(entry: dict[str, Any]) -> list[str]:
@@ -73,16 +75,17 @@ def run(entry: dict[str, Any], place: Path, corpus: Path, task_data: Path, secon
     """Run one study until it is done or its time is over; then it saves, and can be continued."""
     command = [sys.executable, "-m", "clozelab", "study", entry.get("study", entry["name"])]
     command += ["--data", str(corpus), "--task-data", str(task_data), "--out", str(place)]
-    started = subprocess.Popen([*command, *options(entry)])
+    # In a group of its own: of Ctrl-C it hears once, from here.
+    started = subprocess.Popen([*command, *options(entry)], process_group=0)
+    end = time.monotonic() + max(seconds, 1)
+    while started.poll() is None and time.monotonic() < end and not STOPPED.is_set():
+        STOPPED.wait(0.2)
+    started.send_signal(signal.SIGTERM)
     try:
-        return started.wait(timeout=max(seconds, 1))
+        return started.wait(timeout=SAVING)
     except subprocess.TimeoutExpired:
-        started.send_signal(signal.SIGINT)
-        try:
-            return started.wait(timeout=SAVING)
-        except subprocess.TimeoutExpired:
-            started.kill()
-            return started.wait()
+        started.kill()
+        return started.wait()
 
 
 def main() -> None:
@@ -104,7 +107,7 @@ def main() -> None:
 
     def follow(entry: dict[str, Any]) -> None:
         name, began = entry["name"], time.monotonic()
-        if end - began < SAVING:
+        if end - began < SAVING or STOPPED.is_set():
             return
         corpus = corpora[entry["corpus"]] if "corpus" in entry else next(iter(corpora.values()))
         place, tasks = arguments.work / name, arguments.task_data.resolve()
@@ -112,6 +115,8 @@ def main() -> None:
         code = run(entry, place, corpus, tasks, end - time.monotonic())
         print(f"{name}: exit {code}, {time.monotonic() - began:.0f} s", flush=True)
 
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(sign, lambda *_: STOPPED.set())
     places = [arguments.work / entry["name"] for entry in chosen]
     with ThreadPoolExecutor(arguments.side_by_side) as studies:
         unfinished = {studies.submit(follow, entry) for entry in chosen}
