@@ -23,6 +23,7 @@ from statistics import fmean
 from typing import Any
 
 import clozelab
+from clozelab.errors import UserError
 from clozelab.files import write_text
 from clozelab.interrupts import Stopped, terminable
 from clozelab.runs.directory import Run, machine_facts
@@ -44,22 +45,24 @@ def sweep(arguments: argparse.Namespace) -> bool:
     tasks = [(task, "", group) for group, names in GROUPS.items() for task in names]
     if not arguments.without_mnli:
         tasks += [(task, FIRST, group) for task, _, group in tasks if task in PAIRS]
-    try:
-        for task, first, group in tasks:
-            if task not in arguments.tasks or (work / f"{task}{first}" / "result.json").exists():
-                continue
-            model = arguments.run
-            if first:
-                model = str(work / FIRST)
-                if Run(Path(model)).result() is None:
-                    clozelab.finetune(arguments.run, FIRST, out=model, **{**options, "seeds": 1})
-            rates = ",".join(f"{rate:g}" for rate in arguments.rates)
-            epochs = ",".join(f"{number:g}" for number in arguments.epochs[group])
-            grid = [f"learning_rate={rates}", *([] if arguments.set else [f"epochs={epochs}"])]
+    whole = True
+    for task, first, group in tasks:
+        if task not in arguments.tasks or (work / f"{task}{first}" / "result.json").exists():
+            continue
+        rates = ",".join(f"{rate:g}" for rate in arguments.rates)
+        epochs = ",".join(f"{number:g}" for number in arguments.epochs[group])
+        grid = [f"learning_rate={rates}", *([] if arguments.set else [f"epochs={epochs}"])]
+        model = str(work / FIRST) if first else arguments.run
+        try:
+            if first and Run(Path(model)).result() is None:
+                clozelab.finetune(arguments.run, FIRST, out=model, **{**options, "seeds": 1})
             clozelab.finetune(model, task, out=str(work / f"{task}{first}"), grid=grid, **options)
-    except Stopped:
-        return False
-    return True
+        except Stopped:
+            return False
+        except UserError as problem:  # of this task: the others go on
+            print(f"{task}: {problem}", flush=True)
+            whole = False
+    return whole
 
 
 def scores_of(folder: Path) -> dict[Setting, float]:
