@@ -224,7 +224,7 @@ def main() -> None:
         write_model(place, tokenizer, layers=layers, width=width, labels=labels)
         sides: dict[str, Any] = {}
 
-        def told(name: str, side: dict[str, Any]) -> None:
+        def keep_side(name: str, side: dict[str, Any]) -> None:
             sides[name] = side
             print(name, json.dumps(side), flush=True)
             if arguments.out is not None:  # now, so that a stop loses one contender
@@ -234,10 +234,10 @@ def main() -> None:
         for name, machine in machines_tried().items():
             compiles = trace if name == TRACED else machines.compile_model
             with patch.object(machines, "compile_model", compiles):
-                told(name, ours(place, data, **run, machine=machine))
-        told("trainer", theirs(place, data, **run, compiled=False))
+                keep_side(name, ours(place, data, **run, machine=machine))
+        keep_side("trainer", theirs(place, data, **run, compiled=False))
         if torch.cuda.is_available() and arguments.trainer_compiled:
-            told("trainer compiled", theirs(place, data, **run, compiled=True))
+            keep_side("trainer compiled", theirs(place, data, **run, compiled=True))
     print(json.dumps(record(sides, run, arguments)["ratio"], indent=1))
 
 

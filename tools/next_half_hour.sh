@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The next measurements on one H200, three calls of at most nine and a half minutes: results/README.md
-# ("The next calls") says what they are for, and which packed folders they need in carried/.
+# The next half hour of measurements on one H200, in three parts of at most nine and a half minutes.
+# results/README.md says what they are for, and which packed folders they need in packed/.
 #
-#     CLOZELAB_COMMIT=HASH bash tools/next_calls.sh 1 OUT      # or 2, or 3; OUT gets the records
+#     CLOZELAB_COMMIT=HASH bash tools/next_half_hour.sh 1 OUT      # or 2, or 3; OUT gets the records
 #
 # 1  First what has not run on a GPU: values and gradients of all kernels, layers compiled in half
 #    precision, and losses of whole steps in plain and in fast arithmetic. Then the speed and memory
@@ -11,14 +11,13 @@
 # 2  The rest of modern-block-untuned and mask-rate-schedule-untuned.
 # 3  What is left of these, then spanbert-masking-untuned and wwm-zh-untuned.
 #
-# MINUTES is the time of a call. Whatever is done is in OUT at once, so that a stop loses only what
-# still runs. TRY=1 tries call 1 on a CPU at the smallest sizes, with Triton's
-# interpreter.
+# MINUTES is the time of a part. Whatever is done is in OUT at once, so that a stop loses only what
+# still runs. TRY=1 tries part 1 on a CPU at the smallest sizes, with Triton's interpreter.
 set -u
 cd "$(dirname "$0")/.."
 : "${CLOZELAB_COMMIT:?names the commit of this tree}"
 mkdir -p "$2"
-call=$1 out=$(cd "$2" && pwd)
+part=$1 out=$(cd "$2" && pwd)
 python=${PYTHON:-python3} place=${PLACE:-/tmp/measured} work=$(mktemp -d)
 export CLOZELAB_COMMIT PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 tiny=(${TRY:+--size 2x64 --sequences 4 --length 64 --steps 5})
@@ -28,10 +27,10 @@ if [ -n "${TRY:-}" ]; then
     shapes=(--size tiny --steps 12 --at-once 1)
 fi
 
-unpack() { # folders, from carried/NAME.tar.xz
+unpack() { # folders, from packed/NAME.tar.xz
     mkdir -p "$place"
     for name; do
-        [ -d "$place/$name" ] || tar xJf "carried/$name.tar.xz" -C "$place" || exit 1
+        [ -d "$place/$name" ] || tar xJf "packed/$name.tar.xz" -C "$place" || exit 1
     done
 }
 
@@ -85,7 +84,7 @@ studies() { # minutes, and the options of run_studies.py
         --minutes "${MINUTES:-$1}" "${@:2}"
 }
 
-case $call in
+case $part in
 1)
     end=$(awk "BEGIN {print int(60 * ${MINUTES:-9.2})}")
     unpack wiki pytest old-074e225a old-4cb8f28
@@ -105,6 +104,6 @@ case $call in
     studies 8 --corpus "$place/wiki" "$place/zhwiki-24mb" --side-by-side 3 \
         --only modern-block-untuned mask-rate-schedule-untuned spanbert-masking-untuned wwm-zh-untuned
     ;;
-*) echo "next_calls.sh: call 1, 2 or 3" && exit 2 ;;
+*) echo "next_half_hour.sh: part 1, 2 or 3" && exit 2 ;;
 esac
 echo "== after $SECONDS s: done"
