@@ -12,10 +12,20 @@ import numpy as np
 from clozelab.blocks.block_table import Chain, TableFormat, tabulate
 from clozelab.blocks.planned import PlanPieces
 from clozelab.blocks.visits import Entries, VisitOrder, Window, entries, visit_order
-from clozelab.contracts import Blocks, Documents, Ints, Mark, Plan, PlanStretch, Spelled, Spelling
+from clozelab.contracts import (
+    Blocks,
+    Bools,
+    Documents,
+    Ints,
+    Mark,
+    Plan,
+    PlanStretch,
+    Spelled,
+    Spelling,
+)
 from clozelab.errors import UserError
 from clozelab.keys import fold
-from clozelab.packed import look_up, offsets, ranges
+from clozelab.packed import look_up, offsets, ranges, sums
 from clozelab.ranges import at_least
 
 UNKNOWN, OPEN, CLOSE = 0, 1, 2  # word numbers; the store's words follow
@@ -38,6 +48,11 @@ class WordBlocks:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def lengths(self, numbers: Ints) -> Ints:
+        """The number of words of blocks, specials included."""
+        blocks = self.table.blocks(numbers)
+        return sums(_begins(blocks), blocks.starts)
 
     def blocks(self, numbers: Ints) -> Blocks:
         """Gather the blocks of these numbers, and spell their words."""
@@ -112,9 +127,14 @@ def word_counts(documents: Documents, first: int, last: int) -> Ints:
     return counts
 
 
+def _begins(blocks: Blocks) -> Bools:
+    """[N] which tokens begin a word, special tokens included."""
+    return np.asarray(((blocks.marks & Mark.WORD) != 0) | blocks.fixed)
+
+
 def spell(blocks: Blocks, spelling: Spelling, *, length: int) -> Spelled:
     """The words of blocks: numbers in the vocabulary, and at most `length` characters each."""
-    first = np.flatnonzero(((blocks.marks & Mark.WORD) != 0) | blocks.fixed)
+    first = np.flatnonzero(_begins(blocks))
     size = np.diff(np.append(first, len(blocks.ids)))
     rows = blocks.rows[first]
     starts = offsets(np.bincount(rows, minlength=len(blocks)))

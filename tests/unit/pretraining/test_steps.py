@@ -248,6 +248,20 @@ def test_steps_filled_by_tokens_are_as_full_as_whole_blocks_allow() -> None:
         assert [step.tokens for step in rest] == [step.tokens for step in whole[6:]]
 
 
+def test_steps_of_words_are_filled_by_words_and_not_by_their_pieces() -> None:
+    whole = prepared(make_steps(shrunk("elmo", "schedule.fill=tokens", steps=12), "byte_bpe"))
+    assert all(4 * 32 - 32 < step.tokens <= 4 * 32 for step in whole)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_lengths_are_those_of_what_the_encoder_reads(name: str) -> None:
+    recipe, kind = FORMATS[name]
+    (source,) = make_steps(shrunk(recipe, f"blocks.use={name}"), kind).sources(0)
+    numbers = source.order(0)[:16]
+    read = np.diff(source.examples(0, numbers, progress=0.0).starts)
+    assert source.lengths(0, numbers).tolist() == read.reshape(len(numbers), -1).sum(1).tolist()
+
+
 def test_stores_are_mixed_by_their_blocks_times_their_weight() -> None:
     recipe = shrunk("roberta", steps=60, batch_size=16)
     steps = make_steps(recipe, "byte_bpe", "byte_bpe:0.5")
