@@ -67,7 +67,8 @@ class SentenceRows(SingleSentences):
     """Rows of texts that belong together: the first sentences of each document, one per block.
 
     A row is a text, its positive and, if `views` is 3, its hard negative (SimCSE §4), in
-    consecutive blocks. A document with fewer sentences is left out; of one with more, the rest is.
+    consecutive blocks. A document with fewer sentences is left out, and so is one with a sentence
+    of fewer than `shortest` tokens among them; of one with more, the rest is.
     """
 
     views: Annotated[int, between(2, 3, "a row is a pair, 2, or a pair and its negative, 3")] = 2
@@ -87,10 +88,11 @@ class SentenceRows(SingleSentences):
         return "documents of too few sentences left out"
 
     def _refine(self, visits: Entries) -> Entries:
-        """The first sentences of documents that have enough of them."""
-        found = super()._refine(visits)
-        counts = np.diff(found.bounds)
-        position = np.arange(len(found)) - found.bounds[found.documents]
-        wanted = (counts >= self.views)[found.documents] & (position < self.views)
-        kept = entries(found.starts, np.where(wanted, found.sizes, 0), found.documents)
+        """The first sentences of documents that have enough of them, none of which is too short."""
+        document = visits.documents
+        position = np.arange(len(visits)) - visits.bounds[document]
+        fits = (position < self.views) & (visits.sizes >= self.shortest)
+        complete = np.bincount(document[fits], minlength=len(visits.bounds) - 1) == self.views
+        sizes = np.where(fits & complete[document], visits.sizes, 0)
+        kept = entries(visits.starts, sizes, document)
         return replace(kept, dropped=len(visits.bounds) - len(kept.bounds))
