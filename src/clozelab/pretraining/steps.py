@@ -207,11 +207,15 @@ class Steps:
         return total / (1 - first)
 
     def _block_tokens(self, phase: int) -> float:
-        """The mean tokens of a row; cached, since a sample needs the plan of the first epoch."""
+        """The mean tokens of a row of the mixture; cached, since a sample needs a plan."""
         if phase not in self._means:
             sources = self.sources(phase)
-            sample = self.sample(sources)
-            self._means[phase] = sample.tokens / len(sample) * sources[0].views
+            samples = [self.sample([source]) for source in sources]
+            means = [sample.tokens / len(sample) * sources[0].views for sample in samples]
+            sizes = self._weighted_sizes(sources)
+            self._means[phase] = sum(
+                mean * (size / sum(sizes)) for mean, size in zip(means, sizes, strict=True)
+            )
         return self._means[phase]
 
     def _pick(
@@ -236,10 +240,13 @@ class Steps:
         """Which store each of a step's blocks comes from."""
         if len(sources) == 1:
             return np.zeros(count, dtype=np.int64)
-        weights = [weight for _, weight in self.stores]
-        sizes = [source.size * w for source, w in zip(sources, weights, strict=True)]
+        sizes = self._weighted_sizes(sources)
         shares = np.cumsum([max(1, round(1e6 * size / sum(sizes))) for size in sizes])
         return weighted(mix(key(self.seed, "mix", step), np.arange(count)), shares)
+
+    def _weighted_sizes(self, sources: list[BlockSource]) -> list[float]:
+        """The rows of each store times its weight, to which its share is proportional."""
+        return [source.size * w for source, (_, w) in zip(sources, self.stores, strict=True)]
 
 
 def _take(sources: list[BlockSource], places: Places, stores: Ints) -> tuple[StepBlocks, Places]:

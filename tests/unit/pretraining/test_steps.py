@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.corpora import build, write
 from support.pretrain_runs import HERE, shrunk, store
+from support.texts import tokenizer
 
 from clozelab.blocks import PARTS
 from clozelab.config.recipe import Recipe
@@ -367,3 +370,14 @@ def test_tokens_of_a_step_are_the_mean_of_what_is_left_of_the_run() -> None:
     means = [steps.tokens_a_step(first) for first in (0.0, 0.25, 0.5, 0.75)]
     wanted = [(64 + 128) / 2, (64 + 2 * 128) / 3, 128, 128]
     assert means == pytest.approx(wanted, rel=0.01)  # the last block of a text is shorter
+
+
+def test_tokens_of_a_step_are_those_of_the_stores_by_their_shares(tmp_path: Path) -> None:
+    short = write(tmp_path / "short.jsonl", ["A cat sat there."] * 400)
+    build(short, tmp_path / "short", tokenizer("byte_bpe", "small"), held_out=0.1)
+    recipe = shrunk("roberta", "blocks.use=doc_sentences", steps=40, batch_size=16)
+    for weight in (0.05, 1, 20):
+        stores = open_stores([store("byte_bpe"), f"{tmp_path / 'short'}:{weight}"])
+        steps = Steps(fitted(recipe, stores[0][0]), stores, seed=0, tokens=64, gpu=False)
+        read = np.mean([step.tokens for step in prepared(steps)])
+        assert steps.tokens_a_step() == pytest.approx(read, rel=0.03)
