@@ -40,6 +40,21 @@ def sizes(corpus: Corpus, split: str = "train") -> list[int]:
     return np.diff(corpus.documents(split).documents).tolist()
 
 
+def test_a_row_has_as_many_sentences_as_texts_however_long_they_are(tmp_path: Path) -> None:
+    rows = [
+        {"text": "word " * 5_000, "positive": "A cat."},
+        {"text": "B", "positive": "x" * 25_000},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    counts = Counts()
+    reading = layouts.Reading(field="text,positive")
+    corpus = build(str(file), tmp_path / "c", reading=reading, held_out=0, counts=counts)
+    assert sizes(corpus) == [2, 2]
+    assert not any("cut" in what for what in counts.numbers)
+    assert [len(text) for text in decoded(corpus)] == [5_000 * 5 + 6, 25_002]
+
+
 def test_documents_decode_to_their_text_under_bytes(byte_corpus: Corpus) -> None:
     assert decoded(byte_corpus) == [text.strip() for text in TEXTS]
 

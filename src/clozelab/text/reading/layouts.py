@@ -31,6 +31,7 @@ class RawDocument:
     name: str  # "file:line" or "file:record": where it begins
     is_split: bool = False  # whether each line is one sentence
     begins: int = 0  # the character of the document at which this part begins
+    is_row: bool = False  # whether each line is one text, however long
 
 
 @dataclass(frozen=True)

@@ -190,7 +190,7 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
         counts.add(CUT, place)
     for begins, piece in pieces:
         if piece and not piece.isspace():
-            yield RawDocument(piece, place, is_split=is_row, begins=begins)
+            yield RawDocument(piece, place, is_split=is_row, begins=begins, is_row=is_row)
 
 
 def _no_field(place: str, field: str, names: Sequence[str], *, texts: list[str]) -> UserError:

@@ -114,9 +114,14 @@ class Splitter:
         return _tile(text, ends, counts=counts, place=place)
 
 
-def lines(text: str, counts: Counts | None = None, *, place: str = "") -> list[str]:
-    """The sentences of a text that has one per line, with white space as in `split`."""
-    return _tile(text, _no_ends, counts=counts, place=place)
+def lines(
+    text: str, counts: Counts | None = None, *, place: str = "", whole: bool = False
+) -> list[str]:
+    """The sentences of a text that has one per line, with white space as in `split`.
+
+    Long ones are cut unless they must stay `whole`.
+    """
+    return _tile(text, _no_ends, counts=counts, place=place, whole=whole)
 
 
 def splitter(kind: str = "auto") -> Splitter:
@@ -145,7 +150,9 @@ def _no_ends(line: str) -> list[int]:
     return []
 
 
-def _tile(text: str, ends: Ends, *, counts: Counts | None, place: str) -> list[str]:
+def _tile(
+    text: str, ends: Ends, *, counts: Counts | None, place: str, whole: bool = False
+) -> list[str]:
     pieces: list[str] = []
     start = base = 0
     for line in text.split("\n"):
@@ -162,7 +169,7 @@ def _tile(text: str, ends: Ends, *, counts: Counts | None, place: str) -> list[s
         return []
     if start < len(text):
         pieces[-1] += text[start:]
-    if max(map(len, pieces)) > LONGEST:
+    if not whole and max(map(len, pieces)) > LONGEST:
         shorter = [part for piece in pieces for part in _cut_sentence(piece)]
         if counts is not None:
             counts.add(_CUT, place, len(shorter) - len(pieces))

@@ -101,7 +101,8 @@ class ShardJob:
         digest = blake2b(settings, digest_size=16)
         for number, document in enumerate(self.documents):
             text = document.text.encode("utf-8", errors="surrogatepass")
-            digest.update(b"%d %d %r " % (len(text), document.is_split, self.spans.get(number)))
+            kind = document.is_split + document.is_row
+            digest.update(b"%d %d %r " % (len(text), kind, self.spans.get(number)))
             digest.update(text)
         return digest.hexdigest()
 
@@ -236,7 +237,9 @@ def tokenise(
     tokenizer.forget()
     split = splitter(settings.sentences).split
     cut = [
-        (lines if document.is_split else split)(document.text, counts, place=document.name)
+        lines(document.text, counts, place=document.name, whole=document.is_row)
+        if document.is_split
+        else split(document.text, counts, place=document.name)
         for document in job.documents
     ]
     units = {Mark.PHRASE: 0, Mark.ENTITY: 0}
