@@ -183,6 +183,13 @@ def test_race_is_read_from_lines_and_from_folders_alike(tmp_path: Path) -> None:
     assert choices(tmp_path / "train")[0][1:] == wanted[0][1:]
 
 
+def test_races_answers_are_letters_even_if_an_option_is_a_letter(tmp_path: Path) -> None:
+    asked = {"questions": ["Which blood type is _ ?"], "options": [["B", "A", "AB", "O"]]}
+    for letter, label in zip("ABCD", range(4), strict=True):
+        path = write(tmp_path / f"{letter}.jsonl", jsonl({**ARTICLE, **asked, "answers": [letter]}))
+        assert [example.label for example in choices(path)] == [label]
+
+
 def test_races_articles_must_be_whole(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", jsonl(ARTICLE, {**ARTICLE, "answers": ["A"]}))
     assert f"{path}:2 needs as many answers as questions" in refusal(lambda: choices(path))

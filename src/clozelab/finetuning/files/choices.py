@@ -25,6 +25,7 @@ _FIRST = ("sent1", "ctx_a", "ctx", "context", "passage", "article", "premise", "
 _QUESTION = ("sent2", "ctx_b", "question", "query", "stem")
 _CHOICES = ("endings", "choices", "options", "candidates", "seconds")
 _LABEL = ("label", "answer", "answerKey", "answer_key", "gold")
+_LETTERS = tuple("ABCDEFGH")  # the names of RACE's options
 _NUMBERED = re.compile(r"(ending|choice|option|answer|candidate)[ _]?(\d+|[A-Ha-h])")
 
 
@@ -86,7 +87,7 @@ def _read_race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Cho
                     f"{place} has a question that is no text, or no two texts as its options: fix"
                     " the article"
                 )
-            label = _right_choice(answer, texts, place, labelled=options.labelled)
+            label = _right_choice(answer, texts, place, labelled=options.labelled, names=_LETTERS)
             seconds = tuple(joined(question.strip(), text.strip()) for text in texts)
             example_id = Id(f"{name}-{number}", place)
             yield Choice(example_id, str(article.get("article")), seconds, label)
