@@ -34,7 +34,9 @@ LEAST = 10  # occurrences of a word that is added; not tuned: fewer would hardly
 _LETTERS = re.compile(rf"(?:(?![{IDEOGRAPH_CLASS}])[^\W\d_]){{4,}}(?![\w'’-])")
 _ALONE = ("ideograph", "sign")  # kinds of characters that are words by themselves
 _MOST_RUNS = 1 << 21  # counted at a time; with more, the rarest are dropped
-_ABOVE = 0.01  # how much a unigram word scores above its pieces: any small number would do
+# How much a unigram word scores above its pieces, per letter: any small number would do. So a word
+# beats the pieces that begin with a shorter new word.
+_ABOVE = 0.01
 
 
 @dataclass(frozen=True)
@@ -307,7 +309,7 @@ class _Scores(_WordAdder):
         """Add the piece with its score; an unknown letter gets the lowest score of all."""
         scores = model["vocab"]
         tokens = self.model.tokenize(word)
-        score = sum(scores[token.id][1] for token in tokens) + _ABOVE
+        score = sum(scores[token.id][1] for token in tokens) + _ABOVE * len(word)
         if self.unknown in [token.id for token in tokens]:
             score = min(score for _, score in scores)
         scores.append([word, score])

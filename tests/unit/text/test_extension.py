@@ -73,6 +73,25 @@ def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str)
 
 
 @each_learned
+def test_new_words_that_begin_with_each_other_are_single_tokens(kind: str) -> None:
+    old = copy(kind)
+    words = [word for word in real_words() if len(word) > 6]
+    nested = [word[:end] for word in words for end in range(4, len(word) + 1)]
+    best = [each.word for each in ranked(old, [" ".join(nested)] * 10)]
+    assert len(best) > 100
+    for order in (best, best[::-1]):
+        more = extended(old, order)
+        assert all(len(more.model.tokenize(word)) == 1 for word in order)
+
+
+@cache
+def real_words() -> tuple[str, ...]:
+    """Some English words, each once."""
+    words = (word for line in real() for word in line.lower().split())
+    return tuple(sorted({word for word in words if word.isascii() and word.isalpha()})[::40])
+
+
+@each_learned
 def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str) -> None:
     more = extended_tokenizer(kind)
     plain, shared = literal(more), encoder(more)
