@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.peer_models import shaken, theirs
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors, trainers
 from torch import nn
 
+import clozelab
 from clozelab import cli
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
@@ -527,3 +529,33 @@ def test_what_stands_around_a_blank_is_read_as_transformers_reads_it(
         else:
             assert ids.tolist() == wanted
         assert (ids[at] == 4).all() and len(at) == text.count("{}")
+
+
+def test_an_imported_model_may_answer_nothing_where_questions_have_no_answer(
+    tmp_path: Path,
+) -> None:
+    model: Any = saved(tmp_path / "in", "bert", "ForQuestionAnswering").eval()
+    with torch.no_grad():  # so that some are answered, and some are not
+        model.qa_outputs.weight.normal_(generator=torch.Generator().manual_seed(0))
+    model.save_pretrained(tmp_path / "in")
+    table = tokenizer("bert").get_vocab()
+    rows: list[dict[str, Any]] = []
+    right: dict[str, list[bool]] = {"HasAns_exact": [], "NoAns_exact": []}
+    for question, first, second in permutations(WORDS[2:7], 3):
+        names = ["[CLS]", question, "[SEP]", first, second, "[SEP]"]
+        ids = torch.tensor([[table[name] for name in names]])
+        with torch.no_grad():
+            out = model(ids, token_type_ids=torch.tensor([[0, 0, 0, 1, 1, 1]]))
+        start, end = out.start_logits[0], out.end_logits[0]
+        spans = {first: (3, 3), second: (4, 4), f"{first} {second}": (3, 4)}
+        scores = {text: float(start[i] + end[j]) for text, (i, j) in spans.items()}
+        null = float(start[0] + end[0]) > max(scores.values())
+        golds = [*spans] if len(rows) % 3 else []
+        right["HasAns_exact" if golds else "NoAns_exact"].append(null != bool(golds))
+        rows.append({"question": question, "context": f"{first} {second}", "answers": golds})
+    assert all(any(each) for each in right.values())
+    file = tmp_path / "dev.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = clozelab.evaluate(str(tmp_path / "in"), str(file))["dev"]
+    for name, each in right.items():
+        assert found[name] == pytest.approx(100 * sum(each) / len(each))

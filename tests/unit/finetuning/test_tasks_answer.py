@@ -37,6 +37,15 @@ def test_chinese_is_scored_by_characters_with_and_without_impossible_questions()
     assert kind.score(tuned.decided(spans), examples)["f1"] == pytest.approx(500 / 6)
 
 
+def test_of_an_imported_model_the_questions_say_if_there_may_be_no_answer() -> None:
+    answered, without = ask("a b", "b"), ask("a b")
+    assert Answer().suited([answered, without], imported=True).impossible
+    assert not Answer().suited([answered, answered], imported=True).impossible
+    assert not Answer().suited([without._replace(answers=None)], imported=True).impossible
+    assert not Answer().suited([without]).impossible
+    assert not Answer(head="beam").suited([without], imported=True).impossible
+
+
 def test_blocks_without_room_for_the_texts_are_refused() -> None:
     with pytest.raises(UserError, match="leaves no room for two texts beside 3 special tokens"):
         Answer().tokenize([ask("a b", "b")], FakeReader(length=4))

@@ -71,6 +71,15 @@ class Answer(TaskKind):
         is_chinese = len(re.findall(f"[{chinese.HAN}]", text)) * 3 > len(text)
         return {"impossible": impossible, "language": "chinese" if is_chinese else "english"}
 
+    def suited(self, examples: Sequence[Question], *, imported: bool = False) -> Answer:
+        """The kind with questions without answer if the examples have some, for an imported model.
+
+        The beam head's weights tell it.
+        """
+        if not imported or self.head == "beam":
+            return self
+        return replace(self, impossible=any(example.answers == () for example in examples))
+
     def tokenize(
         self, examples: Sequence[Question], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
