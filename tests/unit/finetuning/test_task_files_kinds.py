@@ -190,6 +190,15 @@ def test_races_answers_are_letters_even_if_an_option_is_a_letter(tmp_path: Path)
         assert [example.label for example in choices(path)] == [label]
 
 
+def test_letters_count_as_letters_unless_all_of_a_file_are_texts(tmp_path: Path) -> None:
+    blood = {"article": "x", "question": "Which?", "options": ["B", "A", "AB"], "answer": "A"}
+    other = {**blood, "options": ["no", "so", "if"], "answer": "C"}
+    path = write(tmp_path / "a.jsonl", jsonl(blood, other))
+    assert [example.label for example in choices(path)] == [0, 2]
+    path = write(tmp_path / "b.jsonl", jsonl(blood, {**blood, "answer": "B"}))
+    assert [example.label for example in choices(path)] == [1, 0]
+
+
 def test_races_articles_must_be_whole(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", jsonl(ARTICLE, {**ARTICLE, "answers": ["A"]}))
     assert f"{path}:2 needs as many answers as questions" in refusal(lambda: choices(path))

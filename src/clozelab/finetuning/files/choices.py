@@ -115,17 +115,34 @@ def _read_rows(columns: Columns) -> Iterator[Choice]:
         raise columns.missing("choices", (*_CHOICES, "ending0", "ending1"))
     label = columns.labels("label", _LABEL)
     labelled = columns.options.labelled
-    for number, row in enumerate(columns.rows):
-        texts = _choice_texts(row, listed) if listed else [text_of(row, name) for name in numbered]
-        answer = row.values.get(label) if label else None
+    texts_of = [
+        _choice_texts(row, listed) if listed else [text_of(row, name) for name in numbered]
+        for row in columns.rows
+    ]
+    answers = [row.values.get(label) if label else None for row in columns.rows]
+    usual = _LETTERS if _are_letters(answers, texts_of) else ()
+    rows = zip(columns.rows, texts_of, answers, strict=True)
+    for number, (row, texts, answer) in enumerate(rows):
         names = _choice_names(row.values.get(listed)) if listed else []
         right = _right_choice(
-            answer, texts, row.place, labelled=labelled, counted=label == "label", names=names
+            answer,
+            texts,
+            row.place,
+            labelled=labelled,
+            counted=label == "label",
+            names=names or usual,
         )
         before = text_of(row, question) if question else ""
         if first is not None:
             before, texts = text_of(row, first), [joined(before, text) for text in texts]
         yield Choice(columns.id(row, number), before, tuple(texts), right)
+
+
+def _are_letters(answers: Sequence[Any], texts_of: Sequence[list[str]]) -> bool:
+    """Whether all answers are letters, and not all are texts of their choices."""
+    given = [(answer, texts) for answer, texts in zip(answers, texts_of, strict=True) if answer]
+    letters = all(answer in _LETTERS for answer, _ in given)
+    return letters and any(answer not in texts for answer, texts in given)
 
 
 def _number(name: str) -> int:
