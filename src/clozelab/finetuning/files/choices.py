@@ -140,9 +140,9 @@ def _read_rows(columns: Columns) -> Iterator[Choice]:
 
 def _are_letters(answers: Sequence[Any], texts_of: Sequence[list[str]]) -> bool:
     """Whether all answers are letters, and not all are texts of their choices."""
-    given = [(answer, texts) for answer, texts in zip(answers, texts_of, strict=True) if answer]
-    letters = all(answer in _LETTERS for answer, _ in given)
-    return letters and any(answer not in texts for answer, texts in given)
+    pairs = [(answer, texts) for answer, texts in zip(answers, texts_of, strict=True) if answer]
+    letters = all(answer in _LETTERS for answer, _ in pairs)
+    return letters and any(answer not in texts for answer, texts in pairs)
 
 
 def _number(name: str) -> int:
