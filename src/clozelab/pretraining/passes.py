@@ -15,7 +15,7 @@ def passes_note(stores: Sequence[Store], tokens: float, *, budget: Budget | None
     """A note on the passes of a run over its first text, and the budget that would be enough."""
     text = shares(stores)[0]
     passes = text.epochs(tokens)
-    said = f"passes over {text.path}: {f'{passes:.2g}' if passes < 100 else f'{passes:,.0f}'}"
+    said = f"passes over {text.path}: {two_digits(passes)}"
     if passes <= 1.05 * PASSES:
         return said
     seconds = budget.amount if budget and budget.kind == "seconds" else None
@@ -30,5 +30,9 @@ def _budget(amount: float, is_time: bool) -> str:
     """An amount in the notation of --budget."""
     units = ((60, "m"), (1, "s")) if is_time else ((1e6, "Mtok"), (1e3, "ktok"))
     size, unit = next((unit_size for unit_size in units if amount >= unit_size[0]), units[-1])
-    count = max(1.0, amount / size)
-    return f"{count:.2g}{unit}" if count < 100 else f"{count:.0f}{unit}"
+    return f"{two_digits(max(1.0, amount / size)).replace(',', '')}{unit}"
+
+
+def two_digits(number: float) -> str:
+    """A number in two digits, from 100 on as a whole number, and never with an exponent."""
+    return f"{number:.2g}" if number < 99.5 else f"{number:,.0f}"

@@ -21,7 +21,7 @@ from clozelab.nearest import listed
 from clozelab.pretraining.early_stopping import EarlyStopping
 from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.job import PretrainJob
-from clozelab.pretraining.passes import passes_note
+from clozelab.pretraining.passes import passes_note, two_digits
 from clozelab.pretraining.source import BlockSource, rows_of_a_group, views_of
 from clozelab.pretraining.steps import Steps
 from clozelab.ranges import largest_divisor
@@ -210,7 +210,7 @@ class PretrainTrainer:
         if len(self.job.stores) > 1:
             total = self.schedule.total * self.steps.tokens_a_step()
             mixed = (
-                f"{part.path} {part.share:.0%} ({part.epochs(total):.2g} epochs)"
+                f"{part.path} {part.share:.0%} ({two_digits(part.epochs(total))} epochs)"
                 for part in shares(self.job.stores)
             )
             said.append(f"the tokens of a step are of {', '.join(mixed)}")

@@ -19,7 +19,7 @@ from clozelab.pretraining.early_stopping import EarlyStopping
 from clozelab.pretraining.passes import passes_note
 from clozelab.text.store.corpus import open_stores
 from clozelab.text.store.mixture import shares
-from clozelab.training.budget import Budget
+from clozelab.training.budget import Budget, parse
 
 MANY = 10**9  # blocks
 
@@ -118,3 +118,14 @@ def test_a_budget_of_many_passes_names_one_that_would_do() -> None:
     note = passes_note(stores, 40 * tokens, budget=Budget("seconds", 1200))
     assert "--budget 2m would do" in note
     assert "--budget 6s would do" in passes_note(stores, 40 * tokens, budget=Budget("seconds", 60))
+
+
+@pytest.mark.parametrize("seconds", [3.0, 59.9, 600.0, 5969.0, 5971.0, 5999.0, 123_456.0])
+def test_a_budget_that_would_do_can_be_given(seconds: float) -> None:
+    stores = open_stores([store(STORES["bert"])])
+    tokens = shares(stores)[0].tokens
+    note = passes_note(stores, 40 * tokens, budget=Budget("seconds", 10 * seconds))
+    budget = parse(note.split("--budget ")[1].split()[0])
+    assert budget.kind == "seconds" and budget.amount == pytest.approx(seconds, rel=0.05)
+    many = passes_note(stores, 99.6 * tokens, budget=None)
+    assert many.startswith(f"passes over {stores[0][0].name}: 100; ")
