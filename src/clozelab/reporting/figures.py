@@ -61,10 +61,11 @@ def curves(
     if not every:
         return ""
     marks = marks or {}
-    right = max(x for x, _ in every) or 1.0
+    last = max(x for x, _ in every)
     # The first steps are far above the rest and would flatten the curves.
     ends = [(x, y) for line in lines for x, *both in line.band for y in both]
-    seen = [y for x, y in [*every, *ends] if whole or x >= 0.05 * right]
+    seen = [y for x, y in [*every, *ends] if whole or x >= 0.05 * last]
+    right = last or 1.0  # all points may be before the first step
     bottom, top = _range_with_margin([*seen, *marks.values()])
     x_of = _scale(0.0, right, LEFT, WIDTH - RIGHT)
     y_of = _scale(top, bottom, TOP, HEIGHT - BOTTOM)

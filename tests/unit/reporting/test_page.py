@@ -147,6 +147,16 @@ def test_the_page_is_whole_and_links_to_nothing(tmp_path: Path) -> None:
     assert "roberta" in parsed.cells and "corruption.copies" in parsed.cells
 
 
+def test_a_run_that_was_only_measured_has_a_page(tmp_path: Path) -> None:
+    """An adaptation is measured before its first step."""
+    folder = pretraining(tmp_path / "runs", "a")
+    losses = {"masked_lm": {"loss": 5.0, "accuracy": 0.1}}
+    (folder / "result.json").unlink(missing_ok=True)
+    (folder / "metrics.jsonl").unlink()
+    Run(folder).append({"kind": "held_out", "step": 0, **losses})
+    assert "loss on held-out text" in html(*gather([folder]), title="Runs")
+
+
 def test_what_limited_a_run_is_a_cell_and_runs_of_old_have_a_gap(tmp_path: Path) -> None:
     places = [pretraining(tmp_path, name) for name in ("a", "b")]
     result = Run(places[0]).result() or {}
@@ -355,6 +365,8 @@ def test_lines_stay_inside_their_figure() -> None:
                for p in points)  # fmt: skip
     flat = curves([Line("a", [(1, 3.0), (2, 3.0)], 0)], across="x", up="y")
     assert "nan" not in flat and curves([], across="x", up="y") == ""
+    before = curves([Line("a", [(0.0, 3.0)], 0)], across="x", up="y")  # the first step
+    assert "<polyline" in before and "nan" not in before
 
 
 @pytest.mark.parametrize("layers", [1, 2, 4, 12, 24])
