@@ -15,6 +15,7 @@ import torch
 import transformers
 from support.finetune_tasks import finetune_request, run_finetuning, sample_file
 from support.pretrain_runs import MACHINE, pretrain_job, run_pretraining, shrunk, steps_of, store
+from support.small_studies import STATIC, read_study
 
 import clozelab
 from clozelab import cli
@@ -22,6 +23,8 @@ from clozelab.contracts import Input
 from clozelab.errors import UserError
 from clozelab.models.load import load
 from clozelab.models.model import Model
+from clozelab.pretraining.fitting import fitted
+from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.starting import continued, fresh, taught
 from clozelab.pretraining.trainer import PretrainTrainer
 from clozelab.runs.diagnostics import unigram_entropy
@@ -30,6 +33,9 @@ from clozelab.runs.events import drained, means
 from clozelab.runs.record import read_run
 from clozelab.scoring.likelihood import likelihoods
 from clozelab.studies import spec as studies
+from clozelab.studies.request import make_request
+from clozelab.studies.timing import pace
+from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import follow_measure
 from clozelab.training.world import World
 
@@ -297,3 +303,13 @@ def test_the_shares_of_the_study_train(tmp_path: Path) -> None:
         lines = Run.open(tmp_path / variant.name).events("step")
         count = sum("causal_lm" in line for line in lines)
         assert count / len(lines) == int(variant.name) / 100
+
+
+@pytest.mark.parametrize("name", [*NAMES, "roberta"])
+def test_a_study_counts_the_operations_that_a_run_does(tmp_path: Path, name: str) -> None:
+    """Causal blocks have more predictions than masked ones."""
+    study, data = read_study(tmp_path, STATIC, recipe=name), store("wordpiece")
+    request, stores = make_request(study, [data]), open_stores([data])
+    recipe = fitted(request.recipe("static"), stores[0][0])
+    trainer = PretrainTrainer(PretrainJob(recipe, stores), MACHINE, HERE)
+    assert pace(request, "static").flops_a_token == pytest.approx(trainer.began(0).flops_a_token)

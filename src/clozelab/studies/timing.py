@@ -56,11 +56,12 @@ def _flops(recipe: Recipe, steps: Steps) -> float:
     schedule = steps.recipe.schedule
     total = tokens = 0.0
     for number, share in enumerate([share for _, share in schedule.phases] or [1.0]):
-        sample = steps.sample(steps.sources(number))
+        sources = steps.sources(number)
+        sample, predicted = steps.sample(sources), steps.predicted(sources)
         mean = sample.tokens / len(sample)
         share *= 1.0 if schedule.fill == "tokens" else mean
         vocabulary = recipe.tokenizer.vocabulary
-        total += share * flops_a_token(recipe, vocabulary, length=mean, predicted=sample.shares())
+        total += share * flops_a_token(recipe, vocabulary, length=mean, predicted=predicted)
         tokens += share
     return total / tokens
 
