@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -41,6 +41,12 @@ class NextSentence(Weighted):
         from clozelab.objectives.heads.vocabulary import PairHead
 
         return PairHead(encoder)
+
+    def training_flops(
+        self, encoder: Any, vocabulary: int, *, length: float, predicted: float
+    ) -> float:
+        """The operations of the pooler and of two classes; there are no logits."""
+        return float(6 * encoder.hidden_size * (encoder.hidden_size + 2) * predicted)
 
 
 @dataclass(frozen=True)

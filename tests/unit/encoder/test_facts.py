@@ -10,6 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from clozelab import data, encoder, registry
 from clozelab.config import recipe as recipes
@@ -150,6 +151,20 @@ def test_operations_of_the_last_layer_are_counted_where_states_are_read() -> Non
     assert encoder_alone() == pytest.approx(base - 0.65 * after)
     assert encoder_alone(masked_lm=0.6) == pytest.approx(base)  # nearly all: all are computed
     assert flops_a_token(recipe, 100, length=64, predicted={}) == base
+
+
+@pytest.mark.parametrize("length", [1, 8, 128])
+def test_a_pair_head_costs_what_torch_counts(length: int) -> None:
+    """It has two classes, and no logits over the vocabulary."""
+    recipe = recipes.read("bert", size="tiny")
+    shape, part = recipe.encoder, next(p for p in recipe.objectives if "next" in p.needs)
+    head: Any = part.build(shape, 30_522)
+    states = torch.randn(3 * length, shape.hidden_size, requires_grad=True)
+    targets = {"at": torch.arange(3) * length, "labels": torch.tensor([0, 1, 1])}
+    with FlopCounterMode(display=False) as counted:
+        head(Encoded(states, None), targets)["loss"].backward()
+    stated = part.training_flops(shape, 30_522, length=length, predicted=1 / length)
+    assert stated * 3 * length == pytest.approx(counted.get_total_flops())
 
 
 def test_a_layer_with_a_window_costs_what_it_sees() -> None:
