@@ -30,7 +30,7 @@ from clozelab.objectives import PAIRS
 from clozelab.pretraining.held_out import evaluate
 from clozelab.remote.cache import local_file
 from clozelab.runs import warm
-from clozelab.runs.diagnostics import plateau_of
+from clozelab.runs.diagnostics import followed_objective, plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import drained, means
 from clozelab.scoring import probe as probes
@@ -256,18 +256,15 @@ def _scorer(cell: Measuring) -> TextScorer | None:
 
 def _log_statistic(cell: Measuring, name: str) -> Value | None:
     """From a run's log: the number of loss spikes, or the tail ratio of gradient norms."""
-    steps = [event for event in Run(cell.folder).events() if event["kind"] == "step"]
+    run = Run(cell.folder)
     if name == "gradient_tail":
-        norms = [event["norm"] for event in steps if event.get("norm") is not None]
+        norms = [event["norm"] for event in run.events("step") if event.get("norm") is not None]
         if len(norms) < 2:
             return None
         cuts = quantiles(norms, n=100, method="inclusive")
         return Value(cuts[98] / max(cuts[49], 1e-12))
-    losses = [
-        next(event[key]["loss"] for key in event if key.endswith("_lm"))
-        for event in steps
-        if any(key.endswith("_lm") for key in event)
-    ]
+    points = run.losses().get(followed_objective(run.recipe()), [])
+    losses = [loss for _, loss in points]
     jumps = sum(
         loss > fmean(losses[at : at + _WINDOW]) + _SPIKE for at, loss in enumerate(losses[_WINDOW:])
     )

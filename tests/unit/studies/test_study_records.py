@@ -21,6 +21,7 @@ from clozelab.runs.directory import PLAN, STUDY, Run
 from clozelab.runs.record import read_run
 from clozelab.studies import spec as studies
 from clozelab.studies.cells import FAILED, cell_result, record_failure, tuning_scores
+from clozelab.studies.measures import MEASURERS
 from clozelab.studies.records import PACKED, pack, read, unpack
 from clozelab.studies.verdicts import judge
 from clozelab.training.loop import DivergedError, check_finite
@@ -219,3 +220,33 @@ def test_a_claim_without_its_measure_says_so(tmp_path: Path) -> None:
     several = judge(read(folder))[1]
     assert several.verdict == "not tested"
     assert any("was not measured" in str(finding.why) for finding in several.decisive)
+
+
+@pytest.mark.parametrize(
+    ("name", "objective", "other"),
+    [
+        ("roberta", "masked_lm", None),
+        ("bert", "masked_lm", "next_sentence"),
+        ("electra", "generator", "replaced_token"),
+        ("simcse", "contrastive", None),
+        ("gpt", "causal_lm", None),
+        ("causal_then_masked", "masked_lm", "causal_lm"),
+    ],
+)
+def test_spikes_are_those_of_the_loss_that_is_followed(
+    tmp_path: Path, name: str, objective: str, other: str | None
+) -> None:
+    recipe = recipes.read(name, size="tiny")
+    run = Run.create(tmp_path / name, recipe_toml=recipes.to_toml(recipe), machine={})
+    losses = [5.0] * 60
+    losses[30] = losses[40] = 6.0
+    losses[50] = 5.3
+    if other is not None:  # it switches, or jumps, and is not counted
+        for step in range(1, 61):
+            run.append({"kind": "step", "step": step, other: {"loss": 3.0 + 2.0 * (step == 50)}})
+    for step, loss in enumerate(losses, 61):
+        run.append({"kind": "step", "step": step, objective: {"loss": loss}})
+    value = MEASURERS["log"](SimpleNamespace(folder=run.path), "spikes")  # type: ignore[arg-type]
+    usual = [fmean(losses[at - 20 : at]) for at in range(20, 60)]
+    jumps = sum(loss > mean + 0.5 for loss, mean in zip(losses[20:], usual, strict=True))
+    assert value is not None and value.score == jumps == 2
