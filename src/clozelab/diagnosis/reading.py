@@ -164,7 +164,8 @@ def _read_log(
 ) -> TrainingLog:
     entries = run.events("step")
     name = _objective(recipe, entries)
-    rows = [entry for entry in entries if isinstance(entry.get(name), dict)] if name else []
+    logged = np.array([isinstance(entry.get(name), dict) for entry in entries], dtype=bool)
+    rows = [entry for entry, is_logged in zip(entries, logged, strict=True) if is_logged]
 
     def column(*names: str) -> Any:
         """A number of each line; NaN if it is missing or was not finite."""
@@ -185,7 +186,7 @@ def _read_log(
         loss=np.array(losses, dtype=np.float64),
         norm=column("norm"),
         learning_rate=column("learning_rate", "rate"),  # by its old name in old records
-        tokens=_tokens(column("step"), column("tokens"), result),
+        tokens=_tokens(entries, result)[logged],
         held_out=held_out,
         not_finite=_not_finite(run, rows, name),
         ended=result.get("steps", 0),
@@ -208,8 +209,12 @@ def _objective(recipe: Recipe, entries: Sequence[Entry]) -> str:
     return next((name for name in names if name in logged), names[0])
 
 
-def _tokens(steps: Any, tokens: Any, result: Mapping[str, Any]) -> Any:
+def _tokens(entries: Sequence[Entry], result: Mapping[str, Any]) -> Any:
     """The tokens seen after each line; if the total is known, by the share of steps."""
+    steps, tokens = (
+        np.array([entry.get(key) for entry in entries], dtype=np.float64)
+        for key in ("step", "tokens")
+    )
     if "tokens" in result and result.get("steps"):
         return steps * (result["tokens"] / result["steps"])
     return np.cumsum(tokens)

@@ -20,6 +20,7 @@ from support.pretrain_runs import store, teacher
 from support.texts import chinese, corpus, tokenizer
 
 from clozelab import data
+from clozelab.config import recipe as recipes
 from clozelab.diagnosis.examine import examine
 from clozelab.diagnosis.reading import read_run
 from clozelab.diagnosis.recorded import recorded
@@ -125,6 +126,17 @@ def test_a_log_alone_tells_the_same_and_guesses_nothing(tmp_path: Path) -> None:
     Run(Path(place)).remember({"data": [f"{tmp_path / 'gone'}:1"]})
     assert "plateau" not in findings(examine(read_run(place, log_only=True)))  # by no known entropy
     assert "plateau" in findings(examine(read_run(place)))
+
+
+def test_tokens_of_causal_steps_are_seen_too(tmp_path: Path) -> None:
+    toml = recipes.to_toml(recipes.read("causal_then_masked", size="tiny"))
+    run = Run.create(tmp_path / "run", recipe_toml=toml, machine={})
+    for step in range(1, 41):
+        loss = {"causal_lm" if step <= 20 else "masked_lm": {"loss": 5.0}}
+        run.append({"kind": "step", "step": step, "tokens": 100 + step, **loss})
+    log = read_run(str(run.path), log_only=True).log
+    assert log is not None and log.steps.tolist() == [*range(21, 41)]
+    assert log.tokens.tolist() == [sum(range(101, 101 + step)) for step in range(21, 41)]
 
 
 def test_a_run_that_went_on_on_a_gpu_has_the_speed_of_the_gpu(tmp_path: Path) -> None:
