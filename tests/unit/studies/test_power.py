@@ -10,9 +10,10 @@ from support.study_folders import TEXT
 
 from clozelab.cli import main
 from clozelab.errors import UserError
+from clozelab.statistics import power_within
 from clozelab.studies import spec
 from clozelab.studies.cells import tuning_scores
-from clozelab.studies.power import claim_powers, paper_effect
+from clozelab.studies.power import _least_delta, claim_powers, paper_effect
 from clozelab.studies.records import packed_items, unpacked_items
 from clozelab.studies.request import Cell, StudyRequest
 from clozelab.studies.scores import sampling_variance
@@ -76,6 +77,13 @@ def test_a_margin_is_subtracted_and_claims_of_equality_are_corrected_apart(tmp_p
     other = replace(equal, better="single")
     assert detectable(study, equal, better) == detectable(study, equal)
     assert detectable(study, equal, other) > detectable(study, equal)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.01, 0.002])
+@pytest.mark.parametrize("freedom", [1.5, 3.0, 10.5, 60.0, 1e6])
+def test_the_least_delta_is_reached_four_times_in_five(freedom: float, alpha: float) -> None:
+    delta = _least_delta(2.0, freedom, alpha)
+    assert power_within(0.0, delta, 2.0, freedom, alpha=alpha) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_two_seeds_are_enough_where_only_the_items_differ(tmp_path: Path) -> None:

@@ -245,8 +245,9 @@ def test_power_is_that_of_simulated_tests(freedom: float) -> None:
         hits = float(np.mean((noise + effect) / np.sqrt(spread) > t_interval(0.95, freedom)))
         assert power(effect, 1.0, freedom) == pytest.approx(hits, abs=0.012)
     reach = t_interval(0.90, freedom) * np.sqrt(spread)
-    within = float(np.mean((np.abs(noise + 1.0) + reach) < 5.0))
-    assert power_within(1.0, 5.0, 1.0, freedom) == pytest.approx(within, abs=0.1)
+    for effect, delta in ((0.0, 1.0), (0.0, 2.0), (1.0, 2.5), (1.0, 5.0), (-1.0, 5.0), (4.0, 3.0)):
+        within = float(np.mean((np.abs(noise + effect) + reach) < delta))
+        assert power_within(effect, delta, 1.0, freedom) == pytest.approx(within, abs=0.012)
 
 
 def test_the_minimum_detectable_effect_is_detected_four_times_in_five() -> None:
