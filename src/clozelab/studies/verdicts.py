@@ -299,12 +299,13 @@ def _item_errors(
         else:  # models with other tokenizers may have other items
             yield from (item_error(ours), item_error(theirs))
         return
-    for side in sides:
+    for side, ratio in zip(sides, (1.0, claim.ratio), strict=False):
         values = [*record.scores(side, measure).values()]
         if values:
             sizes = {**record.sizes, "run": len(values)}
             compared = len(sides) > 1
-            yield ItemError(sampling_variance(measure, fmean(values), sizes, compared=compared))
+            variance = sampling_variance(measure, fmean(values), sizes, compared=compared)
+            yield ItemError(variance).scaled(ratio)
 
 
 def _by_own_seed(record: StudyRecord, scores: Mapping[str, Values]) -> dict[str, Values]:

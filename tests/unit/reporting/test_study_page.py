@@ -206,6 +206,14 @@ def test_without_recorded_items_two_models_are_taken_to_half_agree(tmp_path: Pat
     advantage = judge(record)[0].decisive[0].advantage
     variances = [sampling_variance(ACCURACY, score, {"sst2": 98}) for score in (60.0, 64.0)]
     assert advantage is not None and advantage.error**2 == pytest.approx(sum(variances) / 2)
+    # Of half of the other's score the error is half, too.
+    halved = study(
+        tmp_path / "h", scores=scored([60.0] * 3, [64.0] * 3), text=one_claim(more="ratio = 0.5")
+    )
+    record = replace(read(halved), plan={**record.plan, "items": {"sst2": 98}})
+    advantage = judge(record)[0].decisive[0].advantage
+    both = variances[1] + variances[0] / 4
+    assert advantage is not None and advantage.error**2 == pytest.approx(both / 2)
 
 
 def test_runs_on_the_plateau_are_not_compared(tmp_path: Path) -> None:
