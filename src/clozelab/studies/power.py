@@ -138,10 +138,11 @@ def _error(
     sizes: Mapping[str, float],
 ) -> tuple[float, float]:
     """The standard error of the advantage on a mean of measures, and its degrees of freedom."""
-    seeds, sides = claim.seeds or study.seeds, 2 if claim.than else 1
+    seeds, sides = claim.seeds or study.seeds, 1 + claim.ratio**2 if claim.than else 1.0
     sizes = {**sizes, "run": seeds}  # a share of runs has so many items
     seed = sides * sum(noise[name] ** 2 for name in on) / len(on) ** 2 / seeds
-    samples = [sampling_variance(name, _USUAL, sizes, compared=sides > 1) for name in on]
+    compared = bool(claim.than)
+    samples = [sampling_variance(name, _USUAL, sizes, compared=compared) for name in on]
     items = sides * sum(samples) / len(on) ** 2
     freedom = _FREEDOM * (seeds - 1)
     if seed:

@@ -68,6 +68,13 @@ def detectable(study: StudySpec, *claims: Claim, **known: dict[str, float]) -> f
     return least
 
 
+def test_a_share_of_the_other_has_that_share_of_its_noise(tmp_path: Path) -> None:
+    study, better = written_study(tmp_path), Claim("dynamic", ON, "", than="static")
+    half, alone = replace(better, ratio=0.5), replace(better, ratio=1e-9)
+    assert detectable(study, half) == pytest.approx(detectable(study, better) * 0.625**0.5)
+    assert detectable(study, alone) == pytest.approx(detectable(study, better) * 0.5**0.5)
+
+
 def test_a_margin_is_subtracted_and_claims_of_equality_are_corrected_apart(tmp_path: Path) -> None:
     study, better = written_study(tmp_path), Claim("dynamic", ON, "", than="static")
     assert detectable(study, replace(better, margin=0.5)) == pytest.approx(
