@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 from support.pretrain_runs import pretrain_job, run_pretraining
+from transformers import AutoModel, AutoTokenizer
 
 import clozelab
 from clozelab.cli import main
@@ -97,6 +99,33 @@ def test_the_modules_are_written_for_models_of_sentence_vectors_alone(
     for name in ("mean", "roberta"):  # which the library has no word for, and which has no vectors
         clozelab.export(models_dir / name, tmp_path / name)
         assert not (tmp_path / name / "modules.json").exists()
+
+
+@pytest.mark.parametrize("file", ["sentence_bert_config.json", "sentence_roberta_config.json"])
+@pytest.mark.parametrize("length", [2, 3, 20, 48])
+def test_a_text_is_read_as_far_as_the_library_reads_it(
+    models_dir: Path, tmp_path: Path, file: str, length: int
+) -> None:
+    clozelab.export(models_dir / "cls", tmp_path / "cls")
+    (tmp_path / "cls" / "sentence_bert_config.json").unlink()
+    (tmp_path / "cls" / file).write_text(json.dumps({"max_seq_length": length}))
+    library = AutoModel.from_pretrained(tmp_path / "cls").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "cls")
+    model = clozelab.import_model(tmp_path / "cls", tmp_path / "imported").load()
+    for pool in ("cls", "mean_all"):
+        wanted = []
+        for text in TEXTS:  # as its Transformer and its Pooling compute them
+            ids = tokenizer(text, truncation=True, max_length=length, return_tensors="pt")
+            with torch.no_grad():
+                states = library(**ids).last_hidden_state[0]
+            wanted.append((states[0] if pool == "cls" else states.mean(dim=0)).numpy())
+        vectors = model.embed(TEXTS, pool=pool).vectors
+        np.testing.assert_allclose(vectors, np.stack(wanted), rtol=0, atol=1e-6)
+    states, present = model.encode(TEXTS)
+    assert states.shape[1] == present.sum(dim=1).max() == length
+    clozelab.export(tmp_path / "imported", tmp_path / "again")
+    again = json.loads((tmp_path / "again" / "sentence_bert_config.json").read_text("utf-8"))
+    assert again["max_seq_length"] == length
 
 
 def test_a_vector_that_the_library_cannot_take_is_refused(tmp_path: Path) -> None:

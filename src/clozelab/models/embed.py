@@ -112,7 +112,7 @@ def follow(
     `dimensions` are kept, which are a vector by themselves where a model was trained so.
     """
     check_layer(model, layer)
-    rows = model.reader().read(texts)
+    rows = model.read(texts)
     if pool == "cls" and any(text.cls is None for text in rows):
         raise UserError(f"{model.place}: its texts have no [CLS]; use --pool mean")
     parts: dict[int, tuple[Floats, Ints]] = {}

@@ -109,7 +109,7 @@ def _write(
     generator = generator_of(model)
     exported = _export(model, folder, family=family, name=name, changes=changes)
     if pool is not None:
-        width, length = model.recipe.encoder.hidden_size, _length(model)
+        width, length = model.recipe.encoder.hidden_size, model.text_length or _length(model)
         sentence_transformers.write(folder, pool, width=width, length=length)
         exported = replace(exported, what=f"{exported.what}, and a model of sentence-transformers")
     if generator is None:

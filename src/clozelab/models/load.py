@@ -180,7 +180,10 @@ def _load_foreign(place: str) -> Model:
         heads, weights = ("generator", *heads), weights | generator.weights
     origin_fields = imported.family, heads, imported.bare, dtype, imported.model_type
     pooling = sentence_transformers.read(files.folder)
-    origin = Origin(*origin_fields, imported.pad, pooling, length)
+    text_length = sentence_transformers.read_length(files.folder)
+    if text_length is not None and text_length > (positions or text_length):
+        text_length = None
+    origin = Origin(*origin_fields, imported.pad, pooling, length, text_length)
     task: TunedTask | None = None
     if imported.task is not None:
         from clozelab.finetuning.loading import inward

@@ -52,6 +52,7 @@ class Origin:
     pad: int | None = None  # the id that its config pads with
     pooling: Pooling | None = None  # of a model of sentence-transformers
     length: int | None = None  # the tokenizer's maximum length, if it has one
+    text_length: int | None = None  # the most tokens that sentence-transformers reads of a text
 
     def to_json(self) -> str:
         """The text that `parse` reads back."""
@@ -102,6 +103,11 @@ class Model:
         return next((part.pooling for part in self.recipe.objectives if part.pooling), own)
 
     @property
+    def text_length(self) -> int | None:
+        """The most tokens of a text for its vector, if it came from sentence-transformers."""
+        return self.origin.text_length if self.origin else None
+
+    @property
     def shift(self) -> int:
         """How many places before a masked token the state lies that predicts it."""
         parts = (part for part in self.recipe.objectives if part.language_model == "masked")
@@ -116,6 +122,13 @@ class Model:
         length = length or self.recipe.blocks.length
         reader = TaskReader(self.recipe, self.tokenizer, length, special_tokens=special_tokens)
         return self._readers.setdefault((length, special_tokens), reader)
+
+    def read(self, texts: Sequence[str]) -> list[Text]:
+        """Texts for their vectors, each truncated to what the model reads of a text at most."""
+        reader, most = self.reader(), self.text_length
+        if most is not None:
+            most = max(most - reader.own_special_tokens, 0)
+        return reader.read(texts, most=most)
 
     def block_length(self, length: int) -> int:
         """That many tokens, or as many as the encoder has learned positions for."""
@@ -173,7 +186,7 @@ class Model:
         texts = texts_of(texts, "encode")
         if not texts:
             raise UserError("encode needs texts; the list of texts is empty")
-        rows = self.reader().read(texts)
+        rows = self.read(texts)
         states_of = torch.split(
             encoder_output(self, rows).hidden_states, [len(row) for row in rows]
         )

@@ -82,7 +82,8 @@ class FrozenEncoder:
         """The most tokens of a text: the longest block of its training, less special tokens."""
         reader = self.loaded.reader()
         block = longest_block(self.loaded) or self.loaded.recipe.blocks.length
-        length = block - reader.own_special_tokens
+        most = self.loaded.text_length or block
+        length = max(min(block, most) - reader.own_special_tokens, 0)
         return length if reader.limit is None else min(reader.limit, length)
 
     @torch.inference_mode()

@@ -25,7 +25,7 @@ from clozelab.nearest import nearest
 _TEXTS = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "*.model",
-    "modules.json", "*_Pooling/config.json",
+    "modules.json", "*_Pooling/config.json", "sentence_*_config.json",
 )  # fmt: skip
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _LEAST_LENGTH = 5  # of every format of blocks

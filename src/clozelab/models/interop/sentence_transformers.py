@@ -42,6 +42,24 @@ def read(folder: Path) -> Pooling | None:
     return found[0] if found else None
 
 
+def read_length(folder: Path) -> int | None:
+    """The most tokens that it reads of a text; None if the directory is not its, or says nothing.
+
+    Without a length of its own it reads as many as the tokenizer allows.
+    """
+    if not (folder / "modules.json").is_file():
+        return None
+    # Its name has the class where an early version wrote it.
+    for file in sorted(folder.glob("sentence_*_config.json")):
+        try:
+            length = json.loads(file.read_text(encoding="utf-8"))["max_seq_length"]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if isinstance(length, int) and not isinstance(length, bool) and length > 0:
+            return length
+    return None
+
+
 def write(folder: Path, pooling: Pooling, *, width: int, length: int) -> None:
     """Write the list of modules (the model, then the pooling) and their configs."""
     package = "sentence_transformers.models"
