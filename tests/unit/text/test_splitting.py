@@ -18,6 +18,7 @@ def shard(lengths: list[Ints]) -> Any:
     return SimpleNamespace(
         documents=offsets([len(document) for document in lengths]),
         sentences=offsets(np.concatenate(lengths)),
+        rows=np.zeros(0, dtype=bool),
     )
 
 
@@ -59,6 +60,19 @@ def test_the_share_is_met(seed: int, share: float) -> None:
         assert abs(sides[1][0] - share * total) <= max(60, 0.1 * share * total)
     elif total > 6000:
         assert share / 1.2 <= sides[1][0] / total <= share * 1.2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_row_of_texts_is_never_cut(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    lengths = [draw.integers(1, 60, draw.integers(0, 4)) for _ in range(draw.integers(1, 40))]
+    lengths.append(np.array([5, 900]))  # of such lengths a stretch is needed
+    digests = draw.integers(0, 2**64, (len(lengths), 2), dtype=np.uint64)
+    sizes = np.array([[document.sum(), len(document)] for document in lengths])
+    rows = shard(lengths)
+    rows.rows = np.ones(len(lengths), dtype=bool)
+    for share in (0.05, 0.3, 0.7):
+        assert not split_documents(digests, sizes, [rows], share=share).parts
 
 
 def uneven(seed: int, count: int) -> list[Ints]:

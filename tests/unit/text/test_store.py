@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,59 @@ def test_a_row_has_as_many_sentences_as_texts_however_long_they_are(tmp_path: Pa
     assert sizes(corpus) == [2, 2]
     assert not any("cut" in what for what in counts.numbers)
     assert [len(text) for text in decoded(corpus)] == [5_000 * 5 + 6, 25_002]
+
+
+SENTENCES = [
+    "The small cat sat on the old mat near the door.",
+    "Two dogs ran over the green hill until it was dark.",
+    "It rained all day in the little town by the river.",
+    "Nobody knew why the boats had left before the morning.",
+]
+
+
+@pytest.mark.parametrize("unique", [None, "documents", "lines", "paragraphs"])
+@pytest.mark.parametrize("exclude", [False, True])
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_a_row_is_kept_whole_or_not_at_all(
+    tmp_path: Path, unique: str | None, exclude: bool, held_out: float
+) -> None:
+    draw = np.random.default_rng(0)
+    odd = ["\u0007", "\0", "\0 \0", ""]  # a text without tokens, and texts that are empty
+    texts = [*SENTENCES, *(f"{word} {number}" for number in range(40) for word in ("A", "Be"))]
+    rows = [[*draw.choice([*texts, *odd], 3)] for _ in range(150)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(dict(zip("abc", row, strict=True))) + "\n" for row in rows))
+    (tmp_path / "dev.txt").write_text(SENTENCES[0] + "\n")
+    evaluation = {"exclude": [str(tmp_path / "dev.txt")], "exclude_ngram": 5} if exclude else {}
+    reading = layouts.Reading(field="a,b,c")
+    corpus = build(
+        str(file),
+        tmp_path / "c",
+        Wordpiece(2000),
+        reading=reading,
+        unique=unique,
+        held_out=held_out,
+        **evaluation,
+    )
+    wanted: list[list[str]] = []
+    for row in rows:
+        ends = [number for number, text in enumerate(row) if not text.strip("\0 ")]
+        present = row[: ends[0]] if ends else row
+        left_out = "\u0007" in present or (exclude and SENTENCES[0] in present)
+        if len(present) > 1 and not left_out and not (unique and present in wanted):
+            wanted.append(present)
+    found = []
+    for split in ("train", "held_out"):
+        documents = corpus.documents(split)
+        bounds = documents.sentences.tolist()
+        read = [
+            corpus.tokenizer.decode(documents.ids[a:b].tolist())
+            for a, b in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        found += [read[a:b] for a, b in pairwise(documents.documents.tolist()) if b > a]
+    known = corpus.tokenizer
+    expected = [[known.decode(known.encode(text).ids) for text in row] for row in wanted]
+    assert sorted(found) == sorted(expected)
 
 
 def test_documents_decode_to_their_text_under_bytes(byte_corpus: Corpus) -> None:

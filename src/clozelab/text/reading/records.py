@@ -167,7 +167,7 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
     is_row = isinstance(value, tuple)
     if isinstance(value, tuple):
         texts = (" ".join(text.split()) if isinstance(text, str) else "" for text in value)
-        present = list(takewhile(bool, texts))
+        present = list(takewhile(lambda text: text.strip("\0 "), texts))
         if len(present) < 2:
             counts.add("rows of less than two texts skipped", place)
             return
@@ -184,6 +184,9 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if not text or text.isspace():
         counts.add("empty records", place)
+        return
+    if is_row and len(text) > LIMIT:
+        counts.add("rows over 4 M characters skipped", place)
         return
     pieces = cut(text)
     if len(pieces) > 1:

@@ -105,13 +105,15 @@ def _piece_beginnings(documents: list[RawDocument], cut: list[list[str]], level:
     """Which sentences begin a line, or a paragraph, of their document.
 
     Blank lines separate paragraphs; in a document without any, line breaks do, unless each line is
-    a sentence.
+    a sentence. A row of texts that belong together is one line.
     """
     begins: list[bool] = []
     for document, sentences in zip(documents, cut, strict=True):
         ends = [sentence[: -len(sentence.lstrip())].count("\n") for sentence in sentences]
         if level == "paragraphs" and (document.is_split or max(ends[1:], default=0) > 1):
             ends = [number - 1 for number in ends]
+        if document.is_row:
+            ends = [0] * len(ends)
         begins += (number == 0 or end > 0 for number, end in enumerate(ends))
     return np.array(begins, dtype=bool)
 

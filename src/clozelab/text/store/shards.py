@@ -101,7 +101,7 @@ class ShardJob:
         digest = blake2b(settings, digest_size=16)
         for number, document in enumerate(self.documents):
             text = document.text.encode("utf-8", errors="surrogatepass")
-            kind = document.is_split + document.is_row
+            kind = document.is_split + 2 * document.is_row  # a row is split, too
             digest.update(b"%d %d %r " % (len(text), kind, self.spans.get(number)))
             digest.update(text)
         return digest.hexdigest()
@@ -127,6 +127,7 @@ class Shard:
     piece_digests: Keys = field(default_factory=lambda: np.zeros((0, 2), np.uint64))  # [P, 2]
     excluded: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [S] sentences
     signatures: Signatures = field(default_factory=lambda: np.zeros(0, np.uint32))  # [D, hashes]
+    rows: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [D], empty if there are none
 
     def bounds_of(self, level: str) -> Ints:
         """The offsets of documents, pieces or sentences, in sentences."""
@@ -164,6 +165,7 @@ class Shard:
             piece_digests=self.piece_digests[pieces],
             excluded=self.excluded[sentences[: len(self.excluded)]],
             signatures=self.signatures[documents[: len(self.signatures)]],
+            rows=self.rows[documents[: len(self.rows)]],
         )
 
     def with_words(self) -> Shard:
@@ -265,6 +267,8 @@ def tokenise(
     stretches = _joined((part.stretches for part in parts), np.int64)
     words, word_counts, word_ids = _distinct_words(*tokenizer.words(stretches))
     compared = settings.comparison.noted(job.documents, cut, filled=sizes > 0, counts=counts)
+    if any(document.is_row for document in job.documents):
+        compared |= _whole_rows(job, cut, sizes, compared.get("excluded"), counts=counts)
     return {
         "ids": _joined((part.ids for part in parts), np.uint32),
         "marks": _joined((part.marks for part in parts), np.uint8),
@@ -277,6 +281,22 @@ def tokenise(
         "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
         **compared,
     }
+
+
+def _whole_rows(
+    job: ShardJob, cut: list[list[str]], sizes: Ints, excluded: Array | None, *, counts: Counts
+) -> dict[str, Array]:
+    """Which documents are rows; one with a text without tokens is left out, or the next would
+    take that text's place."""
+    starts = offsets([len(sentences) for sentences in cut])
+    rows = np.array([document.is_row for document in job.documents])
+    gaps = rows & (sums(sizes == 0, starts) > 0)
+    for number in np.flatnonzero(gaps).tolist():
+        counts.add("rows with a text without tokens left out", job.documents[number].name)
+    left_out = np.repeat(gaps, np.diff(starts))[sizes > 0]
+    if excluded is not None:
+        left_out |= excluded
+    return {"rows": rows, "excluded": left_out} if left_out.any() else {"rows": rows}
 
 
 def _joined(arrays: Iterable[Array], kind: type[T]) -> NDArray[T]:

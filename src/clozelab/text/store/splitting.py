@@ -6,7 +6,8 @@ drawn and their tokens miss the share by more than a fifth, the threshold of the
 which draws a few more or fewer. If that does not help, or the share is missed by more than a factor
 of two, or fewer are drawn and miss it by more than a tenth, the documents are concatenated in the
 order of their hashes, and stretches of whole sentences at equal distances are held out. What
-remains of a document on either side of a stretch is trained on, as a document of its own.
+remains of a document on either side of a stretch is trained on, as a document of its own. A row of
+texts that belong together is never cut.
 """
 
 from __future__ import annotations
@@ -78,8 +79,10 @@ def split_documents(
     stretches = _Stretches(digests, tokens, share)
     whole, parts, number = np.zeros(len(digests), dtype=bool), {}, 0
     for shard in shards:
-        for start, stop in pairwise(shard.documents.tolist()):
+        for index, (start, stop) in enumerate(pairwise(shard.documents.tolist())):
             bounds = shard.sentences[start : stop + 1] - shard.sentences[start]
+            if len(shard.rows) and shard.rows[index] and stop > start:
+                bounds = bounds[[0, -1]]  # as one sentence
             inside = stretches.inside(number, bounds)
             if inside.all():
                 whole[number] = len(inside) > 0
