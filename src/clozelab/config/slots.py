@@ -72,7 +72,17 @@ def check(recipe: Recipe) -> None:
 
 def warnings(recipe: Recipe) -> list[str]:
     """Sentences about settings that are allowed but are probably mistakes."""
-    return [*_small_caps(recipe), *_equal_twins(recipe)]
+    return [*_small_caps(recipe), *_equal_twins(recipe), *_idle_final(recipe)]
+
+
+def _idle_final(recipe: Recipe) -> Iterator[str]:
+    # Not refused, as `power` is: runs were recorded with it.
+    schedule = recipe.schedule
+    if schedule.decay == "constant" and schedule.final not in (0, 1):
+        yield (
+            f"{recipe.name}: schedule.final = {schedule.final:g} has no effect with"
+            ' schedule.decay = "constant"; leave it out, or set schedule.decay=linear'
+        )
 
 
 def _small_caps(recipe: Recipe) -> Iterator[str]:

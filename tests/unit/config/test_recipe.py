@@ -517,6 +517,8 @@ def test_a_cap_left_from_shorter_blocks_is_warned_of() -> None:
     assert "3.9%" in warning and "77" in warning
     assert not read("bert", overrides=["masking.cap=77"]).warnings()
     assert not any(read(name).warnings() for name in names())
+    (warning,) = read("neobert", overrides=["schedule.decay=constant"]).warnings()
+    assert "schedule.final = 0.1 has no effect" in warning
 
 
 def test_windows_are_no_wider_than_blocks_and_shrink_with_them() -> None:
