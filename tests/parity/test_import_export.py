@@ -531,6 +531,79 @@ def test_what_stands_around_a_blank_is_read_as_transformers_reads_it(
         assert (ids[at] == 4).all() and len(at) == text.count("{}")
 
 
+def _pair_template(kind: str, known: Tokenizer, cls: str, sep: str) -> Any:
+    """A post-processor for pairs of texts, as files have them."""
+    ends = (sep, known.token_to_id(sep)), (cls, known.token_to_id(cls))
+    made: dict[str, Any] = {
+        "bert": lambda: processors.BertProcessing(*ends),
+        "roberta": lambda: processors.RobertaProcessing(*ends),
+        "one": lambda: processors.TemplateProcessing(
+            single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=[*ends]
+        ),
+        "two": lambda: processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} {sep} $B:1 {sep}:1",
+            special_tokens=[*ends],
+        ),
+        "nested": lambda: processors.Sequence(
+            [processors.ByteLevel(trim_offsets=False), _pair_template("one", known, cls, sep)]
+        ),
+        # A template of another kind leaves it to the family; so does none.
+        "odd": lambda: processors.TemplateProcessing(
+            single=f"{cls} $A {sep}", pair=f"$B {sep} $A", special_tokens=[*ends]
+        ),
+        "none": lambda: None,
+    }
+    return made[kind]()
+
+
+@pytest.mark.parametrize(
+    ("family", "specials", "tokenizer_class", "template"),
+    [
+        *(("roberta", "bert", "BertTokenizer", kind) for kind in ("one", "bert")),  # KLUE's
+        *(
+            (family, specials, "PreTrainedTokenizerFast", kind)
+            for family, specials in (("roberta", "roberta"), ("roberta", "bert"), ("bert", "bert"))
+            for kind in ("one", "two", "bert", "roberta", "nested")
+        ),
+    ],
+)
+def test_two_texts_stand_as_the_tokenizer_of_transformers_lays_them(
+    tmp_path: Path, family: str, specials: str, tokenizer_class: str, template: str
+) -> None:
+    model = saved(tmp_path / "in", family, "ForSequenceClassification", pad_token_id=1)
+    known = tokenizer(specials)
+    cls, sep = ("[CLS]", "[SEP]") if specials == "bert" else ("<s>", "</s>")
+    known.post_processor = _pair_template(template, known, cls, sep)
+    known.save(str(tmp_path / "in" / "tokenizer.json"))
+    settings = {"tokenizer_class": tokenizer_class, "cls_token": cls, "sep_token": sep}
+    (tmp_path / "in" / "tokenizer_config.json").write_text(json.dumps(settings))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "in")
+    ids = theirs("the river", "was wide")["input_ids"]
+    second = len(ids) - 1 - ids[::-1][1:].index(known.token_to_id(sep))
+    types = [int(family == "bert" and position >= second) for position in range(len(ids))]
+    with torch.no_grad():
+        out = model.eval()(torch.tensor([ids]), token_type_ids=torch.tensor([types]))
+    (found,) = load(str(tmp_path / "in")).predict([("the river", "was wide")])
+    wanted = out.logits.softmax(-1)[0].tolist()
+    assert [*found.probabilities.values()] == pytest.approx(wanted, abs=1e-6)
+    again = transformers.AutoTokenizer.from_pretrained(back(tmp_path / "in"))
+    assert again("the river", "was wide")["input_ids"] == ids
+
+
+@pytest.mark.parametrize("template", ["odd", "none"])
+def test_an_unusual_template_for_pairs_leaves_them_to_the_family(
+    tmp_path: Path, template: str
+) -> None:
+    saved(tmp_path / "in", "roberta", "ForSequenceClassification", pad_token_id=1)
+    known = tokenizer("roberta")
+    known.post_processor = _pair_template(template, known, "<s>", "</s>")
+    known.save(str(tmp_path / "in" / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (tmp_path / "in" / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert load(str(tmp_path / "in")).reader().num_special_tokens(2) == 4
+
+
 def test_an_imported_model_may_answer_nothing_where_questions_have_no_answer(
     tmp_path: Path,
 ) -> None:

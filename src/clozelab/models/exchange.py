@@ -150,7 +150,12 @@ def _export(
         adaptation=adaptation(model),
     )
     huggingface.write(
-        out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text
+        out,
+        exported,
+        tokenizer=model.tokenizer,
+        vocabulary=model.vocabulary,
+        card=text,
+        separators=model.separators,
     )
     # A generator is exported separately; projection and decoder are needed only in training.
     expected_left = {"heads.generator", "heads.contrastive", "heads.retromae"}
@@ -227,7 +232,9 @@ def export_graph(place: str, out: str | Path) -> Exchanged:
     family = family_for(shape, frozenset(heads), model.vocabulary, task=task)
     family = "roberta" if _doubles_separator(model) else family  # it has two separators
     tuned = task is not None and task.special_tokens
-    ready = family_tokenizer(model.tokenizer, family, model.vocabulary, tuned=tuned)
+    ready = family_tokenizer(
+        model.tokenizer, family, model.vocabulary, tuned=tuned, separators=model.separators
+    )
     with _output_folder(str(out), last="model.onnx") as folder:
         outputs = onnx.export_onnx(
             folder / "model.onnx",
@@ -277,7 +284,7 @@ def _task_head(model: Model) -> TaskHead | None:
 def _doubles_separator(model: Model) -> bool:
     """Whether the model was fine-tuned with two separators between two texts."""
     task = model.task
-    if task is None or not task.kind.two_texts:
+    if task is None or not task.kind.two_texts or model.separators is not None:
         return False
     return loading.reader_of(model, task).num_special_tokens(2) > _SINGLE_SEPARATOR
 

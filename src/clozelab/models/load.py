@@ -33,6 +33,7 @@ from clozelab.remote.cache import local_folder
 from clozelab.runs.directory import PLAN, TASK, Run, runs_in
 from clozelab.runs.saving import set_weights
 from clozelab.text.loading import load as load_tokenizer
+from clozelab.text.roles import pair_separators
 from clozelab.text.vocabulary import describe
 from clozelab.text.vocabulary import within as in_table
 from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, newest, open_checkpoint
@@ -183,7 +184,9 @@ def _load_foreign(place: str) -> Model:
     text_length = sentence_transformers.read_length(files.folder)
     if text_length is not None and text_length > (positions or text_length):
         text_length = None
-    origin = Origin(*origin_fields, imported.pad, pooling, length, text_length)
+    reads_pairs = imported.encoder.layout.in_pretraining
+    separators = pair_separators(tokenizer, files.folder) if reads_pairs else None
+    origin = Origin(*origin_fields, imported.pad, pooling, length, text_length, separators)
     task: TunedTask | None = None
     if imported.task is not None:
         from clozelab.finetuning.loading import inward

@@ -53,6 +53,7 @@ class Origin:
     pooling: Pooling | None = None  # of a model of sentence-transformers
     length: int | None = None  # the tokenizer's maximum length, if it has one
     text_length: int | None = None  # the most tokens that sentence-transformers reads of a text
+    separators: int | None = None  # between two texts, if its tokenizer says how many
 
     def to_json(self) -> str:
         """The text that `parse` reads back."""
@@ -103,6 +104,11 @@ class Model:
         return next((part.pooling for part in self.recipe.objectives if part.pooling), own)
 
     @property
+    def separators(self) -> int | None:
+        """How many separate two texts, if an imported model's tokenizer says so."""
+        return self.origin.separators if self.origin else None
+
+    @property
     def text_length(self) -> int | None:
         """The most tokens of a text for its vector, if it came from sentence-transformers."""
         return self.origin.text_length if self.origin else None
@@ -120,7 +126,13 @@ class Model:
         Each is made once: its tables take longer to make than a text takes to be read.
         """
         length = length or self.recipe.blocks.length
-        reader = TaskReader(self.recipe, self.tokenizer, length, special_tokens=special_tokens)
+        reader = TaskReader(
+            self.recipe,
+            self.tokenizer,
+            length,
+            special_tokens=special_tokens,
+            separators=self.separators,
+        )
         return self._readers.setdefault((length, special_tokens), reader)
 
     def read(self, texts: Sequence[str]) -> list[Text]:

@@ -79,6 +79,7 @@ class TaskReader:
     length: int  # the most tokens a block may have
     spelling: Spelling | None = None  # of a corpus, if words are to be numbered as in it
     special_tokens: bool = True  # whether the texts of a task get special tokens
+    separators: int | None = None  # between two texts; None: as many as the encoder's family has
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -224,6 +225,8 @@ class TaskReader:
         encoder = self.recipe.encoder
         if not encoder.layout.in_pretraining:
             return 1
+        if self.separators is not None:
+            return self.separators
         family = FAMILIES[family_for(encoder, frozenset(), self.vocabulary)]
         return 2 if family.is_roberta else 1
 

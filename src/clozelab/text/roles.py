@@ -18,6 +18,8 @@ from clozelab.files import read_json
 from clozelab.text.vocabulary import roles_of, settings_of, with_roles
 
 _FILES = ("special_tokens_map.json", "tokenizer_config.json")  # the later one wins
+_GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that take any template
+_BERT = ("BertTokenizer", "BertTokenizerFast")  # which put one separator between two texts
 _ROLES = ("cls", "sep", "pad", "mask", "unk")
 
 
@@ -36,6 +38,49 @@ def as_stated(tokenizer: Tokenizer, folder: Path, *, by_template: bool) -> Token
         roles["eod"] = eos
     new = {role: number for role, number in roles.items() if guessed.get(role) != number}
     return with_roles(tokenizer, new) if new else tokenizer
+
+
+def pair_separators(tokenizer: Tokenizer, folder: Path) -> int | None:
+    """How many separators stand between two texts by the tokenizer that transformers would use.
+
+    None if its class decides, or if the files do not say or do not agree.
+    """
+    config = folder / "tokenizer_config.json"
+    table = read_json(config, fix="fix it or take it away") if config.is_file() else {}
+    kind = table.get("tokenizer_class")
+    if kind not in (*_GENERIC, *_BERT) or not (folder / "tokenizer.json").is_file():
+        return None
+    if table.get("add_bos_token") is not None or table.get("add_eos_token") is not None:
+        return None  # the template is made anew
+    sep = roles_of(tokenizer).get("sep")
+    found = [
+        number
+        for step in _steps(settings_of(tokenizer.post_processor))
+        if (number := _between(step, tokenizer, sep)) is not None
+    ]
+    if len(found) != 1 or (kind in _BERT and found != [1]):
+        return None
+    return found[0]
+
+
+def _between(step: dict[str, Any], tokenizer: Tokenizer, sep: int | None) -> int | None:
+    """How many separators a step of a post-processor puts between two texts, if nothing else."""
+    if step.get("type") in ("BertProcessing", "RobertaProcessing"):
+        named = step.get("sep") or [None, None]
+        return (1 if step["type"] == "BertProcessing" else 2) if named[1] == sep else None
+    pair = step.get("pair") or []
+    texts = [part.get("Sequence", {}).get("id") for part in pair]
+    if texts.count("A") != 1 or texts.count("B") != 1:
+        return None
+    between = pair[texts.index("A") + 1 : texts.index("B")]  # empty if B comes first
+    ids = [
+        number
+        for part in between
+        for number in step.get("special_tokens", {})
+        .get(part["SpecialToken"]["id"], {})
+        .get("ids", [None])
+    ]
+    return len(ids) if ids and {*ids} == {sep} else None
 
 
 def _roles_in_files(tokenizer: Tokenizer, folder: Path) -> dict[str, int]:

@@ -42,12 +42,18 @@ class ModelFiles(NamedTuple):
 
 
 def write(
-    folder: Path, model: Exported, *, tokenizer: Tokenizer, vocabulary: Vocabulary, card: str
+    folder: Path,
+    model: Exported,
+    *,
+    tokenizer: Tokenizer,
+    vocabulary: Vocabulary,
+    card: str,
+    separators: int | None = None,
 ) -> None:
     """Write the files of a directory that transformers opens."""
     family = model.family
     tuned = model.task is not None and model.task.special_tokens
-    ready = family_tokenizer(tokenizer, family, vocabulary, tuned=tuned)
+    ready = family_tokenizer(tokenizer, family, vocabulary, tuned=tuned, separators=separators)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
     settings = tokenizer_config(ready, vocabulary, family=family, types=types, length=model.length)
     tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.tensors.items()}

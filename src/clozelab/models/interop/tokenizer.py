@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
@@ -15,11 +16,17 @@ _GPT = ("{cls} $A {mask}", "{cls} $A {sep} $B {mask}")
 
 
 def family_tokenizer(
-    tokenizer: Tokenizer, family: str, vocabulary: Vocabulary, *, tuned: bool = False
+    tokenizer: Tokenizer,
+    family: str,
+    vocabulary: Vocabulary,
+    *,
+    tuned: bool = False,
+    separators: int | None = None,
 ) -> Tokenizer:
     """A copy that adds the family's special tokens and reads the mask as a whole word.
 
-    `tuned` is for a model that was fine-tuned.
+    `tuned` is for a model that was fine-tuned; `separators` replaces the family's number of them
+    between two texts.
     """
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_padding()
@@ -39,7 +46,10 @@ def family_tokenizer(
         template, ids = _GPT, {role: roles.get(role, end) for role in ("cls", "sep", "mask")}
     if template and {"cls", "sep"} <= {*ids}:
         names = {role: copy.id_to_token(number) for role, number in ids.items()}
-        single, pair = (text.format(**names) for text in template)
+        single, pair = template
+        if separators is not None:
+            pair = re.sub(r"({sep} )+(?=\$B)", "{sep} " * separators, pair)
+        single, pair = single.format(**names), pair.format(**names)
         marks = sorted({(names[role], number) for role, number in ids.items()})
         steps.append(processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks))
     copy.post_processor = processors.Sequence(steps) if steps else None

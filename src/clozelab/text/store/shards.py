@@ -295,7 +295,7 @@ def _whole_rows(
         counts.add("rows with a text without tokens left out", job.documents[number].name)
     left_out = np.repeat(gaps, np.diff(starts))[sizes > 0]
     if excluded is not None:
-        left_out |= excluded
+        left_out |= excluded.astype(bool)
     return {"rows": rows, "excluded": left_out} if left_out.any() else {"rows": rows}
 
 
