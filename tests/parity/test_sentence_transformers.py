@@ -128,6 +128,18 @@ def test_a_text_is_read_as_far_as_the_library_reads_it(
     assert again["max_seq_length"] == length
 
 
+def test_modules_that_are_ignored_are_named(models_dir: Path, tmp_path: Path) -> None:
+    clozelab.export(models_dir / "cls", tmp_path / "cls")
+    assert not clozelab.load(tmp_path / "cls").notes
+    file = tmp_path / "cls" / "modules.json"
+    modules = json.loads(file.read_text("utf-8"))
+    for kind in ("Normalize", "Dense", "LayerNorm"):
+        modules.append({"path": f"2_{kind}", "type": f"sentence_transformers.models.{kind}"})
+    file.write_text(json.dumps(modules))
+    (note,) = clozelab.load(tmp_path / "cls").notes
+    assert "which also applies Dense, LayerNorm" in note
+
+
 def test_a_vector_that_the_library_cannot_take_is_refused(tmp_path: Path) -> None:
     run_pretraining(pretrain_job("gpt", steps=1), tmp_path / "gpt")
     with pytest.raises(UserError, match="use --pool mean_all"):

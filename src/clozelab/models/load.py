@@ -202,6 +202,11 @@ def _load_foreign(place: str) -> Model:
             f"{place}: ignored, because the model has no embedding for them: the tokenizer's"
             f" {', '.join(extra_tokens[:_MOST_NAMES])}"
         )
+    if modules := sentence_transformers.ignored(files.folder):
+        notes.append(
+            f"{place}: its vectors are not those of sentence-transformers, which also applies"
+            f" {modules}"
+        )
     notes += [f"{place}: ignored, because nothing here needs it: {_modules(rest)}"] if rest else []
     return Model(place, recipe, tokenizer, module.eval(), 0, tuple(notes), task, origin)
 

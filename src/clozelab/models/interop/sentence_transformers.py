@@ -12,6 +12,7 @@ from clozelab.errors import UserError
 _POOLING = "1_Pooling"
 # Their names in sentence-transformers, which has no mean without special tokens.
 MODES: dict[Pooling, str] = {"cls": "cls_token", "mean_all": "mean_tokens"}
+_KNOWN = ("Transformer", "Pooling", "Normalize")  # the last leaves cosines as they are
 _NAMED: dict[str, Pooling] = {"cls": "cls", "mean": "mean_all"}  # as it writes them now
 
 
@@ -58,6 +59,20 @@ def read_length(folder: Path) -> int | None:
         if isinstance(length, int) and not isinstance(length, bool) and length > 0:
             return length
     return None
+
+
+def ignored(folder: Path) -> str | None:
+    """What changes its vectors of texts but not those here, if a directory has such modules."""
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return None
+    try:
+        listed = json.loads(modules.read_text(encoding="utf-8"))
+        kinds = [str(one["type"]).rpartition(".")[2] for one in listed]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    others = [kind for kind in kinds if kind not in _KNOWN]
+    return ", ".join(others) or None
 
 
 def write(folder: Path, pooling: Pooling, *, width: int, length: int) -> None:
