@@ -53,14 +53,14 @@ def pair_separators(tokenizer: Tokenizer, folder: Path) -> int | None:
     if table.get("add_bos_token") is not None or table.get("add_eos_token") is not None:
         return None  # the template is made anew
     sep = roles_of(tokenizer).get("sep")
-    found = [
+    counts = [
         number
         for step in _steps(settings_of(tokenizer.post_processor))
         if (number := _between(step, tokenizer, sep)) is not None
     ]
-    if len(found) != 1 or (kind in _BERT and found != [1]):
+    if len(counts) != 1 or (kind in _BERT and counts != [1]):
         return None
-    return found[0]
+    return counts[0]
 
 
 def _between(step: dict[str, Any], tokenizer: Tokenizer, sep: int | None) -> int | None:
