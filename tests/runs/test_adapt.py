@@ -209,6 +209,14 @@ def test_new_text_is_read_as_often_with_replay_as_without(model: Path, new: str)
     assert first.epochs(mixed.budget.amount) == pytest.approx(often, rel=1e-4)
 
 
+def test_the_weight_of_the_new_text_does_not_change_the_share_of_the_replay(
+    model: Path, new: str
+) -> None:
+    for weight in ("", ":1", ":4", ":0.25"):
+        job = adaptation(str(model), f"{new}{weight}", replay=f"{general()}:0.25")
+        assert shares(job.stores)[1].share == pytest.approx(0.25, rel=1e-4)
+
+
 def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
     model: Path, new: str, tmp_path: Path
 ) -> None:

@@ -196,7 +196,7 @@ def _mixed_places(data: str, replayed: str, share: float) -> list[str]:
     """The places of both corpora, the second with the weight that gives it its share."""
     new, old = shares(open_stores([data, replayed]))
     # Six digits, as a run records them, so that a resumed run has the same weight.
-    weight = share / (1 - share) * new.tokens / old.tokens
+    weight = share / (1 - share) * new.weight * new.tokens / old.tokens
     return [data, f"{replayed}:{weight:.6g}"]
 
 
