@@ -319,6 +319,23 @@ def test_a_lost_result_comes_back(
     assert not list((place / "checkpoints").glob(".*"))
 
 
+@pytest.mark.parametrize("after", [3, 5, 8])
+def test_the_log_of_a_run_that_goes_on_lacks_no_step(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozelab.runs.log._LINES", 3)  # a line is several steps
+    place, saving = tmp_path / "run", replace(OFTEN, save_every=3)
+    killed(
+        pretrain(pretrain_job("roberta", steps=12), place, machine=MACHINE, saving=saving), after
+    )
+    again(place, saving=saving)
+    run = Run(place)
+    steps, result = run.events("step"), run.result()
+    assert result is not None and len(steps) < 12
+    assert sum(entry["tokens"] for entry in steps) == result["tokens"]
+    assert sum(entry["seconds"] for entry in steps) == pytest.approx(result["seconds"])
+
+
 def test_a_checkpoint_that_a_killed_save_had_set_aside_is_put_back(tmp_path: Path) -> None:
     place = tmp_path / "run"
     run_pretraining(pretrain_job("bert", steps=2), place, saving=OFTEN)

@@ -40,11 +40,11 @@ class Log:
         """Add a step; every `every` steps are written as one line."""
         self._steps.append(step)
         if step.number % self.every == 0:
-            self._flush()
+            self.flush()
 
     def measured(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
         """Write the measurements after a step: held-out losses, dev scores or probes."""
-        self._flush()
+        self.flush()
         self._add(kind, number, values)
 
     def restored(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
@@ -54,14 +54,14 @@ class Log:
 
     def ended(self, result: Mapping[str, Any], *, whole: bool) -> None:
         """Send the result to trackers if the run is complete (`whole`), and end them."""
-        self._flush()
+        self.flush()
         for sender in self._senders if whole else ():
             sender.log(self._last, numbers(result, "result"))
         self._end("finished" if whole else "stopped")
 
     def close(self) -> None:
         """Write the remaining steps; trackers that have not ended record a failure."""
-        self._flush()
+        self.flush()
         self._end("failed")
 
     def notes(self) -> list[str]:
@@ -73,7 +73,8 @@ class Log:
         for sender in self._senders:
             sender.end(status)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the steps that are not written yet, as one line."""
         if not self._steps:
             return
         steps, self._steps = self._steps, []

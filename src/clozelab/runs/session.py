@@ -202,6 +202,7 @@ class Session:
                 if number == schedule.total:
                     self._result = self._summary(number, began)
                 if ends or due or saving.due(saving.save_every, number, schedule):
+                    log.flush()  # a resumed run does not take these steps again
                     yield from self._save(event, ends=number == schedule.total)
                     self.times.add("saving", self._watch.read())
                 if ends:
