@@ -190,7 +190,7 @@ def _read_log(
         held_out=held_out,
         not_finite=_not_finite(run, rows, name),
         ended=result.get("steps", 0),
-        warmup=recipe.schedule.warmup,
+        warmup=recipe.schedule.warmed,
         clip=recipe.optimiser.clip,
         times=_times(entries),
         limited_by=result.get("limited_by"),

@@ -129,9 +129,9 @@ class Plateau:
 
     def see(self, number: int, loss: float) -> str | None:
         """Add the loss of a step, or the mean of several up to it; returns a warning or None."""
-        if number <= self.schedule.warmup:
+        if number <= self.schedule.warmed:
             return None
-        stretch = (number - self.schedule.warmup - 1) // self.stretch
+        stretch = (number - self.schedule.warmed - 1) // self.stretch
         warning = None
         if stretch != self._stretch and self._losses:
             warning = self._judge(fmean(self._losses))
@@ -155,7 +155,7 @@ class Plateau:
     def _judge(self, mean: float) -> str | None:
         """Compare the stretch that has ended with the one before; returns a warning or None."""
         before, self._before = self._before, mean
-        end = self.schedule.warmup + (self._stretch + 1) * self.stretch
+        end = self.schedule.warmed + (self._stretch + 1) * self.stretch
         if mean < _NEAR * self.level:
             self._lower = True
             if self.warned and not self.left:

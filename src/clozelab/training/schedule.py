@@ -6,7 +6,7 @@ Some steps, or some blocks of every step, may be read causally (arXiv:2507.00994
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -89,6 +89,11 @@ class Schedule(Part):
     def total(self) -> int:
         """The steps of the whole run, by the last refit."""
         return self.refits[-1][1] if self.refits else self.steps
+
+    @property
+    def warmed(self) -> int:
+        """The steps after which the warm-up is over, which a refit may move."""
+        return bisect_left(range(self.total), float(self.warmup), key=self._unrefitted)
 
     def factor(self, step: int) -> float:
         """The learning rate after `step` steps, as a share of the peak."""

@@ -94,6 +94,18 @@ def test_what_is_planted_is_all_that_is_found(tmp_path: Path) -> None:
     assert healthy.verdict.startswith("healthy: ") and healthy.state == "done, 240 steps"
 
 
+def test_the_warm_up_of_a_run_that_was_slower_than_planned_is_over_sooner(tmp_path: Path) -> None:
+    # As planned it takes 600 of 4,800 steps, more than this run has in all.
+    planned = ("schedule.steps=4800", "schedule.warmup=600", "schedule.refits=[[12, 240]]")
+
+    def jumps(share: float) -> float:
+        return doctor_runs.learning(share) + (2.0 if share in (0.3, 0.4, 0.5) else 0.0)
+
+    place = doctor_runs.run(tmp_path / "run", *planned, loss=jumps)
+    found = findings(diagnose(place), "ill")
+    assert found["spikes"].title == "the loss has 3 spikes"
+
+
 def test_a_jump_of_several_lines_is_one_spike(tmp_path: Path) -> None:
     def jumps_once(share: float) -> float:
         return learning(share) + 2.0 * (120 <= round(share * doctor_runs.STEPS) < 124)

@@ -240,6 +240,17 @@ def test_a_refit_keeps_the_share_done_and_goes_on_to_the_end(
         assert near[0] - jump <= refit.factor(step) <= near[1] + jump
 
 
+@given(schedules(), st.data())
+@max_examples(60)
+def test_a_refit_moves_the_end_of_the_warm_up(fitted: Schedule, data: st.DataObject) -> None:
+    assert fitted.warmed == fitted.warmup
+    at = data.draw(st.integers(0, fitted.steps - 1))
+    refit = fitted.refitted(at, data.draw(st.integers(at + 1, at + 400)))
+    places = [refit.progress(step) * fitted.steps for step in range(refit.total + 1)]
+    rising = [place < fitted.warmup - 1e-6 for place in places]
+    assert rising == [step < refit.warmed for step in range(len(places))]
+
+
 def test_refits_of_refits_go_on_from_where_they_stand() -> None:
     fitted = schedule(warmup=0).refitted(20, 60).refitted(40, 50)
     shares = {step: fitted.progress(step) for step in (20, 30, 40, 45, 50, 70)}
