@@ -136,10 +136,19 @@ class StudyRecord:
 
     @cached_property
     def sizes(self) -> dict[str, float]:
-        """The number of items of each task or measure."""
+        """The number of items of each task or measure, of whichever variant has it."""
+        return self._sizes_of([*self.measured])
+
+    def sizes_of(self, variant: str) -> dict[str, float]:
+        """The number of items of each task or measure of a variant; masks and blocks may differ."""
+        return self.sizes | self._sizes_of(
+            [place for place in self.measured if place[0] == variant]
+        )
+
+    def _sizes_of(self, places: Iterable[tuple[str, int]]) -> dict[str, float]:
         sizes: dict[str, float] = dict(self.plan.get("items", {}))
-        for record in self.measured.values():
-            sizes |= record.get("sizes", {})
+        for place in sorted(places):
+            sizes |= self.measured[place].get("sizes", {})
         return sizes
 
     def plateau(self, variant: str) -> float | None:

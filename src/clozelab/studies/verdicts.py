@@ -302,7 +302,7 @@ def _item_errors(
     for side, ratio in zip(sides, (1.0, claim.ratio), strict=False):
         values = [*record.scores(side, measure).values()]
         if values:
-            sizes = {**record.sizes, "run": len(values)}
+            sizes = {**record.sizes_of(side), "run": len(values)}
             compared = len(sides) > 1
             variance = sampling_variance(measure, fmean(values), sizes, compared=compared)
             yield ItemError(variance).scaled(ratio)
