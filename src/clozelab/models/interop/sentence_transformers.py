@@ -25,22 +25,28 @@ def check(pooling: Pooling | None, *, encoder: Any, place: str) -> None:
         )
 
 
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """The class and the path of each module that a directory lists; none if it is not its."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        return [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in modules]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+
+
 def read(folder: Path) -> Pooling | None:
     """The pooling that a directory was written with; None if it has none, or one of others."""
-    modules = folder / "modules.json"
-    if not modules.is_file():
+    paths = [path for kind, path in _modules(folder) if kind == "Pooling"]
+    if not paths:
         return None
     try:
-        listed = json.loads(modules.read_text(encoding="utf-8"))
-        paths = [one["path"] for one in listed if one["type"].rpartition(".")[2] == "Pooling"]
         config = json.loads((folder / paths[0] / "config.json").read_text(encoding="utf-8"))
         on = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
         if "pooling_mode" in config:  # as newer versions write it: one mode, or several in a list
             return _NAMED.get(config["pooling_mode"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
-    found = [name for name, mode in MODES.items() if on == [f"pooling_mode_{mode}"]]
-    return found[0] if found else None
+    return next((name for name, mode in MODES.items() if on == [f"pooling_mode_{mode}"]), None)
 
 
 def read_length(folder: Path) -> int | None:
@@ -63,16 +69,7 @@ def read_length(folder: Path) -> int | None:
 
 def ignored(folder: Path) -> str | None:
     """What changes its vectors of texts but not those here, if a directory has such modules."""
-    modules = folder / "modules.json"
-    if not modules.is_file():
-        return None
-    try:
-        listed = json.loads(modules.read_text(encoding="utf-8"))
-        kinds = [str(one["type"]).rpartition(".")[2] for one in listed]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-    others = [kind for kind in kinds if kind not in _KNOWN]
-    return ", ".join(others) or None
+    return ", ".join(kind for kind, _ in _modules(folder) if kind not in _KNOWN) or None
 
 
 def write(folder: Path, pooling: Pooling, *, width: int, length: int) -> None:

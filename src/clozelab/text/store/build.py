@@ -75,12 +75,12 @@ def build(
     comparison = _comparison(options, counts)
     _check_inputs(inputs, options)
     with _readable_errors(out), _locked_folder(out) as folder, engine(options) as runner:
-        found = _spooled(find(inputs, options.reading), folder)
+        texts = _spooled(find(inputs, options.reading), folder)
         if not isinstance(tokenizer, Tokenizer):
-            tokenizer = yield from _trained_tokenizer(tokenizer, found, folder)
+            tokenizer = yield from _trained_tokenizer(tokenizer, texts, folder)
         _check_tokenizer(tokenizer)
         settings = _settings(tokenizer, names, comparison, options=options, counts=counts)
-        plan = yield from tokenised(found, folder, settings, spans, counts=counts, where=runner)
+        plan = yield from tokenised(texts, folder, settings, spans, counts=counts, where=runner)
         yield from finish(out, plan, options=asdict(options), counts=counts)
         files.remove_folder(folder, last=_ADDING)
     corpus = Corpus.open(out, trusting=True)
@@ -131,8 +131,8 @@ def add(
     comparison = _comparison(options, counts)
     _check_inputs(inputs, options)
     with _readable_errors(out), _locked_corpus(out) as (folder, parent), engine(options) as runner:
-        found = _spooled(find(inputs, options.reading), folder)
-        sources = [(name, (size, changed)) for name, size, changed in found.listing()]
+        texts = _spooled(find(inputs, options.reading), folder)
+        sources = [(name, (size, changed)) for name, size, changed in texts.listing()]
         request_text = repr([sources, asdict(replace(options, workers=None, on=None))])
         note, request = folder / _ADDING, blake2b(request_text.encode(), digest_size=16).hexdigest()
         before = note.read_text(encoding="utf-8").split() if note.exists() else []
@@ -141,7 +141,7 @@ def add(
             counts.add("additions that had been finished before they were stopped")
             return parent
         settings = _corpus_settings(parent, comparison)
-        plan = yield from tokenised(found, folder, settings, {}, counts=counts, where=runner)
+        plan = yield from tokenised(texts, folder, settings, {}, counts=counts, where=runner)
         files.write_text(note, f"{request} {parent.manifest['fingerprint']}\n")
         yield from finish(out, plan, options=asdict(options), counts=counts, parent=parent)
         files.remove_folder(folder, last=_ADDING)

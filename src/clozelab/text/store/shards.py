@@ -218,12 +218,12 @@ class ShardPlan:
 def jobs(documents: Iterable[RawDocument], spans: dict[str, Spans]) -> Iterator[ShardJob]:
     """Group documents into jobs by their size alone, whatever the number of workers."""
     for batch in batches(documents, size=lambda document: len(document.text), least=SHARD):
-        given = {
+        spans_inside = {
             number: _spans_in_part(spans[document.name], document)
             for number, document in enumerate(batch)
             if document.name in spans
         }
-        yield ShardJob(batch, given)
+        yield ShardJob(batch, spans_inside)
 
 
 def _spans_in_part(spans: Spans, part: RawDocument) -> Spans:
@@ -249,11 +249,11 @@ def tokenise(
     # Documents are tokenised together, except those with given spans.
     bounds = {bound for number in job.spans for bound in (number, number + 1)}
     for first, last in pairwise(sorted({0, len(cut), *bounds})):
-        given = job.spans.get(first, [])
-        lost, shift = len(given), 0  # spans, and the position of the batch's first character
+        spans = job.spans.get(first, [])
+        lost, shift = len(spans), 0  # spans, and the position of the batch's first character
         for batch in batches(chain.from_iterable(cut[first:last]), size=len, least=_BATCH):
-            tokenised = tokenizer.encode(batch, characters=bool(given))
-            for bit in _mark_spans(tokenised, batch, given, shift=shift, counts=counts):
+            tokenised = tokenizer.encode(batch, characters=bool(spans))
+            for bit in _mark_spans(tokenised, batch, spans, shift=shift, counts=counts):
                 units[bit] += 1
                 lost -= 1
             ids, marks, starts = tokenised.ids, tokenised.marks, tokenised.starts
