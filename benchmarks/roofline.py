@@ -221,7 +221,7 @@ def print_table(name: str, step: float, groups: Mapping[str, Mapping[str, float]
 def main() -> None:
     """Measure the rows asked for, and write after each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="rows whose name has this word")
+    parser.add_argument("--only", nargs="+", default=[""], help="these rows, in this order")
     parser.add_argument("--data", required=True)
     parser.add_argument("--size", help="another for every row, to try the script")
     parser.add_argument("--sequences", type=int, help="likewise")
@@ -236,9 +236,9 @@ def main() -> None:
         "bytes_a_second": rate,
         "rows": {},
     }
-    for name, row in ROWS.items():
-        if arguments.only not in name:
-            continue
+    chosen = dict.fromkeys(name for word in arguments.only for name in ROWS if word in name)
+    for name in chosen:
+        row = ROWS[name]
         if arguments.size:
             row = BenchRow(row.recipe, arguments.size, row.length, arguments.sequences)
         request = BenchRequest((row.recipe,), data=(arguments.data,), machine=machine)

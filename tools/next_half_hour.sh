@@ -4,10 +4,9 @@
 #
 #     CLOZELAB_COMMIT=HASH bash tools/next_half_hour.sh 1 OUT      # or 2, or 3; OUT gets the records
 #
-# 1  First what has not run on a GPU: values and gradients of all kernels, layers compiled in half
+# 1  What has not run on a GPU: values and gradients of all kernels, layers compiled in half
 #    precision, and losses of whole steps in plain and in fast arithmetic. Then the speed and memory
-#    of steps, before and after: commit 074e225a (activations are computed again, XLNet has kernels),
-#    then 4cb8f28 (faster attention).
+#    of steps beside transformers, and where a step's time goes.
 # 2  The rest of modern-block-untuned and mask-rate-schedule-untuned.
 # 3  What is left of these, then spanbert-masking-untuned and wwm-zh-untuned.
 #
@@ -21,6 +20,7 @@ part=$1 out=$(cd "$2" && pwd)
 python=${PYTHON:-python3} place=${PLACE:-/tmp/measured} work=$(mktemp -d)
 export CLOZELAB_COMMIT PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 tiny=(${TRY:+--size 2x64 --sequences 4 --length 64 --steps 5})
+small=(${TRY:+--size 2x64 --sequences 4})
 shapes=(--size mini --steps 100 --at-once 6)
 if [ -n "${TRY:-}" ]; then
     export TRITON_INTERPRET=1
@@ -44,38 +44,27 @@ row() { # the words of clozelab bench for a recipe
 
 correct() {
     "$python" benchmarks/kernel_times.py --check --out "$out/kernels-check.json" &
-    PYTHONPATH=$PYTHONPATH:$place/pytest timeout 170 "$python" -m pytest -p no:cacheprovider -n 6 \
+    PYTHONPATH=$PYTHONPATH:$place/pytest timeout 240 "$python" -m pytest -p no:cacheprovider -n 6 \
         tests/kernels/test_fused.py >"$out/tests.txt" 2>&1 &
-    timeout 170 "$python" benchmarks/curves.py --data "$place/wiki" --out "$out/curves.json" \
+    timeout 240 "$python" benchmarks/curves.py --data "$place/wiki" --out "$out/curves.json" \
         xlnet roberta bert "${shapes[@]}" &
+    compile
     wait
-    tail -n 15 "$out/tests.txt"
+    tail -n 15 "$out/tests.txt" "$work"/compile-*.log
 }
 
-compile() { # six at a time: the measurements find all of it in the compilers' caches
-    for tree in src "$place"/old-*/src; do
-        for recipe in roberta bert xlnet; do
-            while [ "$(jobs -rp | wc -l)" -ge 6 ]; do wait -n; done
-            # shellcheck disable=SC2046
-            PYTHONPATH=$tree:$PYTHONPATH timeout 150 "$python" -m clozelab bench $(row $recipe) "${tiny[@]}" \
-                --steps 5 --data "$place/wiki" >>"$work/compile.log" 2>&1 &
-        done
-    done
-    wait
-}
-
-compare() { # commits with recipes, as long as time is left for another
-    for pair in 074e225a:roberta 074e225a:bert 074e225a:xlnet 4cb8f28:roberta 4cb8f28:xlnet \
-        4cb8f28:bert; do
-        old=${pair%:*} recipe=${pair#*:}
-        ((SECONDS + 95 < end)) || break
-        echo "== $recipe, $old and now"
+compile() { # what is measured afterwards finds all of it in the compilers' caches
+    for recipe in roberta bert xlnet; do
         # shellcheck disable=SC2046
-        "$python" benchmarks/before_after.py "$place/old-$old/src" src --before-commit "$old" --turns 1 \
-            --out "$work/$recipe-$old.json" -- $(row $recipe) "${tiny[@]}" --data "$place/wiki" |
-            grep tokens/s
-        tar cf "$out/before-after.tar" -C "$work" .
+        bench "$recipe" --steps 5 >"$work/compile-$recipe.log" 2>&1 &
     done
+}
+
+bench() { # a recipe, and more options of clozelab bench
+    local peer=(--against transformers)
+    if [ "$1" = xlnet ]; then peer=(); fi # compiling its peer takes longer than there is time
+    # shellcheck disable=SC2046
+    timeout 240 "$python" -m clozelab bench $(row "$1") "${tiny[@]}" "${peer[@]}" --data "$place/wiki" "${@:2}"
 }
 
 studies() { # minutes, and the options of run_studies.py
@@ -86,13 +75,16 @@ studies() { # minutes, and the options of run_studies.py
 
 case $part in
 1)
-    end=$(awk "BEGIN {print int(60 * ${MINUTES:-9.2})}")
-    unpack wiki pytest old-074e225a old-4cb8f28
+    end=$(awk "BEGIN {print int(60 * ${MINUTES:-9.3})}")
+    unpack wiki pytest
     correct
     echo "== after $SECONDS s: values are compared"
-    compile
-    echo "== after $SECONDS s: compiled"
-    compare
+    for recipe in roberta bert; do
+        bench $recipe --out "$out/bench-$recipe.json"
+        echo "== after $SECONDS s: $recipe"
+    done
+    timeout $((end - SECONDS)) "$python" benchmarks/roofline.py --data "$place/wiki" --out "$out/roofline.json" \
+        --only xlnet "roberta mini" "roberta base" "bert base 128" swift deberta "${small[@]}"
     ;;
 2)
     unpack wiki tasks
