@@ -131,7 +131,7 @@ def require(modules: Any, place: str) -> None:
         raise UserError(f'{place}: imports must be a list of modules, as in ["my_package.parts"]')
     for module in modules:
         if module == "__main__":
-            if not _script_has_parts():
+            if not script_has_parts():
                 raise UserError(
                     f"{place}: its parts were registered by a script or a notebook; register"
                     " them again first, or move them into a module and import that"
@@ -154,7 +154,7 @@ def starting_processes() -> Iterator[None]:
     This is needed only if the script itself registered parts.
     """
     script = sys.modules["__main__"]
-    if not _script_has_parts():
+    if not script_has_parts():
         sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
@@ -234,7 +234,7 @@ def load_given() -> None:
             _failures.append(f"entry point {point.name}: {type(error).__name__}: {error}")
 
 
-def _script_has_parts() -> bool:
+def script_has_parts() -> bool:
     """Whether the user's script or notebook has registered parts."""
     return any(home == "__main__" for table in _outside.values() for _, home in table.values())
 

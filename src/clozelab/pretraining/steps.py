@@ -92,8 +92,10 @@ class Steps:
             ]
         return self._phases[phase]
 
-    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
-        """Yield, from step `first` on, a job that prepares each step."""
+    def jobs(
+        self, first: int, cursor: Cursor, *, ready: Callable[..., Prepared] | None = None
+    ) -> Iterator[Callable[[], Prepared]]:
+        """Yield, from step `first` on, a job that prepares each step: by another's `ready`."""
         schedule = self.recipe.schedule
         for step in range(first, schedule.total):
             phase = schedule.phase(step).number
@@ -103,7 +105,14 @@ class Steps:
             fresh = any(index == 0 for _, index in cursor.places)
             picked, places = self._pick(sources, cursor.places, step)
             cursor = Cursor(phase, places)
-            yield partial(self.prepare, picked, step=step, fresh=fresh, after=cursor)
+            yield partial(ready or self.ready, picked, step=step, fresh=fresh, after=cursor)
+
+    def ready(self, picked: StepBlocks, **settings: Any) -> Prepared:
+        """A prepared step, on a GPU in pinned memory, which only this process can have."""
+        prepared = self.prepare(picked, **settings)
+        if not self.gpu:
+            return prepared
+        return replace(prepared, batches=[pinned(batch) for batch in prepared.batches])
 
     def prepare(self, picked: StepBlocks, *, step: int, fresh: bool, after: Cursor) -> Prepared:
         """The part of a step that this process trains on."""
@@ -129,7 +138,7 @@ class Steps:
         parts: Sequence[Any] = self.recipe.objectives
         return Prepared(
             number=step,
-            batches=[pinned(batch) if self.gpu else batch for batch in batches],
+            batches=batches,
             blank=self._blank(shape, examples),
             counts=counts,
             tokens=sum(examples.tokens for examples in packs),

@@ -23,6 +23,7 @@ from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.job import PretrainJob
 from clozelab.pretraining.passes import passes_note, two_digits
 from clozelab.pretraining.source import BlockSource, rows_of_a_group, views_of
+from clozelab.pretraining.step_processes import StepProcesses
 from clozelab.pretraining.steps import Steps
 from clozelab.ranges import largest_divisor
 from clozelab.runs import machine as machines
@@ -81,7 +82,7 @@ class PretrainTrainer:
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
         """Yield, from step `first` on, a job that prepares each step."""
-        return self.steps.jobs(first, cursor)
+        return self._jobs(self.steps, first, cursor)
 
     def fit(self, budget: Budget) -> None:
         """Fit the number of steps of the schedule to a budget.
@@ -104,7 +105,7 @@ class PretrainTrainer:
         """The mean seconds of a step, timed for 5 % of the budget; the model is then reset."""
         weights = {name: full_tensor(value.detach()).clone() for name, value in self._parameters()}
         done: list[Step] = []
-        jobs = self._steps(self._timed_recipe()).jobs(0, self.steps.start())
+        jobs = self._jobs(self._steps(self._timed_recipe()), 0, self.steps.start())
         try:
             with closing(ahead(jobs, workers=self.machine.threads)) as feed:
                 stepping = train(self.train_state, feed, self.world)
@@ -455,6 +456,13 @@ class PretrainTrainer:
             tokens=self.tokens,
             gpu=self.world.device.type == "cuda",
         )
+
+    def _jobs(self, steps: Steps, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
+        """The jobs that prepare the steps: on a GPU in other processes."""
+        count = self.machine.threads
+        if not (steps.gpu and count and StepProcesses.serve(steps)):
+            return steps.jobs(first, cursor)
+        return steps.jobs(first, cursor, ready=StepProcesses(steps, count=count).ready)
 
     def _mean(self, seconds: float) -> float:
         """The mean over the processes, so that all compute with the same value."""

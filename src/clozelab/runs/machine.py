@@ -36,7 +36,7 @@ class Machine(MachineOptions):
 
     @property
     def threads(self) -> int:
-        """The number of threads that prepare steps."""
+        """The number of threads that prepare steps, or have processes prepare them."""
         return 1 if self.workers is None else self.workers
 
     def recalled(

@@ -34,7 +34,9 @@ class MachineOptions(CheckedOptions):
     device: Device | None = option("where to compute (a GPU, if there is one)")
     precision: Precision | None = option("precision of the arithmetic (bf16 on a GPU, else fp32)")
     micro_batch: Count | None = option("full-length sequences at a time (what fits in memory)")
-    workers: Few | None = option("threads that prepare batches (1)")
+    workers: Few | None = option(
+        "threads (pretraining on a GPU: processes) that prepare batches (1)"
+    )
     compile: bool | None = option("compile the model (on a GPU)")
     kernels: bool | None = option("use clozelab's kernels in a compiled model (on a GPU)")
     graphs: bool | None = option("replay compiled steps as CUDA graphs (narrow models)")

@@ -15,7 +15,7 @@ from functools import cache
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
-from threading import Thread, current_thread
+from threading import Lock, Thread, current_thread
 from typing import Any, TypeVar
 
 from clozelab import interrupts, registry
@@ -35,6 +35,7 @@ class Workers:
         self.threads = threads  # of each process
         self._idle: list[_Worker] = []
         self._busy: dict[Thread, _Worker] = {}
+        self._lock = Lock()  # of the idle ones
 
     def submit(self, work: Callable[..., T], *arguments: Any, topic: str = "") -> Future[T]:
         """Start a job; returns the future of its result.
@@ -42,21 +43,20 @@ class Workers:
         An idle process that had a job of the same `topic` is preferred: its caches are warm. One
         that was killed while it was idle gets no job.
         """
-        for dead in [idle for idle in self._idle if not idle.process.is_alive()]:
-            self._idle.remove(dead)
-            dead.leave()
-        worker = next((idle for idle in self._idle if topic in idle.topics), None)
-        if worker is not None:
-            self._idle.remove(worker)
-        else:
-            worker = self._idle.pop() if self._idle else _Worker(self.threads)
-        worker.topics.add(topic)
-        future: Future[T] = Future()
-        future.set_running_or_notify_cancel()
-        thread = Thread(target=self._wait, args=(worker, future, (work, *arguments)), daemon=True)
-        self._busy[thread] = worker
-        thread.start()
-        return future
+        return self._start(self._take(topic), (work, *arguments))
+
+    def submit_to(self, count: int, work: Callable[..., T], *arguments: Any) -> list[Future[T]]:
+        """Start a job in each of `count` processes."""
+        taken = [self._take() for _ in range(count)]
+        return [self._start(worker, (work, *arguments)) for worker in taken]
+
+    def call(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run a job, and wait in this thread for its result."""
+        succeeded, answer = self._ask(self._take(), (work, *arguments))
+        if not succeeded:
+            raise answer
+        result: T = answer
+        return result
 
     def elsewhere(self, topic: str) -> bool:
         """Whether all processes that have had a job of a topic are busy."""
@@ -84,24 +84,52 @@ class Workers:
             while self._idle:
                 self._idle.pop().leave()
 
-    def _wait(self, worker: _Worker, future: Future[T], job: tuple[Any, ...]) -> None:
+    def _take(self, topic: str = "") -> _Worker:
+        """An idle process, or a new one."""
+        with self._lock:
+            for dead in [idle for idle in self._idle if not idle.process.is_alive()]:
+                self._idle.remove(dead)
+                dead.leave()
+            worker = next((idle for idle in self._idle if topic in idle.topics), None)
+            if worker is not None:
+                self._idle.remove(worker)
+            else:
+                worker = self._idle.pop() if self._idle else _Worker(self.threads)
+        worker.topics.add(topic)
+        return worker
+
+    def _start(self, worker: _Worker, job: tuple[Any, ...]) -> Future[Any]:
+        """Start a job in a process; a thread waits for its result."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        thread = Thread(target=self._wait, args=(worker, future, job), daemon=True)
+        self._busy[thread] = worker
+        thread.start()
+        return future
+
+    def _wait(self, worker: _Worker, future: Future[Any], job: tuple[Any, ...]) -> None:
+        succeeded, answer = self._ask(worker, job)
+        del self._busy[current_thread()]
+        if succeeded:
+            future.set_result(answer)
+        else:
+            future.set_exception(answer)
+
+    def _ask(self, worker: _Worker, job: tuple[Any, ...]) -> tuple[bool, Any]:
+        """Whether a job succeeded, and its result or its error; the process is idle again."""
         try:
             worker.pipe.send(job)
             succeeded, answer = worker.pipe.recv()
         except (EOFError, OSError):  # the process has died
             worker.process.join()
             succeeded, answer = False, _death(worker.process.exitcode)
-        except Exception as error:  # an answer that cannot be read
+        except Exception as error:  # a job that cannot be sent, or an answer that cannot be read
             succeeded, answer = False, error
         if (succeeded or isinstance(answer, UserError)) and worker.process.is_alive():
             self._idle.append(worker)
         else:
             worker.leave()
-        del self._busy[current_thread()]
-        if succeeded:
-            future.set_result(answer)
-        else:
-            future.set_exception(answer)
+        return succeeded, answer
 
 
 class _Worker:

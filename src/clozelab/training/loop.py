@@ -37,7 +37,8 @@ class Prepared:
 
     number: int  # steps done before this one
     batches: Sequence[Batch]
-    blank: Batch  # without a target, for a process that has fewer batches than another
+    # Without a target, for a process that has fewer batches than another; None if it is alone.
+    blank: Batch | None
     counts: Mapping[str, int]  # labels of each objective in these batches
     tokens: int
     factor: float = 0.0  # of the peak rates
@@ -278,6 +279,7 @@ def _with_blanks(prepared: Prepared, world: World) -> list[Batch]:
     missing = world.all_reduce_max(len(prepared.batches)) - len(prepared.batches)
     if not missing:
         return list(prepared.batches)
+    assert prepared.blank is not None, "a process among several has a blank batch"
     return [*prepared.batches, *[moved(prepared.blank, world.device)] * missing]
 
 

@@ -190,17 +190,18 @@ class BatchShape:
 
 def pinned(batch: Batch) -> Batch:
     """The batch in pinned memory, from which a GPU copies while the CPU goes on."""
-    return _map_tensors(batch, lambda tensor: tensor.pin_memory())
+    return map_arrays(batch, lambda tensor: tensor.pin_memory())
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
     """The batch copied to a device, asynchronously."""
-    return _map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    return map_arrays(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def _map_tensors(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    inputs = batch.input._asdict()
-    values: dict[str, Any] = {n: change(v) for n, v in inputs.items() if isinstance(v, Tensor)}
+def map_arrays(batch: Batch, change: Callable[[Any], Any]) -> Batch:
+    """The batch with each of its tensors changed; or arrays, as it travels between processes."""
+    inputs = batch.input._asdict().items()
+    values = {name: change(v) for name, v in inputs if isinstance(v, Tensor | np.ndarray)}
     targets = {
         name: {column: change(value) for column, value in columns.items()}
         for name, columns in batch.targets.items()
