@@ -4,14 +4,13 @@
 #
 #     CLOZELAB_COMMIT=HASH bash tools/next_half_hour.sh 1 OUT      # or 2, or 3; OUT gets the records
 #
-# 1  What has not run on a GPU: values and gradients of all kernels, layers compiled in half
-#    precision, and losses of whole steps in plain and in fast arithmetic. Then the speed and memory
-#    of steps beside transformers, and where a step's time goes.
-# 2  The rest of modern-block-untuned and mask-rate-schedule-untuned.
-# 3  What is left of these, then spanbert-masking-untuned and wwm-zh-untuned.
+# 1  The speed of steps since another process prepares them, and of wide encoders whose steps are
+#    replayed as CUDA graphs, beside transformers.
+# 2  The first three quarters of causal-then-masked-prenorm.
+# 3  The rest of it, then the first encoders of masked-or-replaced.
 #
 # MINUTES is the time of a part. Whatever is done is in OUT at once, so that a stop loses only what
-# still runs. TRY=1 tries part 1 on a CPU at the smallest sizes, with Triton's interpreter.
+# still runs. TRY=1 tries part 1 on a CPU at the smallest sizes.
 set -u
 cd "$(dirname "$0")/.."
 : "${CLOZELAB_COMMIT:?names the commit of this tree}"
@@ -20,12 +19,7 @@ part=$1 out=$(cd "$2" && pwd)
 python=${PYTHON:-python3} place=${PLACE:-/tmp/measured} work=$(mktemp -d)
 export CLOZELAB_COMMIT PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 tiny=(${TRY:+--size 2x64 --sequences 4 --length 64 --steps 5})
-small=(${TRY:+--size 2x64 --sequences 4})
-shapes=(--size mini --steps 100 --at-once 6)
-if [ -n "${TRY:-}" ]; then
-    export TRITON_INTERPRET=1
-    shapes=(--size tiny --steps 12 --at-once 1)
-fi
+peer=(--against transformers)
 
 unpack() { # folders, from packed/NAME.tar.xz
     mkdir -p "$place"
@@ -34,37 +28,35 @@ unpack() { # folders, from packed/NAME.tar.xz
     done
 }
 
-row() { # the words of clozelab bench for a recipe
-    case $1 in
-    roberta) echo roberta --size base ;;
-    bert) echo bert --size base --length 128 ;;
-    xlnet) echo xlnet --size base --length 512 --sequences 32 ;;
-    esac
+# Name and words of clozelab bench, in the order in which they are measured.
+rows=(
+    "bert-graphs bert --size base --length 128 --graphs ${peer[*]}"
+    "roberta-graphs roberta --size base --graphs ${peer[*]}"
+    "mini roberta --size mini --sequences 512 --length 128"
+    "xlnet xlnet --size base --length 512 --sequences 32"
+    "bert bert --size base --length 128"
+    "swift swift --sequences 512"
+    "mini-2 roberta --size mini --sequences 512 --length 128 --workers 2"
+    "mini-0 roberta --size mini --sequences 512 --length 128 --workers 0"
+    "large-graphs bert --size large --length 512 --graphs"
+    "small roberta --size small --sequences 1024 --length 128"
+)
+
+bench() { # a row, and more options
+    local name words
+    read -r name words <<<"$1"
+    if [ -n "${TRY:-}" ]; then words=${words/--graphs/}; fi # which a CPU does not have
+    # shellcheck disable=SC2086
+    timeout 240 "$python" -m clozelab bench $words ${tiny[@]+"${tiny[@]}"} --data "$place/wiki" "${@:2}"
 }
 
-correct() {
-    "$python" benchmarks/kernel_times.py --check --out "$out/kernels-check.json" &
-    PYTHONPATH=$PYTHONPATH:$place/pytest timeout 240 "$python" -m pytest -p no:cacheprovider -n 6 \
-        tests/kernels/test_fused.py >"$out/tests.txt" 2>&1 &
-    timeout 240 "$python" benchmarks/curves.py --data "$place/wiki" --out "$out/curves.json" \
-        xlnet roberta bert "${shapes[@]}" &
-    compile
-    wait
-    tail -n 15 "$out/tests.txt" "$work"/compile-*.log
-}
-
-compile() { # what is measured afterwards finds all of it in the compilers' caches
-    for recipe in roberta bert xlnet; do
-        # shellcheck disable=SC2046
-        bench "$recipe" --steps 5 >"$work/compile-$recipe.log" 2>&1 &
+compile() { # some at a time: the measurements find all of it in the compilers' caches
+    for row in "${rows[@]}"; do
+        [[ $row == mini-* ]] && continue
+        while [ "$(jobs -rp | wc -l)" -ge 4 ]; do wait -n; done
+        bench "$row" --steps 5 >>"$work/compile.log" 2>&1 &
     done
-}
-
-bench() { # a recipe, and more options of clozelab bench
-    local peer=(--against transformers)
-    if [ "$1" = xlnet ]; then peer=(); fi # compiling its peer takes longer than there is time
-    # shellcheck disable=SC2046
-    timeout 240 "$python" -m clozelab bench $(row "$1") "${tiny[@]}" "${peer[@]}" --data "$place/wiki" "${@:2}"
+    wait
 }
 
 studies() { # minutes, and the options of run_studies.py
@@ -76,25 +68,24 @@ studies() { # minutes, and the options of run_studies.py
 case $part in
 1)
     end=$(awk "BEGIN {print int(60 * ${MINUTES:-9.3})}")
-    unpack wiki pytest
-    correct
-    echo "== after $SECONDS s: values are compared"
-    for recipe in roberta bert; do
-        bench $recipe --out "$out/bench-$recipe.json"
-        echo "== after $SECONDS s: $recipe"
+    unpack wiki
+    compile
+    tail -n 15 "$work/compile.log"
+    echo "== after $SECONDS s: compiled"
+    for row in "${rows[@]}"; do
+        ((SECONDS + 40 < end)) || break
+        bench "$row" --out "$work/${row%% *}.json" || continue
+        tar cf "$out/bench.tar" -C "$work" --exclude compile.log .
+        echo "== after $SECONDS s: ${row%% *}"
     done
-    timeout $((end - SECONDS)) "$python" benchmarks/roofline.py --data "$place/wiki" --out "$out/roofline.json" \
-        --only xlnet "roberta mini" "roberta base" "bert base 128" swift deberta "${small[@]}"
     ;;
 2)
     unpack wiki tasks
-    studies 9.2 --corpus "$place/wiki" --side-by-side 2 \
-        --only modern-block-untuned mask-rate-schedule-untuned spanbert-masking-untuned
+    studies 9.2 --corpus "$place/wiki" --side-by-side 2 --only causal-then-masked-prenorm masked-or-replaced
     ;;
 3)
-    unpack wiki zhwiki-24mb tasks
-    studies 8 --corpus "$place/wiki" "$place/zhwiki-24mb" --side-by-side 3 \
-        --only modern-block-untuned mask-rate-schedule-untuned spanbert-masking-untuned wwm-zh-untuned
+    unpack wiki tasks
+    studies 8 --corpus "$place/wiki" --side-by-side 2 --only causal-then-masked-prenorm masked-or-replaced
     ;;
 *) echo "next_half_hour.sh: part 1, 2 or 3" && exit 2 ;;
 esac
