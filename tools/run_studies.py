@@ -36,7 +36,8 @@ from keep_study import keep
 UNFINISHED = Path(__file__).resolve().parent.parent / "results" / "unfinished"
 SAVING = 25  # seconds reserved for saving cells and packing records
 PACK_EVERY = 60  # seconds between two copies of the records, of what is finished by then
-STOPPED = threading.Event()  # by a signal
+STOPS = (signal.SIGINT, signal.SIGTERM)
+STOPPED = threading.Event()  # by one of these
 
 
 def options(entry: dict[str, Any]) -> list[str]:
@@ -105,6 +106,8 @@ def main() -> None:
     queue = tomllib.loads(arguments.queue.read_text(encoding="utf-8"))["studies"]
     chosen = [item for item in queue if not arguments.only or item["name"] in arguments.only]
 
+    failed: list[str] = []
+
     def follow(entry: dict[str, Any]) -> None:
         name, began = entry["name"], time.monotonic()
         if end - began < SAVING or STOPPED.is_set():
@@ -114,8 +117,10 @@ def main() -> None:
         begin(name, place, corpus, tasks)
         code = run(entry, place, corpus, tasks, end - time.monotonic())
         print(f"{name}: exit {code}, {time.monotonic() - began:.0f} s", flush=True)
+        if code not in (0, *(128 + sign for sign in STOPS)):
+            failed.append(name)
 
-    for sign in (signal.SIGINT, signal.SIGTERM):
+    for sign in STOPS:
         signal.signal(sign, lambda *_: STOPPED.set())
     places = [arguments.work / entry["name"] for entry in chosen]
     with ThreadPoolExecutor(arguments.side_by_side) as studies:
@@ -125,6 +130,8 @@ def main() -> None:
             pack(places, arguments.out)
             for study in done:
                 study.result()
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
 
 
 def pack(places: Sequence[Path], out: Path) -> None:
