@@ -78,6 +78,8 @@ case $part in
         tar cf "$out/bench.tar" -C "$work" --exclude compile.log .
         echo "== after $SECONDS s: ${row%% *}"
     done
+    timeout $((end > SECONDS ? end - SECONDS : 1)) "$python" benchmarks/roofline.py --data "$place/wiki" \
+        --out "$out/roofline.json" --only xlnet large ${TRY:+--size 2x64 --sequences 4}
     ;;
 2)
     unpack wiki tasks

@@ -518,6 +518,28 @@ def test_the_attention_of_streams_is_that_of_its_three_terms(
     assert_same([tensor.grad for tensor in tensors], [tensor.grad for tensor in (Q, K, V, P, S)])
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(130, 200), (64, 64), (200, 3)])
+def test_distances_to_no_key_have_a_gradient_of_zero(
+    monkeypatch: pytest.MonkeyPatch, queries: int, keys: int
+) -> None:
+    """In rows as XLNet's content stream has them, each a column further left than the one above."""
+    fresh = torch.full_like
+    monkeypatch.setattr(torch, "empty_like", lambda x, **like: fresh(x, 77, **like))
+    shift = torch.arange(queries, 0, -1, dtype=torch.int32).expand(2, -1).to(DEVICE)
+    seen, same = torch.zeros_like(shift), torch.zeros(2, keys, dtype=torch.int32, device=DEVICE)
+    tensors = [numbers(2, size, 2, 16, seed=size) for size in (queries, keys, keys)]
+    scores = numbers(2, 2, queries, queries + keys + 3)
+    segments = numbers(2, 2, queries, seed=5)
+    ranks = [seen + 1, shift, seen, same, same]
+    relative.attend(
+        *tensors, scores, segments, ranks=ranks, seed=SEED, dropout=0.0
+    ).sum().backward()
+    columns = torch.arange(scores.shape[3], device=DEVICE)
+    used = (columns >= shift[:, :, None]) & (columns < shift[:, :, None] + keys)
+    assert scores.grad is not None
+    assert torch.equal(scores.grad != 0, used[:, None].expand_as(scores))
+
+
 def test_what_is_rotated_back_in_place_is_what_it_was() -> None:
     x, angles = numbers(70, 3, 3, 16).detach(), numbers(70, 8, seed=1).detach()
     around, cos, sin = x.clone(), angles.cos(), angles.sin()

@@ -158,16 +158,25 @@ def _relative_backward_delta_kernel(
     tl.store(delta + block_head * R + offs_m, delta_m, mask_m)
     shift_m = tl.load(shift + block * R + tl.minimum(offs_m, R - 1))
     tl.store(pos_offs + block_head * R + offs_m, offs_m * P + shift_m, mask_m)
-    # Columns of distances that occur are shift(i) to shift(i) + K.
+    # Columns of distances that occur are shift(i) to shift(i) + K. Tiles in which a row has both are
+    # masked, which takes a store for each element; the others are stored 16 bytes at a time.
     pos_rows = d_pos_scores + (block_head.to(tl.int64) * R + offs_m[:, None]) * P
     zeros = tl.zeros((BLOCK_M, BLOCK_N), d_pos_scores.dtype.element_ty)
-    for start_p in range(0, tl.max(shift_m), BLOCK_N):
+    first, last = tl.min(shift_m), tl.max(shift_m)
+    before, behind = first // BLOCK_N * BLOCK_N, tl.cdiv(last + K, BLOCK_N) * BLOCK_N
+    for start_p in range(0, before, BLOCK_N):
+        offs_p = start_p + tl.arange(0, BLOCK_N)[None, :]
+        tl.store(pos_rows + offs_p, zeros, mask_m[:, None])
+    for start_p in range(before, last, BLOCK_N):
         offs_p = start_p + tl.arange(0, BLOCK_N)[None, :]
         tl.store(pos_rows + offs_p, zeros, (offs_p < shift_m[:, None]) & mask_m[:, None])
-    for start_p in range(tl.min(shift_m) + K, P, BLOCK_N):
+    for start_p in range(first + K, behind, BLOCK_N):
         offs_p = start_p + tl.arange(0, BLOCK_N)[None, :]
-        unused = (offs_p >= shift_m[:, None] + K) & (offs_p < P)
+        unused = (offs_p >= shift_m[:, None] + K) & (offs_p < tl.minimum(behind, P))
         tl.store(pos_rows + offs_p, zeros, unused & mask_m[:, None])
+    for start_p in range(behind, P, BLOCK_N):
+        offs_p = start_p + tl.arange(0, BLOCK_N)[None, :]
+        tl.store(pos_rows + offs_p, zeros, (offs_p < P) & mask_m[:, None])
 
 
 @triton.jit
