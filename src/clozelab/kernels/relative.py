@@ -158,8 +158,8 @@ def _relative_backward_delta_kernel(
     tl.store(delta + block_head * R + offs_m, delta_m, mask_m)
     shift_m = tl.load(shift + block * R + tl.minimum(offs_m, R - 1))
     tl.store(pos_offs + block_head * R + offs_m, offs_m * P + shift_m, mask_m)
-    # Columns of distances that occur are shift(i) to shift(i) + K. Tiles in which a row has both are
-    # masked, which takes a store for each element; the others are stored 16 bytes at a time.
+    # Columns of distances that occur are shift(i) to shift(i) + K. Only tiles that have some of
+    # them are masked, which takes a store for each element instead of one for 16 bytes.
     pos_rows = d_pos_scores + (block_head.to(tl.int64) * R + offs_m[:, None]) * P
     zeros = tl.zeros((BLOCK_M, BLOCK_N), d_pos_scores.dtype.element_ty)
     first, last = tl.min(shift_m), tl.max(shift_m)
