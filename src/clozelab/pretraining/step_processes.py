@@ -9,19 +9,24 @@ travels by shared memory: reading it from a pipe in pieces would delay the other
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from clozelab import registry
+from clozelab.config import slots
 from clozelab.pretraining.steps import StepBlocks, Steps
 from clozelab.runs.processes import kept_workers
 from clozelab.runs.shared_buffer import SharedBuffer, TooLarge, Written, write
+from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
 from clozelab.training.packing import map_arrays
 
@@ -29,70 +34,108 @@ _BYTES = 1 << 22  # of the buffer of a step at first
 
 
 class StepProcesses:
-    """Prepares steps in `count` processes, which are kept for later runs; here until they start.
+    """Prepares steps in `count` processes; here until they have started, or if one fails."""
 
-    If one fails, as where memory runs out, this process prepares the rest.
-    """
-
-    def __init__(self, steps: Steps, *, count: int) -> None:
+    def __init__(self, steps: Steps, cursor: Cursor, *, count: int) -> None:
+        self._steps, self._cursor, self._works = steps, cursor, True
         # Each corpus in the state in which it was opened, without what is cached in memory.
         stores = [(replace(each, path=each.path.absolute()), w) for each, w in steps.stores]
         names = ("seed", "rank", "size", "tokens", "gpu")
         settings = {name: getattr(steps, name) for name in names}
-        self._steps, self._record = steps, pickle.dumps((steps.recipe, stores, settings))
-        self._buffers: SimpleQueue[SharedBuffer] = SimpleQueue()
-        for _ in range(count):
-            self._buffers.put(SharedBuffer(_BYTES))
-        self._workers = kept_workers(threads=1)
-        self._starting = self._workers.submit_to(count, _start, self._record)
-        self._works: bool | None = None  # None: not all have started
+        try:
+            self._record = pickle.dumps((steps.recipe, stores, settings))
+            self._pool = _pool(count)
+            self._pool.opens(self._record, cursor)
+        except Exception as error:  # no shared memory, or a process that may have no others
+            self._give_up(error)
 
     @staticmethod
     def serve(steps: Steps) -> bool:
         """Whether other processes can have the steps' text and the recipe's parts.
 
-        A script that registers parts would be run again by each process.
+        Parts from outside may have changed since they were imported here, and a script that
+        registers parts would be run again.
         """
-        arriving = any(corpus.is_arriving for corpus, _ in steps.stores)
-        return not arriving and not registry.script_has_parts()
+        outside = slots.modules(steps.recipe) or registry.script_has_parts()
+        return not outside and not any(corpus.is_arriving for corpus, _ in steps.stores)
 
     def ready(self, picked: StepBlocks, **settings: Any) -> Prepared:
         """A prepared step, as that of `Steps`."""
-        if self._works is None and all(started.done() for started in self._starting):
-            self._works = not any(started.exception() for started in self._starting)
         if self._works:
             try:
-                return self._received(picked, settings)
-            except Exception:  # an error of the step comes again from here
-                self._works = False
+                if self._pool.opens(self._record, self._cursor):
+                    own = Tensor.pin_memory if self._steps.gpu else Tensor.clone
+                    return self._pool.prepare(self._record, picked, settings, own=own)
+            except Exception as error:  # an error of the step comes again from here
+                self._give_up(error)
         return self._steps.ready(picked, **settings)
 
-    def _received(self, picked: StepBlocks, settings: dict[str, Any]) -> Prepared:
-        """A step that another process has prepared."""
+    def _give_up(self, error: Exception) -> None:
+        self._works = False
+        message = f"a thread prepares the steps, no process ({type(error).__name__}: {error})"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+class _Pool:
+    """Processes that are kept for later runs, and have the steps of one run open at a time."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._lock = count, Lock()
+        self._buffers: SimpleQueue[SharedBuffer] = SimpleQueue()
+        for _ in range(count):
+            self._buffers.put(SharedBuffer(_BYTES))
+        self._workers = kept_workers(threads=1, use="steps")
+        self._record = b""
+        self._opening: list[Future[None]] = []
+
+    def opens(self, record: bytes, cursor: Cursor) -> bool:
+        """Whether all processes have the steps of a record open; if not, they begin to open them.
+
+        An error of a process is raised here.
+        """
+        with self._lock:
+            if not all(opening.done() for opening in self._opening):
+                return False
+            if self._record != record:
+                self._record = record
+                self._opening = self._workers.submit_to(self._count, _open_at, record, cursor)
+                return False
+            for opening in self._opening:
+                opening.result()
+            return True
+
+    def prepare(
+        self,
+        record: bytes,
+        picked: StepBlocks,
+        settings: dict[str, Any],
+        *,
+        own: Callable[[Tensor], Tensor],
+    ) -> Prepared:
+        """A step that a process has prepared, copied by `own` since buffers are used again."""
         buffer = self._buffers.get()
         try:
-            written = self._written(buffer, picked, settings)
+            written = self._workers.call(_write, buffer.name, record, picked, settings)
             if isinstance(written, TooLarge):
                 buffer = SharedBuffer(2 * written.size)  # later steps may be somewhat larger
-                written = self._written(buffer, picked, settings)
+                written = self._workers.call(_write, buffer.name, record, picked, settings)
             assert isinstance(written, Written), "this buffer is large enough for the step"
             with buffer.opened(written) as prepared:
-                # A copy, since the buffer is written to again.
-                tensors = _map_batches(prepared, torch.from_numpy)
-                return _map_batches(tensors, Tensor.pin_memory if self._steps.gpu else Tensor.clone)
+                return _map_batches(prepared, lambda array: own(torch.from_numpy(array)))
         finally:
             self._buffers.put(buffer)
 
-    def _written(
-        self, buffer: SharedBuffer, picked: StepBlocks, settings: dict[str, Any]
-    ) -> Written | TooLarge:
-        return self._workers.call(_write, buffer.name, self._record, picked, settings)
+
+@cache
+def _pool(count: int) -> _Pool:
+    return _Pool(count)
 
 
-def _start(record: bytes) -> None:
-    """Open the steps, and plan the blocks that they begin with."""
-    for source in _open(record).sources(0):
-        source.order(0)
+def _open_at(record: bytes, cursor: Cursor) -> None:
+    """Open the steps, and plan the blocks that come next."""
+    sources = _open(record).sources(cursor.phase)
+    for source, (epoch, _) in zip(sources, cursor.places, strict=True):
+        source.order(epoch)
 
 
 @lru_cache(maxsize=2)  # the steps that are timed, and those of the run

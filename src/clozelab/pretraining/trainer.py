@@ -462,7 +462,8 @@ class PretrainTrainer:
         count = self.machine.threads
         if not (steps.gpu and count and StepProcesses.serve(steps)):
             return steps.jobs(first, cursor)
-        return steps.jobs(first, cursor, ready=StepProcesses(steps, count=count).ready)
+        processes = StepProcesses(steps, cursor, count=count)
+        return steps.jobs(first, cursor, ready=processes.ready)
 
     def _mean(self, seconds: float) -> float:
         """The mean over the processes, so that all compute with the same value."""

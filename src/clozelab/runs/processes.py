@@ -190,8 +190,8 @@ def workers(*, threads: int | None = None) -> Iterator[Workers]:
 
 
 @cache
-def kept_workers(*, threads: int) -> Workers:
-    """A pool that is kept for later calls, and ends with this process."""
+def kept_workers(*, threads: int, use: str = "") -> Workers:
+    """A pool that is kept for later calls of the same use, and ends with this process."""
     pool = Workers(threads=threads)
     Finalize(None, pool.stop, exitpriority=0)  # before this process waits for those of the pool
     return pool

@@ -120,8 +120,6 @@ def _run_cells(
         threads = max(1, cores() // at_once)
         machine = replace(jobs[0].machine, sharers=at_once)
         tunings = _tunings(plan, machine, threads=threads)
-        if machine.workers is None:  # one core of each process is for launching kernels
-            machine = replace(machine, workers=max(1, threads - 1))
         shared = [replace(job, machine=machine, tunings=tunings) for job in jobs]
         # A process gets cells of one shape, whose model it has compiled.
         shapes = {v.name: timing.shape(plan.request, v.name) for v in plan.request.study.variants}

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ import torch
 from support.pretrain_runs import HERE, MACHINE, pretrain_job, shrunk, store
 from support.processes import run_process
 
-from clozelab import registry
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch
 from clozelab.errors import UserError
@@ -44,7 +42,8 @@ KINDS = {
 @pytest.fixture(scope="module", autouse=True)
 def few_processes() -> Iterator[None]:
     yield
-    kept_workers(threads=1).stop()
+    step_processes._pool.cache_clear()
+    kept_workers(threads=1, use="steps").stop()
 
 
 def make_steps(recipe: Recipe, *kinds: str, **settings: Any) -> Steps:
@@ -55,9 +54,9 @@ def make_steps(recipe: Recipe, *kinds: str, **settings: Any) -> Steps:
 
 def started(steps: Steps, *, count: int = 1) -> StepProcesses:
     """Processes that have started: all that follows comes from them."""
-    processes = StepProcesses(steps, count=count)
-    for process in processes._starting:
-        process.result(timeout=120)
+    processes = StepProcesses(steps, steps.start(), count=count)
+    for opening in processes._pool._opening:
+        opening.result(timeout=120)
     return processes
 
 
@@ -95,24 +94,47 @@ def test_a_step_that_is_too_large_for_its_buffer_gets_a_larger_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(step_processes, "_BYTES", 100)
+    step_processes._pool.cache_clear()
     steps = make_steps(shrunk("bert"), "wordpiece")
     processes = started(steps)
     mine = [job() for job in steps.jobs(0, steps.start())]
     other = [job() for job in steps.jobs(0, steps.start(), ready=processes.ready)]
     assert processes._works and all(same(a, b) for a, b in zip(mine, other, strict=True))
-    (buffer,) = (processes._buffers.get() for _ in range(processes._buffers.qsize()))
+    buffer = processes._pool._buffers.get()
     assert len(buffer._memory.buf or b"") > 100
+    step_processes._pool.cache_clear()
 
 
-def test_steps_are_prepared_here_until_the_processes_have_started() -> None:
+def test_steps_are_prepared_here_until_all_processes_have_them_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steps = make_steps(shrunk("bert"), "wordpiece")
-    processes = StepProcesses(steps, count=1)
-    unfinished = SimpleNamespace(done=lambda: False)
-    late, processes._starting = processes._starting, [unfinished]  # type: ignore[list-item]
-    processes._workers = None  # type: ignore[assignment]
+    processes = started(steps)
+    monkeypatch.setattr(processes._pool, "prepare", refuse)
+    unfinished: Any = SimpleNamespace(done=lambda: False)
+    monkeypatch.setattr(processes._pool, "_opening", [*processes._pool._opening, unfinished])
     job = next(steps.jobs(0, steps.start(), ready=processes.ready))
-    assert same(job(), next(steps.jobs(0, steps.start()))()) and processes._works is None
-    late[0].result(timeout=120)
+    assert same(job(), next(steps.jobs(0, steps.start()))()) and processes._works
+
+
+def test_later_steps_are_opened_by_the_same_processes_and_buffers() -> None:
+    """As where a schedule is refitted: each time here until they are open."""
+    recipe, pids, names = shrunk("bert"), set(), set()
+    for seed in range(4):
+        steps = make_steps(recipe, "wordpiece", seed=seed)
+        mine = [job() for job in steps.jobs(0, steps.start())]
+        for wait in (False, True):
+            processes = StepProcesses(steps, steps.start(), count=1)
+            for opening in processes._pool._opening if wait else ():
+                opening.result(timeout=120)
+            other = [job() for job in steps.jobs(0, steps.start(), ready=processes.ready)]
+            assert all(same(a, b) for a, b in zip(mine, other, strict=True))
+        idle = kept_workers(threads=1, use="steps")._idle
+        pids |= {worker.process.pid for worker in idle}
+        buffer = processes._pool._buffers.get()
+        processes._pool._buffers.put(buffer)
+        names.add(buffer.name)
+    assert len(pids) == len(names) == 1
 
 
 def test_this_process_goes_on_where_another_is_killed() -> None:
@@ -121,25 +143,45 @@ def test_this_process_goes_on_where_another_is_killed() -> None:
     mine = [job() for job in steps.jobs(0, steps.start())]
     jobs = steps.jobs(0, steps.start(), ready=processes.ready)
     first = next(jobs)()
-    for worker in kept_workers(threads=1)._idle:
-        os.kill(worker.process.pid or 0, signal.SIGKILL)
-        worker.process.join()
+    (worker,) = kept_workers(threads=1, use="steps")._idle
+    os.kill(worker.process.pid or 0, signal.SIGKILL)
+    worker.process.join()
+    # It is replaced; where that cannot be done, too, the rest is prepared here.
     rest = [job() for job in jobs]
-    assert all(same(a, b) for a, b in zip(mine, [first, *rest], strict=True))
+    assert processes._works and all(same(a, b) for a, b in zip(mine, [first, *rest], strict=True))
 
 
-def test_an_error_of_a_step_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def fail(*_: Any, **__: Any) -> Any:
+    raise UserError("the corpus: is gone")
+
+
+def test_where_a_process_fails_this_one_prepares_the_rest_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steps = make_steps(shrunk("bert"), "wordpiece")
     processes = started(steps)
-    (job,) = [next(steps.jobs(0, steps.start(), ready=processes.ready))]
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise UserError("the corpus: is gone")
-
+    mine = [job() for job in steps.jobs(0, steps.start())]
     monkeypatch.setattr(Workers, "call", fail)
+    with pytest.warns(RuntimeWarning, match="a thread prepares the steps.*the corpus: is gone"):
+        other = [job() for job in steps.jobs(0, steps.start(), ready=processes.ready)]
+    assert not processes._works and all(same(a, b) for a, b in zip(mine, other, strict=True))
     monkeypatch.setattr(steps, "ready", fail)
     with pytest.raises(UserError, match="the corpus: is gone"):
-        job()
+        next(steps.jobs(0, steps.start(), ready=processes.ready))()
+
+
+@pytest.mark.parametrize("place", ["SharedBuffer", "kept_workers", "pickle.dumps"])
+def test_where_processes_cannot_be_started_this_one_prepares_all(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without shared memory, in a daemonic process, or with a part that has no name."""
+    step_processes._pool.cache_clear()
+    steps = make_steps(shrunk("bert"), "wordpiece")
+    monkeypatch.setattr(f"clozelab.pretraining.step_processes.{place}", fail)
+    with pytest.warns(RuntimeWarning, match="a thread prepares the steps"):
+        processes = StepProcesses(steps, steps.start(), count=1)
+    (job,) = [next(steps.jobs(0, steps.start(), ready=processes.ready))]
+    assert job().tokens
 
 
 def test_a_process_among_several_has_a_blank_batch() -> None:
@@ -152,25 +194,18 @@ def test_a_process_among_several_has_a_blank_batch() -> None:
     assert plain(mine.blank) == plain(other.blank) and same(mine, other)
 
 
-def test_buffers_are_freed_with_their_processes() -> None:
-    processes = StepProcesses(make_steps(shrunk("bert"), "wordpiece"), count=2)
-    names = [processes._buffers.get().name for _ in range(2)]
-    for process in processes._starting:
-        process.result(timeout=120)
-    del processes
-    for name in names:
-        with pytest.raises(FileNotFoundError):
-            SharedMemory(name)
-
-
-def test_text_that_still_arrives_and_parts_of_a_script_stay_here(
+def test_text_that_still_arrives_and_parts_from_outside_stay_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     steps = make_steps(shrunk("bert"), "wordpiece")
     assert StepProcesses.serve(steps)
-    with monkeypatch.context() as changed:
-        changed.setattr(registry, "script_has_parts", lambda: True)
-        assert not StepProcesses.serve(steps)
+    for place, value in (
+        ("clozelab.registry.script_has_parts", True),
+        ("clozelab.config.slots.modules", ["my_package.parts"]),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(place, lambda *_, value=value: value)
+            assert not StepProcesses.serve(steps)
     steps.stores = [(SimpleNamespace(is_arriving=True), 1.0)]  # type: ignore[list-item]
     assert not StepProcesses.serve(steps)
 
@@ -183,7 +218,7 @@ def test_a_gpu_has_a_process_for_each_thread_of_the_feed(
 ) -> None:
     counts: list[int] = []
 
-    def made(steps: Steps, *, count: int) -> Any:
+    def made(steps: Steps, cursor: Any, *, count: int) -> Any:
         counts.append(count)
         return SimpleNamespace(ready=steps.ready)
 
@@ -206,9 +241,9 @@ from clozelab.text.store.corpus import open_stores
 stores = open_stores([sys.argv[1]])
 recipe = recipes.read("bert", size="1x64", overrides=["blocks.length=32", "schedule.phases=[]"])
 steps = Steps(fitted(recipe, stores[0][0]), stores, seed=0, tokens=64, gpu=False)
-processes = StepProcesses(steps, count=2)
-for process in processes._starting:
-    process.result()
+processes = StepProcesses(steps, steps.start(), count=2)
+for opening in processes._pool._opening:
+    opening.result()
 for job, _ in zip(steps.jobs(0, steps.start(), ready=processes.ready), range(3)):
     print(job().tokens > 0, processes._works)
 """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from multiprocessing.shared_memory import SharedMemory
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -33,3 +36,11 @@ def test_what_does_not_fit_says_how_much_it_needs() -> None:
     assert isinstance(needed, TooLarge) and 8056 <= needed.size < 8200
     larger = SharedBuffer(needed.size)
     assert isinstance(write(larger.name, values), Written)
+
+
+def test_a_buffer_is_freed_with_its_object() -> None:
+    buffer = SharedBuffer(10)
+    name = buffer.name
+    del buffer
+    with pytest.raises(FileNotFoundError):
+        SharedMemory(name)
