@@ -142,7 +142,7 @@ def test_a_tuning_that_fails_stops_those_beside_it_and_fails_its_cell(
 @contextmanager
 def long_study(place: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], list[Path]]]:
     """A study as a command, and the fine-tunings that take steps."""
-    tasks = [matches(place / "matches", 256)]
+    tasks = [matches(place / "matches", 512)]
     file = write_study(place / "masks.toml", STATIC, tasks=tasks, **TWICE)
     command = [sys.executable, "-m", "clozelab", "study", str(file), "--data", store("wordpiece")]
     command += ["--out", str(place / "out"), "--budget", "3steps", "--device", "cpu", *options]
@@ -169,7 +169,6 @@ def test_tunings_that_are_interrupted_continue(
 ) -> None:
     options = ("--at-once", at_once, "--tunings-at-once", "2")
     with long_study(tmp_path, *options) as (process, trials):
-        left = {one for one in trials if Run(one).result() is None}
         (os.killpg if sign == signal.SIGINT else os.kill)(process.pid, sign)
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == (-sign if sign == signal.SIGKILL else 128 + sign), stderr
@@ -177,6 +176,7 @@ def test_tunings_that_are_interrupted_continue(
         if sign != signal.SIGKILL:
             assert "the same command continues from there" in stderr, stderr
         gone(process.pid)
+    left = {one for one in trials if Run(one).result() is None}
     assert left and not cells(tmp_path / "out")
     assert all(newest(one / "checkpoints")[0] is not None for one in left)
     study = read_study(tmp_path, STATIC, tasks=[f"pairs={tmp_path / 'matches'}"], **TWICE)
