@@ -45,12 +45,12 @@ class StepProcesses:
         try:
             self._record = pickle.dumps((steps.recipe, stores, settings))
             self._pool = _pool(count)
-            self._pool.opens(self._record, cursor)
+            self._pool.has_opened(self._record, cursor)
         except Exception as error:  # no shared memory, or a process that may have no others
             self._give_up(error)
 
     @staticmethod
-    def serve(steps: Steps) -> bool:
+    def can_prepare(steps: Steps) -> bool:
         """Whether other processes can have the steps' text and the recipe's parts.
 
         Parts from outside may have changed since they were imported here, and a script that
@@ -63,7 +63,7 @@ class StepProcesses:
         """A prepared step, as that of `Steps`."""
         if self._works:
             try:
-                if self._pool.opens(self._record, self._cursor):
+                if self._pool.has_opened(self._record, self._cursor):
                     own = Tensor.pin_memory if self._steps.gpu else Tensor.clone
                     return self._pool.prepare(self._record, picked, settings, own=own)
             except Exception as error:  # an error of the step comes again from here
@@ -88,7 +88,7 @@ class _Pool:
         self._record = b""
         self._opening: list[Future[None]] = []
 
-    def opens(self, record: bytes, cursor: Cursor) -> bool:
+    def has_opened(self, record: bytes, cursor: Cursor) -> bool:
         """Whether all processes have the steps of a record open; if not, they begin to open them.
 
         An error of a process is raised here.

@@ -460,7 +460,7 @@ class PretrainTrainer:
     def _jobs(self, steps: Steps, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
         """The jobs that prepare the steps: on a GPU in other processes."""
         count = self.machine.threads
-        if not (steps.gpu and count and StepProcesses.serve(steps)):
+        if not (steps.gpu and count and StepProcesses.can_prepare(steps)):
             return steps.jobs(first, cursor)
         processes = StepProcesses(steps, cursor, count=count)
         return steps.jobs(first, cursor, ready=processes.ready)
