@@ -5,9 +5,9 @@
 #     CLOZELAB_COMMIT=HASH bash tools/next_half_hour.sh 1 OUT      # or 2, or 3; OUT gets the records
 #
 # 1  The speed of steps since another process prepares them, and of wide encoders whose steps are
-#    replayed as CUDA graphs, beside transformers.
-# 2  The first three quarters of causal-then-masked-prenorm.
-# 3  The rest of it, then the first encoders of masked-or-replaced.
+#    replayed as CUDA graphs.
+# 2  The first half of bert-tasks, and bert-masking-untuned beside it.
+# 3  The rest of both.
 #
 # MINUTES is the time of a part. Whatever is done is in OUT at once, so that a stop loses only what
 # still runs. TRY=1 tries part 1 on a CPU at the smallest sizes.
@@ -19,7 +19,6 @@ part=$1 out=$(cd "$2" && pwd)
 python=${PYTHON:-python3} place=${PLACE:-/tmp/measured} work=$(mktemp -d)
 export CLOZELAB_COMMIT PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 tiny=(${TRY:+--size 2x64 --sequences 4 --length 64 --steps 5})
-peer=(--against transformers)
 
 unpack() { # folders, from packed/NAME.tar.xz
     mkdir -p "$place"
@@ -30,16 +29,15 @@ unpack() { # folders, from packed/NAME.tar.xz
 
 # Name and words of clozelab bench, in the order in which they are measured.
 rows=(
-    "bert-graphs bert --size base --length 128 --graphs ${peer[*]}"
-    "roberta-graphs roberta --size base --graphs ${peer[*]}"
-    "mini roberta --size mini --sequences 512 --length 128"
-    "xlnet xlnet --size base --length 512 --sequences 32"
+    "bert-graphs bert --size base --length 128 --graphs"
     "bert bert --size base --length 128"
+    "roberta-graphs roberta --size base --graphs"
+    "roberta roberta --size base"
+    "xlnet xlnet --size base --length 512 --sequences 32"
+    "mini roberta --size mini --sequences 512 --length 128"
     "swift swift --sequences 512"
     "mini-2 roberta --size mini --sequences 512 --length 128 --workers 2"
     "mini-0 roberta --size mini --sequences 512 --length 128 --workers 0"
-    "large-graphs bert --size large --length 512 --graphs"
-    "small roberta --size small --sequences 1024 --length 128"
 )
 
 bench() { # a row, and more options
@@ -67,7 +65,7 @@ studies() { # minutes, and the options of run_studies.py
 
 case $part in
 1)
-    end=$(awk "BEGIN {print int(60 * ${MINUTES:-9.3})}")
+    end=$(awk "BEGIN {print int(60 * ${MINUTES:-5})}")
     unpack wiki
     compile
     tail -n 15 "$work/compile.log"
@@ -78,16 +76,14 @@ case $part in
         tar cf "$out/bench.tar" -C "$work" --exclude compile.log .
         echo "== after $SECONDS s: ${row%% *}"
     done
-    timeout $((end > SECONDS ? end - SECONDS : 1)) "$python" benchmarks/roofline.py --data "$place/wiki" \
-        --out "$out/roofline.json" --only xlnet large ${TRY:+--size 2x64 --sequences 4}
     ;;
 2)
     unpack wiki tasks
-    studies 9.2 --corpus "$place/wiki" --side-by-side 2 --only causal-then-masked-prenorm masked-or-replaced
+    studies 9.4 --corpus "$place/wiki" --side-by-side 2 --only bert-masking-untuned bert-tasks
     ;;
 3)
     unpack wiki tasks
-    studies 8 --corpus "$place/wiki" --side-by-side 2 --only causal-then-masked-prenorm masked-or-replaced
+    studies 9.4 --corpus "$place/wiki" --side-by-side 2 --only bert-masking-untuned bert-tasks
     ;;
 *) echo "next_half_hour.sh: part 1, 2 or 3" && exit 2 ;;
 esac
