@@ -38,7 +38,7 @@ RANKS = ("query_rank", "shift", "query_segment", "key_rank", "key_segment")
 TYPES = {
     **dict.fromkeys((*SIZES, "drop_threshold"), "i32"),
     **dict.fromkeys(("scale_log2", "softmax_scale", "inv_keep_prob"), "fp32"),
-    **dict.fromkeys(("lse", "delta"), "*fp32"),
+    **dict.fromkeys(("lse", "delta", "partials"), "*fp32"),
     **dict.fromkeys(("cu_seqlens", *RANKS, "pos_offs"), "*i32"),
     "seed_ptr": "*i64",
 }  # all other arguments are tensors in bf16

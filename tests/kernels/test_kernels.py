@@ -368,6 +368,38 @@ def test_attention_sees_no_further_than_its_window(
     assert_same([qkv.grad], [QKV.grad])
 
 
+@pytest.mark.parametrize(
+    ("lengths", "window", "pays"),
+    [
+        ((150, 0, 131), 0, True),
+        ((130, 70), 6, True),
+        ((200, 3, 0, 5), 0, False),
+        ((64, 33), 0, False),
+    ],
+)
+def test_the_bias_of_queries_keys_and_values_has_its_gradient_from_the_attention(
+    lengths: tuple[int, ...], window: int, pays: bool
+) -> None:
+    product, bias = numbers(sum(lengths), 3, 2, 16), numbers(96, seed=2)
+    PRODUCT, BIAS = wide(product, bias)  # noqa: N806
+    assert attention.sums_bias_gradient(sum(lengths), len(lengths), max(lengths)) == pays
+    ours = attention.attend(
+        product + bias.detach().view(3, 2, 16),
+        cu_seqlens_of(lengths),
+        bias=bias,
+        seed=SEED,
+        max_seqlen=max(lengths),
+        dropout=0.2,
+        causal=False,
+        window=window,
+    )
+    theirs = plain_attention(PRODUCT + BIAS.view(3, 2, 16), lengths, 0.2, False, window)
+    by = numbers(*ours.shape, seed=1).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([product.grad, bias.grad], [PRODUCT.grad, BIAS.grad])
+
+
 def test_tiles_that_no_row_sees_are_not_read() -> None:
     """What is there may be anything: it is not even multiplied by zero."""
     qkv = numbers(600, 3, 1, 16)
@@ -655,12 +687,13 @@ def test_the_compiler_is_told_the_truth_about_each_operator(dropout: float) -> N
         angles = numbers(8, 8).detach()
         codes = distances.offset_codes(buckets(max_seqlen, 2, (3, max_seqlen)))
         tables = [None if max_seqlen > 8 else numbers(8, 1, 16), numbers(8, 1, 16, seed=1)]
-        for further in (
-            (None, None, None, None, None),
-            (angles.cos(), angles.sin(), None, None, None),
-            (None, None, codes, *tables),
+        for bias, *further in (
+            (None, None, None, None, None, None),
+            (numbers(48, seed=4), None, None, None, None, None),
+            (None, angles.cos(), angles.sin(), None, None, None),
+            (None, None, None, codes, *tables),
         ):
-            arguments = (qkv, cu_seqlens, *further, SEED, max_seqlen, dropout, False, 4)
+            arguments = (qkv, bias, cu_seqlens, *further, SEED, max_seqlen, dropout, False, 4)
             torch.library.opcheck(attention._attend, arguments, test_utils=tests)
 
 
@@ -683,7 +716,7 @@ def test_the_compiler_knows_the_strides_of_results_whatever_those_of_the_inputs(
         activation._activated_product: (x, bias, weight, SEED, 0, False, 0.1),
         sums._add_norm: (x, x, bias, numbers(16), None, SEED, None, 0.1, 1e-5, True),
         entropy._entropy: (x, labels, 12),
-        attention._attend: (qkv, cu_seqlens, *[None] * 5, SEED, 8, 0.1, False, 4),
+        attention._attend: (qkv, numbers(48), cu_seqlens, *[None] * 5, SEED, 8, 0.1, False, 4),
         relative._relative: (*streams, *ranks, SEED, 0.1),
     }
     for operator, arguments in operators.items():
@@ -697,7 +730,8 @@ def test_the_compiler_knows_the_strides_of_results_whatever_those_of_the_inputs(
             entropy._entropy_backward: (numbers(6), x, labels, numbers(6), 12),
             attention._attend_backward: (
                 *(transposed(6, 16), qkv, out, lse, rotated),
-                *operators[attention._attend][1:],
+                *operators[attention._attend][2:],
+                True,
             ),
             relative._relative_backward: (
                 transposed(2, 5, 2, 16),
@@ -825,7 +859,7 @@ for window, parts in ((0, 3), (128, 2)):
     block = {"BLOCK_MN": 128, **attention.BACKWARD_BLOCK}
     tiled(attention._attention_backward_block_kernel, types, block, **shape)
     places = "i32 *i32 *i64 i32 i32 i32 fp32"
-    rest = f"{h} {places} fp32 i32 fp32"
+    rest = f"{h} {f} {places} fp32 i32 fp32"
     forward = f"{h} {h} {h} {f} {places} i32 fp32"
     dq, dkdv = f"{h} {h} {h} {h} {f} {f} {rest}", f"{h} {h} {h} {f} {f} {rest}"
     attends = {

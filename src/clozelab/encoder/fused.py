@@ -107,7 +107,7 @@ def _attended(
     stack: Stack, attention: Attention, x: Tensor, layout: Layout, scope: Scope, seed: Tensor
 ) -> Tensor:
     """[N, W] attention outputs, the heads side by side, before the output projection."""
-    from clozelab.kernels.attention import LONG_SEQLEN, SHORT_SEQLEN, attend
+    from clozelab.kernels.attention import LONG_SEQLEN, SHORT_SEQLEN, attend, sums_bias_gradient
     from clozelab.kernels.heads import HEAD_DIMS
 
     heads: Tensor
@@ -120,9 +120,18 @@ def _attended(
     if long or masked or not _supports(stack.shape, {**_ATTENTION, "head_size": HEAD_DIMS}):
         heads, _ = attention(x, layout, scope)
         return heads
+    bias: Tensor | None = attention.qkv.bias
+    plain = scope.rotation is None and scope.relative is None
+    pays = sums_bias_gradient(len(x), len(layout.cu_seqlens) - 1, layout.max_seqlen)
+    if bias is None or not (plain and pays):
+        product, bias = attention.qkv(x), None
+    else:
+        weight = attention.qkv.weight.to(x.dtype)
+        product = functional.linear(x, weight, bias.detach().to(x.dtype))
     heads = attend(
-        attention.qkv(x).view(x.shape[0], 3, attention.heads, -1),
+        product.view(len(x), 3, attention.heads, -1),
         layout.cu_seqlens,
+        bias=bias,
         seed=seed,
         max_seqlen=layout.max_seqlen,
         dropout=dropout,

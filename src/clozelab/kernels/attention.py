@@ -24,6 +24,8 @@ Invariants:
   delta is rowsum(dO ∘ O) / r, hence dS = P ∘ (Z ∘ dP − delta), and r multiplies the results.
 - lse and delta have rows of their own for every block, padded to whole tiles of queries: so a tile
   of them is aligned and is loaded without a mask. lse is ∞ past a block's end, hence P is 0 there.
+- The gradient of qkv's bias is the sum of d_qkv over tokens. Each program adds up its own rows
+  into a row of `partials` [tiles of all blocks, 3, H, D], and one small sum over these follows.
 """
 
 from __future__ import annotations
@@ -72,6 +74,7 @@ BACKWARD_BLOCK = {"num_warps": 8, "num_stages": 1}
 MAX_REGISTERS = {"forward": 128, "dq": 128, "dkdv": 168}
 UNBOUNDED = tl.constexpr(1 << 30)  # of a window: more tokens than a block has
 ROW_PADDING = tl.constexpr(64)  # of lse and delta; no tile has more queries
+PARTIAL_TOKENS = 16  # least tokens of a row of partials: with fewer, summing d_qkv is as fast
 
 
 @triton.jit
@@ -216,8 +219,9 @@ def _attention_forward_kernel(
 
 @triton.jit
 def _attention_backward_dq_kernel(
-    d_out, qk, qkv, out, lse, delta, d_qkv, d_c2p, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens,
-    seed_ptr, n_tokens, n_blocks, n_tiles, scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
+    d_out, qk, qkv, out, lse, delta, d_qkv, partials, d_c2p, c2p, c2p_codes, p2c, p2c_codes, P,
+    cu_seqlens, seed_ptr, n_tokens, n_blocks, n_tiles, scale_log2, softmax_scale, drop_threshold,
+    inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
@@ -275,12 +279,16 @@ def _attention_backward_dq_kernel(
     dq *= softmax_scale * inv_keep_prob
     d_qkv_ptrs = d_qkv_rows[:, None] + offs_d[None, :]
     tl.store(d_qkv_ptrs, dq.to(d_qkv.dtype.element_ty), mask_m[:, None])
+    if partials is not None:
+        tile = block_head // HEADS * n_tiles + start_m // BLOCK_M
+        tl.store(partials + tile * 3 * HIDDEN + head * HEAD_DIM + offs_d, tl.sum(dq, 0))
 
 
 @triton.jit
 def _attention_backward_dkdv_kernel(
-    d_out, qk, qkv, lse, delta, d_qkv, d_p2c, c2p, c2p_codes, p2c, p2c_codes, P, cu_seqlens,
-    seed_ptr, n_tokens, n_blocks, n_tiles, scale_log2, softmax_scale, drop_threshold, inv_keep_prob,
+    d_out, qk, qkv, lse, delta, d_qkv, partials, d_p2c, c2p, c2p_codes, p2c, p2c_codes, P,
+    cu_seqlens, seed_ptr, n_tokens, n_blocks, n_tiles, scale_log2, softmax_scale, drop_threshold,
+    inv_keep_prob,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, QK_PARTS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, WINDOW_LEFT: tl.constexpr, WINDOW_RIGHT: tl.constexpr,
     HAS_DROPOUT: tl.constexpr,
@@ -343,8 +351,16 @@ def _attention_backward_dkdv_kernel(
     d_qkv_rows = d_qkv + (seq_start.to(tl.int64) + offs_n) * 3 * HIDDEN + head * HEAD_DIM
     d_qkv_ptrs = d_qkv_rows[:, None] + offs_d[None, :]
     dtype = d_qkv.dtype.element_ty
-    tl.store(d_qkv_ptrs + HIDDEN, (dk * (softmax_scale * inv_keep_prob)).to(dtype), mask_n)
-    tl.store(d_qkv_ptrs + 2 * HIDDEN, (dv * inv_keep_prob).to(dtype), mask_n)
+    dk *= softmax_scale * inv_keep_prob
+    dv *= inv_keep_prob
+    tl.store(d_qkv_ptrs + HIDDEN, dk.to(dtype), mask_n)
+    tl.store(d_qkv_ptrs + 2 * HIDDEN, dv.to(dtype), mask_n)
+    if partials is not None:
+        tile = block_head // HEADS * n_tiles + start_n // BLOCK_N
+        partial = partials + tile * 3 * HIDDEN + HIDDEN + head * HEAD_DIM + offs_d
+        # Keys past the end may have any gradient: it is not stored.
+        tl.store(partial, tl.sum(tl.where(mask_n, dk, 0.0), 0))
+        tl.store(partial + HIDDEN, tl.sum(tl.where(mask_n, dv, 0.0), 0))
 
 
 @triton.jit
@@ -422,8 +438,8 @@ def _register_limit(kernel: str, scores: PositionScores, head_dim: int) -> dict[
 
 @torch.library.custom_op("clozelab::attend", mutates_args=())
 def _attend(
-    qkv: Tensor, cu_seqlens: Tensor, cos: Tensor | None, sin: Tensor | None, codes: Tensor | None,
-    pos_query: Tensor | None, pos_key: Tensor | None, seed: Tensor,
+    qkv: Tensor, bias: Tensor | None, cu_seqlens: Tensor, cos: Tensor | None, sin: Tensor | None,
+    codes: Tensor | None, pos_query: Tensor | None, pos_key: Tensor | None, seed: Tensor,
     max_seqlen: int, dropout: float, causal: bool, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """[N, H · D] out, [H, padded rows] lse, and [N, 2, H, D] rotated queries and keys, if any."""
@@ -458,7 +474,8 @@ def _empty_outputs(
 
 @_attend.register_fake
 def _(
-    qkv, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed, max_seqlen, dropout, causal, window
+    qkv, bias, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed, max_seqlen, dropout, causal,
+    window,
 ):  # fmt: skip
     return _empty_outputs(qkv, cu_seqlens, cos)
 
@@ -468,30 +485,50 @@ def _attend_backward(
     d_out: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, rotated: Tensor, cu_seqlens: Tensor,
     cos: Tensor | None, sin: Tensor | None, codes: Tensor | None, pos_query: Tensor | None,
     pos_key: Tensor | None, seed: Tensor,
-    max_seqlen: int, dropout: float, causal: bool, window: int,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of qkv, pos_query and pos_key; of an input that is None an empty tensor."""
+    max_seqlen: int, dropout: float, causal: bool, window: int, has_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of qkv, its bias, pos_query and pos_key; without an input an empty tensor."""
     d_out, qkv = d_out.contiguous(), qkv.contiguous()
     qk = qkv if cos is None else rotated
     d_qkv = torch.empty_like(qkv)
     scores = position_scores(qkv, codes, pos_query, pos_key)
+    # Zeros, because a block may have fewer tiles than the longest.
+    n_rows = _partial_rows(len(cu_seqlens) - 1, max_seqlen)
+    partials = qkv.new_zeros((n_rows if has_bias else 0, *qkv.shape[1:]), dtype=torch.float32)
     d_c2p, d_p2c = _launch_backward(
-        d_out, qk, qkv, out, lse, d_qkv, scores, cu_seqlens, seed, max_seqlen, dropout, causal,
-        window,
+        d_out, qk, qkv, out, lse, d_qkv, partials if has_bias else None, scores, cu_seqlens, seed,
+        max_seqlen, dropout, causal, window,
     )  # fmt: skip
     if cos is not None and sin is not None:
         apply_rotary(d_qkv, d_qkv, cos.contiguous(), sin.contiguous(), inverse=True)
     d_pos_key = position_scores_backward(d_c2p, qkv[:, 0], d_qkv[:, 0], pos_key)
     d_pos_query = position_scores_backward(d_p2c, qkv[:, 1], d_qkv[:, 1], pos_query)
-    return d_qkv, d_pos_query, d_pos_key
+    return d_qkv, partials.sum(0).flatten() if has_bias else partials, d_pos_query, d_pos_key
+
+
+def _partial_rows(n_blocks: int, max_seqlen: int) -> int:
+    """The rows of the partial sums of the bias's gradient: the tiles of all blocks."""
+    return n_blocks * triton.cdiv(max_seqlen, min(BACKWARD_DQ["BLOCK_M"], BACKWARD_DKDV["BLOCK_N"]))
+
+
+def sums_bias_gradient(n_tokens: int, n_blocks: int, max_seqlen: int) -> bool:
+    """Whether `attend` should compute the gradient of qkv's bias, rather than a pass over d_qkv.
+
+    Not in short blocks: it would be a third of the instructions of a program that computes a block.
+    """
+    rows = _partial_rows(n_blocks, max_seqlen)
+    return max_seqlen > SHORT_SEQLEN and rows * PARTIAL_TOKENS <= n_tokens
 
 
 def _launch_backward(
     d_out: Tensor, qk: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, d_qkv: Tensor,
-    scores: PositionScores, cu_seqlens: Tensor, seed: Tensor, max_seqlen: int, dropout: float,
-    causal: bool, window: int,
+    partials: Tensor | None, scores: PositionScores, cu_seqlens: Tensor, seed: Tensor,
+    max_seqlen: int, dropout: float, causal: bool, window: int,
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-    """Write d_qkv, still rotated, by one kernel or by two; the gradients of scores.c2p and .p2c."""
+    """Write d_qkv, still rotated, by one kernel or by two, and `partials` of it, if any.
+
+    The gradients of scores.c2p and .p2c.
+    """
     n_tokens, _, heads, head_dim = qkv.shape
     n_blocks = len(cu_seqlens) - 1
     n_block_heads = n_blocks * heads
@@ -504,7 +541,7 @@ def _launch_backward(
         "HEADS": heads, "HEAD_DIM": head_dim, "QK_PARTS": qk.shape[1], "HAS_DROPOUT": dropout > 0
     }  # fmt: skip
     constants |= _window_sizes(window, causal)
-    if scores.n_terms == 1 and _fits_one_program(max_seqlen, qkv):
+    if scores.n_terms == 1 and partials is None and _fits_one_program(max_seqlen, qkv):
         block_mn = max(32, triton.next_power_of_2(max_seqlen))
         _attention_backward_block_kernel[(n_block_heads,)](
             d_out, qk, qkv, out, lse, d_qkv, cu_seqlens, seed, n_tokens, n_blocks, *scalars,
@@ -518,14 +555,14 @@ def _launch_backward(
     delta = torch.empty_like(lse)
     n_tiles = triton.cdiv(max_seqlen, BACKWARD_DQ["BLOCK_M"])
     _attention_backward_dq_kernel[(n_block_heads * n_tiles,)](
-        d_out, qk, qkv, out, lse, delta, d_qkv, d_c2p, *scores, cu_seqlens, seed, n_tokens,
-        n_blocks, n_tiles, *scalars, **constants, **BACKWARD_DQ,
+        d_out, qk, qkv, out, lse, delta, d_qkv, partials, d_c2p, *scores, cu_seqlens, seed,
+        n_tokens, n_blocks, n_tiles, *scalars, **constants, **BACKWARD_DQ,
         **_register_limit("dq", scores, head_dim),
     )  # fmt: skip
     n_tiles = triton.cdiv(max_seqlen, BACKWARD_DKDV["BLOCK_N"])
     _attention_backward_dkdv_kernel[(n_block_heads * n_tiles,)](
-        d_out, qk, qkv, lse, delta, d_qkv, d_p2c, *scores, cu_seqlens, seed, n_tokens, n_blocks,
-        n_tiles, *scalars, **constants, **BACKWARD_DKDV,
+        d_out, qk, qkv, lse, delta, d_qkv, partials, d_p2c, *scores, cu_seqlens, seed, n_tokens,
+        n_blocks, n_tiles, *scalars, **constants, **BACKWARD_DKDV,
         **_register_limit("dkdv", scores, head_dim),
     )  # fmt: skip
     return d_c2p, d_p2c
@@ -534,26 +571,30 @@ def _launch_backward(
 @_attend_backward.register_fake
 def _(
     d_out, qkv, out, lse, rotated, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed,
-    max_seqlen, dropout, causal, window,
+    max_seqlen, dropout, causal, window, has_bias,
 ):  # fmt: skip
     d_positions = (
         qkv.new_empty(0 if heads is None else heads.shape) for heads in (pos_query, pos_key)
     )
-    return qkv.new_empty(qkv.shape), *d_positions
+    d_bias = qkv.new_empty(qkv[0].numel() if has_bias else (0, *qkv.shape[1:]), dtype=torch.float32)
+    return qkv.new_empty(qkv.shape), d_bias, *d_positions
 
 
 def _setup_context(ctx, inputs, output):
-    qkv, *tensors, ctx.max_seqlen, ctx.dropout, ctx.causal, ctx.window = inputs
+    qkv, bias, *tensors, ctx.max_seqlen, ctx.dropout, ctx.causal, ctx.window = inputs
     out, lse, rotated = output
+    ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.mark_non_differentiable(lse, rotated)
     ctx.save_for_backward(qkv, out, lse, rotated, *tensors)
 
 
 def _backward(ctx, d_out, *_):
     settings = (ctx.max_seqlen, ctx.dropout, ctx.causal, ctx.window)
-    d_qkv, *d_positions = _attend_backward(d_out, *ctx.saved_tensors, *settings)
-    d_pos_query, d_pos_key = (grad if grad.numel() else None for grad in d_positions)
-    return d_qkv, *[None] * 4, d_pos_query, d_pos_key, *[None] * 5
+    has_bias = ctx.bias_dtype is not None
+    d_qkv, *grads = _attend_backward(d_out, *ctx.saved_tensors, *settings, has_bias)
+    d_bias, d_pos_query, d_pos_key = (grad if grad.numel() else None for grad in grads)
+    d_bias = d_bias if d_bias is None else d_bias.to(ctx.bias_dtype)
+    return d_qkv, d_bias, *[None] * 4, d_pos_query, d_pos_key, *[None] * 5
 
 
 _attend.register_autograd(_backward, setup_context=_setup_context)
@@ -561,7 +602,8 @@ _attend.register_autograd(_backward, setup_context=_setup_context)
 
 def attend(
     qkv: Tensor, cu_seqlens: Tensor, *, seed: Tensor, max_seqlen: int, dropout: float, causal: bool,
-    window: int = 0, rotation: tuple[Tensor, Tensor] | None = None,
+    bias: Tensor | None = None, window: int = 0,
+    rotation: tuple[Tensor, Tensor] | None = None,
     distances: tuple[Tensor, Tensor | None, Tensor | None] | None = None,
 ) -> Tensor:  # fmt: skip
     """Self-attention within packed blocks: qkv [N, 3, H, D], cu_seqlens [B + 1] int32 → [N, H · D].
@@ -571,14 +613,18 @@ def attend(
     N · D / 2 elements each. `distances` is the position table's row of every distance query − key,
     [2 · positions − 1], none lower than the one before, and the position queries and keys,
     [P, H, D], one of which may be None; it excludes a rotation.
+
+    `bias` [3 · H · D] is already added to qkv, without a gradient there: it gets its gradient here
+    (see `sums_bias_gradient`). It excludes a rotation and distances, which change d_qkv afterwards.
     """
+    assert bias is None or (rotation is None and distances is None), "no gradient of this bias"
     cos, sin = rotation or (None, None)
     rows, *pos_heads = distances or (None, None, None)
     codes = None if rows is None else offset_codes(rows)
     pos_query, pos_key = (heads if heads is None else _pad_rows(heads) for heads in pos_heads)
     return _attend(
-        qkv, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed, max_seqlen, dropout, causal,
-        window,
+        qkv, bias, cu_seqlens, cos, sin, codes, pos_query, pos_key, seed, max_seqlen, dropout,
+        causal, window,
     )[0]  # fmt: skip
 
 
