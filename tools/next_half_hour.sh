@@ -4,13 +4,13 @@
 #
 #     CLOZELAB_COMMIT=HASH bash tools/next_half_hour.sh 1 OUT      # or 2, or 3; OUT gets the records
 #
-# 1  The speed of steps since another process prepares them, and of wide encoders whose steps are
-#    replayed as CUDA graphs.
-# 2  The first half of bert-tasks, and bert-masking-untuned beside it.
-# 3  The rest of both.
+# 1  The rest of bert-masking-untuned, and unchanged-tokens.
+# 2  The rest of bert-tasks.
+# 3  The speed of steps: since attention sums the gradient of its bias, with CUDA graphs, and since
+#    another process prepares the steps. The first two rows are measured beside transformers.
 #
 # MINUTES is the time of a part. Whatever is done is in OUT at once, so that a stop loses only what
-# still runs. TRY=1 tries part 1 on a CPU at the smallest sizes.
+# still runs. TRY=1 tries part 3 on a CPU at the smallest sizes.
 set -u
 cd "$(dirname "$0")/.."
 : "${CLOZELAB_COMMIT:?names the commit of this tree}"
@@ -18,6 +18,7 @@ mkdir -p "$2"
 part=$1 out=$(cd "$2" && pwd)
 python=${PYTHON:-python3} place=${PLACE:-/tmp/measured} work=$(mktemp -d)
 export CLOZELAB_COMMIT PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+peer=(--against transformers)
 tiny=(${TRY:+--size 2x64 --sequences 4 --length 64 --steps 5})
 
 unpack() { # folders, from packed/NAME.tar.xz
@@ -29,15 +30,16 @@ unpack() { # folders, from packed/NAME.tar.xz
 
 # Name and words of clozelab bench, in the order in which they are measured.
 rows=(
-    "bert-graphs bert --size base --length 128 --graphs"
-    "bert bert --size base --length 128"
-    "roberta-graphs roberta --size base --graphs"
-    "roberta roberta --size base"
+    "roberta roberta --size base ${peer[*]}"
+    "bert-graphs bert --size base --length 128 --graphs ${peer[*]}"
     "xlnet xlnet --size base --length 512 --sequences 32"
+    "xlnet-graphs xlnet --size base --length 512 --sequences 32 --graphs"
     "mini roberta --size mini --sequences 512 --length 128"
     "swift swift --sequences 512"
-    "mini-2 roberta --size mini --sequences 512 --length 128 --workers 2"
-    "mini-0 roberta --size mini --sequences 512 --length 128 --workers 0"
+    "short roberta --size base --sequences 16"
+    "short-graphs roberta --size base --sequences 16 --graphs"
+    "large bert --size large --length 512"
+    "large-graphs bert --size large --length 512 --graphs"
 )
 
 bench() { # a row, and more options
@@ -48,9 +50,13 @@ bench() { # a row, and more options
     timeout 240 "$python" -m clozelab bench $words ${tiny[@]+"${tiny[@]}"} --data "$place/wiki" "${@:2}"
 }
 
+correct() { # on the GPU, what no GPU has run: the gradient of the bias, and a model with it
+    PYTHONPATH=$PYTHONPATH:$place/pytest timeout 240 "$python" -m pytest -p no:cacheprovider -n 4 -q \
+        tests/kernels -k "bias or plain_layers or half_precision" >"$out/tests.txt" 2>&1
+}
+
 compile() { # some at a time: the measurements find all of it in the compilers' caches
     for row in "${rows[@]}"; do
-        [[ $row == mini-* ]] && continue
         while [ "$(jobs -rp | wc -l)" -ge 4 ]; do wait -n; done
         bench "$row" --steps 5 >>"$work/compile.log" 2>&1 &
     done
@@ -65,25 +71,26 @@ studies() { # minutes, and the options of run_studies.py
 
 case $part in
 1)
-    end=$(awk "BEGIN {print int(60 * ${MINUTES:-5})}")
-    unpack wiki
+    unpack wiki tasks
+    studies 9.4 --corpus "$place/wiki" --side-by-side 2 --only bert-masking-untuned unchanged-tokens
+    ;;
+2)
+    unpack wiki tasks
+    studies 9.4 --corpus "$place/wiki" --only bert-tasks
+    ;;
+3)
+    end=$(awk "BEGIN {print int(60 * ${MINUTES:-9})}")
+    unpack wiki pytest
+    correct &
     compile
-    tail -n 15 "$work/compile.log"
+    tail -n 15 "$out/tests.txt" "$work/compile.log"
     echo "== after $SECONDS s: compiled"
     for row in "${rows[@]}"; do
-        ((SECONDS + 40 < end)) || break
+        ((SECONDS + 45 < end)) || break
         bench "$row" --out "$work/${row%% *}.json" || continue
         tar cf "$out/bench.tar" -C "$work" --exclude compile.log .
         echo "== after $SECONDS s: ${row%% *}"
     done
-    ;;
-2)
-    unpack wiki tasks
-    studies 9.4 --corpus "$place/wiki" --side-by-side 2 --only bert-masking-untuned bert-tasks
-    ;;
-3)
-    unpack wiki tasks
-    studies 9.4 --corpus "$place/wiki" --side-by-side 2 --only bert-masking-untuned bert-tasks
     ;;
 *) echo "next_half_hour.sh: part 1, 2 or 3" && exit 2 ;;
 esac

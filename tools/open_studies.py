@@ -1,9 +1,10 @@
-"""Write the table of the studies without a record: what they could decide here, and the minutes.
+"""Write the tables of the studies without a record: what they could decide here, and the minutes.
 
     python tools/open_studies.py
 
-results/without_record.toml says how each would be run. The power is that of `clozelab study NAME
---plan`. The minutes of a GPU that nobody has timed come from recorded speeds.
+results/without_record.toml says how each would be run. The second table has the fine-tuning of
+studies that are recorded without it. The power is that of `clozelab study NAME --plan`. The minutes
+of a GPU that nobody has timed come from recorded speeds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from clozelab.files import write_text
 from clozelab.studies import spec
 from clozelab.studies.power import LOW, ClaimPower, claim_powers
 from clozelab.studies.request import StudyRequest
-from clozelab.studies.spec import StudySpec
+from clozelab.studies.spec import Claim, StudySpec
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, ENTRIES = ROOT / "results/README.md", ROOT / "results/without_record.toml"
@@ -55,16 +56,21 @@ class Entry:
     seconds: float = 0.0  # of a cell, if all cells have equal time
     variants: Sequence[str] = ()  # only these
     tasks: Sequence[str] | None = None  # only these
+    fine_tuned: bool = False  # only its claims about fine-tuned tasks
 
     def study(self) -> StudySpec:
         """The study with these seeds and variants, and with the tasks whose data is at hand."""
         whole = spec.read(self.name)
         tasks = whole.tasks if self.tasks is None else self.tasks
-        return whole.narrowed(
+        study = whole.narrowed(
             tasks=[task for task in tasks if task not in ABSENT],
             variants=self.variants or None,
             seeds=self.seeds,
         )
+        if not self.fine_tuned:
+            return study
+        claims = (claim for claim in study.claims if _fine_tuned(claim, study.tasks))
+        return replace(study, claims=tuple(claims))
 
     def minutes(self, study: StudySpec) -> float:
         """The minutes of all its cells on one H200."""
@@ -99,20 +105,26 @@ def speeds() -> dict[str, float]:
     return {"6x512": small, "mini": mini, "xlnet": share}
 
 
-def entries() -> list[Entry]:
-    """The studies without a record."""
-    tables = tomllib.loads(ENTRIES.read_text(encoding="utf-8"))["studies"]
-    return [Entry(**table) for table in tables]
+def _fine_tuned(claim: Claim, tasks: Sequence[str]) -> bool:
+    """Whether a claim is about the scores of fine-tuned tasks."""
+    return any(name.partition(".")[0] in tasks for name in claim.on)
 
 
-def table() -> Iterator[str]:
+def entries(*, fine_tuned: bool = False) -> list[Entry]:
+    """The studies without a record, or those that are recorded without fine-tuning."""
+    tables = tomllib.loads(ENTRIES.read_text(encoding="utf-8"))
+    name = "fine_tuned" if fine_tuned else "studies"
+    return [Entry(**table, fine_tuned=fine_tuned) for table in tables[name]]
+
+
+def table(studies: Sequence[Entry]) -> Iterator[str]:
     """A line for each study."""
     yield (
         "| study | judged by | effects | a cell | seeds | claims with power | with any seeds |"
         " cells | minutes | verdict |"
     )
     yield "|---|---|---|---|--:|--:|--:|--:|--:|---|"
-    for entry in entries():
+    for entry in studies:
         study = entry.study()
         powers, most = (
             claim_powers(one, size=entry.size, sizes=ITEMS)
@@ -160,12 +172,13 @@ def with_power(powers: Sequence[ClaimPower]) -> str:
 
 
 def page(text: str) -> str:
-    """The page with the table."""
-    return replaced(text, "studies without a record", "\n".join(table()))
+    """The page with the tables."""
+    text = replaced(text, "studies without a record", "\n".join(table(entries())))
+    return replaced(text, "without fine-tuning", "\n".join(table(entries(fine_tuned=True))))
 
 
 def main() -> None:
-    """Write the table into the page."""
+    """Write the tables into the page."""
     write_text(PAGE, page(PAGE.read_text(encoding="utf-8")))
 
 

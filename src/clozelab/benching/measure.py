@@ -108,7 +108,7 @@ class _Trial:
             torch._dynamo.reset()
         ours = self._begin("clozelab", lambda: Ours(self.job, self.machine, self.world))
         yield "clozelab"
-        self.began = ours.trainer.began(0)
+        self.began, self.graphs = ours.trainer.began(0), ours.trainer.train_state.replays
         peers = {}
         for name, build in self.peers.items():
             peers[name] = self._begin(name, build, ours)
@@ -157,6 +157,7 @@ class _Trial:
             "notes": self.notes,
             "recipe": to_toml(recipe),
             "kernels": self.machine.kernels is not False,
+            "graphs": self.graphs,
         }
 
     def _begin(self, name: str, build: Callable[[], Any], ours: Ours | None = None) -> Any:

@@ -260,6 +260,12 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
         )
     length = _length(schedule)
     post = getattr(encoder, "norm", None) == "post"
+    if post and _keeps_none(recipe):
+        return (
+            "no masked token is left unchanged, without which an encoder with norm = post may not"
+            f" leave it within {length}: try --set corruption.mask=0.9 --set corruption.same=0.1,"
+            " or --set encoder.norm=pre"
+        )
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:
         return (
             f"{encoder.layers} layers with norm = post may not leave it within {length}: try"
@@ -273,6 +279,13 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
                 f" near it for all of {length}: try --set objectives.{number}.weight={_LIGHT:g}"
             )
     return _too_few(schedule)
+
+
+def _keeps_none(recipe: Recipe) -> bool:
+    """Whether no masked token stays as it is, though a few may: in masked diffusion none can."""
+    part = _language_model(recipe)
+    masked = part is not None and (part.generates_input or part.language_model == "masked")
+    return masked and recipe.corruption.same == 0 and getattr(part, "weighting", "even") == "even"
 
 
 def _length(schedule: Schedule) -> str:

@@ -304,6 +304,10 @@ def read(*overrides: str, name: str = "bert", size: str | None = None) -> Recipe
         (read(size="small"), {}, "try --set objectives.1.weight=0.1"),
         (read("encoder.norm=pre"), {}, "all of 1,200 steps of 256 sequences: try --set objective"),
         (read(name="xlnet"), {}, "may be too few"),
+        (read("corruption.same=0", LIGHT, size="mini"), {}, "no masked token is left unchanged"),
+        (read(name="electra", size="mini"), {}, "--set corruption.same=0.1"),
+        (read("corruption.same=0", "encoder.norm=pre", LIGHT), {}, "may be too few"),
+        (read(name="diffusion", size="mini"), {}, "may be too few"),
         (read("optimiser.learning_rate=9e-6"), {}, "a learning rate of 9e-06 is unusual: raise"),
         (read("optimiser.learning_rate=2.1e-3"), {}, "a learning rate of 0.0021 is unusual: lower"),
         (read(name="albert"), {}, "12 layers with norm = post"),  # LAMB's rates are others
