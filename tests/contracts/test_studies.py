@@ -22,7 +22,7 @@ ASKED = {
     *("albert-embedding", "albert-sharing", "albert-sentence", "albert-depth", "albert-width"),
     *("xlnet", "distilbert", "wwm-zh", "mask-rate", "family", "lengths", "adam"),
     *("nsp-saturation", "calibration", "tuning-restarts", "learning-curves", "batch-masks"),
-    *("span-length", "next-negatives", "independence", "cls"),
+    *("span-length", "next-negatives", "independence", "cls", "unchanged-tokens"),
     *("masked-or-replaced", "masked-or-replaced-seconds", "generator-size"),
     *("modern-block", "mask-rate-schedule", "long-context", "causal-then-masked"),
     *("embedding-sharing", "swift-choices", "swift-objective"),

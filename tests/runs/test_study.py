@@ -276,6 +276,22 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     assert [cell["failed"] for cell in cells(out)] == [None]
 
 
+def test_a_cell_whose_shared_weights_stayed_on_another_machine_is_pretrained(
+    tmp_path: Path,
+) -> None:
+    frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
+    study, out = read_study(tmp_path, STATIC, frozen, tasks=[reviews()]), tmp_path / "out"
+    run_study(study, out)
+    shutil.rmtree(out / "cells/static/seed-0/checkpoints")
+    shutil.rmtree(out / "cells/frozen")
+    stop = run_study(study, out, stop_after=3)
+    assert stages(stop) == [("frozen/seed-0", "pretraining")]
+    assert stages(run_study(study, out))[-1] == ("frozen/seed-0", "reviews")
+    a, b = cells(out)
+    assert b["pretrained_by"] == "frozen" and not b["failed"]
+    assert b["scores"]["held_out.masked_lm"] == a["scores"]["held_out.masked_lm"]
+
+
 @pytest.mark.slow
 def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,7 +31,7 @@ from clozelab.training.loop import DivergedError
 
 FAILED = "failed.json"
 TASKS = "tasks"
-LIKE = "like.txt"  # names the variant whose pretraining a cell shares
+LIKE = "like.txt"  # names the variant whose pretraining a cell has: a shared one, or its own
 PRETRAINING = "pretraining"
 _RECORD_FILES = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json")
 
@@ -123,10 +123,15 @@ def _is_measured(job: CellJob) -> bool:
 
 def model_folder(job: CellJob) -> Path:
     """The run with the weights of a cell: its own, or that whose pretraining it shares."""
+    return job.folder_of(_pretrained_by(job))
+
+
+def _pretrained_by(job: CellJob) -> str:
+    """The variant whose pretraining a cell has: its own, or that with which it shares it."""
     like = job.folder / LIKE
     if like.exists():
-        return job.folder_of(like.read_text(encoding="utf-8").strip())
-    return job.folder_of(job.request.shares_pretraining_with(job.cell.variant) or job.cell.variant)
+        return like.read_text(encoding="utf-8").strip()
+    return job.request.shares_pretraining_with(job.cell.variant) or job.cell.variant
 
 
 def record_failure(job: CellJob, error: BaseException) -> str:
@@ -174,7 +179,7 @@ def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
         "tuning_seconds": float(sum(map(_tuning_seconds, job.folder.glob(f"{TASKS}/*")))),
         "flops": None if flops_a_token is None else tokens * flops_a_token,
         "parameters": sum(run.recipe().parameters().values()) if run.recipe_file.exists() else None,
-        "pretrained_by": job.request.shares_pretraining_with(variant) or variant,
+        "pretrained_by": _pretrained_by(job),
         "failed": failure(job),
         **_divergence(job),
     }
@@ -219,20 +224,39 @@ def tuning_scores(
 
 
 def _pretrain(job: CellJob) -> Iterator[Event]:
-    """Pretrain, resume, or copy the record of a variant with the same pretraining."""
+    """Pretrain, resume, or copy the record of a variant that shares its pretraining."""
     folder, request, variant = job.folder, job.request, job.cell.variant
     needed = request.depends_on.get(variant)
     if needed is not None and Run(job.folder_of(needed)).result() is None:
         raise UserError(f"{job.cell.name}: needs the run of {needed}, which is not done")
     if Run(folder).result() is not None:
         return
-    if (other := request.shares_pretraining_with(variant)) is not None:
+    if (other := _copied(job)) is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / LIKE, f"{other}\n")
         for name in _RECORD_FILES:  # the result last, since it marks the run as done
             with replacing(folder / name) as stream:
                 stream.write((model_folder(job) / name).read_bytes())
         return
+    yield from _pretrain_alone(job)
+    if request.shares_pretraining_with(variant) and Run(folder).result() is not None:
+        write_text(folder / LIKE, f"{variant}\n")
+
+
+def _copied(job: CellJob) -> str | None:
+    """The variant whose pretraining a cell takes over; None if it has to pretrain itself.
+
+    So it has to if the weights are missing: those of a recorded cell may be on another machine.
+    """
+    other = job.request.shares_pretraining_with(job.cell.variant)
+    begun = Run(job.folder).recipe_file.exists() and not (job.folder / LIKE).exists()
+    missing = other is None or not Run(job.folder_of(other)).checkpoints.exists()
+    return None if begun or missing else other
+
+
+def _pretrain_alone(job: CellJob) -> Iterator[Event]:
+    """Pretrain or resume."""
+    folder, request, variant = job.folder, job.request, job.cell.variant
     data, saving, machine = request.stores(variant), job.saving, job.machine
     if Run(folder).recipe_file.exists():
         task = starting.resumed(folder, data=data)
