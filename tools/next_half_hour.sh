@@ -4,8 +4,8 @@
 #
 #     CLOZELAB_COMMIT=HASH bash tools/next_half_hour.sh 1 OUT      # or 2, or 3; OUT gets the records
 #
-# 1  The rest of bert-masking-untuned, and unchanged-tokens.
-# 2  The rest of bert-tasks.
+# 1  The rest of bert-tasks and bert-masking-untuned, and unchanged-tokens.
+# 2  The same, continued.
 # 3  The speed of steps: since attention sums the gradient of its bias, with CUDA graphs, and since
 #    another process prepares the steps. The first two rows are measured beside transformers.
 #
@@ -70,13 +70,10 @@ studies() { # minutes, and the options of run_studies.py
 }
 
 case $part in
-1)
+1 | 2)
     unpack wiki tasks
-    studies 9.4 --corpus "$place/wiki" --side-by-side 2 --only bert-masking-untuned unchanged-tokens
-    ;;
-2)
-    unpack wiki tasks
-    studies 9.4 --corpus "$place/wiki" --only bert-tasks
+    studies 9.4 --corpus "$place/wiki" --side-by-side 2 \
+        --only bert-masking-untuned unchanged-tokens bert-tasks
     ;;
 3)
     end=$(awk "BEGIN {print int(60 * ${MINUTES:-9})}")
@@ -86,11 +83,13 @@ case $part in
     tail -n 15 "$out/tests.txt" "$work/compile.log"
     echo "== after $SECONDS s: compiled"
     for row in "${rows[@]}"; do
-        ((SECONDS + 45 < end)) || break
+        ((SECONDS + 95 < end)) || break # and 50 s for the roofline
         bench "$row" --out "$work/${row%% *}.json" || continue
         tar cf "$out/bench.tar" -C "$work" --exclude compile.log .
         echo "== after $SECONDS s: ${row%% *}"
     done
+    timeout $((end > SECONDS ? end - SECONDS : 1)) "$python" benchmarks/roofline.py --data "$place/wiki" \
+        --out "$out/roofline.json" --only "roberta base" ${TRY:+--size 2x64 --sequences 4}
     ;;
 *) echo "next_half_hour.sh: part 1, 2 or 3" && exit 2 ;;
 esac

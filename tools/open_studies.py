@@ -38,7 +38,11 @@ SIZES = {"mini": "4 × 256", "6x512": "6 × 512", None: "12 × 512"}
 # Measures by kind, in few words; those of fine-tuning are called by their tasks.
 WORDS = {
     **{"held_out": "held-out loss", "under": "loss under given masks", "probe": "frozen probes"},
-    **{"cls": "probes of [CLS]", "pairs": "BLiMP", "run": "share of runs that end"},
+    **{
+        "cls": "probes of [CLS]",
+        "pairs": "BLiMP",
+        "run": "share of runs that end or leave the plateau",
+    },
     **{"log": "spikes of loss and gradient", "spread": "deviation over tunings"},
     **{"worst": "worst tuning"},
 }
@@ -158,7 +162,7 @@ def effects(powers: Sequence[ClaimPower]) -> Iterator[str]:
         values = [one.effect for one in powers if one.unit == unit and one.effect is not None]
         if values:
             low, high = min(values), max(values)
-            yield f"{low:.2g} to {high:.2g} {unit}" if low < high else f"{low:.2g} {unit}"
+            yield f"{low:.3g} to {high:.3g} {unit}" if low < high else f"{low:.3g} {unit}"
 
 
 def with_power(powers: Sequence[ClaimPower]) -> str:

@@ -428,8 +428,17 @@ def test_long_blocks_without_dropout_and_window_take_the_library_s_kernel_and_ot
     ],
 )
 def test_a_fused_model_compiles_whole(case: str, at: tuple[int, ...] | None) -> None:
+    assert_compiles_whole(case, at, batch(9, 5))
+
+
+def test_it_compiles_where_attention_sums_the_gradient_of_its_bias() -> None:
+    assert attention.sums_bias_gradient(160, 2, 140)
+    assert_compiles_whole("BERT", None, batch(140, 20))
+
+
+def assert_compiles_whole(case: str, at: tuple[int, ...] | None, inputs: Input) -> None:
     torch._dynamo.reset()
-    model, inputs = stack(**CASES[case]), batch(9, 5)
+    model = stack(**CASES[case])
     some = None if at is None else torch.tensor(at, device=DEVICE)
     model.fused = True
     plain, plain_gradients = run(model, inputs, at=some)
@@ -445,7 +454,7 @@ def test_a_fused_model_compiles_whole(case: str, at: tuple[int, ...] | None) -> 
 @pytest.mark.parametrize("fused", [False, True])
 def test_layers_are_compiled_in_half_precision(case: str, fused: bool) -> None:
     torch._dynamo.reset()  # a process compiles the same code for eight kinds of layers at most
-    model, inputs = stack(**CASES[case]), on_device(batch(9, 130, 3))
+    model, inputs = stack(**CASES[case]), on_device(batch(9, 130, 30))
     (plain,), plain_gradients = run(model, inputs)
     model.precision, model.fused = torch.bfloat16, fused
     model.compile(fullgraph=True)

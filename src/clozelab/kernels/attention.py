@@ -590,7 +590,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, d_out, *_):
     settings = (ctx.max_seqlen, ctx.dropout, ctx.causal, ctx.window)
-    has_bias = ctx.bias_dtype is not None
+    has_bias = ctx.needs_input_grad[1]
     d_qkv, *grads = _attend_backward(d_out, *ctx.saved_tensors, *settings, has_bias)
     d_bias, d_pos_query, d_pos_key = (grad if grad.numel() else None for grad in grads)
     d_bias = d_bias if d_bias is None else d_bias.to(ctx.bias_dtype)

@@ -260,17 +260,17 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
         )
     length = _length(schedule)
     post = getattr(encoder, "norm", None) == "post"
-    if post and _keeps_none(recipe):
-        return (
-            "no masked token is left unchanged, without which an encoder with norm = post may not"
-            f" leave it within {length}: try --set corruption.mask=0.9 --set corruption.same=0.1,"
-            " or --set encoder.norm=pre"
-        )
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:
         return (
             f"{encoder.layers} layers with norm = post may not leave it within {length}: try"
             " --set encoder.norm=pre (as the recipe swift does), smaller batches with more"
             " steps, or a longer warm-up"
+        )
+    if post and _keeps_none(recipe):
+        return (
+            "no masked token is left unchanged, without which an encoder with norm = post may not"
+            f" leave it within {length}: try --set corruption.mask=0.9 --set corruption.same=0.1,"
+            " or --set encoder.norm=pre"
         )
     for number, part in enumerate(recipe.objectives):
         if "next" in part.needs and part.weight > _LIGHT:
@@ -282,7 +282,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
 
 
 def _keeps_none(recipe: Recipe) -> bool:
-    """Whether no masked token stays as it is, though a few may: in masked diffusion none can."""
+    """Whether masked tokens could stay unchanged, but none does; in masked diffusion none may."""
     part = _language_model(recipe)
     masked = part is not None and (part.generates_input or part.language_model == "masked")
     return masked and recipe.corruption.same == 0 and getattr(part, "weighting", "even") == "even"
