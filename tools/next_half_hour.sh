@@ -31,13 +31,11 @@ unpack() { # folders, from packed/NAME.tar.xz
 # Name and words of clozelab bench, in the order in which they are measured.
 rows=(
     "roberta roberta --size base ${peer[*]}"
-    "bert-graphs bert --size base --length 128 --graphs ${peer[*]}"
+    "bert bert --size base --length 128 ${peer[*]}"
     "xlnet xlnet --size base --length 512 --sequences 32"
-    "xlnet-graphs xlnet --size base --length 512 --sequences 32 --graphs"
+    "xlnet-no-graphs xlnet --size base --length 512 --sequences 32 --no-graphs"
     "mini roberta --size mini --sequences 512 --length 128"
     "swift swift --sequences 512"
-    "short roberta --size base --sequences 16"
-    "short-graphs roberta --size base --sequences 16 --graphs"
     "large bert --size large --length 512"
     "large-graphs bert --size large --length 512 --graphs"
 )
@@ -45,7 +43,7 @@ rows=(
 bench() { # a row, and more options
     local name words
     read -r name words <<<"$1"
-    if [ -n "${TRY:-}" ]; then words=${words/--graphs/}; fi # which a CPU does not have
+    if [ -n "${TRY:-}" ]; then words=${words/--graphs/}; fi # which a CPU lacks
     # shellcheck disable=SC2086
     timeout 240 "$python" -m clozelab bench $words ${tiny[@]+"${tiny[@]}"} --data "$place/wiki" "${@:2}"
 }

@@ -47,7 +47,9 @@ from clozelab.training.schedule import Schedule
 from clozelab.training.updates import WeightMean
 from clozelab.training.world import World, full_tensor
 
-_NARROW = 512  # hidden size up to which kernels take no longer than their launches
+# The hidden size up to which steps are CUDA graphs. Of 768, steps of 32,768 tokens take as long as
+# without at 512 tokens a block, and are 7 % faster at 128 (benchmarks/results/graphs.json).
+_NARROW = 768
 _WARMUP_STEPS = 3  # that are not timed, before those that are
 _TIMED_TOKENS = 4096  # of a timed step on a CPU, where a large one takes minutes; not tuned
 _TIMED_BLOCKS = 64  # by which the time of an evaluation is estimated; not tuned
@@ -426,7 +428,7 @@ class PretrainTrainer:
         return model
 
     def _waits_for_launches(self) -> bool:
-        """Whether a GPU computes a step faster than the CPU launches it.
+        """Whether a GPU may compute a step faster than the CPU launches it.
 
         So it is in narrow models; CUDA graphs help if a step is one micro-batch of one process.
         """
