@@ -33,7 +33,6 @@ rows=(
     "roberta roberta --size base ${peer[*]}"
     "bert bert --size base --length 128 ${peer[*]}"
     "xlnet xlnet --size base --length 512 --sequences 32"
-    "xlnet-no-graphs xlnet --size base --length 512 --sequences 32 --no-graphs"
     "mini roberta --size mini --sequences 512 --length 128"
     "swift swift --sequences 512"
     "large bert --size large --length 512"
