@@ -269,7 +269,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     if post and _keeps_none(recipe):
         return (
             "no masked token is left unchanged, without which an encoder with norm = post may not"
-            f" leave it within {length}: try --set corruption.mask=0.9 --set corruption.same=0.1,"
+            f" leave it within {length}: try --set corruption.mask=0.8 --set corruption.same=0.1,"
             " or --set encoder.norm=pre"
         )
     for number, part in enumerate(recipe.objectives):
