@@ -90,23 +90,33 @@ def _layer(
     """
     attention, ffn = halves
     dropout = stack.shape.dropout if stack.training else 0.0
+    post = after is None
     first, second = (attention.norm, ffn.norm) if after is None else (ffn.norm, after)
     assert first is not None, "only the first layer of a pre-norm stack may lack a norm"
-    heads = _attended(stack, attention, normed, layout, scope, seeds[0])
+    heads, normed = _attended(stack, attention, normed, layout, scope, seeds[0], forks=post)
+    x = normed if post else x
     if at is not None:
         x, heads = x.index_select(0, at), heads.index_select(0, at)
     attended = _product(attention.output, heads)
     x, normed = add_norm(x, attended, attention.output, first, dropout, seeds[1], at)
-    x = normed if after is None else x
-    expanded = feed_forward(ffn, normed, seeds[2])
+    product, normed = _fork(normed, ffn.inner.weight, None, forks=post)
+    x = normed if post else x
+    expanded = _activated(ffn, product, seeds[2])
     x, normed = add_norm(x, expanded, ffn.output, second, dropout, seeds[2], at)
-    return (normed, normed) if after is None else (x, normed)
+    return (normed, normed) if post else (x, normed)
 
 
 def _attended(
-    stack: Stack, attention: Attention, x: Tensor, layout: Layout, scope: Scope, seed: Tensor
-) -> Tensor:
-    """[N, W] attention outputs, the heads side by side, before the output projection."""
+    stack: Stack,
+    attention: Attention,
+    x: Tensor,
+    layout: Layout,
+    scope: Scope,
+    seed: Tensor,
+    *,
+    forks: bool,
+) -> tuple[Tensor, Tensor]:
+    """[N, W] attention outputs, the heads side by side, before the output projection; and x."""
     from clozelab.kernels.attention import LONG_SEQLEN, SHORT_SEQLEN, attend, sums_bias_gradient
     from clozelab.kernels.heads import HEAD_DIMS
 
@@ -119,19 +129,17 @@ def _attended(
     masked = layout.dense and layout.attention_mask is not None
     if long or masked or not _supports(stack.shape, {**_ATTENTION, "head_size": HEAD_DIMS}):
         heads, _ = attention(x, layout, scope)
-        return heads
+        return heads, x
     bias: Tensor | None = attention.qkv.bias
     plain = scope.rotation is None and scope.relative is None
     pays = sums_bias_gradient(len(x), len(layout.cu_seqlens) - 1, layout.max_seqlen)
-    if bias is None or not (plain and pays):
-        product, bias = attention.qkv(x), None
-    else:
-        weight = attention.qkv.weight.to(x.dtype)
-        product = functional.linear(x, weight, bias.detach().to(x.dtype))
+    summed = bias if plain and pays else None
+    added = bias if summed is None else summed.detach()
+    product, x = _fork(x, attention.qkv.weight, added, forks=forks)
     heads = attend(
         product.view(len(x), 3, attention.heads, -1),
         layout.cu_seqlens,
-        bias=bias,
+        bias=summed,
         seed=seed,
         max_seqlen=layout.max_seqlen,
         dropout=dropout,
@@ -140,7 +148,7 @@ def _attended(
         rotation=scope.rotation,
         distances=attention.distances(scope.relative),
     )
-    return heads
+    return heads, x
 
 
 def feed_forward(ffn: FeedForward, x: Tensor, seed: Tensor, dropout: float = 0.0) -> Tensor:
@@ -148,12 +156,17 @@ def feed_forward(ffn: FeedForward, x: Tensor, seed: Tensor, dropout: float = 0.0
 
     Dropout is that of the activations, between the two products.
     """
+    return _activated(ffn, _product(ffn.inner, x), seed, dropout)
+
+
+def _activated(ffn: FeedForward, product: Tensor, seed: Tensor, dropout: float = 0.0) -> Tensor:
+    """The rest of a feed-forward layer after its first product."""
     from clozelab.kernels.activation import activated_product
 
     return activated_product(
-        _product(ffn.inner, x),
+        product,
         ffn.inner.bias,
-        ffn.output.weight.to(x.dtype),
+        ffn.output.weight.to(product.dtype),
         ffn.activation,
         seed=seed,
         gated=ffn.gated,
@@ -190,3 +203,50 @@ def add_norm(
 def _product(linear: Linear, x: Tensor) -> Tensor:
     """The matrix product of a linear layer, without its bias."""
     return functional.linear(x, linear.weight.to(x.dtype))
+
+
+def _fork(x: Tensor, weight: Tensor, bias: Tensor | None, *, forks: bool) -> tuple[Tensor, Tensor]:
+    """x Wᵀ + bias, and x; with `forks` the gradients of both meet in one tensor."""
+    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    if forks:
+        both: tuple[Tensor, Tensor] = _Fork.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return both
+    return functional.linear(x, weight, bias), x
+
+
+class _Fork(torch.autograd.Function):
+    """x Wᵀ + bias, and x for the residual sum that follows in a post-norm layer.
+
+    The gradient of x is that of the sum plus that of the product. Left to autograd, this is a
+    product that accumulates, for which torch copies the other gradient first. Here the product is
+    added to it in place, where the compiler finds that nothing else reads it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The product, and x."""
+        ctx.save_for_backward(x, weight)
+        return functional.linear(x, weight, bias), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The gradients of x, the weight and the bias."""
+        x, weight = ctx.saved_tensors
+        d_product, d_x = grads
+        d_bias = d_product.sum(0) if ctx.needs_input_grad[2] else None
+        if torch.compiler.is_compiling():
+            _add_product(d_x, d_product, weight)
+        else:
+            d_x = torch.addmm(d_x, d_product, weight)
+        return d_x, d_product.t() @ x, d_bias
+
+
+@torch.library.custom_op("clozelab::add_product", mutates_args=("total",))
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a matrix product in place."""
+    total.addmm_(left, right)
+
+
+@_add_product.register_fake
+def _(total: Tensor, left: Tensor, right: Tensor) -> None:
+    return None
