@@ -14,19 +14,12 @@ from pathlib import Path
 from typing import Any
 
 SAME = ("recipe", "size", "length", "sequences")
-NARROW = 512  # hidden size up to which steps were replayed as CUDA graphs by default
 
 
 def what(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What a row measures: the model, its steps, its blocks, and whether our kernels were on.
-
-    And whether its steps were CUDA graphs; records of before did not say so, and had the default.
-    """
-    recipe = tomllib.loads(row["recipe"])
-    encoder = recipe["encoder"]
-    narrow = encoder.get("hidden_size", encoder.get("width", 0)) <= NARROW
-    switches = row.get("kernels", True), row.get("graphs", narrow)
-    return (*(row["what"][name] for name in SAME), recipe["blocks"]["use"], *switches)
+    """What a row measures: the model, its steps, its blocks, and whether our kernels were on."""
+    blocks = tomllib.loads(row["recipe"])["blocks"]["use"]
+    return (*(row["what"][name] for name in SAME), blocks, row.get("kernels", True))
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ mkdir -p "$2"
 part=$1 out=$(cd "$2" && pwd)
 python=${PYTHON:-python3} place=${PLACE:-/tmp/measured} work=$(mktemp -d)
 export CLOZELAB_COMMIT PYTHONPATH=src${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
-peer=(--against transformers)
 tiny=(${TRY:+--size 2x64 --sequences 4 --length 64 --steps 5})
+peer=(--against transformers)
 
 unpack() { # folders, from packed/NAME.tar.xz
     mkdir -p "$place"
@@ -42,14 +42,14 @@ rows=(
 bench() { # a row, and more options
     local name words
     read -r name words <<<"$1"
-    if [ -n "${TRY:-}" ]; then words=${words/--graphs/}; fi # which a CPU lacks
+    if [ -n "${TRY:-}" ]; then words=${words/--graphs/}; fi # which a CPU does not have
     # shellcheck disable=SC2086
     timeout 240 "$python" -m clozelab bench $words ${tiny[@]+"${tiny[@]}"} --data "$place/wiki" "${@:2}"
 }
 
-correct() { # on the GPU, what no GPU has run: the gradient of the bias, and a model with it
+test_kernels() { # what no GPU has run: the gradient of the bias, and products added in place
     PYTHONPATH=$PYTHONPATH:$place/pytest timeout 240 "$python" -m pytest -p no:cacheprovider -n 4 -q \
-        tests/kernels -k "bias or plain_layers or half_precision" >"$out/tests.txt" 2>&1
+        tests/kernels -k "bias or in_place or plain_layers or half_precision" >"$out/tests.txt" 2>&1
 }
 
 compile() { # some at a time: the measurements find all of it in the compilers' caches
@@ -75,7 +75,7 @@ case $part in
 3)
     end=$(awk "BEGIN {print int(60 * ${MINUTES:-9})}")
     unpack wiki pytest
-    correct &
+    test_kernels &
     compile
     tail -n 15 "$out/tests.txt" "$work/compile.log"
     echo "== after $SECONDS s: compiled"

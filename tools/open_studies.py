@@ -38,11 +38,8 @@ SIZES = {"mini": "4 × 256", "6x512": "6 × 512", None: "12 × 512"}
 # Measures by kind, in few words; those of fine-tuning are called by their tasks.
 WORDS = {
     **{"held_out": "held-out loss", "under": "loss under given masks", "probe": "frozen probes"},
-    **{
-        "cls": "probes of [CLS]",
-        "pairs": "BLiMP",
-        "run": "share of runs that end or leave the plateau",
-    },
+    **{"cls": "probes of [CLS]", "pairs": "BLiMP"},
+    **{"run": "share of runs that end or leave the plateau"},
     **{"log": "spikes of loss and gradient", "spread": "deviation over tunings"},
     **{"worst": "worst tuning"},
 }

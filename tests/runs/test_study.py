@@ -284,8 +284,8 @@ def test_a_cell_whose_shared_weights_stayed_on_another_machine_is_pretrained(
     run_study(study, out)
     shutil.rmtree(out / "cells/static/seed-0/checkpoints")
     shutil.rmtree(out / "cells/frozen")
-    stop = run_study(study, out, stop_after=3)
-    assert stages(stop) == [("frozen/seed-0", "pretraining")]
+    begun_events = run_study(study, out, stop_after=3)
+    assert stages(begun_events) == [("frozen/seed-0", "pretraining")]
     assert stages(run_study(study, out))[-1] == ("frozen/seed-0", "reviews")
     a, b = cells(out)
     assert b["pretrained_by"] == "frozen" and not b["failed"]

@@ -93,13 +93,13 @@ def _layer(
     post = after is None
     first, second = (attention.norm, ffn.norm) if after is None else (ffn.norm, after)
     assert first is not None, "only the first layer of a pre-norm stack may lack a norm"
-    heads, normed = _attended(stack, attention, normed, layout, scope, seeds[0], forks=post)
+    heads, normed = _attended(stack, attention, normed, layout, scope, seeds[0], is_residual=post)
     x = normed if post else x
     if at is not None:
         x, heads = x.index_select(0, at), heads.index_select(0, at)
     attended = _product(attention.output, heads)
     x, normed = add_norm(x, attended, attention.output, first, dropout, seeds[1], at)
-    product, normed = _fork(normed, ffn.inner.weight, None, forks=post)
+    product, normed = _linear(normed, ffn.inner.weight, None, is_residual=post)
     x = normed if post else x
     expanded = _activated(ffn, product, seeds[2])
     x, normed = add_norm(x, expanded, ffn.output, second, dropout, seeds[2], at)
@@ -114,9 +114,12 @@ def _attended(
     scope: Scope,
     seed: Tensor,
     *,
-    forks: bool,
+    is_residual: bool,
 ) -> tuple[Tensor, Tensor]:
-    """[N, W] attention outputs, the heads side by side, before the output projection; and x."""
+    """[N, W] attention outputs, the heads side by side, before the output projection; and x.
+
+    `is_residual`: whether the residual sum reads x, too, which it then reads as returned here.
+    """
     from clozelab.kernels.attention import LONG_SEQLEN, SHORT_SEQLEN, attend, sums_bias_gradient
     from clozelab.kernels.heads import HEAD_DIMS
 
@@ -135,7 +138,7 @@ def _attended(
     pays = sums_bias_gradient(len(x), len(layout.cu_seqlens) - 1, layout.max_seqlen)
     summed = bias if plain and pays else None
     added = bias if summed is None else summed.detach()
-    product, x = _fork(x, attention.qkv.weight, added, forks=forks)
+    product, x = _linear(x, attention.qkv.weight, added, is_residual=is_residual)
     heads = attend(
         product.view(len(x), 3, attention.heads, -1),
         layout.cu_seqlens,
@@ -205,16 +208,19 @@ def _product(linear: Linear, x: Tensor) -> Tensor:
     return functional.linear(x, linear.weight.to(x.dtype))
 
 
-def _fork(x: Tensor, weight: Tensor, bias: Tensor | None, *, forks: bool) -> tuple[Tensor, Tensor]:
-    """x Wᵀ + bias, and x; with `forks` the gradients of both meet in one tensor."""
+def _linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, is_residual: bool
+) -> tuple[Tensor, Tensor]:
+    """x Wᵀ + bias, and x for whatever else reads it: in a post-norm layer it `is_residual`, too."""
     weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
-    if forks:
-        both: tuple[Tensor, Tensor] = _Fork.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    if is_residual:
+        both: tuple[Tensor, Tensor]
+        both = _LinearAndResidual.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return both
     return functional.linear(x, weight, bias), x
 
 
-class _Fork(torch.autograd.Function):
+class _LinearAndResidual(torch.autograd.Function):
     """x Wᵀ + bias, and x for the residual sum that follows in a post-norm layer.
 
     The gradient of x is that of the sum plus that of the product. Left to autograd, this is a

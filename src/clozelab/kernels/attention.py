@@ -492,18 +492,22 @@ def _attend_backward(
     qk = qkv if cos is None else rotated
     d_qkv = torch.empty_like(qkv)
     scores = position_scores(qkv, codes, pos_query, pos_key)
-    # Zeros, because a block may have fewer tiles than the longest.
-    n_rows = _partial_rows(len(cu_seqlens) - 1, max_seqlen)
-    partials = qkv.new_zeros((n_rows if has_bias else 0, *qkv.shape[1:]), dtype=torch.float32)
+    partials = None
+    if has_bias:  # zeros, because a block may have fewer tiles than the longest
+        n_rows = _partial_rows(len(cu_seqlens) - 1, max_seqlen)
+        partials = qkv.new_zeros((n_rows, *qkv.shape[1:]), dtype=torch.float32)
     d_c2p, d_p2c = _launch_backward(
-        d_out, qk, qkv, out, lse, d_qkv, partials if has_bias else None, scores, cu_seqlens, seed,
-        max_seqlen, dropout, causal, window,
+        d_out, qk, qkv, out, lse, d_qkv, partials, scores, cu_seqlens, seed, max_seqlen, dropout,
+        causal, window,
     )  # fmt: skip
     if cos is not None and sin is not None:
         apply_rotary(d_qkv, d_qkv, cos.contiguous(), sin.contiguous(), inverse=True)
     d_pos_key = position_scores_backward(d_c2p, qkv[:, 0], d_qkv[:, 0], pos_key)
     d_pos_query = position_scores_backward(d_p2c, qkv[:, 1], d_qkv[:, 1], pos_query)
-    return d_qkv, partials.sum(0).flatten() if has_bias else partials, d_pos_query, d_pos_key
+    d_bias = qkv.new_empty(0, dtype=torch.float32)
+    if partials is not None:
+        d_bias = partials.sum(0).flatten()
+    return d_qkv, d_bias, d_pos_query, d_pos_key
 
 
 def _partial_rows(n_blocks: int, max_seqlen: int) -> int:
@@ -576,7 +580,7 @@ def _(
     d_positions = (
         qkv.new_empty(0 if heads is None else heads.shape) for heads in (pos_query, pos_key)
     )
-    d_bias = qkv.new_empty(qkv[0].numel() if has_bias else (0, *qkv.shape[1:]), dtype=torch.float32)
+    d_bias = qkv.new_empty(qkv[0].numel() if has_bias else 0, dtype=torch.float32)
     return qkv.new_empty(qkv.shape), d_bias, *d_positions
 
 

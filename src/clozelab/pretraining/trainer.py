@@ -47,8 +47,8 @@ from clozelab.training.schedule import Schedule
 from clozelab.training.updates import WeightMean
 from clozelab.training.world import World, full_tensor
 
-# The hidden size up to which steps are CUDA graphs. Of 768, steps of 32,768 tokens take as long as
-# without at 512 tokens a block, and are 7 % faster at 128 (benchmarks/results/graphs.json).
+# The hidden size up to which steps are replayed as CUDA graphs. At 768, steps of 32,768 tokens are
+# 7 % faster so in blocks of 128 tokens, and as fast in blocks of 512 (benchmarks/README.md).
 _NARROW = 768
 _WARMUP_STEPS = 3  # that are not timed, before those that are
 _TIMED_TOKENS = 4096  # of a timed step on a CPU, where a large one takes minutes; not tuned

@@ -266,7 +266,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             " --set encoder.norm=pre (as the recipe swift does), smaller batches with more"
             " steps, or a longer warm-up"
         )
-    if post and _keeps_none(recipe):
+    if post and _leaves_none_unchanged(recipe):
         return (
             "no masked token is left unchanged, without which an encoder with norm = post may not"
             f" leave it within {length}: try --set corruption.mask=0.8 --set corruption.same=0.1,"
@@ -281,7 +281,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     return _too_few(schedule)
 
 
-def _keeps_none(recipe: Recipe) -> bool:
+def _leaves_none_unchanged(recipe: Recipe) -> bool:
     """Whether masked tokens could stay unchanged, but none does; in masked diffusion none may."""
     part = _language_model(recipe)
     masked = part is not None and (part.generates_input or part.language_model == "masked")

@@ -231,7 +231,7 @@ def _pretrain(job: CellJob) -> Iterator[Event]:
         raise UserError(f"{job.cell.name}: needs the run of {needed}, which is not done")
     if Run(folder).result() is not None:
         return
-    if (other := _copied(job)) is not None:
+    if (other := _shared_variant(job)) is not None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / LIKE, f"{other}\n")
         for name in _RECORD_FILES:  # the result last, since it marks the run as done
@@ -243,7 +243,7 @@ def _pretrain(job: CellJob) -> Iterator[Event]:
         write_text(folder / LIKE, f"{variant}\n")
 
 
-def _copied(job: CellJob) -> str | None:
+def _shared_variant(job: CellJob) -> str | None:
     """The variant whose pretraining a cell takes over; None if it has to pretrain itself.
 
     So it has to if the weights are missing: those of a recorded cell may be on another machine.
